@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.outline import LayerOutline, outline_mismatch, row_changes
@@ -100,6 +101,17 @@ class Stage(nn.Module):
     def is_forward(self) -> bool:
         """Whether its layers go forward now, or again in backward."""
         return self._forward
+
+    def hook_gradient(self, x: Tensor, told: Callable[[Tensor], None]) -> RemovableHandle:
+        """Tell of the gradient of x that a backward brings; of none that a layer computes itself,
+        in its forward."""
+
+        def arrives(gradient: Tensor) -> None:
+            if not self._forward:
+                told(gradient)
+
+        handle: RemovableHandle = x.register_hook(arrives)
+        return handle
 
     @property
     def row_changes(self) -> tuple[int, int]:

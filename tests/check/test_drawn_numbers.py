@@ -33,6 +33,11 @@ from tests.tools.pyg_sampler import needs_pyg_sampler
 pytestmark = pytest.mark.distributed
 
 
+def around_steps(step: Callable[..., Any]) -> None:
+    around(SequentialEngine, "train_step", step)
+    around(NativeEngine, "train_step", step)
+
+
 def generators_set_before_each_step(folder: Path) -> None:
     add_folder(folder)
 
@@ -40,8 +45,7 @@ def generators_set_before_each_step(folder: Path) -> None:
         torch.manual_seed(3)
         return true(*args)
 
-    around(SequentialEngine, "train_step", step)
-    around(NativeEngine, "train_step", step)
+    around_steps(step)
 
 
 def generators_put_back_after_forwards(folder: Path) -> None:
@@ -62,8 +66,7 @@ def generators_set_after_each_step(folder: Path) -> None:
         torch.manual_seed(3)
         return output
 
-    around(SequentialEngine, "train_step", step)
-    around(NativeEngine, "train_step", step)
+    around_steps(step)
 
 
 SELF_SEEDING = MODEL.replace(

@@ -194,12 +194,8 @@ class LayerBackwards:
         if self._given is None or not self._given.is_handed_on(output):
             work: _Work = "backward", part, given[1].microbatch
             # It may be a parameter.
-            self._hook(output.register_hook(partial(self._reaches, called, names, work)))
-
-    def _reaches(self, called: Stage, names: Names, work: _Work, _gradient: Tensor) -> None:
-        # In its forward a layer may compute gradients itself.
-        if not called.is_forward():
-            self._note("reaches", names, work)
+            told = called.hook_gradient(output, lambda _: self._note("reaches", names, work))
+            self._hook(told)
 
     def _is_told(self, single: dict[str, Names], layer: str) -> None:
         # Of layers that one call computes it is told before their mark.

@@ -79,8 +79,9 @@ def plain_tally(outputs: Sequence[Tensor], labels: Sequence[Ids], kind: OutputKi
         losses = -chosen
         if kind == "logits":
             shifted = given - highest[:, None]
-            losses = np.log(np.exp(shifted).sum(axis=1)) - (chosen - highest)
-            error += float(softmax_rounding(output, shifted, chosen - highest).sum())
+            terms = np.exp(shifted)
+            losses = np.log(terms.sum(axis=1)) - (chosen - highest)
+            error += float(softmax_rounding(output, shifted, terms, chosen - highest).sum())
             error += _of_the_highest(output, highest)
         total += float(losses.sum())
         error += sum_rounding(output, len(label), float(np.abs(losses).sum()))

@@ -146,9 +146,10 @@ class DrawnByLayers:
 
     def _each(self, part: int) -> Iterator[tuple[Hashable, _Forwards]]:
         """What each generator is now, of those that are held in this step."""
-        yield _torchs(), self._torchs[part]
         if self._closely:
-            yield from zip(_states()[1:], self._others[part], strict=True)
+            yield from zip(_states(), [self._torchs[part], *self._others[part]], strict=True)
+        else:
+            yield _torchs(), self._torchs[part]
 
 
 def _states() -> tuple[Hashable, ...]:

@@ -134,14 +134,10 @@ class StageTraffic:
     def _sample_gradient(
         self, where: tuple[Way, int], microbatch: int, tensor: Tensor, stage: nn.Module
     ) -> None:
-        def arrives(gradient: Tensor) -> None:
-            # In its forward a layer may compute gradients itself.
-            if not cast(Stage, stage).is_forward():
-                self._sample(where, microbatch, gradient)
-
         if tensor.requires_grad and torch.is_grad_enabled():
+            told = partial(self._sample, where, microbatch)
             # A receive buffer of torch's schedule is the same tensor in every step.
-            self._handles.append(tensor.register_hook(arrives))
+            self._handles.append(cast(Stage, stage).hook_gradient(tensor, told))
 
 
 def copied_sample(tensor: Tensor) -> Tensor:

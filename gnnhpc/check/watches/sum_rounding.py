@@ -31,14 +31,13 @@ def sum_rounding(of: Tensor, rows: int, size: float) -> float:
     return unit(of) * most_added(rows, on_gpu=of.device.type != "cpu") * size
 
 
-def softmax_rounding(of: Tensor, shifted: Values, chosen: Values) -> Values:
+def softmax_rounding(of: Tensor, shifted: Values, terms: Values, chosen: Values) -> Values:
     """By how much each row's log-probability [rows], the `chosen` of `shifted` less the logarithm
-    of their exponentials' sum, may be off, twice over.
+    of the sum of `terms`, their exponentials, may be off, twice over.
 
     `shifted` [rows, classes] are logits less their row's highest, as torch has them first, so that
     their own size loses nothing; on a GPU it adds the highest to the logarithm, and loses that.
     """
-    terms = np.exp(shifted)
     total = terms.sum(axis=1, keepdims=True)
     # The highest is 1, to the bit. Adding a term loses half a unit of the sum, or all of the term.
     others = terms.copy()

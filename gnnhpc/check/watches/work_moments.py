@@ -146,14 +146,9 @@ class WorkMoments:
         place = part, context.microbatch
         self._begin("forward", place)
         if isinstance(x, Tensor) and x.requires_grad:
-            ends = x.register_hook(partial(self._backward_ends, cast(Stage, stage), place))
             # A receive buffer of torch's schedule is the same tensor in every step.
+            ends = cast(Stage, stage).hook_gradient(x, lambda _: self._end("backward", place))
             self._of_inputs.append(ends)
-
-    def _backward_ends(self, stage: Stage, place: Place, _gradient: Tensor) -> None:
-        # In its forward a layer may compute gradients itself.
-        if not stage.is_forward():
-            self._end("backward", place)
 
     def _forward_ends(
         self, part: int, _stage: nn.Module, given: tuple[Any, ...], output: Any
