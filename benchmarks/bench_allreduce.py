@@ -19,8 +19,8 @@ from typing import Any
 from benchmarks.bench_gat import PUBMED_SHAPED
 from benchmarks.launch import WARMUP, Launcher, Measured
 from benchmarks.ratios import paired
-from gnnhpc.core.outline import LayerOutline
-from gnnhpc.spec.stage_cut import outline
+from gnnhpc.core.layer_specs import LayerSpec
+from gnnhpc.experiment.stage_cut import outline
 
 GRAPH = {"name": "reddit-shaped", "nodes": 40_000, "edges": 400_000}
 WHOLE: dict[str, Any] = {"batch_size": None, "chunks": "contiguous"}
@@ -40,7 +40,7 @@ BANDWIDTH = 200e6
 """Bits a second of the cluster tests' slow network; of two replicas each sends all once."""
 
 
-def gradient_share(layers: list[LayerOutline]) -> tuple[float, float]:
+def gradient_share(layers: list[LayerSpec]) -> tuple[float, float]:
     """MiB of all gradients, and the share that is there before the last layer's to go backward."""
     counts = [layer.parameters or 0 for layer in layers]
     first = next(count for count in counts if count)

@@ -26,10 +26,10 @@ from benchmarks.bench_vig_calls import GRID, IMAGES, LAYERS, drawn_layers, zeros
 from benchmarks.ratios import paired
 from benchmarks.turns import Entry, compete
 from gnnhpc.core.bounds import bound
+from gnnhpc.distributed.allocator import map_large_blocks_separately
 from gnnhpc.kernels import vig_readout
 from gnnhpc.kernels.channel import Slots, bytes_needed
 from gnnhpc.kernels.vig_layers import Gradients, Layers
-from gnnhpc.ranks.allocator import map_large_blocks_separately
 
 READOUT, CLASSES = 1024, 10
 TIMEOUT_MS = 60_000

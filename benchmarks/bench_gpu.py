@@ -28,7 +28,7 @@ from benchmarks.isolated import ROOT, BenchmarkError, call
 from benchmarks.launch import Launcher, Measured
 from benchmarks.ratios import paired
 from benchmarks.table import Row, not_measured, show, write_csv
-from gnnhpc.ranks.devices import SHARE_VARIABLE as SHARE_GPU
+from gnnhpc.distributed.devices import SHARE_VARIABLE as SHARE_GPU
 
 PUBMED = {"nodes": 19_717, "edges": 88_648, "features": 500}
 LARGE = {"nodes": 100_000, "edges": 10_000_000, "features": 128}

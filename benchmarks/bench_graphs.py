@@ -28,9 +28,9 @@ from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.core.layout import Layout
 from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.data.registry import DATA
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
 
 FORMS = {

@@ -28,8 +28,8 @@ from torch.nn import functional
 from benchmarks.drawn_step import drawn_step
 from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.links.split import LinkSplit, split_links
-from gnnhpc.spec.experiment import Experiment
 
 NODES, EDGES, FEATURES = 235_868, 2_570_930, 128
 """Of ogbl-collab, directed, so that its training links are about as many."""

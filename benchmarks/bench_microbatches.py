@@ -21,9 +21,9 @@ import torch
 from benchmarks.bench_gat import PUBMED_SHAPED
 from benchmarks.turns import Entry, compete
 from gnnhpc.core.layout import Layout
-from gnnhpc.ranks.allocator import keep_freed_memory, map_large_blocks_separately
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.setup import set_up
 
 STEPS = 10_000

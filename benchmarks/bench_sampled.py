@@ -7,8 +7,8 @@ Boca's models on a graph of Reddit's shape, three layers of ten neighbours: draw
 features, forward, backward and Adam, one after another unless there are workers. Each contestant
 has a process of its own (`benchmarks.turns`) and takes the same nodes in the same order. The
 libraries have their memory from the C library as it comes, unless `memory kept` is asked for: what
-our runs ask of it (`gnnhpc.ranks.allocator`). Last come the dense products of our step alone, which
-every library has to compute.
+our runs ask of it (`gnnhpc.distributed.allocator`). Last come the dense products of our step alone,
+which every library has to compute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.drawn_step import drawn_step
 from benchmarks.products_alone import products_alone
 from benchmarks.turns import Entry, compete, those_that_run
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 FORMS: dict[str, dict[str, Any]] = {
     "ours": {},

@@ -18,9 +18,9 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.turns import Entry, compete
+from gnnhpc.distributed.allocator import map_large_blocks_separately
 from gnnhpc.kernels.vig_layers import Gradients, Layer, Layers
 from gnnhpc.kernels.vig_torch import Moved, Statistics, Weights
-from gnnhpc.ranks.allocator import map_large_blocks_separately
 
 IMAGES, GRID, LAYERS = 100, (32, 32), 8
 GRAPHER, FFN = 256, 512

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import torch
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.ranks.allocator import keep_freed_memory
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.distributed.allocator import keep_freed_memory
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.setup import set_up
 
 

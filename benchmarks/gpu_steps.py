@@ -177,8 +177,8 @@ def _taken(turn: Callable[[], float], rounds: int, device: torch.device) -> Take
 def machine() -> dict[str, object]:
     """What there is to measure on; in a process of its own, which then lets go of the GPU."""
     from gnnhpc.core.layout import Layout
-    from gnnhpc.ranks.device_facts import device_facts
-    from gnnhpc.ranks.mesh import Mesh
+    from gnnhpc.distributed.device_facts import device_facts
+    from gnnhpc.distributed.mesh import Mesh
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     facts = device_facts(Mesh(Layout(), 0, torch.device("cuda", 0))) if count else None

@@ -17,11 +17,11 @@ from typing import Any
 
 from benchmarks.isolated import ROOT, TIMEOUT_S, BenchmarkError
 from gnnhpc.core.schedule import ideal_step_s, place_of_part
+from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
-from gnnhpc.spec.cli_experiment import build_experiment
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, array_name
 
 _OTHERS = ("SLURM_", "SUBMITIT_", "TORCHELASTIC_")
 WARMUP = 2
@@ -91,7 +91,7 @@ def _passes(
         told = step.get("part_s")
         names = ("forward_s", "backward_s", "weights_s")
         forward, backward, *weights = told[part] if told else [step.get(name) for name in names]
-        later = weights[0] if experiment.weights_apart else 0.0
+        later = weights[0] if experiment.split_backward else 0.0
         yield forward, backward - later, later
 
 

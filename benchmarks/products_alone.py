@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.drawn_step import drawn_step
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models import sparse_linear
 from gnnhpc.models.convolutions import fused
-from gnnhpc.spec.experiment import Experiment
 
 
 def products_alone(experiment: Experiment) -> Callable[[], float]:

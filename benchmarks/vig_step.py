@@ -13,13 +13,13 @@ from torch.nn import functional
 from benchmarks.isolated import peak_mib
 from benchmarks.ratios import take_turns
 from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.distributed.allocator import map_large_blocks_separately
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.ranks.allocator import map_large_blocks_separately
-from gnnhpc.spec.experiment import Experiment
 
 IMAGE_SIZE, CLASSES = 32, 10
 EdgeForm = Literal["edge_index", "adj_t"]

@@ -14,12 +14,12 @@ from gnnhpc.core.version import VERSION
 if TYPE_CHECKING:
     from gnnhpc.core.errors import GnnhpcError, InputError
     from gnnhpc.core.facts import Facts
+    from gnnhpc.core.layer_specs import LayerSpec as Layer
     from gnnhpc.core.layout import Layout
-    from gnnhpc.core.outline import LayerOutline as Layer
+    from gnnhpc.experiment.experiment import Experiment
+    from gnnhpc.experiment.manifest import Cell, read_manifest
     from gnnhpc.models.protocol import BuildOptions, Model
     from gnnhpc.records.run_paths import RunPaths
-    from gnnhpc.spec.experiment import Experiment
-    from gnnhpc.spec.manifest import Cell, read_manifest
 
 __all__ = [
     "BuildOptions",
@@ -43,7 +43,7 @@ _DEFINED_IN = {
     "Facts": "core.facts:Facts",
     "GnnhpcError": "core.errors:GnnhpcError",
     "InputError": "core.errors:InputError",
-    "Layer": "core.outline:LayerOutline",
+    "Layer": "core.layer_specs:LayerSpec",
     "Layout": "core.layout:Layout",
     "Model": "models.protocol:Model",
     "RunPaths": "records.run_paths:RunPaths",

@@ -82,9 +82,9 @@ def run(
     Ranks that a signal told to stop, and that have saved a checkpoint, end with status 3.
     """
     keep_numpy_to_one_thread()
+    from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
     from gnnhpc.records.run_paths import RunPaths
     from gnnhpc.run.worker import Worker, run_cell
-    from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
 
     if manifest is not None:
         if array is None or index is None:
@@ -120,7 +120,7 @@ def verify(
     """Compare loss, every gradient and the trained parameters with the sequential twin."""
     keep_numpy_to_one_thread()
     from gnnhpc.check.verify_command import verify_cells, verify_manifest
-    from gnnhpc.spec.cli_experiment import cell_from_flags, read_cell
+    from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
 
     if manifest is not None:
         return verify_manifest(manifest, steps, float64=float64)

@@ -25,8 +25,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import cut
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut
 from tests.tools.cells import manifest_of, run
 from tests.tools.pauses import Pauses
 
@@ -56,7 +56,7 @@ def draw(numbers: random.Random) -> dict[str, Any]:
         "warmup_steps": numbers.randint(0, 2),
         "seed": numbers.randint(0, 10**6),
         "spans": numbers.random() < 0.3,
-        "checkpoint_every": numbers.choice([None, None, 2]),
+        "save_every": numbers.choice([None, None, 2]),
         "bucket_mib": numbers.choice([None, None, 1e-4]),
     }
     kind = numbers.choice(["images"] * 4 + ["graph"] * 3 + ["sampled"] * 3 + ["graphs"])

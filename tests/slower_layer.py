@@ -19,8 +19,8 @@ from typing import Any
 
 from analysis.cli import main as analyse
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run
 
 BEFORE, SLOWER, EQUAL = "before", "slower", "equal"

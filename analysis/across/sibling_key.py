@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.own_model import is_own
 from gnnhpc.models.registry import model_class
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.sampling import Sampling
 
 
 def training_key(experiment: Experiment, *, draws_by_itself: bool = False) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.loading.run import Run, load
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.manifest import Cell, read_manifest
 
 
 @dataclass(frozen=True)

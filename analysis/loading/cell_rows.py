@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.loading.attempts import Attempt, resume_point
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.cost import attempt_core_s
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.schema import Failure, Result
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell
 
 # Fields of an experiment that repeat a measurement or only change what is recorded.
-_NOT_SETTINGS = {"seed", "repeat", "spans", "checkpoint_every"}
+_NOT_SETTINGS = {"seed", "repeat", "spans", "save_every"}
 SELF_CHECK = "self-check"
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
 _TRAINED = ("train_nodes", "train_links", "train_graphs")

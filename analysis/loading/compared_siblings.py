@@ -18,7 +18,7 @@ from analysis.loading.learnt import Key, Learnt, join_resumed, learnt_by_attempt
 from analysis.loading.rank_files import read_rank_files
 from analysis.loading.run_folder import RunFolder, rank_files
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 
 def siblings_of_run(folder: RunFolder, facts: Mapping[Key, Facts]) -> Siblings:

@@ -11,9 +11,9 @@ from analysis.across.departures import Family
 from analysis.across.sibling import Sibling
 from analysis.across.sibling_key import evaluated_after
 from analysis.loading.run import Run
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import read_manifest
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from analysis.loading.rank_files import RankFile
 from analysis.loading.record_frames import TIMED_PARTS
 from analysis.loading.sampled_checks import Rows, impossible
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 PART_SECONDS = ("forward_s", "backward_s", "weights_s")
 _CLOCK_S = 1e-4
@@ -43,7 +43,7 @@ def check_parts(
     if not wanted:
         return
     for name in PART_SECONDS:
-        if name == "weights_s" and not experiment.weights_apart:
+        if name == "weights_s" and not experiment.split_backward:
             wrong = np.flatnonzero(~np.isnan(parts[name].reshape(-1, count)).all(axis=1))
             if len(wrong):
                 seconds = parts[name].reshape(-1, count)

@@ -23,8 +23,8 @@ from analysis.loading.sampled_checks import DRAWN, Rows, check_sampled, impossib
 from analysis.loading.weights_checks import WEIGHTS_S, check_weights
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.json_files import parse_object, read_bytes
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.schema import final_key
-from gnnhpc.spec.manifest import Cell
 
 _SECONDS = ("start_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s", "data_s")
 _BUSY = ("forward_s", "backward_s", "allreduce_s", "optimizer_s")

@@ -12,9 +12,9 @@ from analysis.loading.attempts import Attempt, choose_attempt, read_attempts, re
 from analysis.loading.rank_files import RankFile, RankFrames
 from analysis.loading.undamaged import read_undamaged
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import Cell, read_manifest
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from analysis.loading.attempts import Attempt
 from analysis.loading.rank_files import RankFile
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 Rows = dict[str, NDArray[Any]]
 """Columns of step records by name, of one file."""

@@ -10,7 +10,7 @@ from analysis.loading.attempts import Attempt
 from analysis.loading.rank_files import RankFile, RankFrames, read_rank_files
 from analysis.loading.record_checks import check_records
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.manifest import Cell
+from gnnhpc.experiment.manifest import Cell
 
 
 @dataclass(frozen=True)

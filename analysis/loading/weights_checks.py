@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from analysis.loading.rank_files import RankFile
 from analysis.loading.sampled_checks import Rows, impossible
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 WEIGHTS_S = "weights_s"
 _CLOCK_S = 1e-4
@@ -25,7 +25,7 @@ def check_weights(
     `is_of_weights` says it of each span of the file.
     """
     seconds = rows[WEIGHTS_S]
-    if experiment.weights_apart:
+    if experiment.split_backward:
         most = rows["backward_s"]
         wrong = np.flatnonzero(~((seconds >= 0) & (seconds <= most + _CLOCK_S)))
         if len(wrong):

@@ -176,7 +176,7 @@ class GatRows:
             and row.step_times
             and pd.isna(row.settings.get("sampler"))
             and row.parts == 1
-            and not row.weights_apart
+            and not row.split_backward
         ]
 
     @property

@@ -11,7 +11,7 @@ from analysis.loading.run import Run
 from analysis.papers.published_data import published_studies, read_published
 from analysis.render.named_table import NamedTable
 from analysis.stats.intervals import Sample
-from analysis.stats.weights_apart import rows_with_weights_apart
+from analysis.stats.split_backward import rows_with_weights_apart
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from analysis.stats.weights_apart import LEAST_SHARE
+from analysis.stats.split_backward import LEAST_SHARE
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 if TYPE_CHECKING:

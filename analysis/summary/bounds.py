@@ -18,7 +18,7 @@ def bound_of(row: Configuration) -> float | None:
     An evaluation is forwards alone.
     """
     replicas, stages = row.layout.replicas, row.layout.stages
-    if not row.weights_apart:
+    if not row.split_backward:
         return bound(replicas, stages, row.microbatches, row.parts)
     if row.phase != "train":
         # ZBV's last forward goes back through the second parts of all stages, one after the other:
@@ -57,7 +57,7 @@ def limits_over(row: Configuration, base: Configuration | None, wanted: Baseline
     # the weights, the earlier ones have their gradients sooner. So can stages of several parts that
     # are unlike, as where the first and the last are light. But none works more than all the time,
     # so that ranks that never wait are what it is held against.
-    apart = row.weights_apart and row.phase == "train"
+    apart = row.split_backward and row.phase == "train"
     credible = row.layout.world_size if apart or row.parts > 1 else most
     return Limits(most / of_base, credible / of_base)
 

@@ -24,7 +24,7 @@ from analysis.stats.intervals import (
 )
 from analysis.stats.noise import counted_step_times
 from analysis.stats.pairs import Repeat
-from analysis.stats.weights_apart import Shares, has_weights_apart, shares_of
+from analysis.stats.split_backward import Shares, has_weights_apart, shares_of
 from analysis.summary.epochs import epoch_frame
 from analysis.summary.ideal_step import ideal_steps
 from analysis.summary.lost_time import StepSeconds
@@ -84,7 +84,7 @@ class Configuration:
         return int(self.settings["parts"])
 
     @property
-    def weights_apart(self) -> bool:
+    def split_backward(self) -> bool:
         """Whether stages compute gradients of weights apart from those of inputs."""
         return has_weights_apart(self.settings["schedule"], self.layout.stages)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from analysis.loading.record_frames import TIMED_PARTS
 from analysis.stats.intervals import median
 from analysis.stats.noise import cell_phase_slices
-from analysis.stats.weights_apart import rows_with_weights_apart
+from analysis.stats.split_backward import rows_with_weights_apart
 from gnnhpc.core.schedule import (
     Action,
     Kind,
@@ -42,7 +42,7 @@ class _Plan(NamedTuple):
     schedule: ScheduleName
     microbatches: int
     parts: int
-    weights_apart: bool
+    split_backward: bool
 
 
 _WAYS = ("forward_s", "backward_s")
@@ -100,7 +100,7 @@ def ideal_steps(
         plan = plans[name]
         if plan.parts == 1:
             mine = {key: of[rows] for key, of in columns.items()}
-            replicas = _passes_of_stages(mine, weights_apart=plan.weights_apart)
+            replicas = _passes_of_stages(mine, split_backward=plan.split_backward)
         elif (columns[TIMED_PARTS][rows] == plan.parts).all():
             replicas = _passes_of_parts(of_parts[name, kind], plan)
         else:
@@ -123,7 +123,7 @@ def ideal_steps(
 
 
 def _passes_of_stages(
-    columns: Mapping[str, NDArray[Any]], *, weights_apart: bool
+    columns: Mapping[str, NDArray[Any]], *, split_backward: bool
 ) -> Iterator[Passes]:
     """Of each replica, of one cell's and phase's records of steps."""
     replica, stage = columns["replica"], columns["stage"]
@@ -131,7 +131,7 @@ def _passes_of_stages(
         # Rows are in order of step and rank, so those of one stage are its steps in order.
         mine = [(replica == one) & (stage == n) for n in np.unique(stage[replica == one])]
         forward, backward = ([columns[way][rows] for rows in mine] for way in _WAYS)
-        if not weights_apart:
+        if not split_backward:
             yield Passes(forward, backward)
             continue
         weights = [columns["weights_s"][rows] for rows in mine]
@@ -147,7 +147,7 @@ def _passes_of_parts(records: pd.DataFrame, plan: _Plan) -> Iterator[Passes]:
         places = [place_of_part(plan.schedule, n, stages) for n in range(len(of_place))]
         parts = [of_place[place] for place in places]
         forward, backward = ([part[way].to_numpy() for part in parts] for way in _WAYS)
-        if not plan.weights_apart:
+        if not plan.split_backward:
             yield Passes(forward, backward)
             continue
         weights = [part["weights_s"].to_numpy() for part in parts]

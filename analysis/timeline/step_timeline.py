@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.loading.timed_whole import timed_whole
-from analysis.stats.weights_apart import has_weights_apart, shares_of
+from analysis.stats.split_backward import has_weights_apart, shares_of
 from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline

@@ -14,7 +14,7 @@ import torch
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch, NothingInAdvance
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.subgraphs import subgraph_builder
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks

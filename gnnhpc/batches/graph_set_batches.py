@@ -23,7 +23,7 @@ from gnnhpc.batches.sampled.draws import edges_of, features_of
 from gnnhpc.batches.shares import Shares
 from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.disjoint_union import DisjointUnions

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from gnnhpc.core.outline import Outlines
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.core.layer_specs import LayerSpecs
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class BatchPlan:
     """An experiment, its layers on paper, and this process's place among the ranks."""
 
     experiment: Experiment
-    outlines: Outlines
+    outlines: LayerSpecs
     mesh: Mesh
     root: Path | None
     """The data root."""

@@ -8,14 +8,14 @@ from typing import Any
 from gnnhpc.check.audits import data, gradients, machine, model, times, told
 from gnnhpc.check.audits.watched import watched_checks
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.outline import LayerOutline
 from gnnhpc.records.schema import Check
 
 
 def audit(
     observations: Sequence[RankObservations],
-    outlines: Sequence[LayerOutline],
+    outlines: Sequence[LayerSpec],
     layout: Layout,
     planned: Sequence[range],
     held_by: Sequence[int],

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gnnhpc.batches.batch import Batch
 from gnnhpc.check.outputs_apart import bounded
 from gnnhpc.check.watches.optimizer_rule import OptimizerState
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.base import Engine, StageGradients, StepOutput
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
@@ -224,7 +224,7 @@ class CapturingEngine:
         self.keep(INPUT, given[0], given[1])
 
     def _keep_output(
-        self, layer: LayerOutline, _changes: int, _x: Rows, output: Rows, context: Context
+        self, layer: LayerSpec, _changes: int, _x: Rows, output: Rows, context: Context
     ) -> None:
         self.keep(layer.name, output, context)
 

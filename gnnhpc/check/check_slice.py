@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnhpc.core.outline import LayerOutline, Outlines, check_outline
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs, check_outline
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.own_model import OwnModel
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import outline
 
 FLOPS = 2.5e10
 """Of the twin, over all its steps: a second or two of one core in float64."""
@@ -43,7 +43,7 @@ class CheckSlice:
     """An experiment of a few small steps of the same layers, layout, schedule and engine."""
 
     experiment: Experiment
-    outlines: Outlines
+    outlines: LayerSpecs
     side: int | None = None
     """Pixels of an image's side that are kept; None for all."""
     nodes: int | None = None
@@ -100,7 +100,7 @@ def _largest(
             "test_steps": min(experiment.test_steps, 1),
             "test_every": None,
             "warmup_steps": 0,
-            "checkpoint_every": None,
+            "save_every": None,
             "spans": False,
         }
     )
@@ -123,7 +123,7 @@ def _rows(experiment: Experiment) -> int:
 
 
 def _image_slices(
-    small: Experiment, layers: Outlines, *, whole: bool, cropped: bool
+    small: Experiment, layers: LayerSpecs, *, whole: bool, cropped: bool
 ) -> Iterator[CheckSlice]:
     """From the most to the least; `whole` micro-batches before others, `cropped` images too."""
     facts = small.data.facts()
@@ -158,14 +158,14 @@ def _image_slices(
         yield CheckSlice(small.model_copy(update=update), outlines, side, left_out=words)
 
 
-def _image_flops(layers: Sequence[LayerOutline]) -> float:
+def _image_flops(layers: Sequence[LayerSpec]) -> float:
     """Forward, of one image: each layer's parameters are used at each of its nodes."""
     return sum(
         2.0 * (layer.parameters or math.prod(layer.shape)) * layer.inputs[0] for layer in layers
     )
 
 
-def _graph_slice(small: Experiment, layers: Outlines, flops: float, steps: int) -> CheckSlice:
+def _graph_slice(small: Experiment, layers: LayerSpecs, flops: float, steps: int) -> CheckSlice:
     facts = small.data.facts()
     degree = facts.edges / max(facts.nodes, 1)
     node = sum(_node_flops(layer, degree) for layer in layers)
@@ -189,7 +189,7 @@ def _graph_slice(small: Experiment, layers: Outlines, flops: float, steps: int) 
     return CheckSlice(small, layers, nodes=nodes, left_out=f"{nodes} of {facts.nodes} nodes")
 
 
-def _graph_set_slice(small: Experiment, layers: Outlines, flops: float, steps: int) -> CheckSlice:
+def _graph_set_slice(small: Experiment, layers: LayerSpecs, flops: float, steps: int) -> CheckSlice:
     facts = small.data.facts()
     degree = facts.edges / max(facts.nodes, 1)
     node = sum(_node_flops(layer, degree) for layer in layers)
@@ -205,7 +205,7 @@ def _graph_set_slice(small: Experiment, layers: Outlines, flops: float, steps: i
     return CheckSlice(fewer, layers, graphs=graphs, left_out=words)
 
 
-def _node_flops(layer: LayerOutline, degree: float) -> float:
+def _node_flops(layer: LayerSpec, degree: float) -> float:
     """Forward, of one node: a dense product, and its edges. Wide features are mostly zeros."""
     inputs = layer.inputs[0]
     width = layer.shape[0] if layer.parameters is None else layer.parameters / inputs

@@ -43,9 +43,9 @@ from gnnhpc.check.twin.own_model import OwnModelTwin
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.training import Activations, TwinModel, TwinStep, evaluate, train_step
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
 LOSS_FACTOR = 10.0

@@ -37,14 +37,14 @@ from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.sampled import evaluated_piece
 from gnnhpc.check.watches.layer_rows import LayerRows
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.models.set_buffers import all_buffers
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check, Phase
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
 MOST_EDGES = 8_000_000

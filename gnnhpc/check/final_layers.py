@@ -24,9 +24,9 @@ from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.scene import TwinGraph
 from gnnhpc.check.watches.layer_rows import LayerRows
-from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from gnnhpc.check.watches.processor_use import ProcessorUse
 from gnnhpc.check.watches.shared_step import SharedStep
 from gnnhpc.check.watches.watched import Watched
 from gnnhpc.core.schedule import Action
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.channels import carried
 from gnnhpc.engines.overlapped_gradients import buckets_of
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import running_system
 from gnnhpc.models.later_weights import leaves_weights
-from gnnhpc.ranks.environment import Environment
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
 from gnnhpc.train.setup import TrainingParts
 

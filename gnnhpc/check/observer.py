@@ -26,11 +26,11 @@ from gnnhpc.check.watches.step_times import StepTimesWatch
 from gnnhpc.check.watches.time_faults import TimeFaults
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import Action
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.channels import carried
 from gnnhpc.engines.timing import StepTimes
 from gnnhpc.kernels.calls import uncounted
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.tasks.task import Tally
 

@@ -42,13 +42,13 @@ from gnnhpc.check.twin.sampled import drawn_by_library
 from gnnhpc.check.watches.run_watch import RunWatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.data.images import Images
+from gnnhpc.distributed.allocator import give_back_freed_memory
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.system_counters import forget_peak_rss
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.generators import generators_put_back
-from gnnhpc.ranks.allocator import give_back_freed_memory
-from gnnhpc.ranks.environment import Environment
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.loop import NotFiniteError, Trainer
 from gnnhpc.train.setup import TrainingParts, set_up
 

@@ -14,10 +14,10 @@ from gnnhpc.check.check_slice import FLOPS, check_slice
 from gnnhpc.check.compare_gradients import Verdict
 from gnnhpc.check.self_check import self_check
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.ranks.devices import choose_devices
-from gnnhpc.ranks.environment import Environment
-from gnnhpc.ranks.mesh import join, leave
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.distributed.devices import choose_devices
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import join, leave
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.setup import set_up
 
 STEPS = 3

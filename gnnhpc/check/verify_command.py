@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, GnnhpcError
 from gnnhpc.core.python_path import search_path_for_children
-from gnnhpc.ranks.environment import Environment, read_environment
-from gnnhpc.ranks.secret import secret_of_user
+from gnnhpc.distributed.environment import Environment, read_environment
+from gnnhpc.distributed.secret import secret_of_user
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, read_manifest
+from gnnhpc.experiment.own_model_files import copy_models, load_model
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, read_manifest
-from gnnhpc.spec.own_model_files import copy_models, load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.compare_gradients import Difference, Verdict

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
-WEIGHTS_APART: Final[frozenset[str]] = frozenset({"zero-bubble", "zbv"})
+SPLIT_BACKWARD: Final[frozenset[str]] = frozenset({"zero-bubble", "zbv"})
 """Schedules under which gradients of weights are computed apart from those of inputs."""
 Checkpoint = Literal["never", "except_last", "always"]
 """Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
@@ -86,7 +86,7 @@ def stage_order(
     warmup = min(len(forwards), warmup)
     # Later by as many backwards as there are stages before this one, which wait for its backwards;
     # no stage holds more than the first one does.
-    apart = backwards if schedule in WEIGHTS_APART else []
+    apart = backwards if schedule in SPLIT_BACKWARD else []
     weights = [Action("weights", each.microbatch) for each in apart]
     order = forwards[:warmup]
     for n, backward in enumerate(backwards):
@@ -264,7 +264,7 @@ def in_flight(
 
     Where weights are apart until the gradients of its weights are there.
     """
-    last: Kind = "weights" if schedule in WEIGHTS_APART else "backward"
+    last: Kind = "weights" if schedule in SPLIT_BACKWARD else "backward"
     return _held_at_most("forward", last, schedule, stage, stages, microbatches, parts, part)
 
 
@@ -280,7 +280,7 @@ def gradients_in_flight(
     """Of how many micro-batches `stage` holds gradients of its outputs at most, in one `part` or in
     all: of one, but where weights are apart, as they are held until those of its weights are there.
     """
-    if schedule not in WEIGHTS_APART:
+    if schedule not in SPLIT_BACKWARD:
         return 1
     return _held_at_most("backward", "weights", schedule, stage, stages, microbatches, parts, part)
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.schedule import Action, Checkpoint, ScheduleName, stage_order
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.tasks.task import Loss
 
 

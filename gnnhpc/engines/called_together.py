@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from gnnhpc.core.outline import LayerOutline, outline_mismatch
+from gnnhpc.core.layer_specs import LayerSpec, outline_mismatch
 from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.features import Rows
@@ -21,7 +21,7 @@ from gnnhpc.models.one_call import (
 )
 from gnnhpc.models.recomputation import is_recomputing
 
-OnLayer = Callable[[LayerOutline, int, Rows, Rows, Context], None]
+OnLayer = Callable[[LayerSpec, int, Rows, Rows, Context], None]
 """Told of a layer, how many change the rows up to it, its input, its output and the context."""
 
 
@@ -33,7 +33,7 @@ class CalledTogether:
         self,
         call: OneCall,
         layers: Sequence[nn.Module],
-        outlines: Sequence[LayerOutline],
+        outlines: Sequence[LayerSpec],
         changes: Sequence[int],
         timer: StepTimer | None,
         on_layer: Sequence[OnLayer],

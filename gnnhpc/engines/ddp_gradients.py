@@ -13,9 +13,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
 
 _SPARSE = "sparse gradients", "sparse=False"
 _REFUSED = (

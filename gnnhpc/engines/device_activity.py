@@ -6,8 +6,8 @@ step its processor time shows nothing; the marks that the host makes and the dev
 
 from __future__ import annotations
 
+from gnnhpc.distributed.watchdog import Activity
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.watchdog import Activity
 
 
 class DeviceActivity:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
 
 
 class Gradients:

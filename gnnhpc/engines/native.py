@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedule import WEIGHTS_APART, Action, Kind
+from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
 from gnnhpc.engines.left_weights import compute_left, nothing_left
@@ -46,7 +46,7 @@ class NativeEngine:
         self.training = links_of(plan, training=True)
         self.forward_only = ForwardOnly(plan)
         self.order = plan.order(training=True)
-        self._last_kind: Kind = "weights" if plan.schedule in WEIGHTS_APART else "backward"
+        self._last_kind: Kind = "weights" if plan.schedule in SPLIT_BACKWARD else "backward"
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
         self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
         """Of each part, the action that gives it its last gradients."""

@@ -12,12 +12,12 @@ import torch
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
 from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
+from gnnhpc.distributed.mesh import Direction
 from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
 from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel
 from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Handover, Receiver, Sender, UnevenReceiver
-from gnnhpc.ranks.mesh import Direction
 
 Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 

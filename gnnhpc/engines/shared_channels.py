@@ -13,10 +13,10 @@ import time
 import torch
 from torch import Tensor
 
+from gnnhpc.distributed.mesh import COLLECTIVE_S
+from gnnhpc.distributed.shared_memory import Peer, SharedMemory
 from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, Transfer, carried
 from gnnhpc.kernels.channel import Slots, bytes_needed
-from gnnhpc.ranks.mesh import COLLECTIVE_S
-from gnnhpc.ranks.shared_memory import Peer, SharedMemory
 
 _LOOK_MS = 100
 """How often a rank that waits looks whether the other one has ended."""

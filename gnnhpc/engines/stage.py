@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gnnhpc.core.balance import stage_slices
-from gnnhpc.core.outline import LayerOutline, outline_mismatch, row_changes
+from gnnhpc.core.layer_specs import LayerSpec, outline_mismatch, row_changes
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.backward_marks import BackwardMarks
 from gnnhpc.engines.called_together import CalledTogether, OnLayer
 from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.given import Given
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.generators import generators_put_back, seed_all
@@ -29,7 +30,6 @@ from gnnhpc.models.later_weights import Listener
 from gnnhpc.models.one_call import InOneCall, neighbours
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.recomputation import ForwardState, is_recomputing
-from gnnhpc.spec.experiment import Experiment
 
 
 class Stage(nn.Module):
@@ -46,7 +46,7 @@ class Stage(nn.Module):
 
     def __init__(
         self,
-        outlines: Sequence[LayerOutline],
+        outlines: Sequence[LayerSpec],
         modules: Sequence[nn.Module],
         timer: StepTimer | None,
         first_change: int = 0,
@@ -293,7 +293,7 @@ def _through_hop(module: nn.Module, x: Any, context: Context, hop: int) -> Any:
 
 def build_stage(
     experiment: Experiment,
-    outlines: Sequence[LayerOutline],
+    outlines: Sequence[LayerSpec],
     parts: Sequence[range],
     timer: StepTimer,
 ) -> Stage:

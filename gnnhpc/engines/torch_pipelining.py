@@ -20,7 +20,7 @@ from torch.distributed.pipelining import (
 )
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.core.schedule import WEIGHTS_APART
+from gnnhpc.core.schedule import SPLIT_BACKWARD
 from gnnhpc.engines.base import PartPlan, StagePlan, StepOutput, first_input
 from gnnhpc.engines.ddp_gradients import DdpReplicas, taking_a_step
 from gnnhpc.engines.left_weights import compute_left, nothing_left
@@ -139,7 +139,7 @@ class PipeliningEngine:
             group=mesh.forward,
         )
         stage.timer, stage.place, stage.part = plan.timer, place, part.stage
-        if plan.schedule in WEIGHTS_APART:
+        if plan.schedule in SPLIT_BACKWARD:
             stage.dw_builder = stage.left
         return stage
 

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, PrivateAttr, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts, Kind
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.models.own_import import error_text, import_source
 from gnnhpc.models.own_source import ALLOWED, source_digest, source_of
@@ -87,7 +87,7 @@ class OwnModel(Model):
             )
         return digest
 
-    def outline(self, facts: Facts) -> Sequence[LayerOutline]:
+    def outline(self, facts: Facts) -> Sequence[LayerSpec]:
         """Raises InputError for any error in the user's outline."""
         try:
             return tuple(self.loaded.outline(facts))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gnnhpc.core.facts import Facts, Kind
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.settings import Strict
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Model(Strict):
     def load(self, folders: Sequence[Path]) -> None:
         """Load a user's own model, from `folders` or Python's path; others need no loading."""
 
-    def outline(self, facts: Facts) -> Sequence[LayerOutline]:
+    def outline(self, facts: Facts) -> Sequence[LayerSpec]:
         """The layers on data of these sizes, first to last; must not need torch."""
         raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
 
@@ -106,7 +106,7 @@ class Model(Strict):
     def check_here(self) -> None:
         """Raises InputError where this machine lacks a library that these settings ask for."""
 
-    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """One layer, its parameters drawn from torch's global generator."""
         raise NotImplementedError(f"{type(self).__name__} has no build(self, layer, options)")
 

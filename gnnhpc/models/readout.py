@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from gnnhpc.core.facts import Facts, Kind
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.models.implementations import build_implementation
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ READOUT = "readout."
 """The names of its layers begin so."""
 
 
-def readout(width: int, facts: Facts) -> Outlines:
+def readout(width: int, facts: Facts) -> LayerSpecs:
     """From nodes' rows [width] to log-probabilities of graphs [classes]."""
     classes = facts.classes
     # Costs are of a node: of the rows after the pooling there are fewer.
     share = facts.graphs / max(facts.nodes, 1)
     linear_cost = 2.0 * width * classes * share
     return (
-        LayerOutline(
+        LayerSpec(
             f"{READOUT}pooling",
             (width,),
             (width,),
@@ -36,7 +36,7 @@ def readout(width: int, facts: Facts) -> Outlines:
             parameters=0,
             cost=2.0 * width,
         ),
-        LayerOutline(
+        LayerSpec(
             f"{READOUT}linear",
             (width,),
             (classes,),
@@ -44,7 +44,7 @@ def readout(width: int, facts: Facts) -> Outlines:
             parameters=width * classes + classes,
             cost=linear_cost,
         ),
-        LayerOutline(
+        LayerSpec(
             f"{READOUT}log_softmax",
             (classes,),
             (classes,),
@@ -55,7 +55,7 @@ def readout(width: int, facts: Facts) -> Outlines:
     )
 
 
-def build_readout(layer: LayerOutline, pooling: Pooling, implementation: str) -> nn.Module:
+def build_readout(layer: LayerSpec, pooling: Pooling, implementation: str) -> nn.Module:
     """One of its layers; ValueError for an unknown one."""
     from gnnhpc.models.gat.activations import LogSoftmax
     from gnnhpc.models.linear_layer import Linear

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gnnhpc.core.errors import EXIT_FAILED, EXIT_UNFINISHED, GnnhpcError
-from gnnhpc.ranks.environment import Environment
-from gnnhpc.ranks.other_jobs import OtherJobs, other_jobs
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import (
     find_first_failure,
@@ -26,7 +27,6 @@ from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Check, Failure, Result, Status
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.run.rank_log import RankLog
-from gnnhpc.spec.manifest import Cell
 
 if TYPE_CHECKING:
     from gnnhpc.train.loop import Progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnhpc.ranks.environment import Environment
+from gnnhpc.distributed.environment import Environment
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths
 from gnnhpc.records.schema import read_if_whole
 from gnnhpc.records.slurm_job import slurm_job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.records.provenance import code_digest, versions
 from gnnhpc.records.schema import Header
 from gnnhpc.run.attempt import Attempt

@@ -14,14 +14,14 @@ from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.self_check import SelfCheck
 from gnnhpc.check.slope.passes import a_step_more
 from gnnhpc.check.slope.slope_check import slope_check
-from gnnhpc.ranks.environment import Environment
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.ranks.requeue import BEFORE_TIME_LIMIT
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.requeue import BEFORE_TIME_LIMIT
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.reported import read_reported
 from gnnhpc.records.schema import Check
 from gnnhpc.records.writer import RecordWriter
 from gnnhpc.run.results import Finished
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.loop import Trainer
 from gnnhpc.train.setup import TrainingParts
 

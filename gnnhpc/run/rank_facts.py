@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from gnnhpc.distributed.device_facts import device_facts
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.shared_memory import VARIABLE as SHARED_MEMORY_VARIABLE
 from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
 from gnnhpc.kernels.gpu import here as gpu
-from gnnhpc.ranks.device_facts import device_facts
-from gnnhpc.ranks.environment import Environment
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.ranks.shared_memory import VARIABLE as SHARED_MEMORY_VARIABLE
 from gnnhpc.records.provenance import cpu_model
 from gnnhpc.train.setup import TrainingParts
 

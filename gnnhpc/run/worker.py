@@ -19,14 +19,16 @@ from gnnhpc.core.errors import (
     GnnhpcError,
     InputError,
 )
-from gnnhpc.ranks.allocator import keep_freed_memory, map_large_blocks_separately
-from gnnhpc.ranks.environment import Environment, check_world_size, read_environment
-from gnnhpc.ranks.requeue import (
+from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
+from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
+from gnnhpc.distributed.requeue import (
     requeue_if_interrupted,
     requeued_too_often,
     requeues_used_up,
 )
-from gnnhpc.ranks.signals import Signals, handled_signals
+from gnnhpc.distributed.signals import Signals, handled_signals
+from gnnhpc.experiment.manifest import Cell, find_cell
+from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import one_line, utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
@@ -36,14 +38,12 @@ from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.records.written_by import written_by
 from gnnhpc.run.attempt import Attempt, write_not_begun
 from gnnhpc.run.finished_before import finished_before
-from gnnhpc.spec.manifest import Cell, find_cell
-from gnnhpc.spec.own_model_files import load_model
 
 if TYPE_CHECKING:
     from gnnhpc.check.check_slice import CheckSlice
     from gnnhpc.check.observer import RunObserver
     from gnnhpc.check.self_check import SelfCheck
-    from gnnhpc.ranks.mesh import Mesh
+    from gnnhpc.distributed.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
     from gnnhpc.run.look_back import LookBack
     from gnnhpc.run.results import Finished
@@ -148,7 +148,7 @@ class Worker:
             self._begin(mesh, ranks)
             parts = self._set_up(mesh)
             status = self._train(mesh, parts, signals)
-        from gnnhpc.ranks.mesh import leave
+        from gnnhpc.distributed.mesh import leave
 
         mesh.barrier()
         leave(mesh)
@@ -181,8 +181,8 @@ class Worker:
         with self._timed("imports"), _no_garbage_collection():
             import torch
 
-            from gnnhpc.ranks.devices import choose_devices
-            from gnnhpc.ranks.mesh import join
+            from gnnhpc.distributed.devices import choose_devices
+            from gnnhpc.distributed.mesh import join
             from gnnhpc.train import loop as _  # noqa: F401 - the heavy imports, timed here
 
             torch.set_num_threads(self.environment.cpus)
@@ -254,8 +254,8 @@ class Worker:
         from gnnhpc.check.watches.run_watch import RunWatch
         from gnnhpc.check.watches.stage_facts import stage_facts
         from gnnhpc.data.roots import data_root
+        from gnnhpc.distributed.watchdog import watching
         from gnnhpc.engines.device_activity import activity_of
-        from gnnhpc.ranks.watchdog import watching
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
         from gnnhpc.run.look_back import LookBack
@@ -380,7 +380,7 @@ class Worker:
             writer=writer,
             observer=observer,
         )
-        every = experiment.checkpoint_every
+        every = experiment.save_every
         if every:
 
             def checkpoint(done: int) -> None:

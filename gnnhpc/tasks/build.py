@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.tasks.classification import (
     GraphClassification,
     ImageClassification,

@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.set_buffers import copy_into
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 from gnnhpc.records.run_paths import AttemptPaths, write_atomically

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.models.generators import seed_all
-from gnnhpc.ranks.mesh import Mesh
 
 
 def seed_generators(seed: int, rank: int) -> None:

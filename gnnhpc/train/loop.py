@@ -15,18 +15,18 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Batches
 from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine
 from gnnhpc.engines.base import StepOutput
 from gnnhpc.engines.device_memory import peak_mib, reset_peak
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import peak_rss_mib
 from gnnhpc.engines.timing import StepTimer, StepTimes
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.models.loose_state import plain_values
 from gnnhpc.models.set_buffers import copy_into
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import EventRecord, Phase, SpanRecord, StepRecord, final_key
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Task
 from gnnhpc.train.step_observer import BARRIER_VALUES, StepObserver
 
@@ -275,7 +275,7 @@ class Trainer:
             recompute_s=times.recompute_s,
             grad_norm=grad_norm,
             part_s=self._part_s(times),
-            weights_s=times.total("weights") if self.experiment.weights_apart else None,
+            weights_s=times.total("weights") if self.experiment.split_backward else None,
             looked=self.observer.looks,
         )
         self.writer.write(record, *self._spans(phase, step, times))
@@ -376,7 +376,7 @@ class Trainer:
         found = []
         for part in range(len(self.stage.parts)):
             seconds = [times.total("forward", part), times.total_backward(part)]
-            if self.experiment.weights_apart:
+            if self.experiment.split_backward:
                 seconds.append(times.total("weights", part))
             found.append([round(each, 9) for each in seconds])
         return found

@@ -9,7 +9,7 @@ import torch
 
 from gnnhpc.engines.flat_gradients import dense_strides
 from gnnhpc.engines.stage import Stage
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:

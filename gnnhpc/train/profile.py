@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs, MicroBatch
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import first_input
 from gnnhpc.engines.clock import Clock, Mark
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.tasks.task import Loss
 
 REPEATS = 3
@@ -42,7 +42,7 @@ class LayerCost:
 
 def profile(
     experiment: Experiment,
-    outlines: Sequence[LayerOutline],
+    outlines: Sequence[LayerSpec],
     example: MicroBatch,
     loss: Loss,
     device: torch.device,
@@ -62,7 +62,7 @@ def profile(
 
 
 def _alone(
-    experiment: Experiment, outlines: Sequence[LayerOutline], index: int, clock: Clock
+    experiment: Experiment, outlines: Sequence[LayerSpec], index: int, clock: Clock
 ) -> Stage:
     stage = build_stage(experiment, outlines, [range(index, index + 1)], StepTimer(clock))
     stage.timer = None

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import StepRecord
-from gnnhpc.spec.experiment import Experiment
 
 EVERY_S = 5.0
 

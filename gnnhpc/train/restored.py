@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.loose_state import OF_GENERATOR, loose_state
 from gnnhpc.models.tensor_bytes import checksum
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.resume import FACTS_FILE
 from gnnhpc.train.generators import generator_states
 

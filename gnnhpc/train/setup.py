@@ -14,16 +14,16 @@ from gnnhpc.batches.build import build_batches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.outline import Outlines
+from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.core.schedule import part_number, place_of_part, recomputed_microbatches
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.base import PartPlan, parameters_of
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import cut, outline
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut, outline
 from gnnhpc.tasks.build import build_task
 from gnnhpc.tasks.task import Loss, Task
 from gnnhpc.train.optimizer import build_optimizer
@@ -33,7 +33,7 @@ from gnnhpc.train.optimizer import build_optimizer
 class TrainingParts:
     """All that one rank needs to take steps."""
 
-    outlines: Outlines
+    outlines: LayerSpecs
     planned: list[range]
     """The layers of each part of the model: of each stage of the layout, or of its parts."""
     batches: Batches
@@ -53,7 +53,7 @@ def set_up(
     root: Path | None,
     *,
     planned: list[range] | None = None,
-    outlines: Outlines | None = None,
+    outlines: LayerSpecs | None = None,
     batches: Batches | None = None,
     timer: StepTimer | None = None,
 ) -> TrainingParts:
@@ -170,7 +170,7 @@ def _check_parameters(experiment: Experiment, stage: Stage) -> None:
 
 def _planned_cut(
     experiment: Experiment,
-    outlines: Outlines,
+    outlines: LayerSpecs,
     mesh: Mesh,
     batches: Batches,
     loss: Loss,

@@ -11,13 +11,13 @@ from torchgpipe.balance import balance_by_size, balance_by_time
 
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.base import parameters_of
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.engines.torchgpipe_partition import BackwardTurns, Partition, PresentStep
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 COPIES = {"adam": 4.0, "sgd": 2.0}
 """Of a parameter, its gradient and what the optimizer keeps, as torchgpipe counts them."""
@@ -32,7 +32,7 @@ class _Shared(PresentStep):
 
 def measured_balance(
     experiment: Experiment,
-    outlines: Sequence[LayerOutline],
+    outlines: Sequence[LayerSpec],
     example: MicroBatch,
     device: torch.device,
 ) -> list[int]:
@@ -58,7 +58,7 @@ def measured_balance(
 
 def _layers(
     experiment: Experiment,
-    outlines: Sequence[LayerOutline],
+    outlines: Sequence[LayerSpec],
     example: MicroBatch,
     device: torch.device,
 ) -> nn.Sequential:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gnnhpc.core.python_path import search_path_for_children
-from gnnhpc.ranks.environment import SITE_VARIABLE
+from gnnhpc.distributed.environment import SITE_VARIABLE
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import Cell
 from jobs.cluster.launch import Launch
 
 _WEEK_MIN = 7 * 24 * 60

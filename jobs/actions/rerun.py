@@ -8,8 +8,8 @@ from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.after import jobs_to_wait_for
 from jobs.actions.local_cells import ProgressListener
 from jobs.actions.submit import Submission, check_cluster, start_cells

@@ -10,7 +10,7 @@ from pathlib import Path
 import jinja2
 
 from gnnhpc.core.python_path import ROOT, is_installed
-from gnnhpc.ranks.environment import MAX_REQUEUES_VARIABLE, SIGNAL_VARIABLE, SITE_VARIABLE
+from gnnhpc.distributed.environment import MAX_REQUEUES_VARIABLE, SIGNAL_VARIABLE, SITE_VARIABLE
 from jobs.cluster.arrays import Array, Resources, array_range, job_name
 from jobs.cluster.blocks import BlockArray
 from jobs.cluster.launch import Launch

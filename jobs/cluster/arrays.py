@@ -10,7 +10,7 @@ from pathlib import Path
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.layout import Layout
-from gnnhpc.spec.manifest import Cell
+from gnnhpc.experiment.manifest import Cell
 from jobs.cluster.site import Site
 
 _PART = re.compile(r"^(.+)\.([1-9]\d*)$")

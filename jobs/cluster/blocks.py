@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.spec.manifest import Cell
+from gnnhpc.experiment.manifest import Cell
 from jobs.cluster.arrays import Array, Resources, group_by_array, part_label, resources_for
 from jobs.cluster.site import Site
 

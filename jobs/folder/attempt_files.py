@@ -18,10 +18,10 @@ from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout, processes_of
+from gnnhpc.experiment.manifest_lines import ManifestLine, read_manifest_lines
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Failure, Result, read_lines
-from gnnhpc.spec.manifest_lines import ManifestLine, read_manifest_lines
 
 _TAIL_BYTES = 64 * 1024
 _HEADER_BYTES = 64 * 1024

@@ -18,7 +18,7 @@ from gnnhpc.records.run_paths import RunPaths
 _READ_LINES = """
 import sys
 from gnnhpc.core.errors import InputError
-from gnnhpc.spec.manifest import Cell
+from gnnhpc.experiment.manifest import Cell
 try:
     for line in sys.stdin:
         Cell.from_line(line, "cell")

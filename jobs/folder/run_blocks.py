@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.block_table import BlockLine, block_table_text, read_block_tables
 from gnnhpc.records.run_paths import RunPaths, write_atomically
-from gnnhpc.spec.manifest import Cell
 from jobs.cluster.blocks import Block, BlockArray, draw_blocks
 
 Key = tuple[str, int]

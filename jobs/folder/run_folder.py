@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.ranks.secret import make_secret
+from gnnhpc.distributed.secret import make_secret
+from gnnhpc.experiment.manifest import Cell, read_manifest, write_manifest
+from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.records.code_snapshot import read_snapshot
 from gnnhpc.records.provenance import (
     code_digest,
@@ -23,8 +25,6 @@ from gnnhpc.records.provenance import (
 )
 from gnnhpc.records.run_facts import PROVENANCE_VERSION
 from gnnhpc.records.run_paths import RunPaths, write_atomically
-from gnnhpc.spec.manifest import Cell, read_manifest, write_manifest
-from gnnhpc.spec.own_model_files import copy_models
 from jobs.cluster.array_script import render_script
 from jobs.cluster.arrays import Array, group_by_array
 from jobs.cluster.blocks import BlockArray, block_array_name, in_parts, needs_of

@@ -18,10 +18,10 @@ from pydantic import BaseModel, TypeAdapter
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.registry import DATA
+from gnnhpc.experiment.experiment import Experiment, OptimizerConfig
+from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.registry import BUILT_IN, model_class
-from gnnhpc.spec.experiment import Experiment, OptimizerConfig
-from gnnhpc.spec.links import Links
-from gnnhpc.spec.sampling import Sampling
 from jobs.cluster.site import Site
 from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from shlex import quote
 
 from gnnhpc.core.cli_support import as_typed
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.submit import Submission
 from jobs.actions.try_arrays import Answer
 from jobs.cluster.array_script import render_script

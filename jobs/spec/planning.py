@@ -13,11 +13,11 @@ import yaml
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.user_paths import check_is_utf8, expand_user
 from gnnhpc.data.roots import data_root
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, assign_indices
+from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.own_import import torch_import_s
 from gnnhpc.models.own_model import OwnModel
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, assign_indices
-from gnnhpc.spec.stage_cut import cut
 from jobs.spec.overrides import apply_overrides
 from jobs.spec.run_name import check_run_name
 from jobs.spec.shipped_sweeps import find_spec

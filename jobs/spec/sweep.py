@@ -28,10 +28,10 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.core.settings import Strict
 from gnnhpc.data.registry import allowed_data, data_class
 from gnnhpc.data.settings import Data
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.protocol import Model
 from gnnhpc.models.registry import allowed_models, model_class
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.sampling import Sampling
 from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 
 AXES = {

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.student_t import repeats_needed
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.folder.attempt_files import list_attempts, read_attempt_result, read_training_s
 
 _MAY_DIFFER = {
     "layout", "microbatches", "train_steps", "test_steps", "test_every",
     "warmup_steps", "batchnorm", "schedule", "parts", "engine", "chunks", "rebuild", "balance",
-    "bucket_mib", "seed", "repeat", "spans", "checkpoint_every",
+    "bucket_mib", "seed", "repeat", "spans", "save_every",
 }  # fmt: skip
 """Fields in which a cell and the sequential one that it is compared with may differ."""
 

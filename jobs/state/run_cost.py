@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnnhpc.experiment.manifest import Cell
+from gnnhpc.experiment.manifest_lines import ManifestLine, parse_manifest_line, read_manifest_lines
 from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
 from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_if_whole
-from gnnhpc.spec.manifest import Cell
-from gnnhpc.spec.manifest_lines import ManifestLine, parse_manifest_line, read_manifest_lines
 from jobs.cluster.slurm_accounts import AccountedTask, ask_sacct
 from jobs.folder.attempt_files import list_attempts, read_attempt_process
 from jobs.folder.locked_files import utc_now

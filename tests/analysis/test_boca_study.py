@@ -28,8 +28,8 @@ from analysis.report.report_pages import published_points, write_report_pages
 from analysis.report.report_tables import make_report_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.summary_table import summarise
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, sampled
 from tests.tools.make_run import Machine, Story, make_run
 

@@ -17,9 +17,9 @@ from analysis.summary.ideal_step import Passes, ideal_seconds
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.schedule import ideal_step_s
 from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Story, make_run
 from tests.tools.result_files import rewrite_result
 

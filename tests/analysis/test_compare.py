@@ -27,11 +27,11 @@ from analysis.compare.two_runs import Comparison, compare_runs
 from analysis.loading.run import load
 from analysis.stats.intervals import ONE_RUN, Interval, Sample
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run
 
 STEADY = Machine(noise=0.01, runs_differ=0.003)

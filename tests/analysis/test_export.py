@@ -17,8 +17,8 @@ from analysis.foreign.exported_cells import ExportedCell, Scalar, exported_cells
 from analysis.foreign.mlflow_store import name_in_mlflow
 from analysis.loading.run import load
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.manifest import read_manifest
 from tests.tools.make_run import Story, make_run, small_sweep
 
 EXPERIMENTS = [one for one in small_sweep(repeats=1) if one.layout.world_size < 4]

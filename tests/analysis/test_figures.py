@@ -399,7 +399,7 @@ def test_settings_read_as_words() -> None:
     assert settings_label({"chunks": "contiguous", "rebuild": "layer"}) == (
         "contiguous, rebuild layer"
     )
-    assert settings_label({"checkpoint_every": None, "bucket_mib": math.nan}) == (
+    assert settings_label({"save_every": None, "bucket_mib": math.nan}) == (
         "no checkpoint every, no buckets"
     )
     assert settings_label({"bucket_mib": 0.25}) == "buckets of 0.25 MiB"
@@ -437,7 +437,7 @@ def test_files_are_png_and_pdf_and_the_same_on_any_day(tmp_path: Path) -> None:
 
 def test_a_setting_that_is_none_leaves_no_accuracy_out(gat: Study) -> None:
     """Its cells were not drawn, and with a setting that is none in all of them the report died."""
-    for name, count in (("checkpoint_every", [None, 2]), ("test_every", [None, None])):
+    for name, count in (("save_every", [None, 2]), ("test_every", [None, None])):
         values = [count[i % 2] for i in range(len(gat.cells))]
         study = replace(gat, variants=(name,), cells=gat.cells.assign(**{name: values}))
         figure = drawn(graph_chunks.chunk_accuracy(study))

@@ -26,8 +26,8 @@ from analysis.report.report_tables import make_report_tables
 from analysis.stats.intervals import Interval
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.summary_table import summarise
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run
 
 CORA = {"name": "cora"}

@@ -18,7 +18,7 @@ from analysis.summary.lost_time import COLUMNS, LostTime, StepSeconds, take_apar
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.bounds import bound
 from gnnhpc.core.schedule import ideal_step_s
-from gnnhpc.spec.manifest import assign_indices
+from gnnhpc.experiment.manifest import assign_indices
 from tests.analysis.test_summary import row, three, vig
 from tests.tools.make_run import Machine, Story, make_run
 

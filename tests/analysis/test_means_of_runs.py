@@ -14,9 +14,9 @@ from analysis.loading.run import Run, load
 from analysis.papers.vig_tables_beside_ours import layer_group_rows
 from analysis.summary.lost_time import COLUMNS
 from analysis.summary.summary_table import summarise
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import assign_indices
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import assign_indices
 from tests.analysis.test_boca_study import cell
 from tests.analysis.test_several_parts import change_records
 from tests.analysis.test_summary import row, three, vig

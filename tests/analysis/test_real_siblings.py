@@ -15,8 +15,8 @@ from analysis.summary.summary_table import summarise
 from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.batches import image_loader
 from gnnhpc.core.bounds import bound
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run, vig
 from tests.tools.result_files import rewrite_result
 

@@ -28,8 +28,8 @@ from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.summary_table import summarise
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run, small_sweep
 
 

@@ -27,8 +27,8 @@ from analysis.summary.varying_settings import settings_in_words
 from gnnhpc.core.bounds import bound
 from gnnhpc.core.schedule import ideal_step_s, timeline
 from gnnhpc.data.published import PublishedGraph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat.model import Gat
-from gnnhpc.spec.experiment import Experiment
 from tests.analysis.test_summary import row, vig
 from tests.tools.make_run import make_run
 

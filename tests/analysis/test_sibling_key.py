@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.across.sibling_key import evaluated_after, evaluation_key, training_key
 from gnnhpc.batches.image_loader import epoch_indices
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import gat, sampled, vig
 
 PYG_SAGE = {"name": "sage", "layers": 2, "implementation": "pyg"}
@@ -47,7 +47,7 @@ SAME: list[dict[str, Any]] = [
     {"repeat": 3},
     {"balance": "profile"},
     {"train_steps": 60, "warmup_steps": 0},
-    {"spans": True, "checkpoint_every": 2},
+    {"spans": True, "save_every": 2},
 ]
 
 

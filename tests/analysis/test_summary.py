@@ -20,11 +20,11 @@ from gnnhpc.core.bounds import bound
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.make_run import Machine, Story, make_run, small_sweep
 from tests.tools.result_files import rewrite_result
 

@@ -27,7 +27,7 @@ from analysis.timeline.step_timeline import (
 from gnnhpc.core.bounds import ideal_bubble
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ideal_step_s
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.test_several_parts import BACKWARD, BY_HAND, FORWARD
 from tests.tools.make_run import make_run, small_sweep
 

@@ -28,7 +28,7 @@ from gnnhpc.records.schema import Check
 from tests.analysis.test_several_parts import change_records
 from tests.analysis.test_summary import vig
 from tests.analysis.test_timeline import assert_nested
-from tests.analysis.test_weights_apart import BACKWARD, BY_HAND, FORWARD, WEIGHTS, zero_bubble
+from tests.analysis.test_split_backward import BACKWARD, BY_HAND, FORWARD, WEIGHTS, zero_bubble
 from tests.tools.make_run import Machine, Story, make_run
 
 ROWS = (RankRow(0, 0, 0), RankRow(1, 0, 1))
@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def bars_of(*names: str) -> tuple[Bar, ...]:
-    """The costs of test_weights_apart, of two micro-batches."""
+    """The costs of test_split_backward, of two micro-batches."""
     tables = {"forward": FORWARD, "backward": BACKWARD, "weights": WEIGHTS}
     return tuple(
         Bar(rank, name, m, 100.0 * m, 100.0 * m + tables[name][rank])

@@ -27,7 +27,7 @@ from analysis.timeline.step_timeline import (
 )
 from gnnhpc.core.bounds import bound, bound_with_weights, ideal_bubble
 from gnnhpc.core.schedule import place_of_part
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.test_several_parts import change_records
 from tests.analysis.test_summary import row, three, vig
 from tests.tools.make_run import Machine, make_run

@@ -7,9 +7,9 @@ import torch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat
 
 EXPERIMENT = gat(layout="pp3", microbatches=2, chunks="halo", model={"name": "gat", "layers": 3})

@@ -13,9 +13,9 @@ from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.placement import Where
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.kernels import sample
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import sampled
 from tests.tools.graphs import make_graph
 

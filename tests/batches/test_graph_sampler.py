@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import Graph
@@ -20,7 +21,6 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Gin, GraphConv, Sage
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
-from gnnhpc.spec.sampling import Semantics
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,

@@ -23,6 +23,7 @@ from gnnhpc.batches.sampled.libraries.dgl_sampler import DglBlock, DglSampler
 from gnnhpc.batches.sampled.libraries.library_loader import SHARED_MEMORY, random_seed
 from gnnhpc.batches.sampled.libraries.pyg_sampler import PygBlock, PygSampler, drawn_hops
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import IGNORED, Graph
@@ -33,7 +34,6 @@ from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep.model import Gcnii, ResGcn
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
-from gnnhpc.spec.sampling import Semantics
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gnnhpc.batches.sampled import placement
 from gnnhpc.batches.sampled.placement import KEPT_FREE, Placement, Room, choose, edges_bytes, placed
 from gnnhpc.core.layout import Layout
-from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.distributed.mesh import Mesh
 from tests.tools.graphs import make_graph
 
 SIZES = st.integers(0, 1000)

@@ -17,11 +17,11 @@ from gnnhpc.batches.sampled import own_draws, placement
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.kernels import sample
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import linked, sampled
 from tests.tools.pretended_gpu import GPU, PretendedGpu
 

@@ -14,12 +14,12 @@ from gnnhpc.batches.subgraphs import subgraph_builder
 from gnnhpc.check.plain.graph import plain_graph
 from gnnhpc.check.watches.chunk_edges import ChunkEdges
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.rebuilt import RebuiltBlocks
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat, manifest_of, run
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import make_graph

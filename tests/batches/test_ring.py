@@ -18,6 +18,7 @@ from gnnhpc.batches.ring import Ring
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.check.capture import node_ids
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import sample
@@ -26,7 +27,6 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Sage
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.protocol import Model
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.train.setup import set_up
 from tests.tools.cells import sampled
 from tests.tools.graphs import forward, make_graph, make_model

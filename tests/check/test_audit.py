@@ -16,12 +16,12 @@ from gnnhpc.check.observer import RunObserver
 from gnnhpc.check.plain.parts import held_by
 from gnnhpc.check.watches.gradient_norms import GradientNorms, GradientNormsWatch
 from gnnhpc.check.watches.processor_use import ProcessorUse
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.outline import LayerOutline
 from gnnhpc.engines.timing import Span, StepTimes
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.records.schema import Check, StepRecord
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import cut
 
 EXPERIMENT = Experiment.model_validate(
     {
@@ -38,7 +38,7 @@ HELD_BY = held_by(EXPERIMENT)
 STEPS = 12
 
 
-def held(stage: int) -> list[LayerOutline]:
+def held(stage: int) -> list[LayerSpec]:
     return [OUTLINES[i] for i in PLANNED[stage]]
 
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import GAT, VIG, Ran, manifest_of, run, vig
 from tests.tools.computing import compute
 

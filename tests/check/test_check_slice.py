@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.check.check_slice import FLOPS, check_slice, last_slices
-from gnnhpc.spec.cli_experiment import build_experiment
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import gat, vig
 
 

@@ -61,7 +61,7 @@ DEAD = gat(
     dtype="float64",
     train_steps=3,
     test_every=None,
-    checkpoint_every=2,
+    save_every=2,
     seed=273,
 )
 """Three units a layer, of which few stay: no gradient goes through the third layer."""

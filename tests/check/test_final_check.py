@@ -22,9 +22,9 @@ from gnnhpc.check.final_check import IMAGES, NODES, _images, _spread
 from gnnhpc.check.twin.closure import closure_of
 from gnnhpc.check.twin.pieces import graph_piece
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.check.test_twin import plain
 from tests.defects.patching import around
 from tests.tools.cells import Ran, gat, graphs, manifest_of, run, vig

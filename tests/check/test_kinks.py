@@ -11,8 +11,8 @@ from gnnhpc.check.twin.pieces import Piece, graph_piece
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
 from gnnhpc.check.twin.training import Array, TwinStep, train_step
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat
 
 EXPERIMENT = gat(microbatches=1, model={"name": "gat", "dropout": 0.0})

@@ -21,9 +21,9 @@ from gnnhpc.check.twin.pieces import Piece, image_pieces
 from gnnhpc.check.twin.plain_model import PlainModel, plain_layer
 from gnnhpc.check.twin.raw_images import raw_images
 from gnnhpc.check.twin.training import train_step
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import Ran, manifest_of, run, vig
 
 SURE = vig(

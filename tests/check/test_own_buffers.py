@@ -141,5 +141,5 @@ def test_buffers_that_are_views_of_complex_numbers_are_taken(view: str, tmp_path
     keeps = f"self.register_buffer('n', torch.tensor([1 + 2j]).{view})"
     moved = "self.n.mul_(0.9); return self.lin(x) * (4 + self.n.real.mean())"
     layers = computing(f"if self.training: {moved}\n        {moved.partition('; ')[2]}", keeps)
-    flags = ["--set", "train_steps=4", "--set", "checkpoint_every=2"]
+    flags = ["--set", "train_steps=4", "--set", "save_every=2"]
     assert invalid(checked(tmp_path, layers, *flags)) == []

@@ -56,7 +56,7 @@ def test_a_parameter_without_a_gradient_lets_a_checkpoint_be_written(tmp_path: P
         "self.lin, self.other = nn.Linear(inputs, outputs), nn.Linear(3, 3)",
     )
     assert unused != MODEL
-    flags = ["--layout", "dp2", "--set", "train_steps=6", "--set", "checkpoint_every=2"]
+    flags = ["--layout", "dp2", "--set", "train_steps=6", "--set", "save_every=2"]
     data = [*IMAGES[:-1], "batch_size=16"]
     checks = checked(tmp_path, unused, *flags, data=data, ranks=2)
     assert list(tmp_path.glob("out/cells/*/*/checkpoints/*"))
@@ -203,7 +203,7 @@ def holding(buffer: str, computes: str) -> str:
 @pytest.mark.quick("a mask", "complex numbers")
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_a_buffer_may_hold_anything_that_is_dense(kind: str, tmp_path: Path) -> None:
-    flags = ["--set", "train_steps=4", "--set", "checkpoint_every=2"]
+    flags = ["--set", "train_steps=4", "--set", "save_every=2"]
     checks = checked(tmp_path, holding(*BUFFERS[kind]), *flags)
     assert invalid(checks) == []
     for name in ("self-check", "last self-check", "final-check"):
@@ -664,7 +664,7 @@ def test_layers_may_keep_what_cannot_be_copied(
         return self.lin(x)""",
     )
     flags = ["--layout", layout, "--set", f"checkpoint={checkpoint}", "--set", "train_steps=4"]
-    flags += ["--set", "batch_size=16", "--set", "checkpoint_every=2"]
+    flags += ["--set", "batch_size=16", "--set", "save_every=2"]
     ranks = 1 + (layout == "dp2")
     checks = checked(tmp_path, f"import os\nimport threading\n{text}", *flags, ranks=ranks)
     assert invalid(checks) == []

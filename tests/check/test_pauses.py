@@ -12,7 +12,7 @@ import pytest
 
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.loop import Trainer
 from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 from tests.tools.pauses import Pauses

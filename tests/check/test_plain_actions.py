@@ -9,7 +9,7 @@ import pytest
 from gnnhpc.check.plain.actions import actions, forwards_alone, forwards_before_backward
 from gnnhpc.check.plain.parts import held_by
 from gnnhpc.core.schedule import place_of_part, stage_order
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 
 def experiment(layout: str, microbatches: int, **others: Any) -> Experiment:

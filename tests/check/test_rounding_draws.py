@@ -24,8 +24,8 @@ from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.plain_model import PlainModel
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.check.twin.training import TwinStep, train_step
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.forked import Plant
 

@@ -17,11 +17,11 @@ from gnnhpc.check.compare_steps import StepComparison
 from gnnhpc.check.seen_ranks import SeenRanks
 from gnnhpc.check.self_check import SelfCheck, twin_of
 from gnnhpc.check.twin.data import TwinImages
+from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.system_counters import CLEAR_REFS, forget_peak_rss, peak_rss_mib
-from gnnhpc.ranks.allocator import give_back_freed_memory
+from gnnhpc.experiment.experiment import Experiment, OptimizerConfig
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment, OptimizerConfig
 from tests.tools.cells import VIG, Ran, gat, manifest_of, run, vig
 from tests.tools.forked import Plant
 

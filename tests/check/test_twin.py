@@ -25,9 +25,9 @@ from gnnhpc.data.images import load_images
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.experiment.experiment import Experiment, OptimizerConfig
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.kernels.mask import layer_mask
-from gnnhpc.spec.experiment import Experiment, OptimizerConfig
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat, vig
 from tests.tools.data_files import cifar_records, write_binary, write_python
 

@@ -125,7 +125,7 @@ def test_several_parts_a_stage_are_the_sequential_twin(
         ),
     ],
 )
-def test_weights_apart_are_the_sequential_twin(
+def test_split_backward_are_the_sequential_twin(
     model: str, layout: str, microbatches: int, more: list[str], tmp_path: Path
 ) -> None:
     """Also where what was received must be kept until the weights' gradients are computed; torch's

@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from gnnhpc.ranks.signals import HANDLED
+from gnnhpc.distributed.signals import HANDLED
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.train.loop import Trainer
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import yaml
 
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
-from gnnhpc.spec.manifest import Cell, read_manifest
 from tests.cluster.slurm import Cluster
 
 Value = TypeVar("Value")

@@ -63,7 +63,7 @@ SMALL_GRAPHS = {"name": "synthetic-graphs", "graphs": 100}
 
 
 def _steps(cells: int, arrays: int) -> dict[str, object]:
-    every = {"train_steps": STEPS, "test_steps": 1, "checkpoint_every": 20}
+    every = {"train_steps": STEPS, "test_steps": 1, "save_every": 20}
     return every | {"repeats": -(-cells // arrays)}
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.ranks.rendezvous import candidate_ports
-from gnnhpc.ranks.secret import read_secret
+from gnnhpc.distributed.rendezvous import candidate_ports
+from gnnhpc.distributed.secret import read_secret
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result, read_lines
 from tests.cluster import processes, slurm

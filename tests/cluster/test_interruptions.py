@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.schema import Result, read_lines
-from gnnhpc.spec.manifest import Cell
 from tests.cluster import slurm
 from tests.cluster.runs import LONG_S, TINY_GAT, Run, User, losses, planted, steps, wait_for
 
@@ -20,7 +20,7 @@ GRID = TINY_GAT | {
     "layouts": ["pp2"],
     "microbatches": [2],
     "train_steps": STEPS,
-    "checkpoint_every": 50,
+    "save_every": 50,
 }
 EARLY = 60
 """A step past the first checkpoint, and well before the end."""

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.block_table import read_block_table
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.manifest import Cell
 from jobs.folder.submission_records import read_submissions
 from tests.cluster.runs import TINY_GAT, Run, User, planted, steps, wait_for
 from tests.cluster.test_interruptions import expedite, wait_for_requeue
@@ -87,7 +87,7 @@ def speedups_from(run: Run) -> dict[str, str]:
 
 
 def test_a_block_that_is_requeued_goes_on_where_it_was(user: User) -> None:
-    grid = GRID | {"train_steps": 200, "checkpoint_every": 20}
+    grid = GRID | {"train_steps": 200, "save_every": 20}
     run = user.submit([grid], "--paired", name="requeued")
     first, second, third = blocks(run)[0]
     assert run.result(first).valid
@@ -133,7 +133,7 @@ def test_a_cell_that_fails_does_not_stop_its_block(user: User) -> None:
 
 def test_a_block_told_of_its_time_limit_begins_no_other_cell(user: User) -> None:
     # Slurm looks for time limits twice a minute, and the first cell takes longer than that.
-    grid = GRID | {"train_steps": 400, "checkpoint_every": 20}
+    grid = GRID | {"train_steps": 400, "save_every": 20}
     site = planted("slow", 0, 20) | {"signal": 120}
     run = user.submit([grid], "--paired", name="limit", site=site)
     first, second, third = blocks(run)[0]

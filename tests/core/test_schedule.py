@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.bounds import bound, bound_with_weights, ideal_bubble
 from gnnhpc.core.schedule import (
-    WEIGHTS_APART,
+    SPLIT_BACKWARD,
     Action,
     ScheduleName,
     Slot,
@@ -306,13 +306,13 @@ def test_a_stage_does_every_action_once_and_no_backward_before_its_forward(plan:
     schedule, stages, microbatches, parts = plan
     for stage in range(stages):
         order = stage_order(schedule, stage, stages, microbatches, parts=parts)
-        passes = 3 if schedule in WEIGHTS_APART else 2
+        passes = 3 if schedule in SPLIT_BACKWARD else 2
         assert len(order) == len(set(order)) == passes * microbatches * parts
         for part in range(parts):
             for m in range(microbatches):
                 forward, backward = Action("forward", m, part), Action("backward", m, part)
                 assert order.index(forward) < order.index(backward)
-                if schedule in WEIGHTS_APART:
+                if schedule in SPLIT_BACKWARD:
                     assert order.index(backward) < order.index(Action("weights", m, part))
 
 
@@ -337,7 +337,7 @@ def test_dependencies_are_kept_and_stages_never_overlap_themselves(
     (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
     slots = timeline(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
     at = {(slot.stage, slot.action): slot for slot in slots}
-    passes = 3 if schedule in WEIGHTS_APART else 2
+    passes = 3 if schedule in SPLIT_BACKWARD else 2
     assert len(at) == len(slots) == passes * stages * microbatches * parts
     for slot in slots:
         for earlier in _must_follow(schedule, slot, stages, parts):
@@ -388,7 +388,7 @@ def test_no_step_is_shorter_than_its_busiest_stage(
     given_costs: Costs,
 ) -> None:
     (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
-    tables = [forward, backward, *([weights] if schedule in WEIGHTS_APART else [])]
+    tables = [forward, backward, *([weights] if schedule in SPLIT_BACKWARD else [])]
     seconds = [sum(map(sum, rows)) for rows in zip(*tables, strict=True)]
     busy = [
         sum(seconds[part_number(schedule, stage, stages, part)] for part in range(parts))
@@ -512,7 +512,7 @@ shares = st.integers(1, 50)
 
 
 @given(stages_count, microbatch_count, shares, shares, st.integers(0, 50))
-def test_weights_apart_never_take_longer_than_beside(
+def test_split_backward_never_take_longer_than_beside(
     stages: int, microbatches: int, forward: int, backward: int, weights: int
 ) -> None:
     """Between 1F1B and no waiting at all; without weights it is 1F1B."""

@@ -17,8 +17,8 @@ import torch
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.spec.experiment import Experiment
 from tests.data.test_graphs import check, counts, equal
 from tests.tools.data_files import as_csr, own_arrays
 

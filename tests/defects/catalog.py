@@ -29,11 +29,11 @@ from tests.defects.plants import (
     scaling,
     several_parts,
     shared_memory,
+    split_backward,
     there_and_back,
     timing,
     told,
     transfers,
-    weights_apart,
 )
 
 __all__ = ["DEFECTS", "KINDS", "exchanged_parts"]
@@ -46,7 +46,7 @@ KINDS = (
         transfers.KIND,
         shared_memory.KIND,
         several_parts.KIND,
-        weights_apart.KIND,
+        split_backward.KIND,
         there_and_back.KIND,
         buckets.KIND,
         scaling.KIND,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.kernels import build
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import NOT_DIGESTED
-from gnnhpc.spec.manifest import read_manifest
 from tests.defects.patching import replace
 from tests.defects.settings import VIG
 from tests.tools.cells import manifest_of, run

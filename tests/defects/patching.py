@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from gnnhpc.check.watches.choice import FIRST, drawn
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import vig, vig_layers
 from gnnhpc.kernels.vig_torch import Moved, Statistics
-from gnnhpc.spec.experiment import Experiment
 
 
 def rank() -> int:

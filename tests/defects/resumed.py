@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.generators import seed_all
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import FACTS_FILE, digests
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell
 from gnnhpc.train import checkpoint
 from gnnhpc.train.loop import Trainer
 from tests.defects.patching import around
@@ -47,7 +47,7 @@ def fails() -> None:
     """The plant of the first attempt."""
 
     def step(true: Any, trainer: Trainer, number: int, *args: Any) -> Any:
-        if number == FAILS_AT and trainer.experiment.checkpoint_every:
+        if number == FAILS_AT and trainer.experiment.save_every:
             raise RuntimeError("planted to fail")
         return true(trainer, number, *args)
 
@@ -74,7 +74,7 @@ def resumed_run(folder: Path, defect: ResumeDefect | None, setting: Setting = VI
 
 
 def _experiment(setting: Setting, seed: int) -> Experiment:
-    return setting.experiment().model_copy(update={"checkpoint_every": EVERY, "seed": seed})
+    return setting.experiment().model_copy(update={"save_every": EVERY, "seed": seed})
 
 
 def _checkpoint(folder: Path, cell: Cell) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 _STEPS = {"train_steps": 10, "test_steps": 2, "test_every": 5, "warmup_steps": 2}
 _VIG: dict[str, Any] = {
@@ -120,7 +120,7 @@ VIG_REFERENCE = Setting(
     "vig seq, reference",
     _VIG | {"layout": "seq", "model": {**_VIG["model"], "implementation": "reference"}},
 )
-VIG_CHECKPOINTS = Setting("vig pp2, checkpoints", _VIG | {"checkpoint_every": 3})
+VIG_CHECKPOINTS = Setting("vig pp2, checkpoints", _VIG | {"save_every": 3})
 VIG_SPANS = Setting("vig pp2, spans", _VIG | {"spans": True})
 GPIPE = Setting(
     "vig pp2 of torchgpipe, computed again", _VIG | {"engine": "torchgpipe", "checkpoint": "always"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts, set_up
 
 CPU = torch.device("cpu")

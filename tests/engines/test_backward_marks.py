@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.check.watches.layer_backwards import LayerBackwards
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage
@@ -77,7 +77,7 @@ def _passed(kinds: Sequence[str]) -> list[str]:
     timer = StepTimer(Clock(torch.device("cpu")))
     timer.layer_backward = lambda name, at: log.append(f"{name} begins")  # type: ignore[method-assign]
     names = [f"{n} {kind}" for n, kind in enumerate(kinds)]
-    outlines = [LayerOutline(name, (WIDTH,), (WIDTH,)) for name in names]
+    outlines = [LayerSpec(name, (WIDTH,), (WIDTH,)) for name in names]
     layers = [_Layer(KINDS[kind], log, name) for name, kind in zip(names, kinds, strict=True)]
     stage = Stage(outlines, layers, timer)
     given = torch.randn(4, WIDTH, requires_grad=True)
@@ -127,7 +127,7 @@ class _Table(nn.Module):
 def test_a_layer_that_gives_its_parameter_keeps_no_hooks(*, watched: bool) -> None:
     timer, begins = StepTimer(Clock(torch.device("cpu"))), []
     timer.layer_backward = lambda name, at: begins.append(name)  # type: ignore[method-assign]
-    outlines = [LayerOutline(name, (WIDTH,), (WIDTH,)) for name in ("table", "plain")]
+    outlines = [LayerSpec(name, (WIDTH,), (WIDTH,)) for name in ("table", "plain")]
     table = _Table()
     stage = Stage(outlines, [table, _Layer(KINDS["plain"], [], "plain")], timer)
     watch = LayerBackwards(stage)

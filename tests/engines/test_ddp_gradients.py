@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import ddp_gradients
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
 
 
 class Told(nn.Module):

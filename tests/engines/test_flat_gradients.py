@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import nn
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
 
 CPU = torch.device("cpu")
 

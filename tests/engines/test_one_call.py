@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels import vig_layers
 from gnnhpc.models.one_call import InOneCall, needs_no_input, neighbours
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.readout import FusedReadout
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts, set_up
 from tests.tools.cells import vig
 

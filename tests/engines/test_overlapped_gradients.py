@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.environment import read_environment
+from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.overlapped_gradients import OverlappedGradients
 from gnnhpc.engines.sequential import SequentialEngine
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.ranks.environment import read_environment
-from gnnhpc.ranks.mesh import Mesh, join, leave
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts, set_up
 from tests.tools.cells import gat, graphs, sampled, vig
 from tests.tools.forked import spawn
@@ -127,7 +127,7 @@ def test_two_replicas_of_pipelines_under_every_schedule(experiments: list[Experi
     for answers in spawn(compare, 4, experiments):
         for (begun, count), experiment in zip(answers, experiments, strict=True):
             parts = 2 if experiment.parts == 2 else 1
-            work = "weights" if experiment.weights_apart else "backward"
+            work = "weights" if experiment.split_backward else "backward"
             assert begun.count("allreduce") == parts, experiment.id
             assert begun.count(work) == count - parts, experiment.id
             assert begun[-1] == "allreduce"

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.environment import read_environment
+from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.engines import shared_channels
 from gnnhpc.engines.channels import GroupChannel
 from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
 from gnnhpc.engines.transfer import Receiver, Sender
-from gnnhpc.ranks.environment import read_environment
-from gnnhpc.ranks.mesh import Mesh, join, leave
 from tests.tools.forked import spawn
 from tests.tools.ranks import run_ranks
 

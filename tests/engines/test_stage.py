@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
 from gnnhpc.engines.timing import StepTimer
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import cut
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.train.setup import set_up
 from tests.tools.cells import gat, vig
 

@@ -17,8 +17,8 @@ from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.spec.experiment import Experiment
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
 from tests.tools.data_files import own_arrays
@@ -211,8 +211,8 @@ def test_wrong_partitions_are_found(
 
 def a_device_for_each_stage() -> None:
     """As of several GPUs: to torch cpu and cpu:0 are two devices, which need no copy."""
+    from gnnhpc.distributed import devices
     from gnnhpc.engines.torchgpipe import TorchgpipeEngine
-    from gnnhpc.ranks import devices
 
     devices.choose_devices = lambda kind, environment, stages: [  # type: ignore[assignment]
         torch.device("cpu"),

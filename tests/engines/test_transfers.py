@@ -17,11 +17,11 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.environment import read_environment
+from gnnhpc.distributed.mesh import _connect, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.staged_transfer import StagedReceiver
-from gnnhpc.ranks.environment import read_environment
-from gnnhpc.ranks.mesh import _connect, _link_groups, join, leave
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.setup import set_up
 from tests.tools.cells import gat, vig
 from tests.tools.forked import spawn

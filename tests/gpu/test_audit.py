@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]

@@ -10,14 +10,14 @@ import torch
 
 from gnnhpc.batches.batch import MicroBatch
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.device_facts import device_facts
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.device_activity import activity_of
 from gnnhpc.engines.device_memory import peak_mib, reset_peak
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.context import Context
-from gnnhpc.ranks.device_facts import device_facts
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.stage_cut import outline
 from gnnhpc.tasks.build import build_task
 from gnnhpc.tasks.task import Loss
 from gnnhpc.train.profile import profile

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import build_chunks

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.graphs.blocks import GraphChunk

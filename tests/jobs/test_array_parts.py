@@ -11,7 +11,7 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import parse_indices
-from gnnhpc.spec.manifest import read_manifest
+from gnnhpc.experiment.manifest import read_manifest
 from jobs.actions.submit import choose_launch
 from jobs.cli import main
 from jobs.cluster.array_limit import ClusterLimits, array_limit, check_job_count, parse_config

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Failure, Header, Result
-from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.actions import rerun as rerunning
 from jobs.actions.cancel import cancel
 from jobs.actions.rerun import rerun

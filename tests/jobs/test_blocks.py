@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.block_table import read_block_table
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.cli import main
 from jobs.cluster.blocks import BlockArray, arrays_of, draw_blocks, in_parts, needs_of
 from jobs.cluster.launch import Launch

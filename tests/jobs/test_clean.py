@@ -12,11 +12,11 @@ import pytest
 
 import analysis
 from analysis.cli import main as analysis_main
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.clean import clean, what_to_clean
 from jobs.cli import main
 from jobs.folder.removable import CHECKPOINTS, RECORDS, SUBMITIT, TEMPORARY, find_removable

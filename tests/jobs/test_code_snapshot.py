@@ -15,11 +15,11 @@ import pytest
 
 import jobs
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.code_snapshot import PACKAGES, check_snapshot, read_snapshot
 from gnnhpc.records.provenance import code_digest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder
@@ -209,7 +209,7 @@ def test_cells_that_the_kept_code_does_not_read_are_not_added(tmp_path: Path) ->
     (tmp_path / "spec.yaml").write_text(json.dumps(SPEC))
     paths = made(tmp_path / "runs")
     before = paths.manifest.read_bytes()
-    experiment = mine / "gnnhpc/spec/experiment.py"
+    experiment = mine / "gnnhpc/experiment/experiment.py"
     text = experiment.read_text().replace("    seed: ", "    luck: int = 7\n    seed: ", 1)
     experiment.write_text(text)
     extend = ("-m", "jobs", "submit", "spec.yaml", "--extend", "--cluster", "local")

@@ -12,10 +12,10 @@ import pytest
 from analysis.loading.run import load
 from analysis.report.what_it_cost import cost_text
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.submit import Submission
 from jobs.cli import main
 from jobs.cluster.arrays import group_by_array, resources_for

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import jobs
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Failure, Result
-from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.folder.attempt_files import read_manifest_entries

@@ -54,7 +54,7 @@ def test_no_command_on_a_login_node_imports_torch(command: str, tmp_path: Path) 
 def test_help_loads_nothing_of_the_work(tmp_path: Path) -> None:
     loaded = modules_after(["--help"], tmp_path)
     assert loaded.isdisjoint(
-        ("submitit", "yaml", "jinja2", "gnnhpc.spec.experiment", "jobs.spec.sweep")
+        ("submitit", "yaml", "jinja2", "gnnhpc.experiment.experiment", "jobs.spec.sweep")
     )
 
 

@@ -40,7 +40,7 @@ GOOD = [
     {"model": {"name": "gat"}, "data": "synthetic-citation", "layout": "seq", "seed": 1},
     SAMPLED | {"batch_size": [8, 16]},
     SAMPLED | {"sampling": [None, {"fanouts": [3, 3], "sampler": "pyg", "replace": True}]},
-    GRID | {"optimizer": {"lr": 1}, "spans": True, "checkpoint_every": None, "repeats": 2},
+    GRID | {"optimizer": {"lr": 1}, "spans": True, "save_every": None, "repeats": 2},
 ]
 BAD = [
     GRID | {"modles": "gat"},

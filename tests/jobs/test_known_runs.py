@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main
 from jobs.cluster.launch import Launch
 from jobs.folder.disk_use import disk_use

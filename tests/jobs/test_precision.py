@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.student_t import repeats_needed
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main
 from jobs.state.needed_repeats import Needed, needed_repeats
 from tests.tools.cells import sampled

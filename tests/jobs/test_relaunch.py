@@ -13,9 +13,9 @@ import pytest
 
 import jobs
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main
 from jobs.cluster.launch import Launch, resolved
 from jobs.cluster.site import Site

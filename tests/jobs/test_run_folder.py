@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.manifest import read_manifest
 from jobs.cluster.launch import Launch
 from jobs.folder.locked_files import append_lines, open_run, run_lock
 from jobs.folder.run_folder import create_run_folder, extend_run_folder

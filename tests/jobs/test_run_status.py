@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.provenance import user
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check, Failure, Header, Result, StepRecord
-from gnnhpc.spec.manifest import Cell, read_manifest
 from jobs.actions import local_executor
 from jobs.actions.local_cells import LocalCell
 from jobs.actions.local_executor import record_if_none_began

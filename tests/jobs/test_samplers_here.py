@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import assign_indices
 from gnnhpc.models import sampler_libraries
-from gnnhpc.spec.manifest import assign_indices
 from jobs.actions.submit import check_cluster
 from tests.tools.cells import sampled
 

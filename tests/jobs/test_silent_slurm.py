@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check, Failure, Result
-from gnnhpc.spec.manifest import read_manifest
 from jobs.actions.cancel import cancel
 from jobs.actions.rerun import rerun, select_cells
 from jobs.cli import main

@@ -13,7 +13,7 @@ import pytest
 from gnnhpc.batches.order import steps_per_epoch
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.spec.manifest import Cell
+from gnnhpc.experiment.manifest import Cell
 from jobs.spec.planning import plan, plan_of_new_cells
 
 VIG = {"name": "vig", "blocks": 2}

@@ -18,10 +18,10 @@ from scipy import stats
 from torch import Tensor
 
 from gnnhpc.check.plain.draws import below, draws, philox, pick
+from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
-from gnnhpc.spec.sampling import MOST_NEIGHBOURS
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 

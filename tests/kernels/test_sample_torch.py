@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.check.plain import draws as plain
+from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.picks_torch import Key, below, philox, pick
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.kernels.sample_torch import TorchSampler
-from gnnhpc.spec.sampling import MOST_NEIGHBOURS
 from tests.kernels.test_sample_kernel import make_csr
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.links.split import split_links
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import linked
 from tests.tools.graphs import make_graph
 

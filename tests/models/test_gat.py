@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv
 
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import build_chunks
@@ -140,6 +140,6 @@ def test_training_learns(chunks: int, implementation: Implementation) -> None:
 
 
 def test_layers_of_another_model_are_refused() -> None:
-    layer = LayerOutline("block0.ffn", (9, 3), (9, 3), kind="ffn")
+    layer = LayerSpec("block0.ffn", (9, 3), (9, 3), kind="ffn")
     with pytest.raises(ValueError, match=r"block0\.ffn: a GAT has no ffn"):
         Gat().build(layer, BuildOptions(torch.float32))

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import aggregate, gat, gatv2
@@ -20,7 +21,6 @@ from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, 
 from gnnhpc.models.deep.model import Gcnii, ResGcn
 from gnnhpc.models.gat.model import Gat, Gatv2
 from gnnhpc.models.protocol import Model
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
@@ -205,7 +205,7 @@ def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_parameters_are_as_many_as_the_outline_says(name: str) -> None:
     from gnnhpc.core.facts import Facts
-    from gnnhpc.core.outline import parameter_count
+    from gnnhpc.core.layer_specs import parameter_count
 
     graph = make_graph(60, 150, features=12, classes=5, seed=1)
     facts = Facts("graph", 12, 5, nodes=60, edges=graph.edges.shape[1])

@@ -14,7 +14,10 @@ import torch
 from torch_geometric.nn import GCNConv
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, read_manifest
+from gnnhpc.experiment.own_model_files import copy_models, load_model
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.models.context import Context
@@ -22,9 +25,6 @@ from gnnhpc.models.own_model import OwnModel
 from gnnhpc.models.own_source import source_digest
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, read_manifest
-from gnnhpc.spec.own_model_files import copy_models, load_model
 from jobs.spec.overrides import apply_overrides
 from jobs.spec.planning import plan
 from tests.tools.graphs import make_graph, relative_error

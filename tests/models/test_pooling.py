@@ -10,7 +10,7 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import LayerOutline, check_outline
+from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Gcn
@@ -62,8 +62,8 @@ def test_a_readout_is_three_layers_of_the_outline() -> None:
     assert [layer.kind for layer in layers[:-3]] == ["convolution", "relu_dropout"] * 3
 
 
-def layer(name: str, rows: str, *, out: int = 4) -> LayerOutline:
-    return LayerOutline(name, (4,), (out,), rows=rows)  # type: ignore[arg-type]
+def layer(name: str, rows: str, *, out: int = 4) -> LayerSpec:
+    return LayerSpec(name, (4,), (out,), rows=rows)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def layer(name: str, rows: str, *, out: int = 4) -> LayerOutline:
     ],
 )
 def test_nodes_become_graphs_once_and_graphs_have_no_neighbours(
-    layers: list[LayerOutline], words: str
+    layers: list[LayerSpec], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
         check_outline(layers, FACTS, "here")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.settings import Cifar10
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
@@ -114,14 +114,14 @@ def test_readout_adds_the_nodes() -> None:
 @pytest.mark.parametrize(("nodes", "channels"), [(15, 3), (16, 1)])
 def test_images_that_do_not_fit_are_refused(nodes: int, channels: int) -> None:
     shape = (nodes, channels)
-    layer = LayerOutline("block0.grapher", shape, shape, kind="grapher")
+    layer = LayerSpec("block0.grapher", shape, shape, kind="grapher")
     with pytest.raises(ValueError, match=r"block0\.grapher"):
         SMALL.build(layer, BuildOptions(torch.float32))
 
 
 def test_layers_of_other_models_are_refused() -> None:
     shape = (16, 3)
-    layer = LayerOutline("layer0.elu", shape, shape, kind="elu")
+    layer = LayerSpec("layer0.elu", shape, shape, kind="elu")
     with pytest.raises(ValueError, match="elu"):
         SMALL.build(layer, BuildOptions(torch.float32))
 

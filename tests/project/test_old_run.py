@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main as analysis
+from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.provenance import code_digest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result, read_lines
-from gnnhpc.spec.manifest import read_manifest
 from jobs.cli import main as jobs
 
 pytestmark = pytest.mark.slow

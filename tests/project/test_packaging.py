@@ -24,18 +24,18 @@ TORCH_FREE = (
     "gnnhpc.core.facts",
     "gnnhpc.core.errors",
     "gnnhpc.core.layout",
-    "gnnhpc.spec.manifest",
-    "gnnhpc.core.outline",
+    "gnnhpc.experiment.manifest",
+    "gnnhpc.core.layer_specs",
     "gnnhpc.data.registry",
     "gnnhpc.data.roots",
     "gnnhpc.models.gat.model",
     "gnnhpc.models.registry",
     "gnnhpc.models.vig.model",
-    "gnnhpc.spec.stage_cut",
+    "gnnhpc.experiment.stage_cut",
     "gnnhpc.records.run_paths",
     "gnnhpc.records.schema",
     "gnnhpc.core.schedule",
-    "gnnhpc.spec.experiment",
+    "gnnhpc.experiment.experiment",
 )
 
 

@@ -16,17 +16,17 @@ import pytest
 from torch import Tensor
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.distributed import signals
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.models.context import Context
 from gnnhpc.models.own_model import OwnModel
-from gnnhpc.ranks import signals
 from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.provenance import versions
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from gnnhpc.run import worker
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.own_model_files import copy_models
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = pytest.mark.distributed

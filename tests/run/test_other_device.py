@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools import other_device
 from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
 

@@ -11,9 +11,9 @@ import torch
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.cli_experiment import build_experiment
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.optimizer import build_optimizer
 from tests.tools.cells import gat, manifest_of, vig
 from tests.tools.ranks import run_ranks

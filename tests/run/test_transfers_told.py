@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.distributed

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.kernels import load_kernel
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import cut
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks
 

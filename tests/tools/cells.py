@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, assign_indices, write_manifest
 from tests.tools.forked import Plant, started
 
 STEPS = {"train_steps": 6, "test_steps": 2, "test_every": 3, "warmup_steps": 2}

@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 
 from gnnhpc.batches.order import share, steps_per_epoch
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.outline import LayerOutline
 from gnnhpc.core.schedule import Slot, part_number, timeline
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
+from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_facts import PROVENANCE_VERSION
@@ -38,9 +41,6 @@ from gnnhpc.records.schema import (
     Status,
     StepRecord,
 )
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.manifest import Cell, assign_indices, write_manifest
-from gnnhpc.spec.stage_cut import cut
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"
@@ -102,7 +102,7 @@ class _Plan:
     mini-batch. Part p of stage s is number p*S + s."""
 
     experiment: Experiment
-    parts: list[list[LayerOutline]]
+    parts: list[list[LayerSpec]]
     groups: list[dict[str, tuple[float, float]]] = field(default_factory=list)
 
     def of_stage(self, stage: int) -> list[int]:
@@ -111,7 +111,7 @@ class _Plan:
         count = len(self.parts) // stages
         return [part_number(schedule, stage, stages, part) for part in range(count)]
 
-    def layers(self, stage: int) -> list[LayerOutline]:
+    def layers(self, stage: int) -> list[LayerSpec]:
         return [layer for number in self.of_stage(stage) for layer in self.parts[number]]
 
 
@@ -258,7 +258,7 @@ def _write_step(
     making = machine.drawing_s(experiment) * factor
     forward = [sum(f for f, _ in groups.values()) * factor / m for groups in plan.groups]
     backward = [sum(b for _, b in groups.values()) * factor / m for groups in plan.groups]
-    apart = experiment.weights_apart
+    apart = experiment.split_backward
     share = machine.weights(experiment) if apart else 0.0
     slots = timeline(
         *(experiment.schedule, forward, [(1 - share) * of for of in backward], m),

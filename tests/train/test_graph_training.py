@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import GRAPHS, Ran, graphs, manifest_of, run
 from tests.tools.dgl import needs_dgl
 from tests.tools.stops import stop_after_four_steps

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, linked, manifest_of, run
 from tests.tools.device_paths import as_on_a_device
 from tests.tools.stops import stop_after_four_steps

@@ -13,9 +13,9 @@ from torch import Tensor
 from gnnhpc.batches.batch import MicroBatch
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.context import Context
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.stage_cut import outline
 from gnnhpc.tasks.build import build_task
 from gnnhpc.tasks.task import Loss
 from gnnhpc.train import profile as profiling

@@ -25,11 +25,12 @@ from gnnhpc.check import audit as audit_module
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed import signals
+from gnnhpc.distributed.environment import SIGNAL_VARIABLE
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.ranks import signals
-from gnnhpc.ranks.environment import SIGNAL_VARIABLE
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import (
     CHECKPOINT_VERSION,
@@ -44,7 +45,6 @@ from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.writer import Written
 from gnnhpc.run.look_back import LookBack
 from gnnhpc.run.worker import Worker
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.checkpoint import load
 from gnnhpc.train.setup import TrainingParts, set_up
 from tests.records.test_schema import RESULT
@@ -52,7 +52,7 @@ from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
-STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "checkpoint_every": 29}
+STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "save_every": 29}
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
@@ -224,7 +224,7 @@ def killed_in_step(step: int) -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_steps_of_an_attempt_that_was_killed_are_told(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"checkpoint_every": 5}, layout="pp2"))
+    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"save_every": 5}, layout="pp2"))
     killed = run(tmp_path, cell, plant=functools.partial(killed_in_step, 8))
     assert killed.statuses[1] == -signal.SIGKILL
     result = run(tmp_path, cell).result
@@ -298,7 +298,7 @@ def found_wrong_at_second_checkpoint() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_an_attempt_that_a_check_ended_is_not_gone_on_from(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"checkpoint_every": 5}, layout="pp2"))
+    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"save_every": 5}, layout="pp2"))
     failed = run(tmp_path, cell, plant=found_wrong_at_second_checkpoint)
     assert failed.statuses == [1, 1]
     assert [path.name for path in failed.attempt.checkpoints.iterdir()] == ["step-00000005"]
@@ -415,7 +415,7 @@ def measured(balance: list[int], *, fails: bool = False) -> None:
 @pytest.mark.distributed
 def test_one_measurement_has_one_cut(tmp_path: Path) -> None:
     """Although the layers' times, by which it is found, are never the same twice."""
-    experiment = gat(layout="pp2", balance="profile", checkpoint_every=2)
+    experiment = gat(layout="pp2", balance="profile", save_every=2)
     (cell,) = manifest_of(tmp_path, experiment)
     failed = run(tmp_path, cell, plant=functools.partial(measured, [2, 4], fails=True))
     assert failed.statuses == [1, 1]

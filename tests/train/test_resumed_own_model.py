@@ -9,10 +9,10 @@ import pytest
 
 from analysis.loading.run import load
 from gnnhpc.core.errors import EXIT_UNFINISHED
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.own_model_files import copy_models
 from tests.tools.cells import GAT, Ran, manifest_of, run
 from tests.train.test_resume import warn_at
 
@@ -97,7 +97,7 @@ def cell(root: Path, kind: tuple[str, str], **changes: object) -> Experiment:
     text = MODEL.replace("MADE", made).replace("FORWARD", forward)
     (root / "drawing.py").write_text(text)
     model = OwnModel(name="drawing:Drawing").planned(root)
-    steps = {"train_steps": 10, "test_steps": 1, "checkpoint_every": 5, "microbatches": 2}
+    steps = {"train_steps": 10, "test_steps": 1, "save_every": 5, "microbatches": 2}
     return Experiment.model_validate(GAT | {"model": model, **steps, **changes})
 
 

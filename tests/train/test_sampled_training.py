@@ -12,8 +12,8 @@ import torch
 
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import SAMPLED, Ran, manifest_of, run, sampled
 from tests.tools.data_files import own_arrays
 from tests.tools.device_paths import as_on_a_device

@@ -14,12 +14,12 @@ from gnnhpc.batches.chunk_batches import copied_rows
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.shares import Share, Shares
 from gnnhpc.batches.stopwatch import Timed
+from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.spec.sampling import Semantics
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels.memory import FRESH, Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source
 from gnnhpc.kernels.sample_torch import TorchSampler
-from gnnhpc.spec.sampling import Semantics
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gnnhpc.batches.cuts import cut_evenly
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import features_of
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_turn import RowsInTurn

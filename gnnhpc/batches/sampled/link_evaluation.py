@@ -21,14 +21,14 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import link_targets
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
+from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
 from gnnhpc.links.negatives import pool
 from gnnhpc.links.split import LinkSplit
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.sampling import MOST_NEIGHBOURS
 
 
 class LinkEvaluation:

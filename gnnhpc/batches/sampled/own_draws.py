@@ -18,12 +18,12 @@ from gnnhpc.batches.sampled.learnt import Asked, Learnt
 from gnnhpc.batches.shares import Shares
 from gnnhpc.batches.stopwatch import Stopwatch
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.moving import wait_for
 from gnnhpc.kernels.build import kernel_status
 from gnnhpc.kernels.memory import FreshMemory, Memory
 from gnnhpc.kernels.sample import compute_alone, is_here
-from gnnhpc.spec.sampling import Sampling
 
 
 def check_is_here() -> None:

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.in_edges import InEdges
-from gnnhpc.ranks.mesh import Mesh
 
 Where = Literal["host", "pinned", "device"]
 """In the host's memory, there and through buffers that a device reads by itself, or on it."""

@@ -16,11 +16,11 @@ from gnnhpc.batches.sampled.draws import edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.stopwatch import Stopwatch
+from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.sampling import EVALUATED_STEP
 
 
 class SampledEvaluation:

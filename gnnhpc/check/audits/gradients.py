@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.gradient_norms import GradientNorms
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.outline import LayerOutline
 from gnnhpc.records.schema import Check
 
 
 def gradients(
     observations: Sequence[RankObservations],
-    outlines: Sequence[LayerOutline] = (),
+    outlines: Sequence[LayerSpec] = (),
     dead: Collection[str] = (),
 ) -> Check:
     """A stage that trains must run backward and have a gradient that is not zero.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.core.layer_specs import LayerSpec, parameter_count
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.outline import LayerOutline, parameter_count
 from gnnhpc.records.schema import Check
 
 
 def parameters(
-    observations: Sequence[RankObservations], outlines: Sequence[LayerOutline], layout: Layout
+    observations: Sequence[RankObservations], outlines: Sequence[LayerSpec], layout: Layout
 ) -> Check:
     expected = parameter_count(outlines)
     built = [
@@ -30,7 +30,7 @@ def parameters(
 
 def cut(
     observations: Sequence[RankObservations],
-    outlines: Sequence[LayerOutline],
+    outlines: Sequence[LayerSpec],
     layout: Layout,
     planned: Sequence[range],
     held_by: Sequence[int],

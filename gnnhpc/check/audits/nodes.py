@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from gnnhpc.ranks.other_jobs import OtherJobs
+from gnnhpc.distributed.other_jobs import OtherJobs
 from gnnhpc.records.schema import Check
 
 NAME = "shared-node"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from gnnhpc.check.observations import RankObservations
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.records.writer import Written
-from gnnhpc.spec.experiment import Experiment
 
 
 def written(

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from gnnhpc.check.observations import RankObservations
 from gnnhpc.check.watches.plain_tally import PlainSum
 from gnnhpc.core.layout import Layout
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.reported import ReportedStep
 from gnnhpc.records.schema import Check, Phase, final_key
-from gnnhpc.spec.experiment import Experiment
 
 DIGITS = 1e-9
 """Files have nine digits after the point."""

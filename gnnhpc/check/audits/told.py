@@ -11,8 +11,8 @@ from gnnhpc.check.plain.actions import actions, forwards_alone, forwards_before_
 from gnnhpc.check.plain.parts import held_by
 from gnnhpc.core.schedule import Action
 from gnnhpc.engines.channels import BY_GROUP, SHARED_MEMORY
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 
 
 def engine(experiment: Experiment, observations: Sequence[RankObservations]) -> Check:

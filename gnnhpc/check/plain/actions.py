@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnnhpc.core.schedule import Action, Kind
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 
 def actions(experiment: Experiment, stage: int) -> list[Action]:
@@ -24,7 +24,7 @@ def actions(experiment: Experiment, stage: int) -> list[Action]:
     undone: list[Action] = []
     for backward in backwards:
         order.append(backward)
-        if experiment.weights_apart:
+        if experiment.split_backward:
             undone.append(Action("weights", backward.microbatch))
         if len(undone) > stage:
             order.append(undone.pop(0))

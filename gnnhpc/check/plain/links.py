@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from gnnhpc.check.plain.draws import below, draws, philox
 from gnnhpc.check.plain.order import Ids
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.links import Links
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.links import Links
 
 FIRST_NEGATIVE = 1 << 31
 """In place of a layer's number, that of a link's first negative."""

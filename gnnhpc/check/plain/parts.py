@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 
 def held_by(experiment: Experiment) -> list[int]:

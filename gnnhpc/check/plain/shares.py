@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnhpc.check.plain.order import Ids, PlainOrder
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 Mask = NDArray[np.bool_]
 

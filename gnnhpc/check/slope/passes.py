@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.generators import generators_put_back
 from gnnhpc.models.own_attributes import attributes_put_back, users_modules
 from gnnhpc.models.set_buffers import copy_into
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
 

@@ -30,9 +30,9 @@ from gnnhpc.check.slope.directions import (
     random_signs,
 )
 from gnnhpc.check.slope.passes import Pass, Passes
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 
 NAME = "slope"
 ROUNDINGS = 0.5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from gnnhpc.check.twin.gat import Attention, Dropout, Elu, LogSoftmax
 from gnnhpc.check.twin.gatv2 import AttentionV2
 from gnnhpc.check.twin.layer import TwinLayer
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.models.gat.model import Gat, Gatv2
 
 
-def layer(model: Gat, outline: LayerOutline) -> TwinLayer:
+def layer(model: Gat, outline: LayerSpec) -> TwinLayer:
     """One layer of a GAT or GATv2 in plain torch."""
     last = outline.number == model.layers - 1
     if outline.kind == "dropout":

@@ -22,7 +22,7 @@ from gnnhpc.check.twin.graph_sums import (
 )
 from gnnhpc.check.twin.layer import Parameters, TwinLayer, WithoutParameters, linear_values
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.readout import READOUT
 
@@ -187,7 +187,7 @@ def relu_dropout(x: Tensor, reach: Tensor | None, name: str, p: float, scene: Sc
     return out * torch.from_numpy(kept).to(x.dtype)
 
 
-def layer(model: Convolutions, outline: LayerOutline) -> TwinLayer:
+def layer(model: Convolutions, outline: LayerSpec) -> TwinLayer:
     inputs, outputs = outline.inputs[0], outline.shape[0]
     if outline.name.startswith(READOUT):
         return readout.layer(model.pooling, outline)

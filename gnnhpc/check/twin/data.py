@@ -16,9 +16,9 @@ from gnnhpc.check.twin.raw_images import raw_images
 from gnnhpc.check.twin.sampled import DrawnEdges, drawn_by_library, evaluated_pieces, sampled_pieces
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.images import Split
+from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.sampling import EVALUATED_STEP
 
 
 class TwinData(Protocol):

@@ -20,7 +20,7 @@ from gnnhpc.check.twin.graph_sums import (
 )
 from gnnhpc.check.twin.layer import EPS, Parameters, TwinLayer, linear_values, norm_values
 from gnnhpc.check.twin.scene import Scene, SparseInput
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.models.deep.model import Deep, Gcnii
 
 
@@ -150,7 +150,7 @@ def propagated(h: Tensor, scene: Scene) -> Tensor:
     return summed(h, graph, normalised_weights(graph, h.dtype))
 
 
-def layer(model: Deep, outline: LayerOutline) -> TwinLayer:
+def layer(model: Deep, outline: LayerSpec) -> TwinLayer:
     """One layer of a deep network in plain torch."""
     gcnii = isinstance(model, Gcnii)
     hidden, dropout = model.hidden, model.dropout

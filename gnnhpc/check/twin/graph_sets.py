@@ -15,7 +15,7 @@ from gnnhpc.check.twin.data import chosen_rows
 from gnnhpc.check.twin.pieces import Labels, Piece, graph_inputs
 from gnnhpc.check.twin.sampled import rows_of
 from gnnhpc.check.twin.scene import TwinGraph
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.graphs.features import feature_rows

@@ -9,7 +9,7 @@ from torch import Tensor
 from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.check.plain.order import Ids
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 
 def rows_of_pairs(pairs: Ids, links: int, ids: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.check.watches.optimizer_rule import OptimizerState, stepped
-from gnnhpc.spec.experiment import OptimizerConfig
+from gnnhpc.experiment.experiment import OptimizerConfig
 
 Array = npt.NDArray[np.float64]
 

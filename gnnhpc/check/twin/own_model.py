@@ -20,14 +20,14 @@ from gnnhpc.check.twin.layer import seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
-from gnnhpc.core.outline import Outlines
+from gnnhpc.core.layer_specs import LayerSpecs
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators, take_plain_values
 from gnnhpc.models.own_attributes import attributes_of
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.set_buffers import all_buffers, copy_into, set_buffers
-from gnnhpc.spec.experiment import Experiment
 
 M = TypeVar("M", bound=nn.Module)
 X = TypeVar("X", Tensor, Tensor | SparseRows)
@@ -36,7 +36,7 @@ X = TypeVar("X", Tensor, Tensor | SparseRows)
 class OwnModelTwin:
     """Layers built as the model says, in the run's precision; buffers are each replica's own."""
 
-    def __init__(self, experiment: Experiment, outlines: Outlines) -> None:
+    def __init__(self, experiment: Experiment, outlines: LayerSpecs) -> None:
         self.experiment = experiment
         self.names = [outline.name for outline in outlines]
         self.dtype: torch.dtype = getattr(torch, experiment.dtype)

@@ -21,7 +21,9 @@ from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.twin.drawn_chunk import drawn_chunk
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
 from gnnhpc.core.facts import SPLITS
-from gnnhpc.core.outline import Outlines, hops
+from gnnhpc.core.layer_specs import LayerSpecs, hops
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
@@ -30,8 +32,6 @@ from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.partition import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.sampling import EVALUATED_STEP
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -116,7 +116,7 @@ def graph_piece(experiment: Experiment, graph: Graph) -> Piece:
 
 def chunk_pieces(
     experiment: Experiment,
-    outlines: Outlines,
+    outlines: LayerSpecs,
     graph: Graph,
     step: int,
     drawn: Mapping[tuple[int, int], SeenEdges] | None = None,
@@ -147,7 +147,7 @@ def chunk_pieces(
 
 def _chunks_of(
     experiment: Experiment,
-    outlines: Outlines,
+    outlines: LayerSpecs,
     graph: Graph,
     step: int,
     drawn: Mapping[tuple[int, int], SeenEdges] | None,

@@ -19,15 +19,15 @@ from gnnhpc.check.twin.layer import TwinLayer, move, seed_of
 from gnnhpc.check.twin.optimizer_rule import Array
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, RunningStatistics, Scene, SparseInput
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.convolutions.model import Convolutions
 from gnnhpc.models.deep.model import Deep
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.spec.experiment import Experiment
 
 
-def plain_layer(model: object, outline: LayerOutline) -> TwinLayer | None:
+def plain_layer(model: object, outline: LayerSpec) -> TwinLayer | None:
     """One layer in plain torch; None for a model that has no such form, a user's own."""
     if isinstance(model, Vig):
         return vig.layer(model, outline)
@@ -46,7 +46,7 @@ class PlainModel:
     def __init__(
         self,
         experiment: Experiment,
-        outlines: Outlines,
+        outlines: LayerSpecs,
         layers: list[TwinLayer],
         dtype: torch.dtype = torch.float64,
     ) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from gnnhpc.check.twin.gat import LogSoftmax
 from gnnhpc.check.twin.layer import Parameters, TwinLayer, WithoutParameters, linear_values
 from gnnhpc.check.twin.scene import Scene, SparseInput
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.models.readout import Pooling
 
 
@@ -46,7 +46,7 @@ class LinearTwin:
         return x @ p["weight"].T + p["bias"]
 
 
-def layer(pooling: Pooling, outline: LayerOutline) -> TwinLayer:
+def layer(pooling: Pooling, outline: LayerSpec) -> TwinLayer:
     match outline.kind:
         case "pooling":
             return PoolingTwin(pooling)

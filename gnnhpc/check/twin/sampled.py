@@ -16,9 +16,9 @@ from gnnhpc.check.plain.shares import PlainShares, evaluated_nodes
 from gnnhpc.check.twin.link_pieces import rows_of_pairs
 from gnnhpc.check.twin.pieces import Piece, graph_inputs
 from gnnhpc.check.twin.scene import SparseInput, TwinGraph
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.spec.experiment import Experiment
-from gnnhpc.spec.sampling import EVALUATED_STEP
 
 _Edges = tuple[Tensor, Tensor, Tensor]
 """Sources, targets and numbers in the graph, without self-loops."""

@@ -16,7 +16,7 @@ from gnnhpc.check.twin.layer import (
     norm_values,
 )
 from gnnhpc.check.twin.scene import Scene, SparseInput
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.models.vig.model import Vig
 
 
@@ -93,7 +93,7 @@ def grid_edges(side: int, images: int) -> tuple[Tensor, Tensor]:
     return (first + torch.cat(sources)).flatten(), (first + torch.cat(targets)).flatten()
 
 
-def layer(model: Vig, outline: LayerOutline) -> Residual | Readout:
+def layer(model: Vig, outline: LayerSpec) -> Residual | Readout:
     channels = outline.inputs[-1]
     if outline.kind == "readout":
         return Readout(channels, model.readout_width, outline.shape[0])

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from gnnhpc.check.plain.graph import Ids, PlainGraph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.spec.experiment import Experiment
 
 
 @dataclass(frozen=True)

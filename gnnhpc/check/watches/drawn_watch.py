@@ -15,11 +15,11 @@ from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.check.plain.order import Ids
 from gnnhpc.check.plain.shares import PlainShares
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.models.context import Context
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 
 
 @dataclass

@@ -15,6 +15,7 @@ from gnnhpc.check.plain.masks import plain_weights
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.stage_traffic import RUN
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.halves import computed
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
@@ -24,7 +25,6 @@ from gnnhpc.models.convolutions.activations import ReluDropout
 from gnnhpc.models.dropout import Dropout
 from gnnhpc.models.recomputation import is_recomputing
 from gnnhpc.models.sparse_linear import Features
-from gnnhpc.spec.experiment import Experiment
 
 ELEMENTS = 512
 """Of a layer's first micro-batch that are kept, in runs that are spread evenly."""

@@ -13,7 +13,7 @@ from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.projection import Projection, project
 from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines.stage import Stage
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 
 PARAMETERS = 4
 """Of a stage that are looked at in one step, others in the next look."""

@@ -17,13 +17,13 @@ from gnnhpc.check.watches.chunk_edges import ChunkCounts, ChunkEdges, in_turn_ca
 from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.evaluated_nodes import EvaluatedNodes
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.models.context import Context
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 
 ROWS = 8
 """Rows of each chunk whose features are read again in one step."""

@@ -17,10 +17,10 @@ from gnnhpc.check.plain.order import Ids, PlainOrder
 from gnnhpc.check.watches.chunk_edges import ChunkCounts
 from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.findings import Findings
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 
 ROWS = 64
 """Images of a mini-batch that are read again, from all of its micro-batches."""

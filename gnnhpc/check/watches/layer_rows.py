@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.check.plain.graph import Ids, PlainGraph
-from gnnhpc.core.outline import LayerOutline, row_changes
+from gnnhpc.core.layer_specs import LayerSpec, row_changes
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.features import Rows, take_rows
@@ -61,7 +61,7 @@ class AskedRows:
 class LayerRows:
     """What one layer was given and gave of few nodes."""
 
-    outline: LayerOutline
+    outline: LayerSpec
     asked: AskedRows
     microbatch: int
     inputs: Tensor
@@ -120,7 +120,7 @@ class LayerRowsWatch:
 
     def _keep(
         self,
-        outline: LayerOutline,
+        outline: LayerSpec,
         changes: int,
         x: Rows,
         output: Rows,

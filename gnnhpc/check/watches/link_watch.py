@@ -16,10 +16,10 @@ from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.check.plain.shares import PlainShares
 from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.sampled_watch import SampledWatch
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 
 JUDGED = ("val", "test")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.spec.experiment import OptimizerConfig
+from gnnhpc.experiment.experiment import OptimizerConfig
 
 Values = npt.NDArray[np.float64]
 

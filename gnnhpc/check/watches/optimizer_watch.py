@@ -20,7 +20,7 @@ from gnnhpc.check.watches.optimizer_rule import (
     stepped,
 )
 from gnnhpc.engines.stage import Stage
-from gnnhpc.spec.experiment import Experiment, OptimizerConfig
+from gnnhpc.experiment.experiment import Experiment, OptimizerConfig
 
 Flags = npt.NDArray[np.bool_]
 Named = tuple[str, torch.nn.Parameter]

@@ -16,8 +16,8 @@ from torch import nn
 
 from gnnhpc.core.schedule import Checkpoint
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.one_call import needs_no_input
-from gnnhpc.spec.experiment import Experiment
 
 Place = tuple[int, int]
 """A part of the stage and a micro-batch."""

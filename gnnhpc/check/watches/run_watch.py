@@ -42,11 +42,11 @@ from gnnhpc.check.watches.stage_traffic import Crossed, StageTraffic, sampled
 from gnnhpc.check.watches.statistics_watch import StatisticsWatch
 from gnnhpc.check.watches.step_checks import StepChecks
 from gnnhpc.check.watches.watched import Watched
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import StepOutput
-from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Tally
 from gnnhpc.train.setup import TrainingParts
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnnhpc.batches.batch import SampleIds
-from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.distributed.mesh import Mesh
 
 
 @dataclass(frozen=True)

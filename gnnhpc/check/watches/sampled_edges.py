@@ -11,8 +11,8 @@ import numpy as np
 from gnnhpc.check.plain.draws import PlainDraw
 from gnnhpc.check.plain.graph import Ids, PlainGraph
 from gnnhpc.check.watches.edges_by_source import by_source_cause
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.spec.experiment import Experiment
 
 ROWS = 16
 """Of each layer, whose edges are drawn again."""

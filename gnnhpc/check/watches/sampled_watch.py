@@ -18,11 +18,11 @@ from gnnhpc.check.watches.data_watch import WatchedKind
 from gnnhpc.check.watches.drawn_watch import DrawnWatch
 from gnnhpc.check.watches.graph_watch import GraphWatch
 from gnnhpc.check.watches.sampled_edges import sampled_cause
+from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.sampling import EVALUATED_STEP
 
 
 @dataclass

@@ -23,9 +23,9 @@ from gnnhpc.check.watches.sum_moments import SeenSums, SumMoments
 from gnnhpc.check.watches.system_counts import CountedStep, SystemCounts
 from gnnhpc.check.watches.work_moments import Moment, WorkMoments
 from gnnhpc.core.schedule import Action, Kind
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.recomputation import is_recomputing
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.tasks.task import Loss
 
 SUM_S: Final = 1e-6

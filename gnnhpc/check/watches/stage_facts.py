@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gnnhpc.check.watches.part_faults import StageFacts
 from gnnhpc.check.watches.recomputed_forwards import recomputed_forwards
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import parameters_of
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.later_weights import leaves_weights
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 
 

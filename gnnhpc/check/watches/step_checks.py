@@ -23,10 +23,10 @@ from gnnhpc.check.watches.plain_tally import (
     plain_tally,
 )
 from gnnhpc.check.watches.stage_traffic import StageTraffic, sampled
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.base import StepOutput
-from gnnhpc.ranks.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.tasks.task import Tally
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gnnhpc.check.watches.work_moments import Moment
+from gnnhpc.distributed.mesh import OfSum
 from gnnhpc.engines.system_counters import delay_in, read_schedstat
-from gnnhpc.ranks.mesh import OfSum
 
 
 class SeenSums(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gnnhpc.core.facts import Facts, Kind
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (
     Implementation,
@@ -48,8 +48,8 @@ class Convolutions(Model):
     """Of a graph's nodes, where graphs are classified."""
     implementation: Implementation = "fused"
 
-    def outline(self, facts: Facts) -> Outlines:
-        layers: list[LayerOutline] = []
+    def outline(self, facts: Facts) -> LayerSpecs:
+        layers: list[LayerSpec] = []
         width = facts.features
         pools = facts.kind == "graphs"
         degree = facts.edges / max(facts.nodes, 1)
@@ -57,7 +57,7 @@ class Convolutions(Model):
             last = number == self.layers - 1 and not pools
             out = facts.classes if last else self.hidden
             layers += (
-                LayerOutline(
+                LayerSpec(
                     f"layer{number}.convolution",
                     (width,),
                     (out,),
@@ -67,7 +67,7 @@ class Convolutions(Model):
                     cost=2.0 * self._products(width, out) + degree * self._summed(width, out),
                     number=number,
                 ),
-                LayerOutline(
+                LayerSpec(
                     f"layer{number}.activation",
                     (out,),
                     (out,),
@@ -92,7 +92,7 @@ class Convolutions(Model):
         """Numbers that an edge brings to one convolution's sum."""
         return min(inputs, outputs)
 
-    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """All implementations have the same initial values; ValueError for an unknown layer."""
         from gnnhpc.models.convolutions.activations import ReluDropout
         from gnnhpc.models.gat.activations import LogSoftmax

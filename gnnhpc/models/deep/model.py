@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (
     Implementation,
@@ -38,10 +38,10 @@ class Deep(Model):
     dropout: Probability = 0.5
     implementation: Implementation = "fused"
 
-    def outline(self, facts: Facts) -> Outlines:
+    def outline(self, facts: Facts) -> LayerSpecs:
         degree = facts.edges / max(facts.nodes, 1) + 1
         hidden, inner = self.hidden, self.inner * self.hidden
-        entry = LayerOutline(
+        entry = LayerSpec(
             "input",
             (facts.features,),
             (inner,),
@@ -50,7 +50,7 @@ class Deep(Model):
             cost=2.0 * facts.features * hidden + 8.0 * inner,
         )
         middle = tuple(
-            LayerOutline(
+            LayerSpec(
                 f"layer{number}",
                 (inner,),
                 (inner,),
@@ -63,7 +63,7 @@ class Deep(Model):
             )
             for number in range(self.layers)
         )
-        readout = LayerOutline(
+        readout = LayerSpec(
             "readout",
             (inner,),
             (facts.classes,),
@@ -71,7 +71,7 @@ class Deep(Model):
             parameters=hidden * facts.classes + facts.classes + self._readout_norm(),
             cost=2.0 * hidden * facts.classes + 8.0 * inner,
         )
-        last = LayerOutline(
+        last = LayerSpec(
             "log_softmax",
             (facts.classes,),
             (facts.classes,),
@@ -113,7 +113,7 @@ class ResGcn(Deep):
     def _readout_norm(self) -> int:
         return 2 * self.hidden
 
-    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """All implementations have the same initial values; ValueError for an unknown layer."""
         from gnnhpc.models.deep.ends import LinearInput, NormReadout
         from gnnhpc.models.gat.activations import LogSoftmax
@@ -167,7 +167,7 @@ class Gcnii(Deep):
     def _parameters(self) -> int:
         return self.hidden * self.hidden
 
-    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """All implementations have the same initial values; ValueError for an unknown layer."""
         from gnnhpc.models.deep.ends import DoubledInput, HalfReadout
         from gnnhpc.models.gat.activations import LogSoftmax

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (
     Implementation,
@@ -45,8 +45,8 @@ class Gat(Model):
     kernel: ClassVar[str] = "gat"
     """Also the package with its implementations."""
 
-    def outline(self, facts: Facts) -> Outlines:
-        layers: list[LayerOutline] = []
+    def outline(self, facts: Facts) -> LayerSpecs:
+        layers: list[LayerSpec] = []
         width = facts.features
         for number in range(self.layers):
             attention = self._attention(number, width, facts)
@@ -70,12 +70,12 @@ class Gat(Model):
             content["implementation"] = "reference"
         return content
 
-    def _attention(self, number: int, width: int, facts: Facts) -> LayerOutline:
+    def _attention(self, number: int, width: int, facts: Facts) -> LayerSpec:
         degree = facts.edges / max(facts.nodes, 1) + 1
         channels = facts.classes if self._is_last(number) else self.hidden
         hidden = self.heads * channels
         out = channels if self._is_last(number) else hidden
-        return LayerOutline(
+        return LayerSpec(
             f"layer{number}.attention",
             (width,),
             (out,),
@@ -94,8 +94,8 @@ class Gat(Model):
         return 2.0 * inputs * hidden + degree * (2 * hidden + 8 * self.heads)
 
     @staticmethod
-    def _rowwise(kind: str, number: int, width: int, cost: float) -> LayerOutline:
-        return LayerOutline(
+    def _rowwise(kind: str, number: int, width: int, cost: float) -> LayerSpec:
+        return LayerSpec(
             f"layer{number}.{kind}",
             (width,),
             (width,),
@@ -105,7 +105,7 @@ class Gat(Model):
             number=number,
         )
 
-    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """Both implementations have the same initial values; ValueError for an unknown layer."""
         from gnnhpc.models.attention import AttentionSettings
         from gnnhpc.models.dropout import Dropout

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from gnnhpc.core.facts import Facts, Kind
-from gnnhpc.core.outline import LayerOutline, Outlines
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive
 from gnnhpc.models.protocol import BuildOptions, Model
 
@@ -42,20 +42,20 @@ class Vig(Model):
     implementation: Literal["fused", "reference"] = "fused"
     """`reference` is PyG's GraphConv; `fused` the same function without large intermediates."""
 
-    def outline(self, facts: Facts) -> Outlines:
-        layers: list[LayerOutline] = []
+    def outline(self, facts: Facts) -> LayerSpecs:
+        layers: list[LayerSpec] = []
         for block in range(self.blocks):
             layers += (self._grapher(block, facts), self._ffn(block, facts))
         return (*layers, self._readout(facts))
 
-    def _grapher(self, block: int, facts: Facts) -> LayerOutline:
+    def _grapher(self, block: int, facts: Facts) -> LayerSpec:
         """Linear c->g, BatchNorm, GraphConv (two g x g products, bias), Linear g->c, BatchNorm."""
         nodes, c, g = facts.image_size**2, facts.features, self.grapher_width
         if self.implementation == "reference":
             cost = nodes * (2.0 * g * g + g * (2 * c + _GELU) + 8 * 3 * g)
         else:
             cost = nodes * g * (_FOLDED + c + _GELU)
-        return LayerOutline(
+        return LayerSpec(
             f"block{block}.grapher",
             (nodes, c),
             (nodes, c),
@@ -64,9 +64,9 @@ class Vig(Model):
             cost=cost,
         )
 
-    def _ffn(self, block: int, facts: Facts) -> LayerOutline:
+    def _ffn(self, block: int, facts: Facts) -> LayerSpec:
         nodes, c, f = facts.image_size**2, facts.features, self.ffn_width
-        return LayerOutline(
+        return LayerSpec(
             f"block{block}.ffn",
             (nodes, c),
             (nodes, c),
@@ -75,9 +75,9 @@ class Vig(Model):
             cost=nodes * f * (2 * c + _GELU),
         )
 
-    def _readout(self, facts: Facts) -> LayerOutline:
+    def _readout(self, facts: Facts) -> LayerSpec:
         nodes, c, r = facts.image_size**2, facts.features, self.readout_width
-        return LayerOutline(
+        return LayerSpec(
             "readout",
             (nodes, c),
             (facts.classes,),
@@ -86,7 +86,7 @@ class Vig(Model):
             cost=nodes * c + r * (c + 10 + _GELU),
         )
 
-    def build(self, layer: LayerOutline, options: BuildOptions) -> nn.Module:
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """Build one layer; both implementations have the same initial values.
 
         Raises ValueError for a layer of another model, or images that are not square with three

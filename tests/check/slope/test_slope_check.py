@@ -23,8 +23,8 @@ from gnnhpc.check.slope.slope_check import (
     verdict,
 )
 from gnnhpc.core.settings import MOST_SEED
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import TrainingParts
 from tests.defects.patching import around
 from tests.engines.steps import parts_of

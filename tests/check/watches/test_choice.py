@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.check.watches.choice import AN_EPOCH, FIRST, LEAST_STEPS, drawn
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import gat, manifest_of, run, vig
 
 

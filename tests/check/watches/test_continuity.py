@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gnnhpc.check.watches.continuity import Continuity
 from gnnhpc.check.watches.findings import Findings
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 
@@ -34,7 +34,7 @@ class Codebook(nn.Module):
 @pytest.mark.parametrize("kind", ["still", "buffer", "parameter"])
 def test_what_does_not_train_does_not_move(kind: str) -> None:
     findings = Findings()
-    stage = Stage([LayerOutline("only", (2,), (2,))], [Codebook(kind)], timer=None)
+    stage = Stage([LayerSpec("only", (2,), (2,))], [Codebook(kind)], timer=None)
     watch = Continuity(stage, None, findings)
     for step in range(3):
         watch.check("train", step)

@@ -22,10 +22,10 @@ from gnnhpc.check.watches.layer_times import LayerSeconds
 from gnnhpc.check.watches.part_faults import PartFaults, StageFacts
 from gnnhpc.check.watches.second_clock import SeenStep
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.timing import Span, StepTimes
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.setup import set_up
 from tests.check.watches.test_layer_times import compared
 from tests.tools.cells import gat, vig

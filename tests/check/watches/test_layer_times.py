@@ -13,10 +13,10 @@ from gnnhpc.check.watches.faults import Faults
 from gnnhpc.check.watches.layer_times import LayerSeconds, LayerTimes, _between, called_together
 from gnnhpc.check.watches.part_faults import PartFaults, StageFacts
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.timing import StepTimes
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.one_call import InOneCall
-from gnnhpc.ranks.mesh import Mesh
-from gnnhpc.spec.experiment import Experiment
 from gnnhpc.train.setup import set_up
 from tests.tools.cells import gat, vig
 from tests.tools.step_records import step_record

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnnhpc.check.watches.optimizer_rule import OptimizerState, fits, stepped
-from gnnhpc.spec.experiment import OptimizerConfig
+from gnnhpc.experiment.experiment import OptimizerConfig
 
 ADAM = OptimizerConfig(name="adam", lr=1e-3)
 ONE, BETA1, BETA2 = np.float32(1), np.float32(0.9), np.float32(0.999)

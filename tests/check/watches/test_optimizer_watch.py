@@ -12,7 +12,7 @@ from torch import nn
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.optimizer_watch import OptimizerWatch
 from gnnhpc.engines.stage import Stage
-from gnnhpc.spec.experiment import Experiment
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.train.optimizer import build_optimizer
 from tests.tools.cells import vig
 

@@ -12,14 +12,14 @@ from gnnhpc.check.watches.recomputed_forwards import (
     RecomputedForwards,
     recomputed_forwards,
 )
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.autograd import computed_again
 from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.timing import StepTimer
+from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.context import Context
 from gnnhpc.models.recomputation import ForwardState, is_recomputing
-from gnnhpc.spec.stage_cut import outline
 from tests.tools.cells import gat
 
 WAIT_S = 60
@@ -64,7 +64,7 @@ def test_what_is_computed_again_follows_from_what_trains() -> None:
 def test_parts_that_go_backward_at_one_time_are_counted_each() -> None:
     """As those of torchgpipe on several GPUs, of which autograd has a thread each."""
     met = threading.Barrier(2)
-    outlines = [LayerOutline(name, (2,), (2,)) for name in ("first", "second")]
+    outlines = [LayerSpec(name, (2,), (2,)) for name in ("first", "second")]
     stage = Stage(outlines, [Meeting(met), Meeting(met)], timer=None)
     parts = stage.cut_into([range(1), range(1, 2)], timed=False)
     seen = RecomputedForwards()

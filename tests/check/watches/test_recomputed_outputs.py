@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.check.watches.recomputed_outputs import NAME, TOLERANCE, RecomputedOutputs
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.models.recomputation import is_recomputing
@@ -32,7 +32,7 @@ def found(
 ) -> Findings:
     """In a step of three micro-batches, the last of which is not computed again."""
     findings = Findings()
-    stage = Stage([LayerOutline("only", (30,), (30,))], [Scaled(off, masked)], timer=None)
+    stage = Stage([LayerSpec("only", (30,), (30,))], [Scaled(off, masked)], timer=None)
     stage.recomputed = range(2)
     watch = RecomputedOutputs(findings, TOLERANCE["float32"])
     watch.attach(stage)

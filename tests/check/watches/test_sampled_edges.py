@@ -14,9 +14,9 @@ from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.check.plain.graph import LessEdges, PlainGraph, plain_graph
 from gnnhpc.check.watches.sampled_edges import sampled_cause
 from gnnhpc.data.graphs import load_graph
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.kernels import sample
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import sampled
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.spec.experiment import Experiment
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.tools.forked import Plant
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.distributed
 
 SGD = {"name": "sgd", "lr": 1e-4, "weight_decay": 0.01}
 HALO = {"chunks": "halo", "microbatches": 2}
-LATE = {"checkpoint_every": 2, "test_every": 3}
+LATE = {"save_every": 2, "test_every": 3}
 HEALTHY: dict[str, Experiment] = {
     "vig": vig(),
     "vig of odd sizes": vig(batch_size=6, microbatches=3, optimizer=SGD, train_steps=23),
@@ -363,7 +363,7 @@ def test_a_defect_is_named(
 
 def test_no_checkpoint_is_written_of_replicas_that_differ(tmp_path: Path) -> None:
     """It would hold one replica's parameters, and a resume would hide that they differed."""
-    cell = manifest_of(tmp_path, DP2.model_copy(update={"checkpoint_every": 3}))[0]
+    cell = manifest_of(tmp_path, DP2.model_copy(update={"save_every": 3}))[0]
     ran = run(tmp_path, cell, plant=parameters_moved_apart)
     assert ran.result.status == "failed"
     assert ran.result.failure is not None

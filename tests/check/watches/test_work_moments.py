@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.check.watches.work_moments import WorkMoments
-from gnnhpc.core.outline import LayerOutline
+from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from tests.engines.steps import parts_of, take_step
@@ -61,7 +61,7 @@ def test_a_backward_ends_after_it_has_come_to_each_part(
 
 def test_an_input_that_is_the_same_in_every_step_keeps_no_hooks() -> None:
     """As a buffer is that torch's schedule receives into."""
-    stage = Stage([LayerOutline("only", (4,), (4,))], [_Linear()], None)
+    stage = Stage([LayerSpec("only", (4,), (4,))], [_Linear()], None)
     moments = WorkMoments()
     moments.attach(stage, None)
     received = torch.ones(2, 4, requires_grad=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import native, sequential
 from gnnhpc.engines.base import StagePlan
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.overlapped_gradients import OverlappedGradients
-from gnnhpc.ranks.mesh import Mesh
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, replace

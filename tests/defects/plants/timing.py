@@ -14,10 +14,10 @@ from torch import Tensor
 
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.check import observations
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import system_counters
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.timing import Clock, StepTimer, StepTimes
-from gnnhpc.ranks.mesh import Mesh
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.records.writer import RecordWriter
 from gnnhpc.train.loop import Trainer

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.core.facts import Facts
-from gnnhpc.core.outline import hops
+from gnnhpc.core.layer_specs import hops
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED

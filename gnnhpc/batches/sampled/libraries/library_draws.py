@@ -11,9 +11,9 @@ from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.libraries.library_loader import deaths_named
 from gnnhpc.batches.shares import Shares
 from gnnhpc.batches.stopwatch import Stopwatch
+from gnnhpc.distributed.watchdog import hang_seconds
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.ranks.watchdog import hang_seconds
-from gnnhpc.spec.sampling import Sampling
 
 if TYPE_CHECKING:
     from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler

@@ -1,0 +1,162 @@
+"""A model on paper: its layers in order, with shapes, parameters and costs, before any is built.
+
+Enough to cut a model into stages on a login node, to check what was built, and to know the shapes
+that are sent between stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.facts import Facts, Kind
+
+Rows = Literal["same", "hop", "pool"]
+"""What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its
+neighbours' inputs, so a halo chunk loses its outermost zone. `pool`: the nodes of a graph become
+one row."""
+ROWS_OF: dict[Kind, tuple[Rows, ...]] = {
+    "images": ("same",),
+    "graph": ("same", "hop"),
+    "graphs": ("same", "hop", "pool"),
+}
+"""What layers may do to the rows of each kind of data."""
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer on paper.
+
+    `inputs` and `shape` are a row's (an image's, a node's or a graph's) shape before and after;
+    `cost` is relative seconds a row; `parameters` None where only building tells. `kind` and
+    `number` are for the model's own use in `build`; `group` names the layers whose times are summed
+    (a block, the readout), by default the first part of the layer's name.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    shape: tuple[int, ...]
+    kind: str = ""
+    rows: Rows = "same"
+    parameters: int | None = None
+    cost: float = 1.0
+    group: str = ""
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            object.__setattr__(self, "group", self.name.partition(".")[0])
+
+
+LayerSpecs = tuple[LayerSpec, ...]
+
+
+def hops(layers: Iterable[LayerSpec]) -> int:
+    """How many hops away a node's output still depends on the graph."""
+    return sum(layer.rows == "hop" for layer in layers)
+
+
+def row_changes(layers: Iterable[LayerSpec]) -> int:
+    """How many of them give other rows than they are given."""
+    return sum(layer.rows != "same" for layer in layers)
+
+
+def outline_mismatch(layer: LayerSpec, rows: int, found: Sequence[int]) -> GnnhpcError:
+    """Of a layer that gives another shape than its outline says of so many rows."""
+    return GnnhpcError(
+        f"{layer.name} gives {list(found)} where its outline (rows: {layer.rows}) says "
+        f"{[rows, *layer.shape]}"
+    )
+
+
+def parameter_count(layers: Sequence[LayerSpec]) -> int | None:
+    """The whole model's number of parameters; None if a layer does not give its own."""
+    counts = [layer.parameters for layer in layers]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> LayerSpecs:
+    """The layers, as a tuple.
+
+    Raises InputError where names, shapes or costs do not make a model of data of these sizes.
+    """
+    if not layers:
+        raise InputError(where, "outline", "no layers", "at least one")
+    given: tuple[int, ...] = (facts.features,)
+    if facts.kind == "images":
+        given = (facts.image_size**2, facts.features)
+    source = f"a {'picture' if facts.kind == 'images' else 'node'} of the data"
+    for number, layer in enumerate(layers):
+        _check_layer(layer, facts, where, f"outline.{number}")
+        if layer.inputs != given:
+            raise InputError(
+                where,
+                f"outline.{number}.inputs",
+                f"{layer.inputs} in {layer.name}",
+                f"{given}, the shape of {source} before it",
+            )
+        given, source = layer.shape, layer.name
+    if given != (facts.classes,):
+        allowed = f"{(facts.classes,)}, the classes of the data"
+        raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{given} in {source}", allowed)
+    if facts.kind == "graphs":
+        _check_pooling(layers, where)
+    names = [layer.name for layer in layers]
+    dots = ((name, place) for name in names for place, c in enumerate(name) if c == ".")
+    beginnings = {name[:place] for name, place in dots}
+    before: set[str] = set()
+    for number, name in enumerate(names):
+        if name in before:
+            raise InputError(
+                where, f"outline.{number}.name", f"{name!r} twice", "a name of its own"
+            )
+        if name in beginnings:
+            raise InputError(
+                where,
+                f"outline.{number}.name",
+                f"{name!r}, which other layers begin with",
+                "a name of its own",
+            )
+        before.add(name)
+    return tuple(layers)
+
+
+def _check_pooling(layers: Sequence[LayerSpec], where: object) -> None:
+    """Graphs have no neighbours: nodes become graphs once, after all layers that use neighbours."""
+    pools = [number for number, layer in enumerate(layers) if layer.rows == "pool"]
+    if len(pools) != 1:
+        allowed = "one, in which the nodes of a graph become one row"
+        raise InputError(where, "outline", f"{len(pools)} layers with rows 'pool'", allowed)
+    for number, layer in enumerate(layers[pools[0] :], pools[0]):
+        if layer.rows == "hop":
+            found = f"'hop' after {layers[pools[0]].name}, which pools"
+            raise InputError(where, f"outline.{number}.rows", found, "same")
+
+
+def _check_layer(layer: object, facts: Facts, where: object, key: str) -> None:
+    """One layer by itself, each value of the type that it is used as."""
+    if not isinstance(layer, LayerSpec):
+        raise InputError(where, key, f"a {type(layer).__name__}", "a gnnhpc.Layer")
+    names = layer.name.split(".") if isinstance(layer.name, str) else [""]
+    if not all(name.isidentifier() for name in names):
+        raise InputError(where, f"{key}.name", repr(layer.name), "names joined by dots")
+    for field in ("inputs", "shape"):
+        sizes = getattr(layer, field)
+        if not isinstance(sizes, tuple) or not all(_is_count(size) and size for size in sizes):
+            allowed = "a tuple of whole numbers from 1"
+            raise InputError(where, f"{key}.{field}", repr(sizes), allowed)
+    if layer.rows not in ROWS_OF[facts.kind]:
+        allowed = f"{' or '.join(ROWS_OF[facts.kind])}, for {facts.kind} data"
+        raise InputError(where, f"{key}.rows", repr(layer.rows), allowed)
+    if layer.parameters is not None and not _is_count(layer.parameters):
+        raise InputError(where, f"{key}.parameters", repr(layer.parameters), "a count, or None")
+    if not isinstance(layer.cost, int | float) or not 0 < layer.cost < math.inf:
+        raise InputError(where, f"{key}.cost", repr(layer.cost), "more than 0, and finite")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,172 @@
+"""Which GPU a rank computes on, and whether another rank computes on the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.distributed.environment import Environment
+
+SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
+CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+PRECISION_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+_FEWEST_CONNECTIONS = 8
+"""CUDA's default. A rank uses up to seven streams: its layers', two for each neighbour, the
+all-reduce's and the copies'."""
+
+
+@dataclass(frozen=True)
+class RankDevice:
+    """What the other ranks must know of one rank's device before they connect."""
+
+    rank: int
+    host: str
+    gpu: str | None
+    """The same for two ranks only if they share a GPU; None on a CPU. Of several GPUs their names
+    with a + between them."""
+    nccl: bool
+    """Whether this torch has NCCL."""
+
+
+def choose_devices(
+    kind: Literal["cpu", "gpu"],
+    environment: Environment,
+    stages: int = 1,
+    env: Mapping[str, str] | None = None,
+) -> list[torch.device]:
+    """The local rank's GPUs of those that it is shown, one for each stage that it holds; or all
+    that it is shown, if that is as many.
+
+    Stages share a CPU, and knowingly a GPU. Two ranks may choose the same; `check_sharing` finds
+    them. Raises InputError where there is no GPU or fewer than stages, for settings of CUDA under
+    which ranks can wait for each other for ever, and for those of oneDNN by which a cell would have
+    another precision than it says.
+    """
+    env = os.environ if env is None else env
+    check_precision(env)
+    if kind == "cpu":
+        return [torch.device("cpu")]
+    check_connections(env)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise InputError(
+            "environment",
+            "device",
+            f"no GPU that torch {torch.__version__} can use on {environment.host}",
+            "a GPU for each rank of a node, or device: cpu",
+        )
+    if count < stages and not shares_knowingly(env):
+        raise InputError(
+            "environment",
+            "device",
+            f"{count} GPU{'s' if count > 1 else ''} on {environment.host} for the {stages} stages "
+            "that one process holds",
+            f"at least {stages}, device: cpu, or {SHARE_VARIABLE}=1 to share them knowingly",
+        )
+    if count < stages:
+        return [torch.device("cuda", environment.local_rank % count)]
+    first = environment.local_rank * stages % (count - count % stages)
+    return [torch.device("cuda", first + stage) for stage in range(stages)]
+
+
+def check_precision(env: Mapping[str, str]) -> None:
+    """Raises InputError for a variable by which oneDNN multiplies numbers in single precision as
+    shorter ones: torch's convolutions and products of matrices on a CPU are its."""
+    for name in PRECISION_VARIABLES:
+        if env.get(name, "").upper() not in ("", "STRICT"):
+            raise InputError(
+                "environment",
+                name,
+                repr(env[name]),
+                "STRICT, or none: a cell has the precision it says",
+            )
+
+
+def check_connections(env: Mapping[str, str]) -> None:
+    """Raises InputError for fewer hardware queues than a rank has streams.
+
+    In one queue a kernel waits for all that were given before it, in whatever stream: so a layer
+    waits for a receive, whose sender may wait for that layer.
+    """
+    text = env.get(CONNECTIONS_VARIABLE)
+    if not text:
+        return
+    if not text.isdecimal() or int(text) < _FEWEST_CONNECTIONS:
+        raise InputError(
+            "environment",
+            CONNECTIONS_VARIABLE,
+            f"{text!r}, with which layers and transfers can wait for each other for ever",
+            f"unset, or {_FEWEST_CONNECTIONS} and more",
+        )
+
+
+def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> str | None:
+    """Names a rank's GPU, or its slice of one, the same in every process; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    shown = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES", "")
+    if shown.startswith("MIG-"):
+        # CUDA shows a process one slice at most, and may give the whole GPU's number for it.
+        return shown.partition(",")[0]
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def gpu_names(devices: Sequence[torch.device]) -> str | None:
+    """Of a process's GPUs, with a + between them; None on a CPU."""
+    names = [name for name in map(gpu_identity, devices) if name is not None]
+    return "+".join(names) if names else None
+
+
+def exchange(store: Any, mine: RankDevice, world_size: int) -> list[RankDevice]:
+    """Every rank's device, by rank, through the ranks' store: no process group exists yet."""
+    store.set(f"device/{mine.rank}", json.dumps(asdict(mine)))
+    return [RankDevice(**json.loads(store.get(f"device/{rank}"))) for rank in range(world_size)]
+
+
+def shared_gpus(devices: Sequence[RankDevice]) -> dict[str, list[int]]:
+    """The ranks of each GPU that has more than one."""
+    ranks: dict[str, list[int]] = {}
+    for each in devices:
+        for gpu in each.gpu.split("+") if each.gpu is not None else ():
+            ranks.setdefault(gpu, []).append(each.rank)
+    return {gpu: sharers for gpu, sharers in ranks.items() if len(sharers) > 1}
+
+
+def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> None:
+    """Raises InputError if ranks share a GPU and nobody has asked for it."""
+    asked = shares_knowingly(os.environ if env is None else env)
+    shared = shared_gpus(devices)
+    if not shared or asked:
+        return
+    gpu, ranks = next(iter(shared.items()))
+    raise InputError(
+        "environment",
+        "device",
+        f"ranks {', '.join(map(str, ranks))} on {devices[ranks[0]].host} with one GPU, {gpu}",
+        f"a GPU for each rank of a node, device: cpu, or {SHARE_VARIABLE}=1 to share it knowingly",
+    )
+
+
+def shares_knowingly(env: Mapping[str, str]) -> bool:
+    """Raises InputError for a value that is neither yes nor no."""
+    asked = env.get(SHARE_VARIABLE, "")
+    if asked not in ("", "0", "1"):
+        raise InputError("environment", SHARE_VARIABLE, repr(asked), "1, 0 or unset")
+    return asked == "1"
+
+
+def uses_nccl(devices: Sequence[RankDevice]) -> bool:
+    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU."""
+    return all(each.gpu and each.nccl for each in devices) and not shared_gpus(devices)
+
+
+def own_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
+    gpu = gpu_names(devices)
+    return RankDevice(environment.rank, environment.host, gpu, dist.is_nccl_available())

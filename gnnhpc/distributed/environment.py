@@ -1,0 +1,293 @@
+"""The environment variables of the launcher: this process's rank, its peers, its CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.addresses import resolves
+
+Launcher = Literal["alone", "torchrun", "slurm", "local"]
+
+SITE_VARIABLE = "GNNHPC_SITE"
+"""Name and settings of the site that a job was submitted with: JSON, set by its script."""
+MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
+"""How often a job may go back into the queue; set by its script."""
+MAX_REQUEUES = 5
+SIGNAL_VARIABLE = "GNNHPC_SIGNAL_S"
+"""How many seconds ahead of its time limit a job is sent a signal; set by its script."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the launcher's variables say; `launcher` is whose variables these are."""
+
+    launcher: Launcher
+    rank: int
+    world_size: int
+    local_rank: int
+    first_host: str
+    """Name or address of rank 0's host."""
+    port: int | None
+    """Of rank 0's store, if the launcher sets it."""
+    job_key: str
+    """The same on all ranks of one start, and different for every other start."""
+    host: str
+    cpus: int
+    node: str = ""
+    """The same on ranks that the launcher started on one node, which may be one of several that
+    a machine plays."""
+    several_hosts: bool = False
+    """Whether ranks may be on more than this host."""
+    job_id: str | None = None
+    array_job_id: str | None = None
+    array_task_id: str | None = None
+    restart_count: int = 0
+    max_requeues: int = MAX_REQUEUES
+    signal_s: int | None = None
+    """Seconds between the signal ahead of the time limit and that; None if nobody says."""
+    slurm: tuple[tuple[str, str], ...] = ()
+    """The SLURM_* values that the records keep."""
+    site: Mapping[str, Any] | None = None
+    """Settings that the job was started with: the site's, less what sbatch was told otherwise."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(
+                "environment",
+                f"rank under {self.launcher}",
+                self.rank,
+                f"0 to {self.world_size - 1}, as there are {self.world_size} ranks",
+            )
+
+
+_KEPT = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_CLUSTER_NAME",
+    "SLURMD_NODENAME",
+)
+
+
+class _Common(TypedDict):
+    host: str
+    cpus: int
+    job_id: str | None
+    array_job_id: str | None
+    array_task_id: str | None
+    restart_count: int
+    max_requeues: int
+    signal_s: int | None
+    slurm: tuple[tuple[str, str], ...]
+    site: dict[str, Any] | None
+
+
+def read_environment(env: Mapping[str, str] | None = None) -> Environment:
+    """Read the variables of torchrun, submitit or srun, whichever are set.
+
+    Raises InputError with the variable's name for missing or impossible values.
+    """
+    env = os.environ if env is None else env
+    common: _Common = {
+        "host": env.get("SLURMD_NODENAME") or socket.gethostname(),
+        "cpus": _cpus(env),
+        "job_id": env.get("SLURM_JOB_ID"),
+        "array_job_id": env.get("SLURM_ARRAY_JOB_ID"),
+        "array_task_id": env.get("SLURM_ARRAY_TASK_ID"),
+        "restart_count": _number(env, "SLURM_RESTART_COUNT", 0),
+        "max_requeues": _number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
+        "signal_s": _number(env, SIGNAL_VARIABLE) if SIGNAL_VARIABLE in env else None,
+        "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
+        "site": _site(env),
+    }
+    if "RANK" in env and "WORLD_SIZE" in env:
+        return Environment(
+            launcher="torchrun",
+            rank=_number(env, "RANK"),
+            world_size=_number(env, "WORLD_SIZE"),
+            local_rank=_number(env, "LOCAL_RANK", 0),
+            node=_node(env, env.get("GROUP_RANK") or _first_of_node(env)),
+            first_host=_required(env, "MASTER_ADDR"),
+            port=_number(env, "MASTER_PORT"),
+            several_hosts=env.get("LOCAL_WORLD_SIZE") != env["WORLD_SIZE"],
+            job_key=env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
+            **common,
+        )
+    if env.get("SUBMITIT_EXECUTOR") == "local":
+        return Environment(
+            launcher="local",
+            rank=_number(env, "SUBMITIT_LOCAL_GLOBALID"),
+            world_size=_number(env, "SUBMITIT_LOCAL_NTASKS"),
+            local_rank=_number(env, "SUBMITIT_LOCAL_LOCALID"),
+            node=_node(env, "0"),
+            first_host="127.0.0.1",
+            port=None,
+            job_key=f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
+            **common,
+        )
+    if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
+        restart = env.get("SLURM_RESTART_COUNT", "0")
+        return Environment(
+            launcher="slurm",
+            rank=_number(env, "SLURM_PROCID"),
+            world_size=_number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1)),
+            local_rank=_number(env, "SLURM_LOCALID", 0),
+            node=_node(env, env.get("SLURM_NODEID", "")),
+            first_host=_first_host(env),
+            port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+            several_hosts=_nodes(env) > 1,
+            job_key=f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
+            **common,
+        )
+    if "RANK" in env or "WORLD_SIZE" in env:
+        _required(env, "RANK")
+        _required(env, "WORLD_SIZE")
+    return Environment(
+        launcher="alone",
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        first_host="127.0.0.1",
+        port=None,
+        job_key=f"alone-{os.getpid()}",
+        **common,
+    )
+
+
+def check_world_size(environment: Environment, layout: Layout) -> None:
+    """Raises InputError if the launcher started another number of processes than a layout's."""
+    wanted = layout.world_size
+    if environment.world_size != wanted:
+        raise InputError(
+            "environment",
+            f"world size under {environment.launcher}",
+            environment.world_size,
+            f"{wanted}, one rank for each of {layout}; start it with srun -n "
+            f"{wanted} or torchrun --nproc-per-node {wanted}",
+        )
+
+
+def expand_nodelist(nodelist: str) -> list[str]:
+    """Slurm's `n[1-3,7],gpu01` as names; scontrol may be missing on compute nodes."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodelist):
+        expanded = [""]
+        for text, inside in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            choices = [text] if text else _range(inside)
+            expanded = [done + choice for done in expanded for choice in choices]
+        names += [name for name in expanded if name]
+    return names
+
+
+def _range(inside: str) -> list[str]:
+    values: list[str] = []
+    for item in inside.split(","):
+        first, _, last = item.partition("-")
+        if not last:
+            values.append(first)
+        else:
+            values += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+    return values
+
+
+def _first_host(env: Mapping[str, str]) -> str:
+    """MASTER_ADDR if it is set; else the first node, by name or by where srun was launched."""
+    if env.get("MASTER_ADDR"):
+        return env["MASTER_ADDR"]
+    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    names = expand_nodelist(nodelist)
+    name = names[0] if names else "127.0.0.1"
+    return name if resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
+
+
+def _node(env: Mapping[str, str], number: str) -> str:
+    """By what Slurm or the system calls it, and by the launcher's number."""
+    return f"{number} {env.get('SLURMD_NODENAME') or socket.gethostname()}"
+
+
+def _first_of_node(env: Mapping[str, str]) -> str:
+    """The rank of the first process on this node, where a launcher numbers no nodes."""
+    return f"from {_number(env, 'RANK') - _number(env, 'LOCAL_RANK', 0)}"
+
+
+def _nodes(env: Mapping[str, str]) -> int:
+    """How many nodes a step of Slurm's has."""
+    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    return _number(env, "SLURM_STEP_NUM_NODES", len(expand_nodelist(nodelist)))
+
+
+_GRANTED = {
+    "cluster": "SLURM_CLUSTER_NAME",
+    "partition": "SLURM_JOB_PARTITION",
+    "constraint": "SLURM_JOB_CONSTRAINTS",
+    "hint": "SLURM_HINT",
+    "threads_per_core": "SLURM_THREADS_PER_CORE",
+    "cpus_per_task": "SLURM_CPUS_PER_TASK",
+}
+"""Settings that decide how fast a rank runs, and where Slurm says what was granted of them."""
+
+
+def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
+    """The site's settings, and in their place what Slurm granted: sbatch takes flags of its own."""
+    text = env.get(SITE_VARIABLE)
+    granted: dict[str, Any] = {
+        key: int(env[name]) if env[name].isdigit() else env[name]
+        for key, name in _GRANTED.items()
+        if env.get(name)
+    }
+    if not text:
+        return granted or None
+    try:
+        site = dict(json.loads(text))
+    except (TypeError, ValueError):
+        raise InputError("environment", SITE_VARIABLE, repr(text), "a JSON object") from None
+    return site | granted
+
+
+def _cpus(env: Mapping[str, str]) -> int:
+    allowed = len(os.sched_getaffinity(0))
+    for name in ("GNNHPC_THREADS", "SLURM_CPUS_PER_TASK"):
+        if env.get(name):
+            return _positive(env, name)
+    for name in ("SUBMITIT_LOCAL_NTASKS", "LOCAL_WORLD_SIZE"):
+        if env.get(name):
+            return max(1, allowed // _positive(env, name))
+    return allowed
+
+
+def _required(env: Mapping[str, str], name: str) -> str:
+    if not env.get(name):
+        raise InputError("environment", name, "nothing", "a value, its launcher sets it")
+    return env[name]
+
+
+def _positive(env: Mapping[str, str], name: str) -> int:
+    value = _number(env, name)
+    if value < 1:
+        raise InputError("environment", name, value, "at least 1")
+    return value
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name)
+    if text is None or not text:
+        if default is None:
+            raise InputError("environment", name, "nothing", "a whole number")
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError("environment", name, repr(text), "a whole number") from None

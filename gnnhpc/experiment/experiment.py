@@ -1,0 +1,437 @@
+"""The experiment: typed settings, documented under each field, checked when built.
+
+All fields are content: two equal experiments measure the same thing and have one cell id. Where
+the data are stored, or which partition runs a cell, is not content and not here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts
+from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
+from gnnhpc.core.layout import Layout, processes_of
+from gnnhpc.core.schedule import SPLIT_BACKWARD, Checkpoint, ScheduleName, loss_stage
+from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
+from gnnhpc.data.registry import parse_data
+from gnnhpc.data.settings import Data
+from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.sampling import Sampling
+from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.protocol import Model, OutputKind
+from gnnhpc.models.registry import parse_model
+
+SPEC_VERSION = 1
+
+
+def _parse_layout(value: object) -> Layout:
+    if isinstance(value, Layout):
+        return value
+    try:
+        return Layout.parse(str(value))
+    except InputError:
+        raise ValueError(f"found {value!r}; allowed: {LAYOUTS_ALLOWED}") from None
+
+
+LayoutField = Annotated[
+    Layout, BeforeValidator(_parse_layout), PlainSerializer(str, return_type=str)
+]
+
+
+def _parse_checkpoint(value: Any) -> Any:
+    if value not in (*get_args(Checkpoint), "all"):
+        raise ValueError(f"found {value!r}; allowed: never, all (or always), or except_last")
+    return "always" if value == "all" else value
+
+
+CheckpointField = Annotated[Checkpoint, BeforeValidator(_parse_checkpoint)]
+ModelField = Annotated[SerializeAsAny[Model], BeforeValidator(parse_model)]
+DataField = Annotated[SerializeAsAny[Data], BeforeValidator(parse_data)]
+
+
+class OptimizerConfig(Strict):
+    """Adam for every model of the three studies."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+
+class Experiment(Strict):
+    """One cell: everything that decides what is computed, and nothing else."""
+
+    model: ModelField
+    data: DataField
+    layout: LayoutField = Layout()
+    microbatches: Positive = 1
+    """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
+    schedule: ScheduleName = "gpipe"
+    parts: Positive = 1
+    """Of the model, that each stage holds, for schedule interleaved: with 2 of them stage 0 of pp2
+    has the first and the third quarter of the layers. Schedule zbv has two, and need not be told:
+    there stage 0 has the first and the last quarter."""
+    engine: Literal["native", "pipelining", "torchgpipe"] = "native"
+    """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
+    stages of a replica are one process with a GPU for each, or a CPU that they share."""
+    checkpoint: CheckpointField = "never"
+    """Of which micro-batches a stage keeps its input alone, and computes its forward again in
+    backward: none, all, or all but the last. Nothing is written; see save_every."""
+    bucket_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of gradients that replicas reduce together while earlier layers go backward; none reduces all
+    of a stage's at once, after its last backward."""
+    batch_size: Positive | None = None
+    """Images, many small graphs, or nodes or links of a sampled graph, a mini-batch and replica;
+    none for a graph that is not sampled, which is one mini-batch."""
+    train_steps: Annotated[Steps, Field(ge=1)] = 10
+    """Mini-batches trained."""
+    test_steps: Annotated[Steps, Field(ge=0)] = 2
+    """Mini-batches evaluated at each evaluation."""
+    test_every: Annotated[Steps, Field(ge=1)] | None = None
+    """Training steps between evaluations; none evaluates once, at the end."""
+    warmup_steps: Annotated[Steps, Field(ge=0)] = 1
+    """Steps of each phase marked as warm-up in the records."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
+    """How a graph becomes micro-batches."""
+    rebuild: Literal["once", "layer"] = "once"
+    """When a chunk's edges are cut out of the graph: at the start, or in each layer of each step,
+    on the CPU, which Dearing & Wang time."""
+    sampling: Sampling | None = None
+    """How mini-batches of a graph are sampled; none takes the whole graph in every step."""
+    task: Links | None = None
+    """What is learnt instead of the classes of images or nodes: links of a sampled graph."""
+    batchnorm: Literal["micro", "deferred"] = "micro"
+    """Running statistics a micro-batch at a time, or once a mini-batch."""
+    balance: tuple[Positive, ...] | Literal["cost", "profile", "time", "size"] = "cost"
+    """Layers a stage: balanced by estimated or measured cost, or given as counts; for engine
+    torchgpipe also by its own measurement of time, or of memory on a GPU."""
+    dtype: Literal["float32", "float64"] = "float32"
+    device: Literal["cpu", "gpu"] = "cpu"
+    seed: Seed = 0
+    repeat: Annotated[Whole, Field(ge=0)] = 0
+    """Distinguishes repeated measurements of the same thing; seeds nothing."""
+    spans: bool = False
+    """Write a span for each micro-batch, for the timeline."""
+    save_every: Annotated[Steps, Field(ge=1)] | None = None
+    """Training steps between the states that are written, for a requeued job to go on from; none
+    writes one on a signal only."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        kind = self.data.facts().kind
+        takes = self.model.kinds()
+        if kind not in takes:
+            raise ValueError(
+                f"data: found {self.data.name!r}; allowed: {' or '.join(takes)} data for model "
+                f"{self.model.name}"
+            )
+        if (misfit := self.model.misfit_of_data(kind)) is not None:
+            raise ValueError(misfit)
+        if kind == "images":
+            self._check_images()
+        elif kind == "graphs":
+            self._check_graphs()
+        elif self.sampling is not None:
+            self._check_sampled()
+        elif self.batch_size is not None:
+            raise ValueError(
+                f"batch_size: found {self.batch_size}; allowed: none without sampling, a graph is "
+                "one mini-batch"
+            )
+        elif self.total_chunks > self.data.facts().nodes:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
+            )
+        if self.task is not None:
+            self._check_links()
+        if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
+            raise ValueError(misfit)
+        self._check_schedule()
+        if self.rebuild == "layer" and (kind != "graph" or self.chunks == "halo"):
+            of = "chunks: halo" if kind == "graph" else kind
+            raise ValueError(f"rebuild: found 'layer'; allowed: 'once' for {of}")
+        self._check_engine()
+        if isinstance(self.balance, tuple) and len(self.balance) != self.model_parts:
+            which = f"{self.layout.stages} stages of {self.layout}"
+            if self.parts > 1:
+                which = f"{self.model_parts} parts of the {which}"
+            raise ValueError(
+                f"balance: found {list(self.balance)}; allowed: one count for each of the {which}"
+            )
+        return self
+
+    def _check_schedule(self) -> None:
+        """What a schedule needs, and the engines that have it."""
+        wanted = self.layout.stages
+        interleaved = self.schedule == "interleaved" and wanted > 1
+        if interleaved and self.parts == 1:
+            raise ValueError("parts: found 1; allowed: at least 2 for schedule interleaved")
+        if self.schedule == "zbv" and wanted > 1:
+            if "parts" not in self.model_fields_set:
+                self.__dict__["parts"] = 2
+            if self.parts != 2:
+                raise ValueError(f"parts: found {self.parts}; allowed: 2 for schedule zbv")
+        elif self.parts > 1 and not interleaved:
+            of = f"schedule {self.schedule}" if wanted > 1 else "a single stage"
+            raise ValueError(f"parts: found {self.parts}; allowed: 1 for {of}")
+        if interleaved and self.microbatches % wanted:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
+                f"stages of {self.layout}, for schedule interleaved"
+            )
+        several = interleaved or self.split_backward
+        if several and (self.engine == "torchgpipe" or self.device == "gpu"):
+            raise ValueError(
+                f"schedule: found {self.schedule!r}; allowed: gpipe for engine {self.engine} on "
+                f"{self.device}, {self.schedule} for engines native and pipelining on cpu"
+            )
+        if several and self.engine == "pipelining" and self.layout.replicas > 1:
+            raise ValueError(
+                f"layout: found {str(self.layout)!r}; allowed: pp<S> for schedule {self.schedule} "
+                "of engine pipelining"
+            )
+        self._check_full_pipeline()
+
+    def _check_full_pipeline(self) -> None:
+        """torch's 1F1B and ZB-H1 need micro-batches that fill them; ours do not."""
+        if self.engine != "pipelining":
+            return
+        wanted, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
+        if self.schedule == "1f1b" and self.microbatches < wanted:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage "
+                f"of {self.layout}, for {of}"
+            )
+        in_rounds = self.microbatches % wanted == 0 or self.microbatches < 2 * wanted
+        if self.schedule == "zero-bubble" and not in_rounds:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
+                f"stages of {self.layout}, or fewer than {2 * wanted}, for {of}"
+            )
+
+    def _check_engine(self) -> None:
+        """What an engine cannot do; a single stage is run by none of them."""
+        several = self.layout.stages > 1
+        if several and self.engine == "torchgpipe" and self.schedule != "gpipe":
+            raise ValueError(
+                f"schedule: found {self.schedule!r}; allowed: gpipe for engine torchgpipe"
+            )
+        if several and self.engine == "pipelining" and self.checkpoint != "never":
+            raise ValueError(
+                f"checkpoint: found {self.checkpoint!r}; allowed: never for engine pipelining"
+            )
+        if self.bucket_mib is not None and self.layout.replicas > 1:
+            self._check_buckets()
+        if self.balance in ("time", "size") and self.engine != "torchgpipe":
+            raise ValueError(
+                f"balance: found {self.balance!r}; allowed: cost, profile or counts for engine "
+                f"{self.engine}, time and size are measured by torchgpipe"
+            )
+        if self.balance == "size" and self.device == "cpu":
+            raise ValueError(
+                "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, "
+                "torchgpipe measures the memory of GPUs alone"
+            )
+
+    def _check_buckets(self) -> None:
+        """Of gradients, which our own engines reduce, and only where a CPU computes them."""
+        engine = self.engine if self.layout.stages > 1 else "native"
+        if (engine, self.device) != ("native", "cpu"):
+            where = "on gpu" if engine == "native" else f"for engine {engine}"
+            raise ValueError(f"bucket_mib: found {self.bucket_mib}; allowed: none {where}")
+
+    def _check_sampled(self) -> None:
+        """Without the number of layers, which the model's outline has."""
+        assert self.sampling is not None
+        if self.batch_size is None:
+            raise ValueError("batch_size: found none; allowed: nodes a mini-batch and replica")
+        if self.microbatches > self.batch_size:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at most batch_size "
+                f"{self.batch_size}, a node of each"
+            )
+        facts, replicas = self.data.facts(), self.layout.replicas
+        most = facts.train or facts.nodes
+        # How many links there are, the graph tells.
+        if self.task is None and self.batch_size * replicas > most:
+            which = f"{most} nodes to train on" if facts.train else f"{most} nodes"
+            raise ValueError(
+                f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
+                f"{which} of {self.data.name}"
+            )
+        alone = (self.sampling.sampler, self.engine, self.device) == ("ours", "native", "cpu")
+        if self.layout.stages > 1 and not alone:
+            raise ValueError(
+                f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with sampling, and "
+                "stages with sampler ours, engine native, device cpu: every stage draws what the "
+                "others draw"
+            )
+        if self.chunks != "contiguous" or self.rebuild != "once":
+            key = "rebuild" if self.chunks == "contiguous" else "chunks"
+            raise ValueError(
+                f"{key}: found {getattr(self, key)!r}; allowed: none with sampling, which chooses "
+                "edges itself"
+            )
+
+    def _check_graphs(self) -> None:
+        """Of many graphs to classify."""
+        if self.sampling is not None:
+            raise ValueError("sampling: found a mapping; allowed: none for many small graphs")
+        if self.chunks != "contiguous":
+            raise ValueError(
+                f"chunks: found {self.chunks!r}; allowed: none for many small graphs, none of "
+                "which is cut"
+            )
+        if self.batch_size is None:
+            raise ValueError("batch_size: found none; allowed: graphs a mini-batch and replica")
+        if self.microbatches > self.batch_size:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; allowed: at most batch_size "
+                f"{self.batch_size}, a graph of each"
+            )
+        train, replicas = self.data.facts().train, self.layout.replicas
+        if self.batch_size * replicas > train:
+            raise ValueError(
+                f"batch_size: found {self.batch_size} x {replicas} replicas; allowed: at most the "
+                f"{train} graphs to train on of {self.data.name}"
+            )
+        if self.layout.stages > 1 and (self.engine, self.device) != ("native", "cpu"):
+            raise ValueError(
+                f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with many small "
+                "graphs, and stages with engine native, device cpu: micro-batches have other "
+                "rows each"
+            )
+
+    def _check_links(self) -> None:
+        if self.sampling is None or self.sampling.sampler != "ours":
+            found = "no sampling" if self.sampling is None else f"sampler {self.sampling.sampler}"
+            raise ValueError(
+                f"task: found 'links' and {found}; allowed: sampling with sampler ours, which "
+                "leaves out the links that a step predicts"
+            )
+        if self.sampling.inductive:
+            raise ValueError(
+                "sampling.inductive: found true; allowed: false with task links, which keeps the "
+                "links that are judged from all layers, but no nodes"
+            )
+        if self.sampling.evaluation != "whole":
+            raise ValueError("sampling.evaluation: found 'sampled'; allowed: whole with task links")
+        if isinstance(self.model, OwnModel):
+            raise ValueError(
+                f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
+            )
+
+    def _check_images(self) -> None:
+        if self.sampling is not None:
+            raise ValueError("sampling: found a mapping; allowed: none for images")
+        if self.batch_size is None:
+            raise ValueError("batch_size: found none; allowed: images a mini-batch and replica")
+        if self.batch_size % self.microbatches:
+            raise ValueError(
+                f"microbatches: found {self.microbatches}; "
+                f"allowed: a divisor of batch_size {self.batch_size}"
+            )
+        facts = self.data.facts()
+        available = min(facts.train, facts.test) if self.test_steps else facts.train
+        if self.batch_size * self.layout.replicas > available:
+            raise ValueError(
+                f"batch_size: found {self.batch_size} x {self.layout.replicas} replicas; "
+                f"allowed: at most the {available} images of {self.data.name}"
+            )
+
+    @property
+    def facts(self) -> Facts:
+        """Sizes of the data, as the model is built for them: of links its outputs' width."""
+        facts = self.data.facts()
+        if self.task is None:
+            return facts
+        return dataclasses.replace(facts, classes=self.task.embedding)
+
+    @property
+    def outputs(self) -> OutputKind:
+        """What the last layer gives."""
+        return self.model.loaded.outputs if self.task is None else "embeddings"
+
+    @property
+    def process_layout(self) -> Layout:
+        """How the processes are laid out: under torchgpipe one holds all stages of a replica."""
+        return processes_of(self.layout, self.engine)
+
+    @property
+    def stages_per_process(self) -> int:
+        return self.layout.stages // self.process_layout.stages
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether stages compute gradients of weights apart from those of inputs."""
+        return self.schedule in SPLIT_BACKWARD and self.layout.stages > 1
+
+    @property
+    def loss_stage(self) -> int:
+        """Which stage of `process_layout` holds the model's last layers, and computes the loss."""
+        return loss_stage(self.schedule, self.process_layout.stages)
+
+    @property
+    def model_parts(self) -> int:
+        """Into how many parts the model is cut."""
+        return self.layout.stages * self.parts
+
+    @property
+    def total_chunks(self) -> int:
+        """Chunks of the graph over all replicas."""
+        return self.microbatches * self.layout.replicas
+
+    @property
+    def epochs_end_unevenly(self) -> bool:
+        """Whether an epoch's last mini-batch has what is left, and each is made within its step."""
+        return self.sampling is not None or self.data.facts().kind == "graphs"
+
+    @property
+    def whole_graph(self) -> Experiment:
+        """What a sampled run evaluates: the whole graph in as many chunks, without losing edges."""
+        update = {"sampling": None, "batch_size": None, "chunks": "halo", "task": None}
+        return self.model_copy(update=update)
+
+    @property
+    def evaluates_sampled(self) -> bool:
+        """Whether evaluations take drawn neighbours, not all."""
+        return self.sampling is not None and self.sampling.evaluation == "sampled"
+
+    def content(self) -> dict[str, Any]:
+        """The experiment as plain data, defaults left out, so that new fields keep old ids."""
+        return self.model_dump(mode="json", exclude_defaults=True) | {
+            "model": self.model.content(),
+            "data": self.data.content(),
+            **self._task_content(),
+        }
+
+    def _task_content(self) -> dict[str, Any]:
+        """With the name, though it is a default: a task that is nothing else is told by it."""
+        if self.task is None:
+            return {}
+        settings = self.task.model_dump(mode="json", exclude_defaults=True)
+        return {"task": {"name": self.task.name, **settings}}
+
+    @cached_property
+    def id(self) -> str:
+        """A readable name of the main settings, and a hash of all content."""
+        canonical = json.dumps([SPEC_VERSION, self.content()], sort_keys=True)
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:10]
+        return (
+            f"{self.model.label}-{self.data.label}-{self.layout}-m{self.microbatches}"
+            f"-s{self.seed}-r{self.repeat}-{digest}"
+        )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A changed copy; its id is computed again."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("id", None)
+        return copied

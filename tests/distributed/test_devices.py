@@ -1,0 +1,230 @@
+"""Which GPU a rank takes, who else has it, and what is said of it; no GPU is needed to know."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed import device_facts as facts
+from gnnhpc.distributed.devices import (
+    RankDevice,
+    check_sharing,
+    choose_devices,
+    exchange,
+    gpu_identity,
+    shared_gpus,
+    uses_nccl,
+)
+from gnnhpc.distributed.environment import Environment, read_environment
+from gnnhpc.distributed.mesh import Mesh, _connect, _link_groups, join, leave
+from tests.tools.forked import spawn
+
+
+def here(local_rank: int) -> Environment:
+    return dataclasses.replace(read_environment({}), local_rank=local_rank, host="n1")
+
+
+def machine_with(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+
+@pytest.mark.parametrize(
+    ("shown", "local_rank", "taken"),
+    [(4, 0, 0), (4, 3, 3), (1, 0, 0), (1, 1, 0), (1, 3, 0), (2, 3, 1)],
+)
+def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch, shown: int, local_rank: int, taken: int
+) -> None:
+    """Shown one, as with --gpus-per-task=1, a rank takes that, whatever its local rank."""
+    machine_with(monkeypatch, shown)
+    assert choose_devices("gpu", here(local_rank), 1, {}) == [torch.device("cuda", taken)]
+
+
+@pytest.mark.parametrize(
+    ("shown", "local_rank", "taken"),
+    [(4, 0, [0, 1]), (4, 1, [2, 3]), (2, 1, [0, 1]), (5, 2, [0, 1])],
+)
+def test_a_rank_of_several_stages_takes_a_gpu_for_each(
+    monkeypatch: pytest.MonkeyPatch, shown: int, local_rank: int, taken: list[int]
+) -> None:
+    machine_with(monkeypatch, shown)
+    found = choose_devices("gpu", here(local_rank), 2, {})
+    assert found == [torch.device("cuda", number) for number in taken]
+
+
+def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, 3)
+    said = (
+        "environment: device: found 3 GPUs on n1 for the 4 stages that one process holds; allowed: "
+        "at least 4, device: cpu, or GNNHPC_SHARE_GPU=1 to share them knowingly"
+    )
+    with pytest.raises(InputError, match=re.escape(said)):
+        choose_devices("gpu", here(0), 4, {})
+    shared = choose_devices("gpu", here(0), 4, {"GNNHPC_SHARE_GPU": "1"})
+    assert shared == [torch.device("cuda", 0)]
+
+
+def test_ranks_that_share_one_of_several_gpus_are_found() -> None:
+    ranks = [RankDevice(0, "n1", "GPU-a+GPU-b", nccl=True), RankDevice(1, "n1", "GPU-b", nccl=True)]
+    assert shared_gpus(ranks) == {"GPU-b": [0, 1]}
+
+
+def test_a_machine_without_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_with(monkeypatch, 0)
+    with pytest.raises(InputError, match=r"device: found no GPU that torch .* can use on n1"):
+        choose_devices("gpu", here(0), 1, {})
+    assert choose_devices("cpu", here(0), 4, {}) == [torch.device("cpu")]
+
+
+@pytest.mark.parametrize("value", ["1", "2", "7", "many", "-8"])
+def test_too_few_hardware_queues_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    machine_with(monkeypatch, 2)
+    env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
+    with pytest.raises(InputError) as refused:
+        choose_devices("gpu", here(0), 1, env)
+    line = f"environment: CUDA_DEVICE_MAX_CONNECTIONS: found '{value}', with which layers and "
+    assert str(refused.value).startswith(line)
+    assert choose_devices("cpu", here(0), 1, env) == [torch.device("cpu")], "a CPU has no queues"
+
+
+@pytest.mark.parametrize("value", ["", "8", "32"])
+def test_enough_hardware_queues(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    machine_with(monkeypatch, 1)
+    env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
+    assert choose_devices("gpu", here(0), 1, env) == [torch.device("cuda", 0)]
+
+
+def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
+    return [RankDevice(rank, f"n{rank // 2}", gpu, nccl) for rank, gpu in enumerate(gpus)]
+
+
+def test_two_ranks_share_a_gpu_only_if_they_are_told_to() -> None:
+    check_sharing(ranks_with("GPU-a", "GPU-b", "GPU-c"), {})
+    check_sharing(ranks_with(None, None), {})
+    both = ranks_with("GPU-a", "GPU-b", "GPU-c", "GPU-b")
+    assert shared_gpus(both) == {"GPU-b": [1, 3]}
+    for env in ({}, {"GNNHPC_SHARE_GPU": "0"}):
+        with pytest.raises(InputError, match="ranks 1, 3 on n0 with one GPU, GPU-b; allowed: a GP"):
+            check_sharing(both, env)
+    check_sharing(both, {"GNNHPC_SHARE_GPU": "1"})
+    with pytest.raises(InputError, match="GNNHPC_SHARE_GPU: found 'yes'; allowed: 1, 0 or unset"):
+        check_sharing(both, {"GNNHPC_SHARE_GPU": "yes"})
+
+
+def test_nccl_is_for_gpus_of_their_own() -> None:
+    assert uses_nccl(ranks_with("GPU-a", "GPU-b"))
+    assert not uses_nccl(ranks_with("GPU-a", "GPU-a"))
+    assert not uses_nccl(ranks_with("GPU-a", "GPU-b", nccl=False))
+    assert not uses_nccl(ranks_with(None, None))
+
+
+def test_every_rank_learns_of_every_device() -> None:
+    store = torch.distributed.HashStore()
+    devices = ranks_with("GPU-a", "GPU-b", None)
+    found: dict[int, list[RankDevice]] = {}
+    threads = [
+        threading.Thread(
+            target=lambda mine=mine: found.update({mine.rank: exchange(store, mine, 3)})
+        )
+        for mine in devices
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == dict.fromkeys(range(3), devices)
+
+
+def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="12ab-34cd")
+    )
+    gpu = torch.device("cuda", 0)
+    assert gpu_identity(gpu, {}) == "GPU-12ab-34cd"
+    assert gpu_identity(gpu, {"CUDA_VISIBLE_DEVICES": "2,3"}) == "GPU-12ab-34cd"
+    slices = [gpu_identity(gpu, {"CUDA_VISIBLE_DEVICES": f"MIG-{n}"}) for n in "xy"]
+    assert slices == ["MIG-x", "MIG-y"], "two slices of one GPU are two devices"
+    assert gpu_identity(torch.device("cpu"), {}) is None
+
+
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.90.7  Release Build"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [(CLOSED, "535.129.03"), (OPEN, "550.90.7"), ("something else\n535.1.1", None), (None, None)],
+)
+def test_the_drivers_version_is_what_its_module_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, version: str | None
+) -> None:
+    monkeypatch.setattr(facts, "DRIVER", tmp_path / "version")
+    if text is not None:
+        (tmp_path / "version").write_text(text + "\nGCC version: 12.2.0\n")
+    assert facts.driver_version() == version
+
+
+def test_the_record_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(
+        name="NVIDIA H200", uuid="12ab", major=9, minor=0, total_memory=141 * 2**30
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(facts, "nccl_version", lambda: "2.27.5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    mesh = Mesh(Layout(), 0, torch.device("cuda", 0))
+    found = facts.device_facts(mesh)
+    assert found is not None
+    assert found["name"] == "NVIDIA H200"
+    assert found["identity"] == "GPU-12ab"
+    assert (found["capability"], found["memory_mib"]) == ("9.0", 141 * 1024)
+    assert (found["nccl"], found["visible"], found["transfers"]) == ("2.27.5", "3", None)
+    assert facts.device_facts(Mesh(Layout(), 0, torch.device("cpu"))) is None
+
+
+def talk_over_links(staged: bool) -> tuple[list[tuple[str, int]], str | None, float]:
+    """Each rank's links, made as with NCCL, all used once; and a sum over replicas."""
+    mesh = join(read_environment(), Layout(2, 3), torch.device("cpu"))
+    links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
+    mesh = dataclasses.replace(mesh, links=links, staged=staged)
+    _connect(mesh)
+    value = torch.full((2,), float(mesh.rank))
+    mesh.sum_over_replicas(value)
+    made = sorted(links)
+    for direction, peer in made:
+        assert mesh.link(direction, peer) is links[direction, peer]
+        assert torch.distributed.get_world_size(links[direction, peer]) == 2
+    leave(mesh)
+    return made, mesh.transfers, float(value[0])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("staged", [False, True])
+def test_links_are_made_and_used_in_one_order_on_all_ranks(staged: bool) -> None:
+    found = spawn(talk_over_links, 6, staged)
+    both = [[(way, peer) for way in ("backward", "forward")] for peer in range(6)]
+    links = [made for made, _, _ in found]
+    assert links == [
+        *(sorted(both[1]), sorted(both[0] + both[2]), sorted(both[1])),
+        *(sorted(both[4]), sorted(both[3] + both[5]), sorted(both[4])),
+    ]
+    assert [total for _, _, total in found] == [3.0, 5.0, 7.0] * 2
+    assert {how for _, how, _ in found} == {"gloo through host memory" if staged else "gloo"}
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
+def test_products_in_shorter_numbers_are_refused(name: str) -> None:
+    for value in ("", "STRICT", "strict"):
+        assert choose_devices("cpu", here(0), 1, {name: value}) == [torch.device("cpu")]
+    with pytest.raises(InputError, match=f"environment: {name}: found .*BF16"):
+        choose_devices("cpu", here(0), 1, {name: "BF16"})

@@ -1,0 +1,238 @@
+"""The environment: whose variables say which rank this is, and what a half-set one is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.environment import (
+    SITE_VARIABLE,
+    Environment,
+    check_world_size,
+    expand_nodelist,
+    read_environment,
+)
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "some-run",
+}
+SRUN = {
+    "SLURM_JOB_ID": "1234",
+    "SLURM_ARRAY_JOB_ID": "1230",
+    "SLURM_ARRAY_TASK_ID": "4",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "8",
+    "SLURM_CPUS_PER_TASK": "7",
+    "SLURM_STEP_NODELIST": "127.0.0.[1-2]",
+    "SLURMD_NODENAME": "n2",
+}
+LOCAL = {
+    "SUBMITIT_EXECUTOR": "local",
+    "SUBMITIT_LOCAL_JOB_ID": "99",
+    "SUBMITIT_LOCAL_NTASKS": "2",
+    "SUBMITIT_LOCAL_GLOBALID": "1",
+    "SUBMITIT_LOCAL_LOCALID": "1",
+}
+
+
+def seen(environment: Environment) -> tuple[str, int, int, int, str, int | None, str]:
+    return (
+        environment.launcher,
+        environment.rank,
+        environment.world_size,
+        environment.local_rank,
+        environment.first_host,
+        environment.port,
+        environment.job_key,
+    )
+
+
+def test_torchrun() -> None:
+    environment = read_environment(TORCHRUN)
+    assert seen(environment) == ("torchrun", 3, 4, 1, "10.0.0.1", 29500, "some-run")
+    assert environment.host == socket.gethostname()
+
+
+def test_srun() -> None:
+    environment = read_environment(SRUN)
+    assert seen(environment) == ("slurm", 2, 4, 0, "127.0.0.1", None, "slurm-1234.0.0")
+    assert (environment.host, environment.cpus, environment.restart_count) == ("n2", 7, 0)
+    ids = (environment.job_id, environment.array_job_id, environment.array_task_id)
+    assert ids == ("1234", "1230", "4")
+    assert dict(environment.slurm)["SLURM_ARRAY_TASK_ID"] == "4"
+
+
+def test_the_local_executor() -> None:
+    assert seen(read_environment(LOCAL)) == ("local", 1, 2, 1, "127.0.0.1", None, "local-99")
+
+
+def test_alone() -> None:
+    expected = ("alone", 0, 1, 0, "127.0.0.1", None, f"alone-{os.getpid()}")
+    assert seen(read_environment({})) == expected
+
+
+def test_a_batch_script_outside_srun_is_alone() -> None:
+    """Slurm's batch step has a rank and no step of several tasks."""
+    batch = {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
+    assert read_environment(batch).launcher == "alone"
+
+
+def test_torchrun_inside_a_slurm_job_is_torchrun() -> None:
+    environment = read_environment(SRUN | TORCHRUN)
+    assert (environment.launcher, environment.rank) == ("torchrun", 3)
+    assert environment.job_id == "1234"
+
+
+def test_a_requeued_job_gets_another_key() -> None:
+    again = read_environment(SRUN | {"SLURM_RESTART_COUNT": "1"})
+    assert again.restart_count == 1
+    assert again.job_key != read_environment(SRUN).job_key
+
+
+def test_master_addr_and_port_of_a_site_are_used_under_srun() -> None:
+    environment = read_environment(SRUN | {"MASTER_ADDR": "ib0.n1", "MASTER_PORT": "4000"})
+    assert (environment.first_host, environment.port) == ("ib0.n1", 4000)
+
+
+def test_an_unresolvable_first_node_is_reached_where_srun_was_launched() -> None:
+    nodes = {"SLURM_STEP_NODELIST": "no-such-node-[1-2]"}
+    launched = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3"}
+    assert read_environment(SRUN | nodes | launched).first_host == "10.1.2.3"
+    assert read_environment(SRUN | nodes).first_host == "no-such-node-1"
+
+
+def without(env: dict[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in env.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("env", "line"),
+    [
+        (without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR: found nothing; allowed: a value, its "),
+        (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT: found nothing; allowed: a whole number"),
+        (TORCHRUN | {"RANK": "one"}, "RANK: found 'one'; allowed: a whole number"),
+        (TORCHRUN | {"WORLD_SIZE": ""}, "WORLD_SIZE: found nothing; allowed: a whole number"),
+        (without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE: found nothing; allowed: a value, its "),
+        (without(TORCHRUN, "RANK"), "RANK: found nothing; allowed: a value, its launcher sets"),
+        (TORCHRUN | {"RANK": "4"}, "rank under torchrun: found 4; allowed: 0 to 3, as there are 4"),
+        (SRUN | {"SLURM_PROCID": "-1"}, "rank under slurm: found -1; allowed: 0 to 3, as there"),
+        (TORCHRUN | {"WORLD_SIZE": "0"}, "rank under torchrun: found 3; allowed: "),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "two"}, "LOCAL_WORLD_SIZE: found 'two'; allowed: a whole"),
+        (LOCAL | {"SUBMITIT_LOCAL_NTASKS": "x"}, "SUBMITIT_LOCAL_NTASKS: found 'x'; allowed: "),
+        (without(LOCAL, "SUBMITIT_LOCAL_GLOBALID"), "SUBMITIT_LOCAL_GLOBALID: found nothing"),
+        (without(LOCAL, "SUBMITIT_LOCAL_JOB_ID"), "SUBMITIT_LOCAL_JOB_ID: found nothing; "),
+        (SRUN | {"SLURM_PROCID": "x"}, "SLURM_PROCID: found 'x'; allowed: a whole number"),
+        (SRUN | {"SLURM_CPUS_PER_TASK": "all"}, "SLURM_CPUS_PER_TASK: found 'all'; allowed: "),
+        (SRUN | {"SLURM_CPUS_PER_TASK": "0"}, "SLURM_CPUS_PER_TASK: found 0; allowed: at least 1"),
+        ({"GNNHPC_THREADS": "many"}, "GNNHPC_THREADS: found 'many'; allowed: a whole number"),
+        ({"GNNHPC_THREADS": "-2"}, "GNNHPC_THREADS: found -2; allowed: at least 1"),
+    ],
+    ids=range(18),
+)
+def test_half_set_and_impossible_variables_are_named(env: dict[str, str], line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_environment(env)
+    assert str(refused.value).startswith(f"environment: {line}")
+
+
+def test_threads_come_from_our_variable_then_slurms_then_a_share_of_the_cpus() -> None:
+    allowed = len(os.sched_getaffinity(0))
+    assert read_environment({}).cpus == allowed
+    assert read_environment(SRUN | {"GNNHPC_THREADS": "3"}).cpus == 3
+    assert read_environment(TORCHRUN).cpus == max(1, allowed // 2)
+    assert read_environment(LOCAL | {"SUBMITIT_LOCAL_NTASKS": "999"}).cpus == 1
+
+
+def test_a_wrong_world_size_says_how_to_start() -> None:
+    check_world_size(read_environment(TORCHRUN), Layout.parse("dp2-pp2"))
+    with pytest.raises(InputError) as refused:
+        check_world_size(read_environment(TORCHRUN), Layout.parse("pp2"))
+    assert str(refused.value) == (
+        "environment: world size under torchrun: found 4; allowed: 2, one rank for each of pp2; "
+        "start it with srun -n 2 or torchrun --nproc-per-node 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("env", "several"),
+    [
+        (SRUN, True),
+        (SRUN | {"SLURM_STEP_NODELIST": "n1"}, False),
+        (SRUN | {"SLURM_STEP_NUM_NODES": "1"}, False),
+        (TORCHRUN, True),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, False),
+        (without(TORCHRUN, "LOCAL_WORLD_SIZE"), True),
+        (LOCAL, False),
+        ({}, False),
+    ],
+)
+def test_whether_ranks_may_be_on_other_hosts(env: dict[str, str], several: bool) -> None:
+    assert read_environment(env).several_hosts == several
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "names"),
+    [
+        ("", []),
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[1-2,7],gpu01", ["n1", "n2", "n7", "gpu01"]),
+        ("n[08-11]", ["n08", "n09", "n10", "n11"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[1-2]-ib,x", ["n1-ib", "n2-ib", "x"]),
+        ("a.b-c[001,003].d", ["a.b-c001.d", "a.b-c003.d"]),
+    ],
+)
+def test_nodelists_are_expanded(nodelist: str, names: list[str]) -> None:
+    assert expand_nodelist(nodelist) == names
+
+
+prefixes = st.sampled_from(["n", "gpu-", "r1.n", "a1b"])
+ranges = st.lists(
+    st.tuples(st.integers(0, 1200), st.integers(0, 12)).map(lambda ab: (ab[0], ab[0] + ab[1])),
+    min_size=1,
+    max_size=2,
+)
+
+
+@given(st.lists(st.tuples(prefixes, ranges, st.integers(1, 5)), max_size=3))
+def test_compressed_lists_expand_to_what_was_compressed(
+    parts: list[tuple[str, list[tuple[int, int]], int]],
+) -> None:
+    names, compressed = [], []
+    for prefix, spans, width in parts:
+        inside = []
+        for first, last in spans:
+            texts = [str(n).zfill(width) for n in range(first, last + 1)]
+            inside.append(texts[0] if first == last else f"{texts[0]}-{texts[-1]}")
+            names += [prefix + text for text in texts]
+        compressed.append(f"{prefix}[{','.join(inside)}]")
+    assert expand_nodelist(",".join(compressed)) == names
+
+
+def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:
+    asked = {"name": "lab", "partition": "slow", "cpus_per_task": 2, "modules": ["gcc"]}
+    assert read_environment({SITE_VARIABLE: json.dumps(asked)}).site == asked
+    granted = read_environment(
+        SRUN | {SITE_VARIABLE: json.dumps(asked), "SLURM_JOB_PARTITION": "fast"}
+    ).site
+    assert granted == asked | {"partition": "fast", "cpus_per_task": 7}
+    assert read_environment({}).site is None
+    with pytest.raises(InputError, match="GNNHPC_SITE: found '3'; allowed: a JSON object"):
+        read_environment({SITE_VARIABLE: "3"})

@@ -1,0 +1,89 @@
+"""Which jobs share a node: as Slurm's programs say, and nothing where they do not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.check.audits.nodes import shared_node
+from gnnhpc.distributed import other_jobs as module
+from gnnhpc.distributed.environment import Environment, read_environment
+from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
+from tests.distributed.test_environment import LOCAL, SRUN
+
+NODES = "NodeName=n1 CPUAlloc=14 CPUTot=16 State=MIXED\nNodeName=n2 CPUAlloc=9 CPUTot=16\n"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.5)
+    return tmp_path
+
+
+def says(folder: Path, program: str, text: str, after: str = "") -> None:
+    path = folder / program
+    path.write_text(f"#!/bin/sh\n{after}\ncat <<'END'\n{text}\nEND\n")
+    path.chmod(0o755)
+
+
+def a_job(**changes: str) -> Environment:
+    own = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "7(x2)"}
+    return read_environment(SRUN | own | changes)
+
+
+def test_other_jobs_are_those_that_are_not_this_one(programs: Path) -> None:
+    says(programs, "squeue", "1234\n77\n1234\n5\n77")
+    says(programs, "scontrol", NODES)
+    assert other_jobs(a_job()) == OtherJobs(("5", "77"), 23 - 14)
+    says(programs, "squeue", "1234")
+    assert other_jobs(a_job(SLURM_JOB_CPUS_PER_NODE="14,9")) == OtherJobs((), 0)
+
+
+def test_slurm_that_does_not_answer_is_not_waited_for(programs: Path) -> None:
+    says(programs, "squeue", "1234", after="sleep 60")
+    began = time.monotonic()
+    assert other_jobs(a_job()) is None
+    # Far less than the program sleeps, however busy the machine is.
+    assert time.monotonic() - began < 30
+    says(programs, "squeue", "", after="exit 1")
+    assert other_jobs(a_job()) is None
+    (programs / "squeue").unlink()
+    programs.joinpath("scontrol").write_text("")
+    says(programs, "squeue", "1234")
+    says(programs, "scontrol", "", after="exit 1")
+    assert other_jobs(a_job()) == OtherJobs((), None)
+
+
+def test_outside_slurms_jobs_nobody_is_asked(programs: Path) -> None:
+    says(programs, "squeue", "5")
+    assert other_jobs(read_environment(LOCAL)) is None
+    assert other_jobs(read_environment(SRUN)) is None
+
+
+NOBODY = OtherJobs((), 0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "verdict", "words"),
+    [
+        (NOBODY, NOBODY, "ok", "its nodes had no other job at its start and end"),
+        (NOBODY, OtherJobs(("9",), 1), "suspect", "its nodes had 1 other job at its end: 9"),
+        (OtherJobs(("10", "9"), 4), NOBODY, "suspect", "2 other jobs at its start: 9, 10"),
+        (OtherJobs((), 3), None, "suspect", "3 CPUs of its nodes were given to jobs that squeue"),
+        (NOBODY, None, "ok", "its nodes had no other job at its start"),
+        (None, None, "unknown", "Slurm did not say"),
+    ],
+)
+def test_a_shared_node_is_told(
+    start: OtherJobs | None, end: OtherJobs | None, verdict: str, words: str
+) -> None:
+    (check,) = shared_node({"start": start, "end": end})
+    assert (check.name, check.verdict) == ("shared-node", verdict)
+    assert words in check.detail
+
+
+def test_a_run_outside_slurm_has_no_such_check() -> None:
+    assert shared_node({}) == []

@@ -1,0 +1,63 @@
+"""A single experiment's data: a name alone, a default by the model's kind, a file of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.experiment.cli_experiment import cell_from_flags
+from gnnhpc.experiment.experiment import Experiment
+from tests.tools.data_files import own_arrays, write_planetoid
+
+
+def experiment(model: str, *settings: str, data: str | None = None, root: Any = None) -> Experiment:
+    flags = {"model": model, "data": data, "layout": "seq", "microbatches": 1}
+    return cell_from_flags(flags | {"settings": list(settings)}, root).experiment
+
+
+def test_data_are_of_the_kind_that_the_model_takes() -> None:
+    assert experiment("vig").data == SyntheticCifar10()
+    assert experiment("vig").batch_size == 100
+    assert experiment("gat").data == SyntheticCitation()
+    assert experiment("gat").batch_size is None
+    assert experiment("gat", "data.nodes=500").data == SyntheticCitation(nodes=500)
+
+
+@pytest.mark.parametrize("setting", ["data=pubmed", "data={name: pubmed}", "data.name=pubmed"])
+def test_a_name_alone_stands_for_its_defaults(tmp_path: Path, setting: str) -> None:
+    write_planetoid(tmp_path, "PubMed")
+    assert experiment("gat", setting, root=str(tmp_path)).data == PublishedGraph(name="pubmed")
+    made = experiment("gat", setting, "data.features=made", root=str(tmp_path))
+    assert made.data == PublishedGraph(name="pubmed", features="made")
+
+
+def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("graph.npz", **own_arrays())
+    found = experiment("gat", "data.path=graph.npz", data="file").data
+    assert isinstance(found, OwnGraph)
+    assert found == OwnGraph(path="graph.npz").planned(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["data=imagenet"], "flags: data.name: found 'imagenet'; allowed: actor"),
+        (["data=3"], "flags: data: found 3; allowed: a mapping of keys to values"),
+        (["data=file"], "flags: data.path: found nothing; allowed: a value"),
+        (["data.nodse=3"], "flags: data.nodse: found an unknown key; allowed: classes, edges"),
+        (["data=yelp"], "flags: data.name: found 'yelp': its nodes have many labels each"),
+        (["data=synthetic-cifar10"], "flags: data: found 'synthetic-cifar10'; allowed: graph data"),
+        (["data={name: file, path: no.npz}"], "no.npz: found no such file; allowed: a file writ"),
+    ],
+)
+def test_a_mistake_is_one_line(settings: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        experiment("gat", *settings)

@@ -1,0 +1,303 @@
+"""Experiments: each mistake is one line, and an id follows from what is computed alone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.registry import allowed_data
+from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.vig.model import Vig
+
+VIG: dict[str, Any] = {
+    "model": {"name": "vig"},
+    "data": {"name": "synthetic-cifar10"},
+    "batch_size": 100,
+}
+GAT: dict[str, Any] = {"model": {"name": "gat"}, "data": {"name": "cora"}}
+NOTHING = object()
+
+
+def vig(**changes: Any) -> dict[str, Any]:
+    return {k: v for k, v in (VIG | changes).items() if v is not NOTHING}
+
+
+def gat(**changes: Any) -> dict[str, Any]:
+    return GAT | changes
+
+
+LAYOUTS = "seq, pp<S>, dp<R> or dp<R>-pp<S>, such as pp2, pp4, dp2-pp2"
+MODELS = (
+    "gat, gatv2, gcn, gcnii, gin, graphconv, resgcn, sage, vig, or a model of your own "
+    "as module:Class"
+)
+MISTAKES: dict[str, dict[str, Any]] = {
+    # Missing and unknown keys.
+    "model: found nothing; allowed: a value, this key is required": vig(model=NOTHING),
+    "data: found nothing; allowed: a value, this key is required": vig(data=NOTHING),
+    "batch_size: found none; allowed: images a mini-batch and replica": vig(batch_size=NOTHING),
+    f"model.name: found nothing; allowed: {MODELS}": vig(model={"blocks": 2}),
+    "model.block: found an unknown key; allowed: blocks, ffn_width, grapher_width, "
+    "implementation, name, readout_width": vig(model={"name": "vig", "block": 2}),
+    "data.size: found an unknown key; allowed: classes, image_size, name, test, train": vig(
+        data={"name": "synthetic-cifar10", "size": 16}
+    ),
+    "optimizer.rate: found an unknown key; allowed: lr, name, weight_decay": vig(
+        optimizer={"rate": 1}
+    ),
+    # Wrong kinds of value.
+    "model: found 3; allowed: a mapping of keys to values": vig(model=3),
+    "data: found ['cora']; allowed: a mapping of keys to values": gat(data=["cora"]),
+    "microbatches: found 'five'; allowed: a whole number": vig(microbatches="five"),
+    "microbatches: found 2.5; allowed: a whole number": vig(microbatches=2.5),
+    "microbatches: found nothing; allowed: a whole number": vig(microbatches=None),
+    "batch_size: found True; allowed: a whole number": vig(batch_size=True),
+    "optimizer: found 3; allowed: a mapping of keys to values": vig(optimizer=3),
+    "optimizer.lr: found 'fast'; allowed: a number": vig(optimizer={"lr": "fast"}),
+    "optimizer.lr: found inf; allowed: a finite number": vig(optimizer={"lr": float("inf")}),
+    "spans: found 'maybe'; allowed: true or false": vig(spans="maybe"),
+    # Names that are none of the choices.
+    f"model.name: found 'vit'; allowed: {MODELS}": vig(model={"name": "vit"}),
+    f"model.name: found 'my model:Net'; allowed: {MODELS}": vig(model="my model:Net"),
+    f"data.name: found 'mnist'; allowed: {allowed_data()}": vig(data={"name": "mnist"}),
+    f"layout: found 'pp3x'; allowed: {LAYOUTS}": vig(layout="pp3x"),
+    f"layout: found 4; allowed: {LAYOUTS}": vig(layout=4),
+    "schedule: found 'zb'; allowed: 'gpipe', '1f1b', 'interleaved', 'zero-bubble' or 'zbv'": vig(
+        schedule="zb"
+    ),
+    "schedule: found 'zero-bubble'; allowed: gpipe for engine torchgpipe on cpu, zero-bubble for "
+    "engines native and pipelining on cpu": vig(
+        layout="pp2", engine="torchgpipe", schedule="zero-bubble"
+    ),
+    "schedule: found 'zbv'; allowed: gpipe for engine native on gpu, zbv for engines native and "
+    "pipelining on cpu": vig(layout="pp2", device="gpu", schedule="zbv"),
+    "layout: found 'dp2-pp2'; allowed: pp<S> for schedule zero-bubble of engine pipelining": vig(
+        layout="dp2-pp2", engine="pipelining", schedule="zero-bubble"
+    ),
+    "microbatches: found 5; allowed: a multiple of 2, the stages of pp2, or fewer than 4, for "
+    "schedule zero-bubble of engine pipelining": vig(
+        layout="pp2", engine="pipelining", schedule="zero-bubble", microbatches=5
+    ),
+    "parts: found 3; allowed: 2 for schedule zbv": vig(layout="pp2", schedule="zbv", parts=3),
+    "parts: found 2; allowed: 1 for a single stage": vig(schedule="zbv", parts=2),
+    "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
+        engine="horovod"
+    ),
+    "checkpoint: found 'often'; allowed: never, all (or always), or except_last": vig(
+        checkpoint="often"
+    ),
+    "bucket_mib: found 0.5; allowed: none for engine torchgpipe": vig(
+        layout="dp2-pp2", engine="torchgpipe", bucket_mib=0.5
+    ),
+    "bucket_mib: found 0.5; allowed: none for engine pipelining": vig(
+        layout="dp2-pp2", engine="pipelining", bucket_mib=0.5
+    ),
+    "bucket_mib: found 0.5; allowed: none on gpu": vig(layout="dp2", device="gpu", bucket_mib=0.5),
+    "bucket_mib: found 0; allowed: more than 0.0": vig(layout="dp2", bucket_mib=0),
+    "bucket_mib: found inf; allowed: a finite number": vig(bucket_mib=float("inf")),
+    "checkpoint: found 'always'; allowed: never for engine pipelining": vig(
+        layout="pp2", engine="pipelining", checkpoint="all"
+    ),
+    "schedule: found '1f1b'; allowed: gpipe for engine torchgpipe": vig(
+        layout="pp2", engine="torchgpipe", schedule="1f1b"
+    ),
+    "balance: found 'time'; allowed: cost, profile or counts for engine native, time and size are "
+    "measured by torchgpipe": vig(layout="pp2", balance="time"),
+    "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, torchgpipe measures "
+    "the memory of GPUs alone": vig(layout="pp2", engine="torchgpipe", balance="size"),
+    "optimizer.name: found 'lamb'; allowed: 'adam' or 'sgd'": vig(optimizer={"name": "lamb"}),
+    "chunks: found 'metis'; allowed: 'contiguous', 'clustered' or 'halo'": gat(chunks="metis"),
+    "rebuild: found 'step'; allowed: 'once' or 'layer'": gat(rebuild="step"),
+    "batchnorm: found 'sync'; allowed: 'micro' or 'deferred'": vig(batchnorm="sync"),
+    "balance: found 'even'; allowed: a list or 'cost', 'profile', 'time' or 'size'": vig(
+        balance="even"
+    ),
+    "dtype: found 'float16'; allowed: 'float32' or 'float64'": vig(dtype="float16"),
+    "device: found 'cuda'; allowed: 'cpu' or 'gpu'": vig(device="cuda"),
+    "model.implementation: found 'tensorflow'; allowed: 'fused', 'pyg' or 'dgl'": gat(
+        model={"name": "gat", "implementation": "tensorflow"}
+    ),
+    # Out of range.
+    "microbatches: found 0; allowed: at least 1": vig(microbatches=0),
+    "train_steps: found 0; allowed: at least 1": vig(train_steps=0),
+    "test_steps: found -1; allowed: at least 0": vig(test_steps=-1),
+    "seed: found -1; allowed: at least 0": vig(seed=-1),
+    "optimizer.lr: found 0; allowed: more than 0.0": vig(optimizer={"lr": 0}),
+    "model.layers: found 1; allowed: at least 2": gat(model={"name": "gat", "layers": 1}),
+    "model.dropout: found 1.0; allowed: less than 1.0": gat(model={"name": "gat", "dropout": 1.0}),
+    "balance.0: found 0; allowed: at least 1": vig(layout="pp2", balance=[0, 17]),
+    # Values that do not fit each other.
+    "data: found 'cora'; allowed: images data for model vig": vig(data={"name": "cora"}),
+    "data: found 'cifar10'; allowed: graph data for model gat": gat(data={"name": "cifar10"}),
+    "batch_size: found 10; allowed: none without sampling, a graph is one mini-batch": gat(
+        batch_size=10
+    ),
+    "microbatches: found 7; allowed: a divisor of batch_size 100": vig(microbatches=7),
+    "microbatches: found 3000; allowed: at most one chunk a node": gat(microbatches=3000),
+    "batch_size: found 300 x 2 replicas; allowed: at most the 400 images of synthetic-cifar10": vig(
+        batch_size=300, layout="dp2"
+    ),
+    "microbatches: found 2; allowed: at least 4, one a stage of dp2-pp4, for schedule 1f1b of "
+    "engine pipelining": vig(
+        layout="dp2-pp4", schedule="1f1b", microbatches=2, engine="pipelining"
+    ),
+    "balance: found [8, 9]; allowed: one count for each of the 1 stages of seq": vig(
+        balance=[8, 9]
+    ),
+    "balance: found [8, 8]; allowed: counts that add up to 17": vig(layout="pp2", balance=[8, 8]),
+    "rebuild: found 'layer'; allowed: 'once' for chunks: halo": gat(rebuild="layer", chunks="halo"),
+    "rebuild: found 'layer'; allowed: 'once' for images": vig(rebuild="layer"),
+    "layout: found pp18; allowed: at most 17 stages, one a layer": vig(layout="pp18"),
+}
+
+
+@pytest.mark.parametrize(("line", "raw"), MISTAKES.items(), ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_line(line: str, raw: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as refused:
+        build_experiment(raw, "sweep.yaml")
+    assert str(refused.value) == f"sweep.yaml: {line}"
+
+
+def test_what_is_no_mapping_at_all() -> None:
+    with pytest.raises(InputError, match=r"^sweep.yaml: found 'vig'; allowed: a mapping of keys"):
+        build_experiment("vig", "sweep.yaml")  # type: ignore[arg-type]
+
+
+def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
+    """YAML 1.1 takes `1e-3` for text, as it wants a point in it."""
+    assert Experiment.model_validate(vig(optimizer={"lr": "1e-3"})).optimizer.lr == 1e-3
+
+
+def test_our_own_engine_needs_no_full_pipeline() -> None:
+    few = vig(layout="pp4", schedule="1f1b", microbatches=2, engine="native")
+    assert Experiment.model_validate(few).microbatches == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"parts": 1}, "parts: found 1; allowed: at least 2 for schedule interleaved"),
+        ({"schedule": "1f1b"}, "parts: found 2; allowed: 1 for schedule 1f1b"),
+        ({"layout": "dp2"}, "parts: found 2; allowed: 1 for a single stage"),
+        (
+            {"microbatches": 5},
+            "microbatches: found 5; allowed: a multiple of 2, the stages of pp2, for schedule "
+            "interleaved",
+        ),
+        (
+            {"engine": "torchgpipe"},
+            "schedule: found 'interleaved'; allowed: gpipe for engine torchgpipe on cpu, "
+            "interleaved for engines native and pipelining on cpu",
+        ),
+        (
+            {"engine": "pipelining", "layout": "dp2-pp2"},
+            "layout: found 'dp2-pp2'; allowed: pp<S> for schedule interleaved of engine pipelining",
+        ),
+        (
+            {"balance": [8, 9]},
+            "balance: found [8, 9]; allowed: one count for each of the 4 parts of the 2 stages of "
+            "pp2",
+        ),
+    ],
+)
+def test_several_parts_a_stage_that_cannot_be_are_refused(
+    changes: dict[str, Any], line: str
+) -> None:
+    good = vig(layout="pp2", schedule="interleaved", parts=2, microbatches=4)
+    assert Experiment.model_validate(good).model_parts == 4
+    with pytest.raises(ValidationError) as refused:
+        Experiment.model_validate(good | changes)
+    assert line in str(refused.value)
+
+
+def test_values_do_not_change_after_checking() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Experiment.model_validate(VIG).microbatches = 7  # type: ignore[misc]
+
+
+# Ids stand in the run folders of users. If one of these changes, old runs are no longer found.
+GOLDEN: dict[str, dict[str, Any]] = {
+    "vig-synthetic-cifar10-seq-m1-s0-r0-6be19e4b6b": VIG,
+    "vig-synthetic-cifar10-dp2-pp2-m5-s3-r2-a52d03133f": vig(
+        layout="dp2-pp2", microbatches=5, model={"name": "vig", "blocks": 4}, seed=3, repeat=2
+    ),
+    "gat-cora-seq-m1-s0-r0-ad4529fa21": GAT,
+    "gat-cora-pp4-m4-s0-r0-4e8e1aead1": gat(
+        layout="pp4", microbatches=4, chunks="halo", balance=[1, 2, 1, 2], schedule="1f1b"
+    ),
+}
+
+
+@pytest.mark.parametrize(("golden", "raw"), GOLDEN.items())
+def test_ids_never_change(golden: str, raw: dict[str, Any]) -> None:
+    assert Experiment.model_validate(raw).id == golden
+
+
+def test_a_default_spelled_out_changes_nothing() -> None:
+    plain = Experiment.model_validate(VIG)
+    spelled = Experiment.model_validate(plain.model_dump(mode="json"))
+    assert spelled == plain
+    assert spelled.id == plain.id
+    assert plain.content() == VIG
+
+
+CHANGES: dict[str, list[Any]] = {
+    "layout": ["seq", "pp2", "dp2-pp2", "dp3-pp4"],
+    "schedule": ["gpipe", "1f1b"],
+    "engine": ["native", "pipelining"],
+    "model": [{"name": "vig"}, {"name": "vig", "blocks": 3}],
+    "optimizer": [{}, {"lr": 0.01}, {"name": "sgd"}],
+    "dtype": ["float32", "float64"],
+    "seed": [0, 1],
+    "repeat": [0, 1],
+    "spans": [False, True],
+    "test_every": [None, 2],
+}
+contents = st.fixed_dictionaries(
+    {"microbatches": st.sampled_from([4, 5, 10])},
+    optional={k: st.sampled_from(v) for k, v in CHANGES.items()},
+)
+
+
+@given(contents, contents)
+def test_same_content_same_id_and_other_content_another(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    first, second = (Experiment.model_validate(vig(**changes)) for changes in (one, other))
+    assert (first == second) == (first.id == second.id) == (first.content() == second.content())
+
+
+@given(contents)
+def test_an_id_is_a_folder_name_that_says_what_it_is(changes: dict[str, Any]) -> None:
+    found = Experiment.model_validate(vig(**changes))
+    assert re.fullmatch(r"[a-z0-9-]+", found.id)
+    said = f"vig-synthetic-cifar10-{found.layout}-m{found.microbatches}-s{found.seed}"
+    assert found.id.startswith(f"{said}-r{found.repeat}-")
+
+
+def test_chunks_over_all_replicas() -> None:
+    found = Experiment.model_validate(gat(layout="dp2-pp2", microbatches=3))
+    assert found.total_chunks == 6
+
+
+def test_models_are_their_published_selves_by_default() -> None:
+    vig_model, gat_model = Vig(), Gat()
+    assert (vig_model.blocks, vig_model.grapher_width, vig_model.ffn_width) == (8, 256, 512)
+    assert vig_model.readout_width == 1024
+    assert (gat_model.layers, gat_model.heads, gat_model.hidden) == (2, 8, 8)
+    assert gat_model.dropout == 0.6
+
+
+def test_a_changed_copy_has_an_id_of_its_own() -> None:
+    found = Experiment.model_validate(gat())
+    again = found.model_copy(update={"repeat": found.repeat + 1})
+    assert found.id != again.id
+    assert found.id == again.model_copy(update={"repeat": found.repeat}).id
