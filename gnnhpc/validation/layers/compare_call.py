@@ -87,6 +87,7 @@ def _values(
     return Values(
         in_double(flat),
         None if x.grad is None else in_double(x.grad),
+        None,
         {name: in_double(gradient) for name, gradient in gradients.items()},
         _buffers(layers, modules),
     )
