@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gnnhpc.records import provenance
-from gnnhpc.train.progress import progress_reporter
+from gnnhpc.training.progress_line import progress_reporter
 from tests.check.test_audit import record
 from tests.tools.cells import gat
 

@@ -13,7 +13,7 @@ from gnnhpc.kernels import sample
 from tests.tools.cells import Ran, linked, manifest_of, run
 from tests.tools.device_paths import as_on_a_device
 from tests.tools.stops import stop_after_four_steps
-from tests.train.test_sampled_training import invalid, ran
+from tests.training.test_sampled_training import invalid, ran
 
 pytestmark = [
     pytest.mark.distributed,

@@ -14,7 +14,7 @@ from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import GAT, Ran, manifest_of, run
-from tests.train.test_resume import warn_at
+from tests.training.test_resume import warn_at
 
 pytestmark = pytest.mark.distributed
 

@@ -18,8 +18,8 @@ from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.context import Context
 from gnnhpc.tasks.build import build_task
 from gnnhpc.tasks.task import Loss
-from gnnhpc.train import profile as profiling
-from gnnhpc.train.profile import LayerCost, profile
+from gnnhpc.training import profile as profiling
+from gnnhpc.training.layer_costs import LayerCost, profile
 from tests.tools.cells import vig
 from tests.tools.device import Stream, fake_device
 

@@ -45,8 +45,8 @@ from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.writer import Written
 from gnnhpc.run.look_back import LookBack
 from gnnhpc.run.worker import Worker
-from gnnhpc.train.checkpoint import load
-from gnnhpc.train.setup import TrainingParts, set_up
+from gnnhpc.training.checkpoint import load
+from gnnhpc.training.setup import TrainingParts, set_up
 from tests.records.test_schema import RESULT
 from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 
@@ -397,8 +397,8 @@ def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
 
 def measured(balance: list[int], *, fails: bool = False) -> None:
     """Layers are found to be balanced so; rank 0 fails before step 4, after a checkpoint."""
-    from gnnhpc.train import setup
-    from gnnhpc.train.loop import Trainer
+    from gnnhpc.training import setup
+    from gnnhpc.training.loop import TrainingLoop
 
     cut, step = setup.cut, Trainer._train_step
 

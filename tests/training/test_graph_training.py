@@ -11,7 +11,7 @@ from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import GRAPHS, Ran, graphs, manifest_of, run
 from tests.tools.dgl import needs_dgl
 from tests.tools.stops import stop_after_four_steps
-from tests.train.test_sampled_training import invalid
+from tests.training.test_sampled_training import invalid
 
 pytestmark = pytest.mark.distributed
 TRAIN = {"train_steps": 9, "dtype": "float64"}
