@@ -140,12 +140,3 @@ def test_one_replica_reduces_nothing() -> None:
 
 
 @pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
-def test_calls_end_at_a_bucket_in_the_last_micro_batch_alone() -> None:
-    stage = alone(vig()).stage
-    (whole,) = stage._neighbours
-    stage.cut_calls(3, [4, 3, 1])
-    with stage.one_step(4):
-        assert list(stage._together) == [whole.start]
-        cut = {first: len(call.layers) for first, call in stage._cut_together.items()}
-    assert (whole, cut) == (range(5), {1: 2})
-    assert not stage._cut_together
