@@ -1,0 +1,1 @@
+"""Training: the loop and what listens to it."""
