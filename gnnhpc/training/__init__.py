@@ -1,1 +1,4 @@
-"""Training: the loop and what listens to it."""
+"""Trains one cell on one rank: the set-up, the loop, checkpoints.
+
+Imports engines, tasks, batches, records and below.
+"""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.base import StepOutput
-from gnnhpc.engines.timing import Span
+from gnnhpc.engines.engine import StepOutput
+from gnnhpc.engines.step_timer import Span
 from gnnhpc.records.schema import Phase, StepRecord
 
 

@@ -68,7 +68,7 @@ def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh
             faults = differences(arrays, expected)
     everyone = mesh.gather_objects(faults)
     if isinstance(expected, str):
-        return Check(NAME, "suspect", expected)
+        return Check(NAME, "inconclusive", expected)
     known = [f"rank {rank}: {each}" for rank, found in enumerate(everyone) for each in found]
     return verdict_of(NAME, known, _agreement(expected))
 
@@ -77,7 +77,7 @@ def verify_data(data: Data, root: Path | None) -> Check:
     """Compare the data that the loaders give now with their digests, which are made if need be."""
     expected = _digests_or_cause(data, root)
     if isinstance(expected, str):
-        return Check(NAME, "suspect", expected)
+        return Check(NAME, "inconclusive", expected)
     return verdict_of(NAME, differences(loaded_arrays(data, root), expected), _agreement(expected))
 
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.channels import carried
-from gnnhpc.engines.overlapped_gradients import buckets_of
+from gnnhpc.engines.gradient_sync import BucketedGradients
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.own_model import OwnModel
 from gnnhpc.models.tensor_bytes import checksum
 from gnnhpc.records.schema import Check
-from gnnhpc.train.setup import TrainingParts
 from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.verdicts import few, verdict_of
 
 Hashes = dict[str, int]
@@ -216,13 +216,12 @@ class Invariants(Listener):
         return self._experiment.optimizer.lr * float(gradient.abs().max()) > least
 
     def _check_reductions(self) -> None:
+        gradients = self._parts.engine.gradients
         trains = any(p.requires_grad for p in self._stage.parameters())
         a_step = 1 if trains and self._mesh.layout.replicas > 1 else 0
-        if a_step and self._experiment.bucket_mib is not None:
-            a_step = sum(
-                len(buckets_of(part, self._experiment.bucket_mib)) for part in self._stage.called
-            )
-        counted = self._parts.engine.gradients.reductions - self._reductions
+        if a_step and isinstance(gradients, BucketedGradients):
+            a_step = len(gradients.buckets)
+        counted = gradients.reductions - self._reductions
         if counted != a_step * self._trained:
             cause = f"{counted} all-reduces in {self._trained} steps, {a_step} a step are planned"
             self._fault("all-reduce", cause)

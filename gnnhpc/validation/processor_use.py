@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from gnnhpc.batches.batch import Batches
-from gnnhpc.engines.system_counters import running_system
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.training.events import Listener
 from gnnhpc.validation.noise import PROCESSORS
 
 STAT = Path("/proc/stat")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHILDREN = Path("/proc/thread-self/children")
 
 
@@ -68,6 +68,18 @@ class ProcessorUse(Listener):
                     "resolution_s": 2 * len(self._cpus) / os.sysconf("SC_CLK_TCK"),
                 }
         return EventRecord(PROCESSORS, 0.0, detail)
+
+
+def running_system() -> str | None:
+    """Names the running system since its boot; None where it has no name (proc(5)).
+
+    Containers and several Slurm daemons of one machine have different host names and this name in
+    common.
+    """
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def used_s() -> float:

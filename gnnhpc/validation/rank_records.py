@@ -53,7 +53,7 @@ class RankRecords:
     @cached_property
     def measured(self) -> npt.NDArray[np.bool_]:
         """Which steps count in averages, bool [steps]: not warm-up and not profiled."""
-        return np.array([not (each.warmup or _profiled(each)) for each in self.steps], np.bool_)
+        return np.array([not (each.warmup or each.profiled) for each in self.steps], np.bool_)
 
     @cached_property
     def measured_training(self) -> npt.NDArray[np.bool_]:
@@ -129,7 +129,3 @@ def _earlier_steps(paths: AttemptPaths, result: Result) -> list[float]:
             if counts and step.step < start:
                 seconds[step.step] = step.wall_s
     return [seconds[step] for step in sorted(seconds)]
-
-
-def _profiled(step: StepRecord) -> bool:
-    return bool(getattr(step, "profiled", False))

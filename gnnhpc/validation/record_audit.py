@@ -181,8 +181,9 @@ def _named(key: StepKey | None) -> str:
 
 
 def warmup_flags(attempt: AttemptRecords) -> Check:
-    """The first steps of each phase are warm-up, and no others."""
-    warmup, faults = int(attempt.result.experiment["warmup_steps"]), []
+    """The first steps of each phase are warm-up, some training steps after them are profiled."""
+    experiment = attempt.result.experiment
+    warmup, most, faults = int(experiment["warmup_steps"]), int(experiment["profile_steps"]), []
     for rank in attempt.ranks:
         for phase in ("train", "test"):
             flags = [each.warmup for each in rank.steps if each.phase == phase]
@@ -192,6 +193,13 @@ def warmup_flags(attempt: AttemptRecords) -> Check:
                     f"rank {rank.rank}: {sum(flags)} {phase} steps are warm-up, planned are the "
                     f"first {min(warmup, len(flags))}"
                 )
+        profiled = [n for n, each in enumerate(rank.steps) if each.profiled]
+        training = [n for n, each in enumerate(rank.steps) if each.phase == "train"][warmup:]
+        if profiled != training[: len(profiled)] or len(profiled) > most:
+            faults.append(
+                f"rank {rank.rank}: {len(profiled)} steps are profiled, planned are at most {most} "
+                "after the warm-up"
+            )
     return verdict_of("warm-up", faults, f"the first {warmup} steps of a phase are warm-up")
 
 
