@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.timing import StepTimer
+
+from gnnhpc.engines.stage import build_stage
 from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths

@@ -8,7 +8,6 @@ from typing import Any
 
 
 def stop_after_four_steps() -> None:
-    from gnnhpc.training.loop import TrainingLoop
 
     true = Trainer._train_step
 

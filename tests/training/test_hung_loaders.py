@@ -97,7 +97,6 @@ def test_a_worker_that_dies_while_a_step_computes_is_one_line(sampler: str, tmp_
 
 
 def kill_a_worker_within_a_step() -> None:
-    from gnnhpc.training.loop import TrainingLoop
 
     true = Trainer._train_step
 
@@ -123,7 +122,6 @@ def test_a_signal_to_all_processes_lets_the_rank_save(sampler: str, tmp_path: Pa
 
 
 def end_all_processes_in_the_third_step() -> None:
-    from gnnhpc.training.loop import TrainingLoop
 
     true = Trainer._train_step
 

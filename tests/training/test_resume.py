@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from gnnhpc.check import audit as audit_module
+from gnnhpc.run.look_back import LookBack
 from torch import Tensor
 
 import analysis
-from gnnhpc.check import audit as audit_module
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
@@ -43,7 +44,6 @@ from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Check, read_lines
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.writer import Written
-from gnnhpc.run.look_back import LookBack
 from gnnhpc.run.worker import Worker
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
@@ -398,7 +398,6 @@ def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
 def measured(balance: list[int], *, fails: bool = False) -> None:
     """Layers are found to be balanced so; rank 0 fails before step 4, after a checkpoint."""
     from gnnhpc.training import setup
-    from gnnhpc.training.loop import TrainingLoop
 
     cut, step = setup.cut, Trainer._train_step
 

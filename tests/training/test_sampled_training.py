@@ -362,7 +362,6 @@ def test_steps_wait_for_draws_that_take_longer(tmp_path: Path) -> None:
 def slowly() -> None:
     """Mini-batches take 20 ms and more to be drawn, and 10 ms lie between steps."""
     from gnnhpc.batches.sampled import own_draws
-    from gnnhpc.training.loop import TrainingLoop
 
     true_chunk, true_gather = own_draws._chunk, Trainer._gather_metrics
 
@@ -390,7 +389,6 @@ def test_nothing_is_drawn_while_no_step_is_timed(sampler: str, tmp_path: Path) -
 
 def look_on() -> None:
     """Ends with an error if workers draw where they should not, or do not where they should."""
-    from gnnhpc.training.loop import TrainingLoop
 
     true_start, true_stop = Trainer._start_step, Trainer._stop_step
 

@@ -15,7 +15,6 @@ from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import gat, graphs, sampled, vig
 from tests.tools.forked import spawn
@@ -137,6 +136,3 @@ def alone(experiment: Experiment) -> TrainingParts:
 
 def test_one_replica_reduces_nothing() -> None:
     assert isinstance(alone(in_buckets(vig())).engine.gradients, FlatGradients)
-
-
-@pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
