@@ -40,7 +40,7 @@ def hang_in_the_third_batch() -> None:
     true = library_loader.random_seed
 
     def hanging(seed: int, step: int, first: int) -> int:
-        if self.position.step == 2:
+        if step == 2:
             time.sleep(600)
         return true(seed, step, first)
 

@@ -345,11 +345,7 @@ def test_steps_wait_for_draws_that_take_longer(tmp_path: Path) -> None:
     """However long ranks take between the steps, which a draw that has begun goes on in."""
     found = ran(tmp_path, sampled(**TRAIN, sampling={"fanouts": [4, 3]}), plant=slowly)
     assert not invalid(found)
-    (check,) = [each for each in found.result.audit if each.name == "draws"]
     steps = found.steps(0, "train")
-    assert check.values["drawn_s"] == [
-        pytest.approx(sum(s["sample_s"] + s["gather_s"] for s in steps))
-    ]
     assert len(steps) * 0.02 < sum(step["wall_s"] + step["data_s"] for step in steps)
 
 
