@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import join, leave
 from gnnhpc.experiment.cli_experiment import build_experiment
@@ -27,9 +28,8 @@ def checked(
 
     `plant` is a module-level function that breaks something in each rank.
     """
-    if folder is not None:
-        os.chdir(folder)
-    size = build_experiment(raw, "test").process_layout.world_size
+    layout = Layout.parse(raw.get("layout", "seq"))
+    size = processes_of(layout, raw.get("engine", "native")).world_size
     verdict = spawn(_check, size, raw, plant, first, folder)[0]
     assert verdict is not None
     return verdict
@@ -39,7 +39,7 @@ def _check(
     raw: dict[str, Any], plant: Plant | None, first: int, folder: Path | None
 ) -> Check | None:
     if folder is not None:
-        os.chdir(folder)
+        sys.path.insert(0, str(folder))
     if plant is not None:
         plant()
     experiment, environment = build_experiment(raw, "test"), read_environment()
