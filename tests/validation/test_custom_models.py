@@ -64,7 +64,9 @@ SPECTRAL = (
         pytest.param(GAT | {"layout": "pp2"}, [], id="contiguous"),
         pytest.param(GAT | {"chunks": "clustered"}, [], id="clustered"),
         pytest.param(GAT | {"chunks": "halo"}, [BATCHNORM, NORMED], id="batchnorm in chunks"),
-        pytest.param(SAMPLED | {"layout": "dp2", "microbatches": 2, "batch_size": 10}, [], id="sampled"),
+        pytest.param(
+            SAMPLED | {"layout": "dp2", "microbatches": 2, "batch_size": 10}, [], id="sampled"
+        ),
         pytest.param(
             SAMPLED | {"layout": "pp2", "sampling": {"fanouts": [4, 3], "evaluation": "sampled"}},
             [],
