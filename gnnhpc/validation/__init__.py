@@ -1,4 +1,4 @@
-"""Validation of a run at its start, boundaries and end, by mechanisms that do not touch its steps.
+"""Validates a run at its start, its end and its checkpoints, and never inside a timed step.
 
-See README.md in this folder for what each mechanism finds and what none of them finds.
+Imports training's set-up and loop, and below.
 """

@@ -17,21 +17,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gnnhpc.check.twin.plain_model import plain_layer
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
-from gnnhpc.train.setup import TrainingParts
-from gnnhpc.validation.layers.compare_call import compare_call
+from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import compare_layer
 from gnnhpc.validation.layers.differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
     When,
-    called_together,
     compared_layers,
     one_of_each_kind,
     real_inputs,
 )
+from gnnhpc.validation.reference.model import reference_layer
 
 NAME = "kernel-parity"
 
@@ -52,7 +50,7 @@ def check_kernels(
     The run's layers, their buffers and all random numbers stay as they are. The end takes other
     layers, another micro-batch and other rows than the start.
     """
-    if any(plain_layer(experiment.model, spec) is None for spec in parts.outlines):
+    if any(reference_layer(experiment.model, spec) is None for spec in parts.layer_specs):
         detail = "the layers are a custom model's and have no reference form"
         return [Check(NAME, "ok", detail)] if mesh.rank == 0 else []
     began = time.perf_counter()
@@ -63,21 +61,15 @@ def check_kernels(
 
 
 def _compare(experiment: Experiment, parts: TrainingParts, when: When) -> dict[str, Comparison]:
-    layers = one_of_each_kind(compared_layers(parts.stage, parts.outlines[0].name), when)
-    together = called_together(parts.stage)
-    given = real_inputs(experiment, parts, (*layers, *together), when)
+    layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
+    given = real_inputs(experiment, parts, layers, when)
     generator = torch.Generator()
     found = {}
     for each in layers:
         generator.manual_seed(_seed(experiment, each.name, when))
-        forms = [form for spec in each.specs if (form := plain_layer(experiment.model, spec))]
+        forms = [form for spec in each.specs if (form := reference_layer(experiment.model, spec))]
         x = given[each.layers[0]]
         found[each.name] = compare_layer(each, forms, x, when, generator)
-    for each in together:
-        generator.manual_seed(_seed(experiment, each.name, when))
-        comparison = compare_call(each, given[each.layers[0]], generator)
-        if comparison is not None:
-            found[f"one call of {each.name}"] = comparison
     return found
 
 
@@ -94,8 +86,8 @@ def _check(reports: Sequence[_Report], when: When) -> Check:
         for name, found in report.layers.items():
             if name not in worst or not found.worst <= worst[name].worst:
                 worst[name] = found
-            for difference in found.wrong:
-                wrong.append(f"{name} ({found.implementation}) on rank {rank}: {difference}")
+            where = f"{name} ({found.implementation}) on rank {rank}"
+            wrong += [f"{where}: {difference}" for difference in found.wrong]
     values = {
         "seconds": round(max(report.seconds for report in reports), 3),
         "layers": {name: found.worst for name, found in worst.items()},
@@ -113,7 +105,7 @@ def _check(reports: Sequence[_Report], when: When) -> Check:
     least = min((found.share for found in worst.values()), default=1.0)
     detail = (
         f"{len(worst)} kinds of layers in {' and '.join(code)} differ from the reference form by "
-        f"{largest:.1e} at most, of {TOLERANCE:.0e} allowed; {math.floor(100 * least)} % or more of "
-        f"their rows were compared at the {when}"
+        f"{largest:.1e} at most, of {TOLERANCE:.0e} allowed; {math.floor(100 * least)} % or more "
+        f"of their rows were compared at the {when}"
     )
     return Check(NAME, "ok", detail, values)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.check.twin.layer import TwinLayer, move
-from gnnhpc.check.twin.scene import RunningStatistics, SparseInput
 from gnnhpc.kernels import calls
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.differences import (
@@ -28,6 +26,8 @@ from gnnhpc.validation.layers.differences import (
     relative_differences,
 )
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput, When
+from gnnhpc.validation.reference.forward_pass import RunningStatistics, SparseFeatures
+from gnnhpc.validation.reference.layer import ReferenceLayer
 
 REPETITIONS = 3
 """With other parameters, where gradients differ."""
@@ -40,7 +40,7 @@ does not leave out these, and they change no gradient by as much as rounding doe
 
 def compare_layer(
     layers: ComparedLayers,
-    forms: Sequence[TwinLayer],
+    forms: Sequence[ReferenceLayer],
     given: LayerInput,
     when: When,
     generator: torch.Generator,
@@ -72,7 +72,7 @@ def compare_layer(
 def _differences(
     layers: ComparedLayers,
     modules: Sequence[nn.Module],
-    forms: Sequence[TwinLayer],
+    forms: Sequence[ReferenceLayer],
     rows: ComparedRows,
     when: When,
     generator: torch.Generator,
@@ -145,7 +145,7 @@ class _Reference:
         self,
         layers: ComparedLayers,
         modules: Sequence[nn.Module],
-        forms: Sequence[TwinLayer],
+        forms: Sequence[ReferenceLayer],
         rows: ComparedRows,
     ) -> None:
         self.rows = rows
@@ -164,7 +164,7 @@ class _Reference:
         }
         self.prefix = f"{layers.specs[-1].name}."
         scene = dataclasses.replace(rows.scene, statistics=self.statistics)
-        out: Tensor | SparseInput = self.x
+        out: Tensor | SparseFeatures = self.x
         with torch.enable_grad():
             for form in forms:
                 out = form.forward(out, self.parameters, scene)
@@ -193,7 +193,7 @@ class _Reference:
                 (mean, variance, rows * self.rows.repeats)
                 for mean, variance, rows in statistics.pending
             ]
-            move(statistics)
+            statistics.move()
             name = norm.removeprefix(self.prefix)
             moved[f"{name}.running_mean"] = statistics.mean
             moved[f"{name}.running_var"] = statistics.variance
@@ -237,4 +237,4 @@ def _smaller_gradients(one: Values, other: Values) -> Values:
 def _change_parameters(modules: Sequence[nn.Module], generator: torch.Generator) -> None:
     for parameter in (p for module in modules for p in module.parameters()):
         noise = torch.randn(parameter.shape, generator=generator).to(parameter)
-        parameter += OTHER_PARAMETERS * max(float(parameter.abs().mean()), 0.01) * noise
+        parameter.add_(noise, alpha=OTHER_PARAMETERS * max(float(parameter.abs().mean()), 0.01))

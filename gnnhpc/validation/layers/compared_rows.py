@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
-from gnnhpc.check.twin.scene import Scene, SparseInput, TwinGraph
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.features import take_rows
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
+from gnnhpc.validation.reference.forward_pass import EdgeList, ForwardPass, SparseFeatures
 
 MOST_NUMBERS = 2_000_000
 """Numbers that the reference form computes for the edges of the compared rows, or for the rows of a
@@ -40,9 +40,9 @@ class ComparedRows:
     x: Inputs
     """The layer's input at its real shape."""
     context: Context
-    reference_x: Tensor | SparseInput
+    reference_x: Tensor | SparseFeatures
     """The reference form's input, float64 on the CPU."""
-    scene: Scene
+    scene: ForwardPass
     """What else the reference form needs."""
     outputs: Tensor
     """int64 [n]: rows of the layer's output."""
@@ -115,8 +115,8 @@ def _rows_with_neighbours(
     source, target = (torch.searchsorted(nodes, ends) for ends in (source, target))
     here = torch.bincount(target, minlength=len(nodes))
     left_out = chunk.degree.cpu()[nodes] - here
-    graph = TwinGraph(len(nodes), source, target, number, left_out, chunk.sampled)
-    scene = _scene(given.context, ids=chunk.nodes.cpu()[nodes], graph=graph)
+    graph = EdgeList(len(nodes), source, target, number, left_out, chunk.sampled)
+    scene = _scene(given.context, ids=chunk.nodes.cpu()[nodes], edges=graph)
     at = torch.searchsorted(nodes, rows)
     return _compared(given, scene, rows, at, nodes, of=len(real))
 
@@ -129,7 +129,7 @@ def _pooled_graphs(
     source, target, _ = _edges_into(block, rows)
     nodes, order = source.sort()
     pooled = torch.searchsorted(rows, target)[order]
-    scene = _scene(given.context, pooled=pooled, graphs=len(rows))
+    scene = _scene(given.context, graph_of_row=pooled, graphs=len(rows))
     return _compared(given, scene, rows, torch.arange(len(rows)), nodes, of=block.rows_out)
 
 
@@ -155,7 +155,8 @@ def chosen_rows(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     random = torch.randint(count, (min(count, most),), generator=generator)
     in_order = torch.cat((torch.tensor(fixed), random))
     in_order = in_order[fits[in_order]]
-    return in_order[edges[in_order].cumsum(0) <= most].unique()
+    chosen: Tensor = in_order[edges[in_order].cumsum(0) <= most].unique()
+    return chosen
 
 
 def _real_rows(chunk: GraphChunk, rows: int) -> Tensor:
@@ -183,7 +184,7 @@ def _edges_into(block: Block, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _compared(
-    given: LayerInput, scene: Scene, rows: Tensor, at: Tensor, nodes: Tensor, *, of: int
+    given: LayerInput, scene: ForwardPass, rows: Tensor, at: Tensor, nodes: Tensor, *, of: int
 ) -> ComparedRows:
     return ComparedRows(
         given.x,
@@ -198,14 +199,14 @@ def _compared(
     )
 
 
-def _in_double(x: Inputs, rows: Tensor) -> Tensor | SparseInput:
+def _in_double(x: Inputs, rows: Tensor) -> Tensor | SparseFeatures:
     """These rows as the reference form takes them."""
     if isinstance(x, SparseRows):
         taken = take_rows(x.to("cpu"), rows)
         assert isinstance(taken, SparseRows)
         places = torch.repeat_interleave(torch.arange(len(rows)), taken.indptr.diff())
         values = taken.values.double()
-        return SparseInput(places, taken.columns, values, taken.shape, taken.entries)
+        return SparseFeatures(places, taken.columns, values, taken.shape, taken.entries)
     if isinstance(x, IndexedRows):
         return x.features[x.nodes[rows.to(x.nodes.device)]].cpu().double()
     return x[rows.to(x.device)].cpu().double()
@@ -214,22 +215,22 @@ def _in_double(x: Inputs, rows: Tensor) -> Tensor | SparseInput:
 def _scene(
     context: Context,
     *,
-    graph: TwinGraph | None = None,
+    edges: EdgeList | None = None,
     ids: Tensor | None = None,
-    pooled: Tensor | None = None,
+    graph_of_row: Tensor | None = None,
     graphs: int = 0,
     side: int = 0,
-) -> Scene:
+) -> ForwardPass:
     """A training step, whose running statistics the caller moves after it."""
-    return Scene(
+    return ForwardPass(
         context.step,
         context.seed,
         training=True,
         deferred=True,
         statistics={},
-        graph=graph,
+        edges=edges,
         ids=ids,
-        pooled=pooled,
+        graph_of_row=graph_of_row,
         graphs=graphs,
         side=side,
     )

@@ -17,14 +17,10 @@ from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.models.one_call import neighbours
-from gnnhpc.train.setup import TrainingParts
+from gnnhpc.training.setup import TrainingParts
 
 When = Literal["start", "end"]
 """Whether the comparison precedes an attempt's first step or follows its last one."""
-
-LAYERS_OF_A_CALL = 5
-"""Of a call that computes several layers, those that are compared."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +68,8 @@ class LayerInput:
 def compared_layers(stage: Stage, first: str) -> list[ComparedLayers]:
     """All layers of a stage; `first` is the name of the model's first layer."""
     found = []
-    for part in stage.parts:
-        pairs = list(zip(part.outlines, part.layers, strict=True))
+    for part in stage.virtual_stages:
+        pairs = list(zip(part.specs, part.layers, strict=True))
         while pairs:
             spec = pairs[0][0]
             of_features = spec.kind == "dropout" and spec.name == first
@@ -87,17 +83,6 @@ def one_of_each_kind(layers: Sequence[ComparedLayers], when: When) -> list[Compa
     """The last of each kind at the start, and the first of each kind at the end."""
     in_order = layers if when == "start" else layers[::-1]
     return list({each.kind: each for each in in_order}.values())
-
-
-def called_together(stage: Stage) -> list[ComparedLayers]:
-    """Layers that one call computes, the last few of each call."""
-    found = []
-    for part in stage.parts:
-        for together in neighbours(part.layers):
-            few = list(together)[-LAYERS_OF_A_CALL:]
-            specs, layers = ([each[n] for n in few] for each in (part.outlines, part.layers))
-            found.append(ComparedLayers(tuple(specs), tuple(layers), takes_data=False))
-    return found
 
 
 def real_inputs(
