@@ -17,7 +17,8 @@ NOTHING = 1e-9
 """A gradient in float64 that is smaller than this share of another is a rounding error."""
 OUTPUT, INPUT_GRADIENT = "output", "input gradient"
 _TINY = torch.finfo(torch.float64).tiny
-_LIBRARIES = {"pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+LIBRARIES = {"pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+"""Their names, by the file in which a model has its layers of that library."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def largest_of(relative: Tensor) -> float:
 
 def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]) -> str:
     """Whose code a layer is: a library's, or ours in C++, Triton or torch, and which functions."""
-    library = _LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
+    library = LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
     if library is not None:
         return library
     languages = {calls.TORCH: "torch", calls.TRITON: "Triton"}
