@@ -44,8 +44,6 @@ PRELOADED = [
     "yaml",
     "gnnhpc.batches.chunk_batches",
     "gnnhpc.batches.image_batches",
-    "gnnhpc.check.verify",
-    "gnnhpc.check.verify_command",
     "gnnhpc.cli",
     "gnnhpc.engines.native",
     "gnnhpc.engines.sequential",
