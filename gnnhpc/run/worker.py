@@ -239,7 +239,7 @@ class Worker:
                 self._end_interrupted(loop, signals, stopped.step)
                 return EXIT_UNFINISHED
             checks = validation.at_end(loop.experiment.train_steps)
-            writer.write(EventRecord("validation", validation.seconds))
+            writer.write(*validation.events())
             files = mesh.gather_objects(writer.written)
             if mesh.rank == 0:
                 with parts.timer.outside("writing the result"):
