@@ -34,9 +34,9 @@ _WHO_COMPUTES = (
     "rebuild",
     "engine",
     "schedule",
-    "parts",
+    "virtual_stages",
     "balance",
-    "checkpoint",
+    "activation_checkpointing",
     "bucket_mib",
 )
 """Settings that decide neither which edges are kept nor which nodes are computed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from analysis.stats.split_backward import LEAST_SHARE
-from analysis.summary.varying_settings import settings_in_words, varying_settings
+from analysis.summary.split_backward import LEAST_SHARE
+from analysis.summary.settings_in_words import settings_in_words, varying_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ def zero_bubble_in_name(summary: pd.DataFrame) -> tuple[str, ...]:
     if summary.empty:
         return ()
     few = summary[summary["weights_share"] < LEAST_SHARE]
-    varied = [name for name in varying_settings(summary) if name not in ("schedule", "parts")]
+    varied = [name for name in varying_settings(summary) if name not in ("schedule", "virtual_stages")]
     lines = []
     for (model, data), rows in few.groupby(["model", "data"], sort=False):
         where = [

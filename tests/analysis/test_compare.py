@@ -25,7 +25,7 @@ from analysis.compare.ratios import (
 )
 from analysis.compare.two_runs import Comparison, compare_runs
 from analysis.loading.run import load
-from analysis.stats.intervals import ONE_RUN, Interval, Sample
+from analysis.statistics.intervals import ONE_RUN, Interval, Sample
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat.model import Gat

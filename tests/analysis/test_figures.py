@@ -39,7 +39,7 @@ from analysis.figures.style import (
 )
 from analysis.loading.run import Run
 from analysis.render.interval_text import interval_text
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 from gnnhpc.core.bounds import bound
 from gnnhpc.core.layout import Layout
 from gnnhpc.data.settings import SyntheticCitation

@@ -23,7 +23,7 @@ from analysis.papers.gat_verdicts import gat_verdict_rows
 from analysis.papers.published_data import read_published
 from analysis.report.report_pages import published_points
 from analysis.report.report_tables import make_report_tables
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.summary_table import summarise
 from gnnhpc.experiment.experiment import Experiment

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.stats.intervals import (
+from analysis.statistics.intervals import (
     FEW_STEPS,
     ONE_RUN,
     Interval,
@@ -22,7 +22,7 @@ from analysis.stats.intervals import (
     ratio_of_runs,
     welch_bounds,
 )
-from analysis.stats.pairs import Repeat, paired
+from analysis.statistics.pairs import Repeat, paired
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
 series = st.lists(seconds, min_size=3, max_size=40)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.stats.noise import (
+from analysis.statistics.noise import (
     PHASE_COLUMNS,
     add_noise_columns,
     cell_phase_slices,
     counted_step_times,
     mark_steps,
 )
-from analysis.stats.step_times import drift, effective_n
+from analysis.statistics.warmup import drift, effective_n
 
 STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0]
 

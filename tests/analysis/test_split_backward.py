@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.stats.split_backward import shares_of
+from analysis.statistics.split_backward import shares_of
 from hypothesis import given
 from hypothesis import strategies as st
 

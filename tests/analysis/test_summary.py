@@ -12,7 +12,7 @@ import pytest
 
 from analysis.loading.run import load
 from analysis.report.headline import headline_table
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 from analysis.summary.above_bound import explain_excess
 from analysis.summary.lost_time import COLUMNS
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise

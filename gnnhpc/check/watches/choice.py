@@ -5,7 +5,7 @@ each epoch, as long as looking has cost no more than a hundredth of the time. Al
 same steps, and each step's gathering tells them whether any of them has spent too much.
 
 Hooks make a step of few milliseconds some per cent longer. So most steps are not looked at, however
-short an epoch is, and the others' times need not count (`analysis.stats.noise`).
+short an epoch is, and the others' times need not count (`analysis.statistics.noise`).
 """
 
 from __future__ import annotations
