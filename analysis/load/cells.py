@@ -15,7 +15,6 @@ from gnnhpc.records.schema import Failure, Result
 
 _NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
 """Fields that repeat a measurement, or only change what is recorded and validated."""
-_RENAMED = {"parts": "virtual_stages", "checkpoint": "activation_checkpointing"}
 _GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
 _TRAINED = ("train_nodes", "train_links", "train_graphs")
 """What an epoch consists of, by kind of data."""
@@ -36,7 +35,7 @@ def flat_settings(experiment: Experiment) -> dict[str, Any]:
         elif isinstance(value, dict):
             flat |= {f"{key}_{inner}": _groupable(content) for inner, content in value.items()}
         else:
-            flat[_RENAMED.get(key, key)] = _groupable(value)
+            flat[key] = _groupable(value)
     for key in ("model_name", "data_name", *(f"data_{key}" for key in experiment.data.elsewhere)):
         del flat[key]
     flat["implementation"] = flat.pop("model_implementation", "custom")
@@ -74,7 +73,7 @@ def cell_row(
         "attempts": len(attempts),
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
-        "checked": getattr(experiment, "check", "boundary") != "off",
+        "checked": experiment.check != "off",
         "started_at": result.started_at if result else "",
         **_validation_cost(result),
         "samples_per_step": result.samples_per_step if result else None,
@@ -92,7 +91,7 @@ def cell_row(
 
 
 def _validation_cost(result: Result | None) -> dict[str, float | None]:
-    cost: Mapping[str, float] = getattr(result, "validation", None) or {}
+    cost = result.validation if result else {}
     return {"validation_s": cost.get("seconds"), "attempt_s": cost.get("attempt_s")}
 
 

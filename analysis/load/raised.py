@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 DAMAGED, EQUIVALENT, NOT_COMPARABLE = "damaged", "equivalent-cells", "not-comparable"
 """Names of the checks that loading adds to those of the results."""
-FLAGGED = ("invalid", "suspect", "inconclusive")
-"""Verdicts that flag a cell."""
 
 
 class Raised(NamedTuple):

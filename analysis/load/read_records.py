@@ -39,14 +39,11 @@ REPLICA_LOSS = "replica_loss"
 """The metric of one replica's loss, before it is averaged over replicas."""
 _METRIC = "metric_"
 """Precedes the name of a metric that another column already has."""
-_VIRTUAL_STAGE_TIMES = ("virtual_stage_s", "part_s")
-_VIRTUAL_STAGE = ("virtual_stage", "part")
 _SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("kind", "phase", "name")]
     + [(name, pa.bool_()) for name in _FLAGS]
     + [(name, pa.float64()) for name in ("microbatch", "end_s")]
-    + [(name, pa.int16()) for name in _VIRTUAL_STAGE]
-    + [(name, pa.list_(pa.list_(pa.float64()))) for name in _VIRTUAL_STAGE_TIMES]
+    + [("virtual_stage", pa.int16()), ("virtual_stage_s", pa.list_(pa.list_(pa.float64())))]
     + [(name, pa.int64()) for name in _INTEGERS]
     + [(name, pa.float64()) for name in (*_SECONDS, *_OTHERS)]
 )
@@ -180,7 +177,7 @@ def _layer_times(table: pa.Table) -> pd.DataFrame:
 
 def _stage_times(table: pa.Table, steps: pd.DataFrame) -> pd.DataFrame:
     """One row a rank, step and virtual stage; of a stage that is one, the step's seconds."""
-    lists = pc.coalesce(*(table[name] for name in _VIRTUAL_STAGE_TIMES)).combine_chunks()
+    lists = table["virtual_stage_s"].combine_chunks()
     counts = _lengths(lists)
     single = np.flatnonzero((counts == 0) & steps["forward_s"].notna().to_numpy())
     whole = steps.iloc[single]
@@ -215,7 +212,6 @@ def _lengths(lists: pa.Array) -> NDArray[np.int64]:
 
 
 def _span_frame(table: pa.Table) -> pd.DataFrame:
-    virtual_stage = pc.fill_null(pc.coalesce(*(table[name] for name in _VIRTUAL_STAGE)), 0)
     return pd.DataFrame(
         {
             "source": table["source"].to_numpy(),
@@ -225,6 +221,6 @@ def _span_frame(table: pa.Table) -> pd.DataFrame:
             "microbatch": table["microbatch"].to_numpy(),
             "start_s": table["start_s"].to_numpy(),
             "end_s": table["end_s"].to_numpy(),
-            "virtual_stage": virtual_stage.to_numpy(),
+            "virtual_stage": pc.fill_null(table["virtual_stage"], 0).to_numpy(),
         }
     )

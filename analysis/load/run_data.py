@@ -17,7 +17,7 @@ from analysis.load.comparable import (
     mark_comparable,
 )
 from analysis.load.equivalent_cells import Equivalence, compare_equivalent_cells
-from analysis.load.raised import DAMAGED, EQUIVALENT, FLAGGED, NOT_COMPARABLE, Raised
+from analysis.load.raised import DAMAGED, EQUIVALENT, NOT_COMPARABLE, Raised
 from analysis.load.rank_steps import Places, rank_steps, steps_of_ranks
 from analysis.load.read_records import RankFile, Records, read_records
 from analysis.load.validate_records import check_result
@@ -27,6 +27,8 @@ from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts, resume_chain
 from gnnhpc.records.run_facts import read_provenance
 from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import FLAGGED
+
 
 @dataclass(frozen=True)
 class RunData:
@@ -129,9 +131,7 @@ def _files(
             same = used.attempt.number == chosen.number
             name = path.name if same else f"../{used.attempt.root.name}/{path.name}"
             if done or path.exists():
-                yield RankFile(
-                    path, number, cell.id, used.attempt.number, rank, written.get(name)
-                )
+                yield RankFile(path, number, cell.id, used.attempt.number, rank, written.get(name))
 
 
 def _run_data(
@@ -176,7 +176,9 @@ def _run_data(
         ]
     cells["counts"] = cells["valid"] & ((cells["not_comparable"] == "") | separate)
     checks = pd.DataFrame(raised, columns=list(Raised._fields))
-    flags = checks.groupby("cell", sort=False)["name"].agg(lambda mine: ";".join(dict.fromkeys(mine)))
+    flags = checks.groupby("cell", sort=False)["name"].agg(
+        lambda mine: ";".join(dict.fromkeys(mine))
+    )
     cells["flags"] = [str(flags.get(name, "")) for name in names]
     steps, phases = mark_steps(steps_of_ranks(ranks, cells["world_size"].to_numpy()))
     return RunData(

@@ -121,9 +121,7 @@ def check_lines(table: pa.Table, path: Path) -> pa.Table:
     return table
 
 
-def _check_all(
-    good: pa.ChunkedArray, table: pa.Table, path: Path, name: str, allowed: str
-) -> None:
+def _check_all(good: pa.ChunkedArray, table: pa.Table, path: Path, name: str, allowed: str) -> None:
     if not pc.all(good, min_count=0).as_py():
         row = pc.index(good, False).as_py()
         where = f"{path}: {table['kind'][row]} of step {table['step'][row]}"

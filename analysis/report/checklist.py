@@ -87,7 +87,9 @@ def _records_whole(evidence: Evidence) -> Answer:
     bare = [f"{one.cell}: no digests in its result" for one in evidence.results if not one.records]
     files = sum(len(one.records) for one in evidence.results)
     ok = damage.empty and not bare and bool(files)
-    words = _few([*damage["detail"], *bare]) or f"{files} rank files of {len(evidence.run.cells)} cells"
+    words = (
+        _few([*damage["detail"], *bare]) or f"{files} rank files of {len(evidence.run.cells)} cells"
+    )
     return Answer("records are whole, as their digests say", ok, words)
 
 

@@ -86,7 +86,9 @@ def _how_it_ended(cell: dict[Any, Any]) -> str:
     return "invalid" if cell["status"] in ("done", DAMAGED) else "failed"
 
 
-def first_page_section(run: RunData, summary: pd.DataFrame, figures: Figures | None = None) -> Section:
+def first_page_section(
+    run: RunData, summary: pd.DataFrame, figures: Figures | None = None
+) -> Section:
     """The verdict, the speedups, what was checked, every flag and cell that is not valid.
 
     Where the numbers come from is folded.

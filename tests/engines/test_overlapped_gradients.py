@@ -11,13 +11,12 @@ from torch import Tensor
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.overlapped_gradients import OverlappedGradients
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.train.setup import TrainingParts, set_up
+from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import gat, graphs, sampled, vig
 from tests.tools.forked import spawn
 
@@ -53,7 +52,6 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], list[list[s
             for parameter in parts.stage.parameters():
                 assert parameter.grad is not None
                 parameter.grad.zero_()
-            timer.prepare()
             timer.start()
             engine.train_step(batch)
             assert timer.stop().arrival_s is not None
@@ -61,7 +59,7 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], list[list[s
             found += [p.grad.clone() for p in parts.stage.parameters() if p.grad is not None]
     Mesh.begin_sum_over_replicas = true  # type: ignore[method-assign]
     gradients = engine.gradients
-    count = len(gradients.buckets) if isinstance(gradients, OverlappedGradients) else 1
+    count = len(gradients.buckets) if isinstance(gradients, BucketedGradients) else 1
     assert gradients.reductions == STEPS * count
     return [*found, *(b.clone() for b in parts.stage.buffers())], begun, count
 
@@ -93,7 +91,7 @@ def test_two_replicas_of_one_stage() -> None:
     experiments = [
         vig(layout="dp2"),
         vig(layout="dp2", microbatches=1),
-        vig(layout="dp2", checkpoint="always"),
+        vig(layout="dp2", activation_checkpointing="always"),
         vig(layout="dp2", batchnorm="deferred"),
         vig(layout="dp2", model={"name": "vig", "blocks": 2, "implementation": "reference"}),
         gat(layout="dp2"),
@@ -113,8 +111,8 @@ DEEP = {"name": "resgcn", "layers": 8, "hidden": 8}
 PIPELINES = [
     vig(layout="dp2-pp2"),
     vig(layout="dp2-pp2", schedule="1f1b"),
-    vig(layout="dp2-pp2", schedule="interleaved", parts=2),
-    gat(layout="dp2-pp2", model=DEEP, schedule="interleaved", parts=2),
+    vig(layout="dp2-pp2", schedule="interleaved", virtual_stages=2),
+    gat(layout="dp2-pp2", model=DEEP, schedule="interleaved", virtual_stages=2),
     gat(layout="dp2-pp2", model=DEEP, schedule="zero-bubble"),
 ]
 THERE_AND_BACK = [gat(layout="dp2-pp2", model=DEEP, schedule="zbv")]
@@ -126,7 +124,7 @@ THERE_AND_BACK = [gat(layout="dp2-pp2", model=DEEP, schedule="zbv")]
 def test_two_replicas_of_pipelines_under_every_schedule(experiments: list[Experiment]) -> None:
     for answers in spawn(compare, 4, experiments):
         for (begun, count), experiment in zip(answers, experiments, strict=True):
-            parts = 2 if experiment.parts == 2 else 1
+            parts = 2 if experiment.virtual_stages == 2 else 1
             work = "weights" if experiment.split_backward else "backward"
             assert begun.count("allreduce") == parts, experiment.id
             assert begun.count(work) == count - parts, experiment.id
@@ -138,7 +136,7 @@ def alone(experiment: Experiment) -> TrainingParts:
 
 
 def test_one_replica_reduces_nothing() -> None:
-    assert isinstance(alone(in_buckets(vig())).engine.gradients, Gradients)
+    assert isinstance(alone(in_buckets(vig())).engine.gradients, FlatGradients)
 
 
 @pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
