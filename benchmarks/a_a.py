@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import median, t_bounds, welch_bounds

@@ -159,6 +159,8 @@ def attempt_rows(
             "used": used is not None and used.number == attempt.number,
             "resumed_from": f"{origin[0]}:{origin[1]}" if origin else None,
             "job": result.slurm_job if result else None,
-            "failure": attempt.damage or recorded or failure_text(result and result.failure),
+            "failure": attempt.damage
+            or recorded
+            or failure_text(result.failure if result else None),
             "core_s": attempt_core_s(result) if result else None,
         }

@@ -117,15 +117,15 @@ def mark_comparable(
     `FREE_SETTINGS`. Its cells are compared with its most frequent environment key, of equally
     frequent ones the newest. Cells of one configuration need equal transfers as well.
     """
-    words = pd.Series("", index=cells.index, dtype=object)
+    words: dict[Any, str] = dict.fromkeys(cells.index, "")
     valid = cells[cells["valid"].astype(bool)]
     free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
     for study in _groups(valid, [key for key in settings if key not in free]):
         _mark(study, environments, words, transfers=False)
-    comparable = valid[words[valid.index] == ""]
+    comparable = valid[[not words[place] for place in valid.index]]
     for configuration in _groups(comparable, list(settings)):
         _mark(configuration, environments, words, transfers=True)
-    return words
+    return pd.Series(words, index=cells.index, dtype=object)
 
 
 def _groups(cells: pd.DataFrame, keys: Sequence[str]) -> list[pd.DataFrame]:
@@ -139,7 +139,7 @@ def _groups(cells: pd.DataFrame, keys: Sequence[str]) -> list[pd.DataFrame]:
 def _mark(
     cells: pd.DataFrame,
     environments: Mapping[str, Environment],
-    words: pd.Series[str],
+    words: dict[Any, str],
     *,
     transfers: bool,
 ) -> None:

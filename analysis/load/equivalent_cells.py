@@ -7,7 +7,16 @@ else are a group of equivalent cells, and each of them stays within one fixed en
 group's sequential cell: the relative difference of losses, and of norms of the whole gradient.
 
 Rounding alone drives equivalent trainings apart, as sums have another order and training enlarges
-a difference step by step. ENVELOPES_MEASURED
+a difference step by step. The envelope was measured on healthy float32 cells of 150 to 300 steps in
+one process (fused, reference and PyG layers), in pipelines of 2 and 4 stages, in replicas and in
+halo chunks. Pipelines have the losses of the sequential cell bit for bit. GAT, with learning rates
+of 0.005 and 0.05, stays 1e-7 apart for 150 steps. ViG goes furthest, as its neighbours change with
+its features: with a learning rate of 0.001 losses are 2e-6 apart at step 0, 1e-5 at step 20 and
+1e-2 at step 149; with 0.01 they are 9e-5 apart at step 5, 4e-3 at step 10 and 0.2 at step 20, and
+norms of gradients 4e-6, 2e-4, 7e-2 and 0.6. The envelope is five times as wide or more, until it
+allows half of the value. So the first 15 steps of losses and 10 of norms are compared. A
+gradient that is scaled by 1.05 on one stage leaves it at step 0, by the norm, also with Adam, whose
+steps do not depend on the scale.
 """
 
 from __future__ import annotations
@@ -146,10 +155,10 @@ def _samples_of_a_step(experiment: Experiment) -> list[Any]:
 
     Images and many graphs: an epoch is one permutation, cut into mini-batches of all replicas, and
     these into micro-batches of consecutive samples, so the rows of both decide everything. A graph:
-    a step is the whole graph, in one micro-batch as in several halo chunks; other chunks lose edges,
-    and their number decides which. Sampled neighbours follow from seed, step and node with the
-    sampler `ours`, and from what else is sampled with a library's. A custom model may treat each
-    micro-batch differently.
+    a step is the whole graph, in one micro-batch as in several halo chunks; other chunks lose
+    edges, and their number decides which. With the sampler `ours`, sampled neighbours follow from
+    seed, step and node; a library's follow from what else it samples. A custom model may treat
+    each micro-batch differently.
     """
     replicas, microbatches = experiment.layout.replicas, experiment.microbatches
     sampling = experiment.sampling
@@ -211,7 +220,7 @@ def trajectories(ranks: pd.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Tr
         series = np.full((2, int(steps.max()) + 1), np.nan)
         series[:, steps] = mine[["loss", "norm"]].to_numpy().T
         if np.isfinite(series[0]).any():
-            found[str(name)] = Trajectory(*series, dtype=dtypes.get(str(name), "float32"))
+            found[str(name)] = Trajectory(series[0], series[1], dtypes.get(str(name), "float32"))
     return found
 
 

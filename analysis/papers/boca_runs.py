@@ -16,8 +16,7 @@ from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.frameworks import find_like
 from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
-from analysis.summary.settings_in_words import SAMPLERS
-from analysis.summary.settings_in_words import settings_in_words, varying_settings
+from analysis.summary.settings_in_words import SAMPLERS, settings_in_words, varying_settings
 
 _TOLD = ("implementation", "sampler", "semantics", "batch_size", "workers", "train_steps")
 _CROWDED = ("oversubscribed", "shared_gpu")

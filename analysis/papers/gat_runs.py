@@ -15,8 +15,8 @@ from analysis.statistics.intervals import Interval, ratio_of_pairs, t_bounds
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.frameworks import find_like, same_value
-from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
 from analysis.summary.learnt_columns import learnt_columns
+from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
 from analysis.summary.settings_in_words import settings_in_words, varying_settings
 
 _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")

@@ -11,8 +11,8 @@ from analysis.load.run_data import RunData as Run
 from analysis.papers.published_data import published_studies, read_published
 from analysis.render.named_table import NamedTable
 from analysis.statistics.sample import Sample
-from analysis.summary.split_backward import rows_with_split_backward
 from analysis.summary.settings_in_words import settings_in_words, varying_settings
+from analysis.summary.split_backward import rows_with_split_backward
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
 _IN_EVERY_LABEL = ("batch_size", "implementation", "schedule", "virtual_stages")

@@ -16,8 +16,8 @@ from analysis.papers.published_data import (
     read_published_text,
 )
 from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
-from analysis.summary.split_backward import rows_with_split_backward
 from analysis.statistics.warmup import step_statistics
+from analysis.summary.split_backward import rows_with_split_backward
 from gnnhpc.core.bounds import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}

@@ -19,9 +19,9 @@ from analysis.render.table_files import write_table
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.summary.frameworks import frameworks_frame
-from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
-from analysis.summary.summary_table import DROPPED_COLUMNS
 from analysis.summary.settings_in_words import varying_settings
+from analysis.summary.summary_table import DROPPED_COLUMNS
+from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
 from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]

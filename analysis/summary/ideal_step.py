@@ -69,7 +69,7 @@ def ideal_steps(
     found: dict[tuple[str, str], list[Seconds]] = {}
     even: dict[tuple[str, str], NDArray[np.bool_]] = {}
     for key, mine in times.groupby(["cell", "phase", "replica"], observed=True, sort=False):
-        cell, phase = str(key[0]), str(key[1])  # type: ignore[index]
+        cell, phase = str(key[0]), str(key[1])
         plan = plans[cell]
         seconds = mine[_SECONDS].to_numpy().reshape(-1, len(_SECONDS))
         count = plan.stages * plan.virtual_stages
@@ -81,10 +81,10 @@ def ideal_steps(
         found.setdefault((cell, phase), []).append(_ideal(plan, tables, training=phase == "train"))
         even[cell, phase] = ~mine["uneven"].to_numpy()[: tables.shape[1]]
     ideal = {}
-    for place, replicas in found.items():
+    for which, replicas in found.items():
         slowest: Seconds = np.maximum.reduce(replicas)
         if np.isfinite(slowest).all():
-            ideal[place] = IdealStep(median(slowest[even[place]]), float(slowest.mean()))
+            ideal[which] = IdealStep(median(slowest[even[which]]), float(slowest.mean()))
     return ideal
 
 

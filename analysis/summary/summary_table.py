@@ -308,8 +308,8 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
 def _sampling_columns(row: Configuration) -> dict[str, Any]:
     """For sampled mini-batches: an epoch, the parts of a step, sampled edges, memory of a host.
 
-    `data_s` is what the step waited for its mini-batch; `sample_s` and `gather_s` are seconds of the
-    threads or processes that made it, perhaps in advance.
+    `data_s` is what the step waited for its mini-batch; `sample_s` and `gather_s` are seconds of
+    the threads or processes that made it, perhaps in advance.
     """
     sampled = row.phase == "train" and not pd.isna(row.settings["sampler"]) and row.step_times
     parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")

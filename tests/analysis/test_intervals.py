@@ -13,7 +13,6 @@ from analysis.statistics.intervals import (
     FEW_STEPS,
     ONE_RUN,
     Interval,
-    Sample,
     interval_of_runs,
     interval_of_shares,
     median,
@@ -23,6 +22,7 @@ from analysis.statistics.intervals import (
     welch_bounds,
 )
 from analysis.statistics.pairs import Repeat, paired
+from analysis.statistics.sample import Sample
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
 series = st.lists(seconds, min_size=3, max_size=40)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.statistics.intervals import Sample
 from analysis.statistics.pairs import Repeat
+from analysis.statistics.sample import Sample
 from analysis.statistics.signed_ranks import signed_rank_interval
 
 

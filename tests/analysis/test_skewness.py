@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.statistics.intervals import Sample, interval_of_runs, t_bounds
+from analysis.statistics.intervals import interval_of_runs, t_bounds
+from analysis.statistics.sample import Sample
 from analysis.statistics.skewness import skewness_of_means
 from benchmarks.coverage import autoregressive
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from gnnhpc.core.errors import EXIT_UNFINISHED
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.own_model_files import copy_models
