@@ -73,7 +73,7 @@ def cell_row(
         "attempts": len(attempts),
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
-        "checked": experiment.check != "off",
+        "checks": len(result.audit) if result else 0,
         "started_at": result.started_at if result else "",
         **_validation_cost(result),
         "samples_per_step": result.samples_per_step if result else None,

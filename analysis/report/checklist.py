@@ -96,9 +96,9 @@ def _records_whole(evidence: Evidence) -> Answer:
 def _cells_validated(evidence: Evidence) -> Answer:
     """Every done cell was validated, and validation could compare it."""
     cells = evidence.run.cells
-    off = cells[(cells["status"] == "done") & ~cells["checked"].astype(bool)]
+    off = cells[(cells["status"] == "done") & (cells["checks"] == 0)]
     unsure = evidence.run.checks[evidence.run.checks["verdict"] == "inconclusive"]
-    words = [f"{cell}: check off" for cell in off["cell"].astype(str)]
+    words = [f"{cell}: no check" for cell in off["cell"].astype(str)]
     words += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
     checks = sum(len(one.audit) for one in evidence.results)
     shown = _few(words) or f"{checks} checks of {len(evidence.results)} cells"

@@ -18,10 +18,12 @@ def validation_texts(run: RunData) -> Iterator[Text]:
     done = run.cells[run.cells["status"] == "done"]
     if done.empty:
         return
-    unchecked = int((~done["checked"].astype(bool)).sum())
+    unchecked = int((done["checks"] == 0).sum())
     if unchecked:
-        words = f"Validation was off in {unchecked} of {len(done)} cells (check: off)."
+        words = f"{unchecked} of {len(done)} cells were not validated: their results have no check."
         yield Text(words, "warning")
+    if unchecked == len(done):
+        return
     known = done[["validation_s", "attempt_s"]].dropna().astype(float)
     if len(known):
         share = known["validation_s"].sum() / known["attempt_s"].sum()
