@@ -55,7 +55,7 @@ def test_the_pipeline_is_filled_and_emptied_where_nothing_is_small_enough() -> N
 
 
 def test_a_verification_has_more_of_each_micro_batch() -> None:
-    part = parity_slice(vig(layout="pp2", batch_size=32), flops=2 * FLOPS)
+    part = parity_slice(vig(layout="pp2", batch_size=32), flops=16 * FLOPS)
     assert part.extent == "8 of 8 images a micro-batch"
 
 
