@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.forked import started
+from tests.tools.own_models import add_folder
 from tests.tools.ranks import ROOT
 from tests.validation import plants
 from tests.validation.custom_models import IMAGES, write_model
@@ -61,24 +62,16 @@ def test_what_cannot_be_compared_is_inconclusive(tmp_path: Path) -> None:
     ]
     flags += ["--set", "batch_size=16", "--microbatches", "2", "--layout", "seq"]
     command = ["verify", "--model", "net:Net", *flags]
-    plant = partial(sys.path.insert, 0, str(tmp_path))
+    plant = partial(add_folder, tmp_path)
     with started(command, 1, tmp_path, plant=plant) as ranks:
-        assert ranks.wait() == [1]
+        assert ranks.wait() == [1], ranks.err(0)
         assert "INCONCLUSIVE: layer middle returns two different outputs" in ranks.out(0)
 
 
 def test_an_error_of_the_input_is_one_line(tmp_path: Path) -> None:
     """Other ranks lose their connection, which nobody needs to read."""
-    model = 'raise SystemExit("broken") if layer.name == "out" else None'
-    write_model(
-        tmp_path,
-        IMAGES,
-        ("        kind = Middle", f"        {model}\n        kind = Middle"),
-        (
-            "return kind(layer.inputs[0], layer.shape[0]).to(options.dtype)",
-            "return nn.LazyLinear(3)",
-        ),
-    )
+    lazy = "nn.LazyLinear(outputs) if outputs < 16 else nn.Linear(inputs, outputs)"
+    write_model(tmp_path, IMAGES, ("nn.Linear(inputs, outputs)", lazy))
     found = verify(
         *(tmp_path, "--model", "net:Net", "--layout", "pp2", "--microbatches", "2"),
         *("--data", "synthetic-cifar10", "--set", "data.train=96", "--set", "data.test=32"),
