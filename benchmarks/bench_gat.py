@@ -30,8 +30,8 @@ from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import BuildOptions
 
 PUBMED_SHAPED = SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3)
 FEATURE_DENSITY = 0.1

@@ -22,9 +22,9 @@ from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions, Model
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import BuildOptions, Model
+from gnnhpc.models.model_registry import model_class
 
 WARMUP = 3
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import Sampling
-from gnnhpc.models.own_model import is_own
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.custom_model import is_custom
+from gnnhpc.models.model_registry import model_class
 
 
 def training_key(experiment: Experiment, *, draws_by_itself: bool = False) -> str:
@@ -70,7 +70,7 @@ def _one_step(experiment: Experiment) -> list[Any]:
     the user's own may do something else in each micro-batch.
     """
     replicas, microbatches = experiment.layout.replicas, experiment.microbatches
-    if is_own(experiment.model.name):
+    if is_custom(experiment.model.name):
         sampled = [] if experiment.sampling is None else [experiment.sampling.model_dump()]
         return [replicas, microbatches, experiment.batch_size, experiment.chunks, *sampled]
     if experiment.sampling is not None:
@@ -99,7 +99,7 @@ def _sampled_step(experiment: Experiment, sampling: Sampling) -> list[Any]:
 def _normalises_by_microbatch(experiment: Experiment) -> bool:
     """Of a user's own model nothing is known without its file."""
     known = model_class(experiment.model.name)
-    return is_own(experiment.model.name) or known is None or known.uses_batchnorm
+    return is_custom(experiment.model.name) or known is None or known.uses_batchnorm
 
 
 def evaluated_after(number: int, experiment: Experiment) -> tuple[int, int]:

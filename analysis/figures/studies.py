@@ -11,7 +11,7 @@ from analysis.summary.baseline import Baseline
 from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS
 from analysis.summary.summary_table import VARIANT_COLUMNS
 from analysis.summary.varying_settings import with_parts_in_words
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model_registry import model_class
 
 if TYPE_CHECKING:
     import pandas as pd

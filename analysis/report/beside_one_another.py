@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from analysis.across.likeness import values_in_words
 from analysis.render.document import TableBlock, Text, rows_table
-from gnnhpc.models.registry import BUILT_IN
+from gnnhpc.models.model_registry import BUILT_IN
 
 if TYPE_CHECKING:
     from analysis.loading.run import Run

@@ -32,7 +32,7 @@ from analysis.report.headline import headline
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.report.what_it_cost import cost_text
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model_registry import model_class
 
 if TYPE_CHECKING:
     from analysis.loading.run import Run

@@ -27,7 +27,7 @@ from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.models.set_buffers import all_buffers
 from gnnhpc.records.schema import Phase, StepRecord
 

@@ -16,7 +16,7 @@ from typing import Any
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs, check_outline
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 
 FLOPS = 2.5e10
 """Of the twin, over all its steps: a second or two of one core in float64."""
@@ -119,7 +119,7 @@ def _largest(
 
 
 def _rows(experiment: Experiment) -> int:
-    return OWN_ROWS if isinstance(experiment.model, OwnModel) else ROWS
+    return OWN_ROWS if isinstance(experiment.model, CustomModel) else ROWS
 
 
 def _image_slices(
@@ -134,7 +134,7 @@ def _image_slices(
     more = small.layout.stages if small.schedule == "interleaved" else 1
     fewer = min(small.microbatches, small.layout.stages + more)
     # A user's own model may take images of one size only.
-    smaller = () if isinstance(small.model, OwnModel) else _SIDES
+    smaller = () if isinstance(small.model, CustomModel) else _SIDES
     sides = [None, *(side for side in smaller if side < facts.image_size)]
     sizes = [(small.microbatches, rows), (small.microbatches, 1), (fewer, 1)]
     choices = [(count, each, side) for count, each in sizes for side in sides]

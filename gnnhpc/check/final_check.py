@@ -42,7 +42,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.set_buffers import all_buffers
 from gnnhpc.records.schema import Check, Phase
 from gnnhpc.train.setup import TrainingParts
@@ -160,7 +160,7 @@ def _chosen(
         rows = chunk.nodes[: chunk.own] if chunk.graphs is None else chunk.graphs
         if len(rows):
             places = _spread(len(rows), max(2, NODES // len(outputs)), rule)
-            if chunk.graphs is not None and isinstance(experiment.model, OwnModel):
+            if chunk.graphs is not None and isinstance(experiment.model, CustomModel):
                 # Its rows may depend on all graphs of a micro-batch.
                 places = np.arange(len(rows))
             found.append(_Outputs(m, rows[places].cpu().numpy(), array_of(output[places])))

@@ -15,7 +15,7 @@ from gnnhpc.check.compare_gradients import differences
 from gnnhpc.check.twin.backward_rounding import BackwardRounding
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.training import TwinModel, TwinStep, train_step
-from gnnhpc.models.protocol import OutputKind
+from gnnhpc.models.model import OutputKind
 
 DRAWS = 4
 

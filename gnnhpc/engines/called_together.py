@@ -12,6 +12,7 @@ from gnnhpc.engines.clock import Mark
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.graphs.features import Rows
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.models.one_call import (
     OneCall,
     any_hook,
@@ -19,7 +20,6 @@ from gnnhpc.models.one_call import (
     call_hooks_before,
     hooks_within,
 )
-from gnnhpc.models.recomputation import is_recomputing
 
 OnLayer = Callable[[LayerSpec, int, Rows, Rows, Context], None]
 """Told of a layer, how many change the rows up to it, its input, its output and the context."""

@@ -13,12 +13,11 @@ from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.left_weights import compute_left, nothing_left
+from gnnhpc.engines.left_weights import compute_deferred
 from gnnhpc.engines.overlapped_gradients import gradients_of
 from gnnhpc.engines.part_links import PartLinks, links_of
 from gnnhpc.engines.stage_mistakes import changes_input, input_changed, without_gradient
-from gnnhpc.models.added_gradients import add_gradients_in_place
-from gnnhpc.models.later_weights import LaterWeights, apart, leaving
+from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
 _NOTHING = contextlib.nullcontext()
 
@@ -34,7 +33,7 @@ class Held:
     """The buffer that x lies in, where it was received."""
     gradient: Tensor | None = None
     """Of the output, from the next stage."""
-    later: LaterWeights | None = None
+    deferred: list[DeferredGradient] | None = None
     """Gradients of weights that are still to be computed."""
 
 
@@ -51,7 +50,6 @@ class NativeEngine:
         self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
         """Of each part, the action that gives it its last gradients."""
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
-        add_gradients_in_place(plan.stage)
 
     @property
     def transfers(self) -> str | None:
@@ -110,7 +108,7 @@ class NativeEngine:
         span = plan.timer.begin("forward", m, part.place)
         try:
             if self._last_kind == "weights":
-                with apart():
+                with split_backward():
                     output = part.stage(x, microbatch.context)
             else:
                 output = part.stage(x, microbatch.context)
@@ -149,8 +147,8 @@ class NativeEngine:
         if result.requires_grad:
             span = timer.begin("backward", m, links.part.place)
             if self._last_kind == "weights":
-                held.later = nothing_left(links.part.stage, timer)
-                with leaving(held.later):
+                held.deferred = []
+                with deferring_to(held.deferred):
                     self._through(links, result, held.gradient)
             else:
                 self._through(links, result, held.gradient)
@@ -174,10 +172,10 @@ class NativeEngine:
     def _weights(self, links: PartLinks, m: int, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""
         timer = self.plan.timer
-        if held.later is None:
+        if held.deferred is None:
             return
         with timer.span("weights", m, links.part.place):
-            compute_left(held.later, timer, links.part.stage.on_backward)
+            compute_deferred(held.deferred, timer)
 
     def _release(self, links: PartLinks, held: Held) -> None:
         """What was received may be overwritten."""

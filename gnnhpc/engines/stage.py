@@ -25,11 +25,12 @@ from gnnhpc.engines.timing import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.later_weights import Listener
+from gnnhpc.models.layers.batchnorm import is_recomputing
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.one_call import InOneCall, neighbours
-from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.recomputation import ForwardState, is_recomputing
+from gnnhpc.models.recomputation import ForwardState
+from gnnhpc.models.seeding import fork_generators, seed_all
 
 
 class Stage(nn.Module):
@@ -305,7 +306,7 @@ def build_stage(
     model = experiment.model.loaded
     options = BuildOptions(getattr(torch, experiment.dtype), experiment.batchnorm)
     layers = [index for part in parts for index in part]
-    with generators_put_back():
+    with fork_generators():
         for index in layers:
             seed_all(layer_seed(experiment.seed, outlines[index].name))
             modules.append(model.build(outlines[index], options))

@@ -11,7 +11,6 @@ import contextlib
 import copy
 import operator
 import random
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,24 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.models.generators import generators_of, put_back, set_state, state_of
+from gnnhpc.models.layers.batchnorm import recomputing
 from gnnhpc.models.own_attributes import (
     Attributes,
     attributes_of,
     set_attributes,
     users_modules,
 )
-
-
-class _OfThread(threading.local):
-    recomputing = False
-
-
-_of_thread = _OfThread()
-
-
-def is_recomputing() -> bool:
-    """Whether the calling thread computes a forward again."""
-    return _of_thread.recomputing
 
 
 @dataclass(frozen=True)
@@ -126,15 +114,13 @@ class ForwardState:
         moved = [*self._generators(), *(each for each, _ in before.generators)]
         for module, buffers in zip(self._modules, before.buffers, strict=True):
             _exchange(module, {n: b if b is None else copies[id(b)] for n, b in buffers.items()})
-        _of_thread.recomputing = True
         try:
-            with put_back(moved):
+            with recomputing(), put_back(moved):
                 set_attributes(self._users, before.attributes)
                 for generator, state in before.generators:
                     set_state(generator, state)
                 yield
         finally:
-            _of_thread.recomputing = False
             set_attributes(self._users, attributes)
             for module, now in zip(self._modules, present, strict=True):
                 _exchange(module, now)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.models.generators import seed_all
+from gnnhpc.models.seeding import seed_all
 
 
 def seed_generators(seed: int, rank: int) -> None:

@@ -18,7 +18,7 @@ from gnnhpc.data.commands.checksums import write_checksums
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.records.code_snapshot import PACKAGES, CodeSnapshot, file_digests
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check

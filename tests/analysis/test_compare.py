@@ -28,7 +28,7 @@ from analysis.loading.run import load
 from analysis.stats.intervals import ONE_RUN, Interval, Sample
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check

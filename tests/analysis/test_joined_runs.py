@@ -15,7 +15,7 @@ from analysis.loading.joined_runs import load_runs
 from analysis.summary.summary_table import summarise
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.make_run import Story, make_run

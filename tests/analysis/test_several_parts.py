@@ -28,7 +28,7 @@ from gnnhpc.core.bounds import bound
 from gnnhpc.core.schedule import ideal_step_s, timeline
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from tests.analysis.test_summary import row, vig
 from tests.tools.make_run import make_run
 

@@ -12,7 +12,7 @@ from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.settings import Cifar10
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.models.generators import seed_all
+from gnnhpc.models.seeding import seed_all
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import FACTS_FILE, digests
 from gnnhpc.records.run_paths import RunPaths

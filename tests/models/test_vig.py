@@ -11,9 +11,9 @@ from torch import nn
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.settings import Cifar10
-from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.vig import reference as vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.model import Vig

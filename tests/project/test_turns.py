@@ -17,7 +17,7 @@ from benchmarks.turns import Entry, compete, failing, fastest
 from benchmarks.vig_step import EdgeForm, made_up
 from gnnhpc.core.facts import Facts
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.vig.model import Vig
 
 TOOLS = "tests.tools.contestants"

@@ -31,7 +31,7 @@ from gnnhpc.check.slope.directions import (
 )
 from gnnhpc.check.slope.passes import Pass, Passes
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Check
 
 NAME = "slope"
@@ -117,7 +117,7 @@ def slope_check(
     began = time.perf_counter()
     most = affordable_s / mean_s if mean_s else math.inf
     slopes = confirmed(_at_places(experiment, passes, first, most))
-    own = isinstance(experiment.model, OwnModel)
+    own = isinstance(experiment.model, CustomModel)
     return verdict(slopes, time.perf_counter() - began, own=own)
 
 

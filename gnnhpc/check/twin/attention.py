@@ -6,7 +6,7 @@ from gnnhpc.check.twin.gat import Attention, Dropout, Elu, LogSoftmax
 from gnnhpc.check.twin.gatv2 import AttentionV2
 from gnnhpc.check.twin.layer import TwinLayer
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.gat import Gat, Gatv2
 
 
 def layer(model: Gat, outline: LayerSpec) -> TwinLayer:

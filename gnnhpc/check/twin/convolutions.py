@@ -23,8 +23,8 @@ from gnnhpc.check.twin.graph_sums import (
 from gnnhpc.check.twin.layer import Parameters, TwinLayer, WithoutParameters, linear_values
 from gnnhpc.check.twin.scene import Kink, Scene, SparseInput
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.readout import READOUT
+from gnnhpc.models.convolutions import Convolutions, Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.pooling import READOUT
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gnnhpc.check.twin.graph_sums import (
 from gnnhpc.check.twin.layer import EPS, Parameters, TwinLayer, linear_values, norm_values
 from gnnhpc.check.twin.scene import Scene, SparseInput
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.deep.model import Deep, Gcnii
+from gnnhpc.models.deep_gcn import Deep, Gcnii
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.generators import generators_put_back, seed_all
 from gnnhpc.models.loose_state import own_generators, take_plain_values
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.own_attributes import attributes_of
-from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.models.set_buffers import all_buffers, copy_into, set_buffers
 
 M = TypeVar("M", bound=nn.Module)

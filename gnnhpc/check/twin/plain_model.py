@@ -21,9 +21,9 @@ from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, RunningStatistics, Scene, SparseInput
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.convolutions.model import Convolutions
-from gnnhpc.models.deep.model import Deep
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.convolutions import Convolutions
+from gnnhpc.models.deep_gcn import Deep
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 
 

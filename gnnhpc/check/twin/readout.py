@@ -11,7 +11,7 @@ from gnnhpc.check.twin.gat import LogSoftmax
 from gnnhpc.check.twin.layer import Parameters, TwinLayer, WithoutParameters, linear_values
 from gnnhpc.check.twin.scene import Scene, SparseInput
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.readout import Pooling
+from gnnhpc.models.pooling import Pooling
 
 
 @dataclass(frozen=True)

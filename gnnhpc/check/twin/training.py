@@ -16,7 +16,7 @@ from gnnhpc.check.twin.link_pieces import pair_losses, pair_scores
 from gnnhpc.check.twin.pieces import Piece
 from gnnhpc.check.twin.scene import Kink, SparseInput
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.models.protocol import OutputKind
+from gnnhpc.models.model import OutputKind
 
 Array = npt.NDArray[np.float64]
 Activations = Sequence[Tensor | SparseInput]

@@ -21,10 +21,10 @@ from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.activations import ReluDropout
-from gnnhpc.models.dropout import Dropout
-from gnnhpc.models.recomputation import is_recomputing
-from gnnhpc.models.sparse_linear import Features
+from gnnhpc.models.layers.activations import ReluDropout
+from gnnhpc.models.layers.batchnorm import is_recomputing
+from gnnhpc.models.layers.dropout import Dropout
+from gnnhpc.models.layers.linear import Features
 
 ELEMENTS = 512
 """Of a layer's first micro-batch that are kept, in runs that are spread evenly."""

@@ -12,7 +12,7 @@ from gnnhpc.check.watches.state_hashes import differing, hashes_of, named_in_wor
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.generators import generators_put_back
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 
 
 def other_initial_values(experiment: Experiment, stage: Stage) -> str | None:

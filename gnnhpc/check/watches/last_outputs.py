@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.engines.stage import Stage
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 
 
 @dataclass

@@ -27,8 +27,8 @@ from gnnhpc.engines.given import Given
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models import one_call
 from gnnhpc.models.later_weights import LeftGradient
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.models.one_call import needs_no_input
-from gnnhpc.models.recomputation import is_recomputing
 
 Names = tuple[str, ...]
 """Of layers that one call may compute."""

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 from torch import nn
 
 from gnnhpc.engines.stage import Stage
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.models.one_call import needs_no_input, neighbours
-from gnnhpc.models.recomputation import is_recomputing
 
 
 class LayerSeconds(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnnhpc.check.watches.plain_tally import Ids, PlainSum, plain_gradient, plain_tally
 from gnnhpc.check.watches.sum_rounding import sum_rounding, unit
-from gnnhpc.models.protocol import OutputKind
+from gnnhpc.models.model import OutputKind
 from gnnhpc.records.schema import Phase
 
 Values = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from gnnhpc.check.watches.sum_rounding import softmax_rounding, sum_rounding, unit
-from gnnhpc.models.protocol import OutputKind, Outputs
+from gnnhpc.models.model import OutputKind, Outputs
 from gnnhpc.records.schema import Phase
 
 Ids = npt.NDArray[np.int64]

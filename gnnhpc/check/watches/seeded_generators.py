@@ -15,7 +15,7 @@ from torch import nn
 
 from gnnhpc.check.watches.findings import Findings
 from gnnhpc.engines.stage import Stage
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.records.schema import Phase
 
 NAME = "generators"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.models.tensor_bytes import checksum
 from gnnhpc.records.schema import Phase
 

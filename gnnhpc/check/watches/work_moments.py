@@ -23,7 +23,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.system_counters import delay_in, read_schedstat
 from gnnhpc.models.added_gradients import AddsGradients
 from gnnhpc.models.later_weights import LeftGradient
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from gnnhpc.tasks.task import Loss
 
 

@@ -10,7 +10,7 @@ from gnnhpc.check.watches.recomputed_outputs import NAME, TOLERANCE, RecomputedO
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 
 
 class Scaled(nn.Linear):

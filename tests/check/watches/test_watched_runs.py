@@ -261,7 +261,7 @@ def statistics_not_averaged() -> None:
 
 
 def dropout_in_evaluation() -> None:
-    from gnnhpc.models import dropout
+    from gnnhpc.models.layers import dropout
 
     true = dropout.active_mask
     dropout.active_mask = lambda name, p, training, context: true(name, p, True, context)
@@ -269,7 +269,7 @@ def dropout_in_evaluation() -> None:
 
 def masks_used_twice() -> None:
     """From the third step on, every step has the masks of the second."""
-    from gnnhpc.models import dropout
+    from gnnhpc.models.layers import dropout
 
     true = dropout.layer_mask
     dropout.layer_mask = lambda seed, step, name, p: true(seed, min(step, 1), name, p)

@@ -19,7 +19,7 @@ from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.engines.torchgpipe_partition import Partition, PresentStep
 from gnnhpc.models import batchnorm, recomputation
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank, replace

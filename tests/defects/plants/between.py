@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.train import checkpoint
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings

@@ -12,7 +12,7 @@ from torch import Tensor
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
 from gnnhpc.kernels.vig_torch import Moved, Statistics
-from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.vig import fused
 from gnnhpc.tasks.classification import Classification, NodeClassification
 from gnnhpc.train.loop import Trainer

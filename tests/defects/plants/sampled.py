@@ -35,7 +35,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels.memory import FRESH, Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
-from gnnhpc.models.convolutions import weights
+from gnnhpc.models.layers import neighbour_sums as weights
 from gnnhpc.train.loop import Trainer
 from tests.defects import settings
 from tests.defects.defect import planted
