@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 import torch
+from gnnhpc.engines.clock import Clock
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,7 +16,6 @@ from benchmarks import vig_step
 from benchmarks.isolated import peak_mib
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.engines.clock import Clock
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows

@@ -1,4 +1,4 @@
-"""Seeding and restoring the generators of torch, Python and numpy."""
+"""Seeds and states of torch's, Python's and numpy's generators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seed_all(seed: int) -> None:
 
 @contextlib.contextmanager
 def fork_generators() -> Iterator[None]:
-    """Restore the generators of torch, Python and numpy after the block."""
+    """Restore torch's, Python's and numpy's generators after the block."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -20,9 +20,9 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import _connect, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.staged_transfer import StagedReceiver
+from gnnhpc.engines.transfers import StagedReceiver
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, vig
 from tests.tools.forked import spawn
 
@@ -65,7 +65,6 @@ def train(experiment: Experiment, way: Way) -> list[float]:
         for batch in batches:
             if parts.optimizer is not None:
                 parts.optimizer.zero_grad(set_to_none=False)
-            parts.timer.prepare()
             parts.timer.start()
             engine.train_step(batch)
             found.append(engine.gradients.norm() or 0.0)
@@ -83,7 +82,9 @@ def train(experiment: Experiment, way: Way) -> list[float]:
 EXPERIMENTS = [
     pytest.param(vig(layout="dp2-pp2", schedule="1f1b"), id="vig dp2-pp2"),
     pytest.param(gat(layout="pp3", schedule="1f1b", microbatches=5), id="gat pp3"),
-    pytest.param(vig(layout="pp2", schedule="interleaved", parts=2), id="vig pp2 interleaved"),
+    pytest.param(
+        vig(layout="pp2", schedule="interleaved", virtual_stages=2), id="vig pp2 interleaved"
+    ),
     pytest.param(vig(layout="pp2", schedule="zbv"), id="vig pp2 zbv"),
 ]
 
@@ -95,7 +96,7 @@ def test_the_same_numbers_by_every_way(experiment: Experiment) -> None:
     expected = spawn(train, size, experiment, "plain")
     assert any(each[0] > 0 for each in expected)
     assert spawn(train, size, experiment, "shared") == expected
-    if experiment.parts == 1:
+    if experiment.virtual_stages == 1:
         assert spawn(train, size, experiment, "staged") == expected
         assert spawn(train, size, experiment, "linked") == expected
 

@@ -10,7 +10,7 @@ from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.records.run_paths import RunPaths
 from tests.gpu.test_cells import SHARED, visible
 from tests.tools.cells import Ran, manifest_of, run
-from tests.train.test_resumed_own_model import HELD, cell, whole_and_in_parts
+from tests.training.test_resumed_own_model import HELD, cell, whole_and_in_parts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]
 KINDS = {
@@ -49,7 +49,7 @@ def ran(root: Path, kind: str, **changes: object) -> Ran:
 @pytest.mark.parametrize("kind", KINDS)
 def test_forwards_computed_again_change_no_loss(kind: str, layout: str, tmp_path: Path) -> None:
     again, once = (
-        ran(tmp_path / checkpoint, kind, layout=layout, checkpoint=checkpoint)
+        ran(tmp_path / checkpoint, kind, layout=layout, activation_checkpointing=checkpoint)
         for checkpoint in ("always", "never")
     )
     assert again.losses() == pytest.approx(once.losses(), rel=1e-6)

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from gnnhpc.core import schedule
 from gnnhpc.engines import torchgpipe, torchgpipe_partition
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.engines.torchgpipe_partition import Partition, PresentStep
 from gnnhpc.models import batchnorm, recomputation
 from gnnhpc.models.context import Context
-from gnnhpc.models.layers.batchnorm import is_recomputing
+from gnnhpc.models.recomputation import is_recomputing
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank, replace
@@ -122,7 +122,7 @@ def again_unasked() -> None:
 @defect("torchgpipe told to keep all activations", setting=settings.GPIPE)
 def gpipe_keeps_all() -> None:
     def keeps(*args: Any, **kwargs: Any) -> Any:
-        return true(*args, **(kwargs | {"checkpoint": "never"}))
+        return true(*args, **(kwargs | {"activation_checkpointing": "never"}))
 
     true = torchgpipe.GPipe
     torchgpipe.GPipe = keeps  # type: ignore[misc,assignment]

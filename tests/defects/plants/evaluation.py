@@ -12,10 +12,10 @@ from torch import Tensor
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
 from gnnhpc.kernels.vig_torch import Moved, Statistics
-from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.vig import fused
 from gnnhpc.tasks.classification import Classification, NodeClassification
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank, replace, statistics_moved

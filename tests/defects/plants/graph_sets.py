@@ -17,8 +17,8 @@ from gnnhpc.data import load_graph_sets
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.models.layers.activations import ReluDropout
-from gnnhpc.models.layers.convolution_layers import Pooling
+from gnnhpc.models.convolutions.activations import ReluDropout
+from gnnhpc.models.pooling.fused import Pooling
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, rank

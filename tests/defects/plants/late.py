@@ -11,8 +11,8 @@ from torch import Tensor
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.kernels import gat, mask
 from gnnhpc.kernels.vig_torch import Statistics
-from gnnhpc.models.layers import attention_layers as fused
-from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.gat import fused
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.defects import settings
 from tests.defects.defect import planted
@@ -57,13 +57,13 @@ def attention_masks() -> None:
 
 @defect("ELU's gradient three times as large, later in the run", setting=settings.GAT)
 def elu_backward() -> None:
-    steps, true = Steps(), fused._GatAttention.backward
+    steps, true = Steps(), fused._Attend.backward
 
     def backward(context: Any, upstream: Tensor) -> Any:
         first, *others = true(context, upstream)
         return first * (3.0 if steps.late else 1.0), *others
 
-    fused._GatAttention.backward = staticmethod(backward)  # type: ignore[method-assign, assignment]
+    fused._Attend.backward = staticmethod(backward)  # type: ignore[method-assign, assignment]
 
 
 @defect("an FFN's output scaled by 1.01 in training, later in the run", setting=settings.VIG)

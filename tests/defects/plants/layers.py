@@ -10,11 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
-from gnnhpc.models.layers import attention_layers as gatv2
-from gnnhpc.models.layers import convolution_layers as fused
-from gnnhpc.models.layers import deep_layers as deep
-from gnnhpc.models.layers import neighbour_sums as neighbours
-from gnnhpc.models.layers.deep_layers import NormReadout
+from gnnhpc.models.convolutions import fused, neighbours
+from gnnhpc.models.deep import fused as deep
+from gnnhpc.models.deep.ends import NormReadout
+from gnnhpc.models.gatv2 import fused as gatv2
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, replace

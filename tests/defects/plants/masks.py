@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels import mask
-from gnnhpc.models.layers import dropout
+from gnnhpc.models import dropout
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, replace
