@@ -40,7 +40,7 @@ Form = Literal["fused", "chunks", "reference", "edge_index", "adj_t", "dgl"]
 NAMES: dict[Form, str] = {
     "fused": "fused",
     "chunks": "fused, 4 halo chunks",
-    "reference": "reference",
+    "reference": "pyg",
     "edge_index": "PyG, edge_index",
     "adj_t": "PyG, adj_t",
     "dgl": "DGL",
@@ -162,7 +162,7 @@ def contestant(form: Form, *, dense: bool = False) -> Epoch:
     """An epoch in one of the forms, for `benchmarks.turns`."""
     graph = pubmed_shaped(dense=dense)
     if form in ("fused", "reference"):
-        return ours(graph, form)
+        return ours(graph, "pyg" if form == "reference" else form)
     if form == "chunks":
         return ours(graph, "fused", 4)
     return dgl(graph) if form == "dgl" else pyg(graph, form)

@@ -109,7 +109,7 @@ def _read_also(folder: RunFolder, number: int, attempt: Attempt, learnt: dict[Ke
 def _plainness(experiment: Experiment) -> tuple[int, ...]:
     return (
         int(experiment.layout.world_size == 1),
-        int(getattr(experiment.model, "implementation", None) == "reference"),
+        int(getattr(experiment.model, "implementation", None) == "pyg"),
         int(experiment.batch_size is not None or experiment.total_chunks == 1),
     )
 

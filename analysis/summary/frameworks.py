@@ -14,8 +14,8 @@ from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.row_flags import counted_flags
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
-FRAMEWORKS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
-"""By implementation, the names that tables and figures have; ViG's PyG form is its reference."""
+FRAMEWORKS = {"fused": "ours", "pyg": "PyG", "dgl": "DGL"}
+"""By implementation, the names that tables and figures have."""
 SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
 """The same by sampler."""
 _TOLD = ("implementation", "sampler")
@@ -87,7 +87,7 @@ def _beside_libraries(
         **_bounded("ours_ms", row.sample.mean, 1e3),
     }
     flags = {"ours": counted_flags(row)}
-    for implementation in ("pyg", "reference", "dgl"):
+    for implementation in ("pyg", "dgl"):
         changes = {"implementation": implementation}
         if not pd.isna(row.settings.get("sampler")):
             # A library is its loader and its layers, drawn as ours draws: of like semantics.

@@ -213,11 +213,11 @@ def test_a_repeat_that_is_unlike_is_in_no_average(tmp_path: Path) -> None:
 def test_cells_that_are_not_valid_do_not_shift_who_is_unlike(tmp_path: Path) -> None:
     failed = vig(repeat=7)
     fused = [vig(layout) for layout in ("seq", "pp2", "pp4")]
-    plain = [vig(layout, model=Vig(implementation="reference")) for layout in ("seq", "pp2")]
+    plain = [vig(layout, model=Vig(implementation="pyg")) for layout in ("seq", "pp2")]
     stories = {failed.id: [Story(status="failed", stop_at=1)]}
     root = make_run(tmp_path / "run", [failed, *fused, *plain], stories=stories)
     for cell in plain:
-        change(root, cell, measured_with(implementation="reference"))
+        change(root, cell, measured_with(implementation="pyg"))
     for cell in fused:
         change(root, cell, measured_with(implementation="fused/c++"))
     run = load(root)

@@ -22,7 +22,7 @@ from tests.tools.result_files import rewrite_result
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
-REFERENCE = {"model": {"name": "gat", "implementation": "reference"}}
+REFERENCE = {"model": {"name": "gat", "implementation": "pyg"}}
 CELLS = [
     vig(),
     vig(layout="pp2", schedule="1f1b"),

@@ -56,7 +56,7 @@ def test_who_computes_a_step_does_not_matter(changes: dict[str, Any]) -> None:
     for made in (vig, gat):
         assert training_key(made(**changes)) == training_key(made())
         assert evaluation_key(made(**changes)) == evaluation_key(made())
-    slow = {"name": "gat", "implementation": "reference"}
+    slow = {"name": "gat", "implementation": "pyg"}
     assert training_key(gat(model=slow)) == training_key(gat())
 
 

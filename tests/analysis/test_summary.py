@@ -216,7 +216,7 @@ def test_a_baseline_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_the_baseline_has_the_same_implementation_and_the_nearest_settings(tmp_path: Path) -> None:
-    slow = Vig(implementation="reference")
+    slow = Vig(implementation="pyg")
     cells = [
         vig(model=slow),
         vig(batch_size=10),

@@ -26,7 +26,7 @@ CASES = {
     "resgcn": gat(**RESGCN),
     "vig": vig(batchnorm="deferred"),
     "vig micro": vig(),
-    "vig in PyG's form": vig(model={"name": "vig", "blocks": 1, "implementation": "reference"}),
+    "vig in PyG's form": vig(model={"name": "vig", "blocks": 1, "implementation": "pyg"}),
 }
 
 

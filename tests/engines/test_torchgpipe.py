@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "vig": {"layout": "pp2", "batchnorm": "deferred"},
     "vig of torch": {
         "layout": "pp2",
-        "model": {"name": "vig", "blocks": 1, "implementation": "reference"},
+        "model": {"name": "vig", "blocks": 1, "implementation": "pyg"},
     },
     "vig micro": {"layout": "pp3", "model": {"name": "vig", "blocks": 1}},
 }

@@ -39,8 +39,8 @@ class Vig(Model):
     """Hidden channels of the FFN."""
     readout_width: Positive = 1024
     """Hidden channels of the readout."""
-    implementation: Literal["fused", "reference"] = "fused"
-    """`reference` is PyG's GraphConv; `fused` the same function without large intermediates."""
+    implementation: Literal["fused", "pyg"] = "fused"
+    """`pyg` uses PyG's GraphConv; `fused` computes the same without large intermediate tensors."""
 
     def outline(self, facts: Facts) -> LayerSpecs:
         layers: list[LayerSpec] = []
@@ -51,7 +51,7 @@ class Vig(Model):
     def _grapher(self, block: int, facts: Facts) -> LayerSpec:
         """Linear c->g, BatchNorm, GraphConv (two g x g products, bias), Linear g->c, BatchNorm."""
         nodes, c, g = facts.image_size**2, facts.features, self.grapher_width
-        if self.implementation == "reference":
+        if self.implementation == "pyg":
             cost = nodes * (2.0 * g * g + g * (2 * c + _GELU) + 8 * 3 * g)
         else:
             cost = nodes * g * (_FOLDED + c + _GELU)
@@ -114,8 +114,8 @@ class Vig(Model):
         raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        if self.implementation == "reference":
-            return "reference"
+        if self.implementation == "pyg":
+            return "pyg"
         from gnnhpc.models.vig.fused import note
 
         return note(dtype, device)
