@@ -30,8 +30,8 @@ from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import BuildOptions
 
 PUBMED_SHAPED = SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3)
 FEATURE_DENSITY = 0.1
@@ -40,7 +40,7 @@ Form = Literal["fused", "chunks", "reference", "edge_index", "adj_t", "dgl"]
 NAMES: dict[Form, str] = {
     "fused": "fused",
     "chunks": "fused, 4 halo chunks",
-    "reference": "reference",
+    "reference": "pyg",
     "edge_index": "PyG, edge_index",
     "adj_t": "PyG, adj_t",
     "dgl": "DGL",
@@ -162,7 +162,7 @@ def contestant(form: Form, *, dense: bool = False) -> Epoch:
     """An epoch in one of the forms, for `benchmarks.turns`."""
     graph = pubmed_shaped(dense=dense)
     if form in ("fused", "reference"):
-        return ours(graph, form)
+        return ours(graph, "pyg" if form == "reference" else form)
     if form == "chunks":
         return ours(graph, "fused", 4)
     return dgl(graph) if form == "dgl" else pyg(graph, form)

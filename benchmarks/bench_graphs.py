@@ -161,7 +161,7 @@ def _pyg(setting: Setting) -> Callable[[], None]:
 
 
 def _dgl(setting: Setting) -> Callable[[], None]:
-    from gnnhpc.models.dgl_import import import_dgl
+    from gnnhpc.models.libraries import import_dgl
 
     dgl = import_dgl()
     from dgl.dataloading import GraphDataLoader

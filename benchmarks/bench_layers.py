@@ -30,9 +30,9 @@ from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.dgl_import import import_dgl
-from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.libraries import import_dgl
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model_registry import model_class
 
 NODES, EDGES, FEATURES, HIDDEN, CLASSES = 100_000, 1_000_000, 100, 256, 40
 DROPOUT = 0.5

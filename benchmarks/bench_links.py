@@ -104,7 +104,7 @@ class _Stack(nn.Module):
 
 
 def _dgl(split: LinkSplit, model: str, batch: int) -> Callable[[], float]:
-    from gnnhpc.models.dgl_import import import_dgl
+    from gnnhpc.models.libraries import import_dgl
 
     dgl = import_dgl()
     from dgl.nn import GraphConv, SAGEConv

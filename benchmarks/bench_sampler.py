@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarks.turns import Entry, compete, those_that_run
 from gnnhpc.kernels.sample import Layer, Sampler
-from gnnhpc.models.dgl_import import import_dgl
+from gnnhpc.models.libraries import import_dgl
 
 NODES, EDGES = 232_965, 114_600_000
 SKEW = 1.2

@@ -41,7 +41,7 @@ def measure(images: int, reference: int, rounds: int, threads: int) -> dict[str,
     wall = take_turns(
         {
             "fused": with_cpu(step("fused", images, place), images, cpu["fused"]),
-            "reference": with_cpu(step("reference", reference, place), reference, cpu["reference"]),
+            "reference": with_cpu(step("pyg", reference, place), reference, cpu["reference"]),
         },
         rounds,
     )

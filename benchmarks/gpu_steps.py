@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal, TypedDict
 
 import torch
+from gnnhpc.engines.clock import Clock
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,16 +16,15 @@ from benchmarks import vig_step
 from benchmarks.isolated import peak_mib
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.engines.clock import Clock
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions, Model
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import BuildOptions, Model
+from gnnhpc.models.model_registry import model_class
 
 WARMUP = 3
 

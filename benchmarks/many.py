@@ -26,7 +26,7 @@ START_LIMIT_S = 6.0
 SMALL = {"name": "vig", "blocks": 2}
 SMALL_IMAGES = {"name": "synthetic-cifar10", "train": 64, "test": 64, "image_size": 16}
 # PyG's form keeps every hidden activation, so that what a schedule holds shows in memory.
-KEEPS_MUCH = {"name": "vig", "blocks": 8, "implementation": "reference"}
+KEEPS_MUCH = {"name": "vig", "blocks": 8, "implementation": "pyg"}
 # Four blocks of small layers and a readout that weighs more than all of them.
 UNEQUAL = {"name": "vig", "blocks": 4, "readout_width": 131_072}
 EQUAL_COUNTS = (5, 4)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from benchmarks.drawn_step import drawn_step
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models import sparse_linear
-from gnnhpc.models.convolutions import fused
+from gnnhpc.models.layers import convolution_layers
+from gnnhpc.models.layers import linear as linear_file
 
 
 def products_alone(experiment: Experiment) -> Callable[[], float]:
@@ -31,10 +31,10 @@ def products_alone(experiment: Experiment) -> Callable[[], float]:
         return noting
 
     step = drawn_step(experiment)
-    linear = noted(sparse_linear.linear)
+    linear = noted(linear_file.linear)
     with (
-        mock.patch.object(fused, "linear", linear),
-        mock.patch.object(sparse_linear, "linear", linear),
+        mock.patch.object(convolution_layers, "linear", linear),
+        mock.patch.object(linear_file, "linear", linear),
     ):
         step()
     products = [

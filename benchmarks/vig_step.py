@@ -28,7 +28,7 @@ Form = Literal["fused", "reference", "edge_index", "adj_t"]
 
 
 def step(
-    implementation: Literal["fused", "reference"], images: int, device: torch.device
+    implementation: Literal["fused", "pyg"], images: int, device: torch.device
 ) -> Callable[[], float]:
     """A function that trains one mini-batch of this project's layers and returns its seconds."""
     experiment = Experiment(
@@ -89,7 +89,7 @@ def contestant(form: Form, images: int, device: str = "cpu") -> Callable[[], flo
         map_large_blocks_separately()
         return step("fused", images, place)
     if form == "reference":
-        return step("reference", images, place)
+        return step("pyg", images, place)
     return flat_step(form, images, place)
 
 

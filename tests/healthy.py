@@ -74,7 +74,7 @@ def images(numbers: random.Random, common: dict[str, Any]) -> dict[str, Any]:
             "grapher_width": numbers.choice([3, 8, 17]),
             "ffn_width": numbers.choice([5, 16]),
             "readout_width": numbers.choice([7, 16]),
-            "implementation": numbers.choice(["fused", "fused", "fused", "reference"]),
+            "implementation": numbers.choice(["fused", "fused", "fused", "pyg"]),
         },
         "data": {
             "name": "synthetic-cifar10",

@@ -19,7 +19,7 @@ from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.experiment.set_option import apply_set_option
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.model import Model
 from gnnhpc.records.run_paths import RunPaths
 
 Checked = TypeVar("Checked", bound=BaseModel)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.own_model import OwnModel
-from gnnhpc.models.own_source import source_digest, source_files
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.custom_source import source_digest, source_files
 from gnnhpc.records.run_paths import RunPaths, temporary_beside
 
 
@@ -44,7 +44,7 @@ def _copy_source(source: Path, folder: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def _check_copy(model: OwnModel, folder: Path) -> None:
+def _check_copy(model: CustomModel, folder: Path) -> None:
     if source_digest(folder / model.source.name) != model.digest:
         raise InputError(
             f"model {model.name}",
@@ -69,10 +69,12 @@ def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:
     Raises InputError for a user's own model that is not found, or has changed since the plan.
     """
     model = experiment.model
-    kept = [paths.own_model(model.digest)] if isinstance(model, OwnModel) and model.digest else []
+    kept = (
+        [paths.own_model(model.digest)] if isinstance(model, CustomModel) and model.digest else []
+    )
     model.load([*(folder for folder in kept if folder.is_dir()), *others])
 
 
-def _own_models(experiments: Iterable[Experiment]) -> list[OwnModel]:
-    found = {id(e.model): e.model for e in experiments if isinstance(e.model, OwnModel)}
+def _own_models(experiments: Iterable[Experiment]) -> list[CustomModel]:
+    found = {id(e.model): e.model for e in experiments if isinstance(e.model, CustomModel)}
     return list({model.digest: model for model in found.values()}.values())

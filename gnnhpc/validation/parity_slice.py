@@ -24,7 +24,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 
 FLOPS = 3e9
 """Operations of the reference over all steps: with the ranks' own steps about half a second of one
@@ -127,7 +127,7 @@ def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iter
     """From the largest to the smallest; `larger` begins with whole micro-batches."""
     facts = small.data.facts()
     full = (small.batch_size or small.microbatches) // small.microbatches
-    custom = isinstance(small.model, OwnModel)
+    custom = isinstance(small.model, CustomModel)
     rows = min(CUSTOM_IMAGES if custom else IMAGES, full)
     # The interleaved schedule takes multiples of the stages.
     more = small.layout.stages if small.schedule == "interleaved" else 1
@@ -169,7 +169,7 @@ def _image_flops(specs: Sequence[LayerSpec]) -> float:
 def _graph_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
     facts = small.data.facts()
     # Each sampled micro-batch may reach all nodes, and so does each of a custom model.
-    each_has_all = small.sampling is not None or isinstance(small.model, OwnModel)
+    each_has_all = small.sampling is not None or isinstance(small.model, CustomModel)
     passes = small.total_chunks if each_has_all else 1
     node = _node_flops(specs, facts.edges / max(facts.nodes, 1))
     affordable = math.floor(flops / (node * (3 * steps * passes + 1)))

@@ -16,7 +16,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.user_paths import check_is_utf8, expand_user
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.models.sampler_libraries import check_sampler_is_here
+from gnnhpc.models.libraries import check_sampler_is_here
 from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.after import jobs_of_run, jobs_to_wait_for
 from jobs.actions.local_cells import LocalCell, LocalLimits, ProgressListener

@@ -21,7 +21,7 @@ from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.experiment import Experiment, OptimizerConfig
 from gnnhpc.experiment.links import Links
 from gnnhpc.experiment.sampling import Sampling
-from gnnhpc.models.registry import BUILT_IN, model_class
+from gnnhpc.models.model_registry import BUILT_IN, model_class
 from jobs.cluster.site import Site
 from jobs.spec.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
 

@@ -30,8 +30,8 @@ from gnnhpc.data.registry import allowed_data, data_class
 from gnnhpc.data.settings import Data
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import Sampling
-from gnnhpc.models.protocol import Model
-from gnnhpc.models.registry import allowed_models, model_class
+from gnnhpc.models.model import Model
+from gnnhpc.models.model_registry import allowed_models, model_class
 from jobs.spec.spec_errors import as_mapping, check_keys, from_validation_error, short_value
 
 AXES = {

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from jobs.cli import main
 from jobs.cluster.site_files import read_site_file
 from jobs.printing import json_schema

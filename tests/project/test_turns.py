@@ -17,7 +17,7 @@ from benchmarks.turns import Entry, compete, failing, fastest
 from benchmarks.vig_step import EdgeForm, made_up
 from gnnhpc.core.facts import Facts
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.vig.model import Vig
 
 TOOLS = "tests.tools.contestants"
@@ -79,7 +79,7 @@ def test_the_studys_form_is_the_same_model(form: EdgeForm) -> None:
     if form == "adj_t" and importlib.util.find_spec("torch_sparse") is None:
         pytest.skip("torch_sparse is not installed")
     sizes = Vig(
-        blocks=2, grapher_width=6, ffn_width=10, readout_width=8, implementation="reference"
+        blocks=2, grapher_width=6, ffn_width=10, readout_width=8, implementation="pyg"
     )
     side, images = 5, 3
     facts = Facts("images", 3, 10, image_size=side, train=images, test=images)
