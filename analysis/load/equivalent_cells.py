@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from analysis.load.raised import Raised
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.models.own_model import is_own
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.custom_model import is_own
+from gnnhpc.models.model_registry import model_class
 
 Series = NDArray[np.float64]
 """One value a training step, from step 0; nan where a step has none."""

@@ -157,7 +157,7 @@ def _smallest_side(small: Experiment) -> int | None:
     of one size only."""
     size = small.data.facts().image_size
     sides = [side for side in _SIDES if side < size]
-    return None if isinstance(small.model, OwnModel) or not sides else sides[-1]
+    return None if isinstance(small.model, CustomModel) or not sides else sides[-1]
 
 
 def _image_flops(specs: Sequence[LayerSpec]) -> float:

@@ -25,8 +25,8 @@ from gnnhpc.engines.native import ForwardOnly, NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs import chunks
-from gnnhpc.models import dropout
-from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.layers import dropout
+from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.tasks.classification import Classification
 from gnnhpc.tasks.task import Loss
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.validation.engine_parity import reference_data, reference_model
 from gnnhpc.validation.parity_slice import ParitySlice
 from gnnhpc.validation.reference.custom_model import CustomModel
