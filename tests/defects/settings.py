@@ -47,11 +47,11 @@ VIG_BY_GLOO = Setting("vig pp2, by gloo", _VIG, {"GNNHPC_SHARED_MEMORY": "0"})
 VIG_SGD = Setting("vig pp2, sgd", _VIG | _SGD)
 VIG_TORCH = Setting("vig pp2 of torch", _VIG | {"engine": "pipelining"})
 VIG_1F1B = Setting("vig pp2, 1f1b", _VIG | {"schedule": "1f1b"})
-_PARTS = {"schedule": "interleaved", "parts": 2}
+_PARTS = {"schedule": "interleaved", "virtual_stages": 2}
 VIG_PARTS = Setting("vig pp2, 2 parts a stage", _VIG | _PARTS)
 VIG_PARTS_AGAIN = Setting(
     "vig pp2, 2 parts a stage, computed again but for the last",
-    _VIG | _PARTS | {"checkpoint": "except_last"},
+    _VIG | _PARTS | {"activation_checkpointing": "except_last"},
 )
 VIG_PARTS_TORCH = Setting(
     "vig pp2 of torch, 2 parts a stage", _VIG | _PARTS | {"engine": "pipelining"}
@@ -123,13 +123,15 @@ VIG_REFERENCE = Setting(
 VIG_CHECKPOINTS = Setting("vig pp2, checkpoints", _VIG | {"save_every": 3})
 VIG_SPANS = Setting("vig pp2, spans", _VIG | {"spans": True})
 GPIPE = Setting(
-    "vig pp2 of torchgpipe, computed again", _VIG | {"engine": "torchgpipe", "checkpoint": "always"}
+    "vig pp2 of torchgpipe, computed again",
+    _VIG | {"engine": "torchgpipe", "activation_checkpointing": "always"},
 )
 GPIPE_REPLICAS = Setting(
     "vig dp2-pp2 of torchgpipe", _VIG | _REPLICAS | {"layout": "dp2-pp2", "engine": "torchgpipe"}
 )
 GAT_GPIPE = Setting(
-    "gat pp2 of torchgpipe, computed again", _GAT | {"engine": "torchgpipe", "checkpoint": "always"}
+    "gat pp2 of torchgpipe, computed again",
+    _GAT | {"engine": "torchgpipe", "activation_checkpointing": "always"},
 )
 # Forwards that take longer than a clock's tolerance.
 VIG_AGAIN = Setting(
@@ -138,10 +140,10 @@ VIG_AGAIN = Setting(
     | {
         "model": _VIG["model"] | {"grapher_width": 32, "ffn_width": 64},
         "data": _VIG["data"] | {"image_size": 32},
-        "checkpoint": "always",
+        "activation_checkpointing": "always",
     },
 )
-GAT_AGAIN = Setting("gat pp2, computed again", _GAT | {"checkpoint": "always"})
+GAT_AGAIN = Setting("gat pp2, computed again", _GAT | {"activation_checkpointing": "always"})
 _SAMPLED: dict[str, Any] = {
     "model": {"name": "sage", "layers": 2},
     # Three mini-batches an epoch, the last one smaller: ten steps see four orders of the nodes.

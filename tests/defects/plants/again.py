@@ -122,7 +122,7 @@ def again_unasked() -> None:
 @defect("torchgpipe told to keep all activations", setting=settings.GPIPE)
 def gpipe_keeps_all() -> None:
     def keeps(*args: Any, **kwargs: Any) -> Any:
-        return true(*args, **(kwargs | {"checkpoint": "never"}))
+        return true(*args, **(kwargs | {"activation_checkpointing": "never"}))
 
     true = torchgpipe.GPipe
     torchgpipe.GPipe = keeps  # type: ignore[misc,assignment]
