@@ -154,7 +154,9 @@ def _layer(number: int, random: torch.Generator) -> Layer:
     )
     running = Statistics(torch.zeros(hidden), torch.ones(hidden), torch.zeros(3), torch.ones(3))
     counts = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-    return Layer(GRID if is_grapher else None, weights, (1e-5, 1e-5), Moved(running, counts, (0.1, 0.1)))
+    return Layer(
+        GRID if is_grapher else None, weights, (1e-5, 1e-5), Moved(running, counts, (0.1, 0.1))
+    )
 
 
 def _zeros_like(weights: Weights) -> Weights:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -38,7 +41,7 @@ def cell(
     `seconds` is a step of the slowest rank; `ideal_s` is the same step if the schedule cost nothing
     but its stages' own seconds; `allreduce_s`, `data_s` (a step with the wait for its data),
     `first_step_s` (from the start of the first process to the first step), `startup_s` (as the run
-    records it), and `peak_mib_<rank>`. `cpus` confines the ranks to so many CPUs; `copies` runs as
+    records it), `peak_mib_<rank>`, `measured_steps` and of these `averaged_steps`. `cpus` confines the ranks to so many CPUs; `copies` runs as
     many cells at the same time, each with a seed of its own, and reports the slowest.
     """
     settings = {"warmup_steps": WARMUP, "train_steps": WARMUP + steps, "test_steps": 1} | settings
@@ -48,7 +51,10 @@ def cell(
     def turn() -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="gnnhpc-cell-") as folder:
             runs = [
-                _Run(build_experiment(settings | {"seed": seed}, "benchmark"), Path(folder, str(seed)))
+                _Run(
+                    build_experiment(settings | {"seed": seed}, "benchmark"),
+                    Path(folder, str(seed)),
+                )
                 for seed in range(copies)
             ]
             for run in runs:
@@ -73,7 +79,7 @@ class _Run:
 
     def start(self, environment: dict[str, str]) -> None:
         self.out.mkdir(parents=True)
-        file = self.out / "cell.jsonl"
+        file = RunPaths(self.out).manifest
         line = Cell(array_name(self.experiment), 0, self.experiment).to_line()
         file.write_text(line + "\n", "utf-8")
         command = [sys.executable, "-m", "gnnhpc", "run", "--cell", str(file)]
@@ -112,14 +118,34 @@ class _Run:
         ranks = [self._steps(rank) for rank in range(len(self.processes))]
         steps = list(zip(*ranks, strict=True))
         walls = [max(float(step["wall_s"]) for step in each) for each in steps]
-        peaks = {f"peak_mib_{rank}": max(float(s["peak_rss_mib"]) for s in mine) for rank, mine in enumerate(ranks)}
-        return peaks | {
-            "seconds": median(walls),
-            "ideal_s": median(map(self._ideal_s, steps)),
-            "allreduce_s": median(max(step["allreduce_s"] or 0.0 for step in each) for each in steps),
-            "data_s": median(step["wall_s"] + step["data_s"] for step in ranks[0]),
-            "first_step_s": first_step_s or 0.0,
-            "startup_s": float(result.provenance["startup_s"]["total"]),
+        peaks = {
+            f"peak_mib_{rank}": max(float(s["peak_rss_mib"]) for s in mine)
+            for rank, mine in enumerate(ranks)
+        }
+        return (
+            peaks
+            | self._averaged()
+            | {
+                "seconds": median(walls),
+                "ideal_s": median(map(self._ideal_s, steps)),
+                "allreduce_s": median(
+                    max(step["allreduce_s"] or 0.0 for step in each) for each in steps
+                ),
+                "data_s": median(step["wall_s"] + step["data_s"] for step in ranks[0]),
+                "first_step_s": first_step_s or 0.0,
+                "startup_s": float(result.provenance["startup_s"]["total"]),
+            }
+        )
+
+    def _averaged(self) -> dict[str, float]:
+        """Measured steps beside the profiled ones, and how many of them an analysis averages."""
+        from analysis.loading.run import load
+
+        phases = load(self.out).phases
+        measured = self.experiment.train_steps - self.experiment.warmup_steps
+        return {
+            "measured_steps": measured - min(self.experiment.profile_steps, measured // 4),
+            "averaged_steps": float(phases.loc[phases["phase"] == "train", "n"].iloc[0]),
         }
 
     def end(self) -> None:
@@ -151,13 +177,11 @@ def ideal_s(experiment: Experiment, stages: Sequence[Step]) -> float:
     return ideal_step_s(
         *(experiment.schedule, forward, backward, count),
         weights_s=weights,
-        parts=experiment.parts,
+        parts=experiment.virtual_stages,
     )
 
 
-def _passes(
-    experiment: Experiment, stages: Sequence[Step]
-) -> Iterator[tuple[float, float, float]]:
+def _passes(experiment: Experiment, stages: Sequence[Step]) -> Iterator[tuple[float, float, float]]:
     """Seconds of forwards, backwards and separate weights of each virtual stage, in order."""
     for number in range(experiment.model_parts):
         stage, place = place_of_part(experiment.schedule, number, len(stages))
@@ -169,20 +193,31 @@ def _passes(
         yield seconds[0], seconds[1] - weights, weights
 
 
-def command(arguments: list[str], prepare: list[str] | None = None) -> Callable[[], dict[str, float]]:
-    """Seconds and the most MiB of `python -m` with these arguments, after one that prepares it."""
-    if prepare:
-        subprocess.run([sys.executable, "-m", *prepare], cwd=ROOT, check=True, capture_output=True)
+def command(
+    command: str, prepare: str | None = None, sweep: dict[str, Any] | None = None
+) -> Callable[[], dict[str, float]]:
+    """Seconds and the most MiB of `python -m COMMAND`, after one that prepares its folder.
+
+    Both may name `{folder}`; the sweep is in `{folder}/sweep.yaml`.
+    """
+    folder = tempfile.mkdtemp(prefix="gnnhpc-command-")
+    atexit.register(shutil.rmtree, folder)
+
+    def call(text: str) -> list[str]:
+        return [sys.executable, "-m", *text.format(folder=folder).split()]
+
+    if sweep is not None:
+        Path(folder, "sweep.yaml").write_text(json.dumps(sweep), "utf-8")
+    if prepare is not None:
+        subprocess.run(call(prepare), cwd=ROOT, check=True, capture_output=True)
 
     def turn() -> dict[str, float]:
         began = time.perf_counter()
-        child = subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL
-        )
+        child = subprocess.Popen(call(command), cwd=ROOT, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            raise BenchmarkError(f"{' '.join(arguments[:2])}: status {child.returncode}")
+            raise BenchmarkError(f"{command}: status {child.returncode}")
         return {"seconds": time.perf_counter() - began, "peak_mib": usage.ru_maxrss / 1024.0}
 
     return turn

@@ -37,7 +37,7 @@ Scores = Callable[[], Tensor]
 def contestant(
     form: Form,
     model: dict[str, Any],
-    data: dict[str, int],
+    data: dict[str, Any],
     density: float | None = None,
     chunks: int = 1,
     all_labelled: bool = False,
@@ -216,4 +216,5 @@ class _SummedByDgl(nn.Module):
             links.ndata["h"] = self.neighbours(x) if narrows else x
             links.update_all(of.copy_u("h", "m"), of.sum("m", "n"))
             total = links.ndata["n"]
-            return (total if narrows else self.neighbours(total)) + self.root(x)
+            out: Tensor = (total if narrows else self.neighbours(total)) + self.root(x)
+            return out

@@ -61,9 +61,7 @@ def _turn(
     network: nn.Module, losses: Losses, experiment: Experiment, steps: int
 ) -> Callable[[], float]:
     adam = experiment.optimizer
-    optimizer = torch.optim.Adam(
-        network.parameters(), lr=adam.lr, weight_decay=adam.weight_decay
-    )
+    optimizer = torch.optim.Adam(network.parameters(), lr=adam.lr, weight_decay=adam.weight_decay)
 
     def turn() -> float:
         began = time.perf_counter()
@@ -159,7 +157,9 @@ def links(library: str, settings: dict[str, Any]) -> Callable[[], float]:
 class _Stack(nn.Module):
     """Convolutions with ReLU and dropout between them; `call` is given each layer's edges."""
 
-    def __init__(self, experiment: Experiment, features: int, layer: Callable[..., nn.Module]) -> None:
+    def __init__(
+        self, experiment: Experiment, features: int, layer: Callable[..., nn.Module]
+    ) -> None:
         super().__init__()
         model: Any = experiment.model
         self.dropout = model.dropout

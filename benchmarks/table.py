@@ -65,6 +65,8 @@ class Row:
     reference: float | None = None
     ratio: Interval | None = None
     missing: str = ""
+    failed: bool = False
+    """The project's own contestant failed."""
     quick: bool = False
     """The sizes are small and the goal means nothing."""
 
@@ -105,11 +107,12 @@ def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]
 def _rows(comparison: Comparison, outcome: Outcome, quick: bool) -> Iterator[Row]:
     goal, ours = comparison.goal, comparison.ours
     if ours in outcome.missing:
-        yield Row(comparison.what, goal, missing=outcome.missing[ours])
+        yield Row(comparison.what, goal, missing=outcome.missing[ours], failed=True)
         return
     values = _values(outcome, ours, comparison.of)
-    if isinstance(comparison.reference, (int, float)):
-        yield _row(comparison, comparison.what, goal, values, [comparison.reference] * len(values), quick)
+    if isinstance(comparison.reference, float):
+        limit = [comparison.reference] * len(values)
+        yield _row(comparison, comparison.what, goal, values, limit, quick)
         return
     names = comparison.reference
     names = (names,) if isinstance(names, str) else names

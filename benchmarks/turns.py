@@ -156,13 +156,14 @@ def started(contestant: Contestant, threads: int) -> Iterator[Callable[[], Taken
             bufsize=0,
         ) as process,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
 
         def answer() -> Any:
-            if not select.select([process.stdout], [], [], TIMEOUT_S)[0]:
+            if not select.select([stdout], [], [], TIMEOUT_S)[0]:
                 raise BenchmarkError(f"{contestant.function}: no answer in {TIMEOUT_S:g} s")
-            if line := process.stdout.readline():
+            if line := stdout.readline():
                 return json.loads(line)
             status = process.wait()
             errors.seek(0)
@@ -173,7 +174,7 @@ def started(contestant: Contestant, threads: int) -> Iterator[Callable[[], Taken
         def turn() -> Taken:
             time.sleep(REST_S)
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(b"\n")
+                stdin.write(b"\n")
             measured: Taken = answer()
             return measured | {"seconds": measured["seconds"] / contestant.per}
 
@@ -182,7 +183,7 @@ def started(contestant: Contestant, threads: int) -> Iterator[Callable[[], Taken
             yield turn
         finally:
             # A contestant that has processes of its own ends them when its standard input closes.
-            process.stdin.close()
+            stdin.close()
             try:
                 process.wait(10.0)
             except subprocess.TimeoutExpired:

@@ -38,20 +38,27 @@ def contestant(form: Form, images: int, device: str = "cpu") -> Callable[[], flo
     pixels, labels = made_up(images, place)
     if form in ("fused", "reference"):
         model: nn.Module = our_layers(Vig(implementation=form)).to(place)
-        run: Callable[[], Tensor] = lambda: through(model, pixels)
+
+        def logits() -> Tensor:
+            return through(model, pixels)
+
     else:
         model = FlatVig(Vig(), CLASSES).to(place)
         edges = batch_edges(form, IMAGE_SIZE, images, place)
         nodes = pixels.reshape(-1, 3)
         image = torch.arange(images, device=place).repeat_interleave(IMAGE_SIZE**2)
-        run = lambda: model(nodes, edges, image)
+
+        def logits() -> Tensor:
+            scores: Tensor = model(nodes, edges, image)
+            return scores
+
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
 
     def turn() -> float:
         synchronize(place)
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=False)
-        functional.cross_entropy(run(), labels).backward()
+        functional.cross_entropy(logits(), labels).backward()
         optimizer.step()
         synchronize(place)
         return time.perf_counter() - began
