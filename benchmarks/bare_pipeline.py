@@ -146,11 +146,18 @@ def _layer(number: int, random: torch.Generator) -> Layer:
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=random)
 
-    square = (normal(hidden, hidden) / 16, normal(hidden, hidden) / 16, normal(hidden))
     weights = Weights(
-        *(normal(hidden, 3), normal(hidden), 1 + normal(hidden) / 10, normal(hidden) / 10),
-        *(square if is_grapher else (None, None, None)),
-        *(normal(3, hidden) / 16, normal(3), 1 + normal(3) / 10, normal(3) / 10),
+        w1=normal(hidden, 3),
+        b1=normal(hidden),
+        gamma1=1 + normal(hidden) / 10,
+        beta1=normal(hidden) / 10,
+        root=normal(hidden, hidden) / 16 if is_grapher else None,
+        relative=normal(hidden, hidden) / 16 if is_grapher else None,
+        conv_bias=normal(hidden) if is_grapher else None,
+        w2=normal(3, hidden) / 16,
+        b2=normal(3),
+        gamma2=1 + normal(3) / 10,
+        beta2=normal(3) / 10,
     )
     running = Statistics(torch.zeros(hidden), torch.ones(hidden), torch.zeros(3), torch.ones(3))
     counts = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)

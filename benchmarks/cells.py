@@ -34,6 +34,7 @@ def cell(
     cpus: int | None = None,
     copies: int = 1,
     environment: dict[str, str] | None = None,
+    analysed: bool = False,
     **settings: Any,
 ) -> Callable[[], dict[str, float]]:
     """A function that runs a cell of so many measured steps, and returns medians over its steps.
@@ -41,8 +42,10 @@ def cell(
     `seconds` is a step of the slowest rank; `ideal_s` is the same step if the schedule cost nothing
     but its stages' own seconds; `allreduce_s`, `data_s` (a step with the wait for its data),
     `first_step_s` (from the start of the first process to the first step), `startup_s` (as the run
-    records it), `peak_mib_<rank>`, `measured_steps` and of these `averaged_steps`. `cpus` confines the ranks to so many CPUs; `copies` runs as
-    many cells at the same time, each with a seed of its own, and reports the slowest.
+    records it), `peak_mib_<rank>`, and if `analysed` `measured_steps` and those `averaged_steps`.
+
+    `cpus` confines the ranks to so many CPUs; `copies` runs as many cells at the same time, each
+    with a seed of its own, and reports the slowest.
     """
     settings = {"warmup_steps": WARMUP, "train_steps": WARMUP + steps, "test_steps": 1} | settings
     if cpus is not None:
@@ -60,7 +63,7 @@ def cell(
             for run in runs:
                 run.start(environment or {})
             try:
-                measured = [run.finish() for run in runs]
+                measured = [run.finish() | (run.averaged() if analysed else {}) for run in runs]
             finally:
                 for run in runs:
                     run.end()
@@ -122,22 +125,18 @@ class _Run:
             f"peak_mib_{rank}": max(float(s["peak_rss_mib"]) for s in mine)
             for rank, mine in enumerate(ranks)
         }
-        return (
-            peaks
-            | self._averaged()
-            | {
-                "seconds": median(walls),
-                "ideal_s": median(map(self._ideal_s, steps)),
-                "allreduce_s": median(
-                    max(step["allreduce_s"] or 0.0 for step in each) for each in steps
-                ),
-                "data_s": median(step["wall_s"] + step["data_s"] for step in ranks[0]),
-                "first_step_s": first_step_s or 0.0,
-                "startup_s": float(result.provenance["startup_s"]["total"]),
-            }
-        )
+        return peaks | {
+            "seconds": median(walls),
+            "ideal_s": median(map(self._ideal_s, steps)),
+            "allreduce_s": median(
+                max(step["allreduce_s"] or 0.0 for step in each) for each in steps
+            ),
+            "data_s": median(step["wall_s"] + step["data_s"] for step in ranks[0]),
+            "first_step_s": first_step_s or 0.0,
+            "startup_s": float(result.provenance["startup_s"]["total"]),
+        }
 
-    def _averaged(self) -> dict[str, float]:
+    def averaged(self) -> dict[str, float]:
         """Measured steps beside the profiled ones, and how many of them an analysis averages."""
         from analysis.loading.run import load
 
@@ -155,12 +154,16 @@ class _Run:
             process.wait()
 
     def _steps(self, rank: int, *, warm: bool = True) -> list[Step]:
-        """The training steps that a rank has recorded, those of the warm-up only if not `warm`."""
+        """The training steps of a rank; if `warm`, only those that count in averages."""
         path = self.attempt.records(rank)
         if not path.exists():
             return []
         records = (record for record in read_lines(path) if record["kind"] == "step")
-        return [r for r in records if r["phase"] == "train" and not (warm and r["warmup"])]
+        return [
+            r
+            for r in records
+            if r["phase"] == "train" and not (warm and (r["warmup"] or r["profiled"]))
+        ]
 
     def _ideal_s(self, ranks: Sequence[Step]) -> float:
         """Seconds of the schedule with a step's own forwards and backwards, and no other cost."""
@@ -187,7 +190,7 @@ def _passes(experiment: Experiment, stages: Sequence[Step]) -> Iterator[tuple[fl
         stage, place = place_of_part(experiment.schedule, number, len(stages))
         step = stages[stage]
         names = ("forward_s", "backward_s", "weights_s")
-        recorded = step.get("part_s")
+        recorded = step.get("virtual_stage_s")
         seconds = recorded[place] if recorded else [step.get(name) or 0.0 for name in names]
         weights = seconds[2] if experiment.split_backward else 0.0
         yield seconds[0], seconds[1] - weights, weights

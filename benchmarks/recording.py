@@ -26,11 +26,8 @@ STEPS = 10
 
 
 def recorded(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
-    """Turns of a run, which records `turns * STEPS` steps after its warm-up.
-
-    After the last of them the share of its measured steps that an analysis leaves out is `dropped`.
-    """
-    settings = {"warmup_steps": 2, "train_steps": 2 + turns * STEPS, "test_steps": 1} | settings
+    """Turns of a run, which averages `turns * STEPS` steps after its warm-up and profiled steps."""
+    settings = {"warmup_steps": 2, "train_steps": 5 + turns * STEPS, "test_steps": 1} | settings
     run = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.recording", json.dumps(settings)],
         cwd=ROOT,
@@ -55,21 +52,20 @@ def recorded(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, flo
 def bare(settings: dict[str, Any]) -> Callable[[], float]:
     """Turns of a loop over the same layers, with the optimizer of the run."""
     from benchmarks.our_steps import built, opened
+    from gnnhpc.engines.engine import first_input
 
     parts = built(settings)
     stage, optimizer, loss = parts.stage, parts.optimizer, parts.loss
-    stage.timer = None
+    gradients = parts.engine.gradients
     batches = opened(parts)
     assert optimizer is not None
 
     def step() -> float:
         batch = next(batches)
         began = time.perf_counter()
-        optimizer.zero_grad(set_to_none=False)
-        with stage.one_step(len(batch.microbatches)):
-            for each in batch.microbatches:
-                assert each.inputs is not None
-                loss(stage(each.inputs, each.context), each, batch.labelled).backward()
+        gradients.zero()
+        for each in batch.microbatches:
+            loss(stage(first_input(each), each.context), each, batch.labelled).backward()
         stage.end_minibatch()
         optimizer.step()
         return time.perf_counter() - began
@@ -95,7 +91,9 @@ def main() -> None:
     def paused(self: RecordWriter, *records: Any) -> None:
         write(self, *records)
         for record in records:
-            if not isinstance(record, StepRecord) or record.phase != "train" or record.warmup:
+            if not isinstance(record, StepRecord) or record.phase != "train":
+                continue
+            if record.warmup or record.profiled:
                 continue
             walls.append(record.wall_s)
             if len(walls) == STEPS:

@@ -1,4 +1,4 @@
-"""Matches of several processes: pipelines, replicas, schedules, start-up, and the suite's commands."""
+"""Matches of several processes: pipelines, replicas, schedules, and the suite's commands."""
 
 from __future__ import annotations
 
