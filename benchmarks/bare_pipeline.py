@@ -1,16 +1,12 @@
-"""Two stages of ViG that do nothing but their compiled calls and transfers: what pp2 could reach.
-
-    python -m benchmarks.bench_bare_pipeline [--counts 5 10 20] [--rounds 9]
+"""Two stages of ViG that only call their kernels and send: the fastest that pp2 could be.
 
 A process a stage, of one thread, under GPipe: eight layers in a call a micro-batch and direction,
-as a run's; the last has the readout, and the loss in three operations of torch. There is no
-autograd, and neither times nor checks nor an optimizer. Beside it is a sequential step of a run's
-own engine in one micro-batch (`benchmarks.bench_microbatches`), in turn with each.
+as in a run; the last stage has the readout, and the loss in three operations of torch. There is no
+autograd, no clock, no record, no validation and no optimizer.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import multiprocessing
 import os
@@ -22,18 +18,15 @@ from multiprocessing.connection import Connection
 import torch
 from torch import Tensor
 
-from benchmarks.bench_vig_calls import GRID, IMAGES, LAYERS, drawn_layers, zeros_like
-from benchmarks.ratios import paired
-from benchmarks.turns import Entry, compete
-from gnnhpc.core.bounds import bound
 from gnnhpc.distributed.allocator import map_large_blocks_separately
 from gnnhpc.kernels import vig_readout
 from gnnhpc.kernels.channel import Slots, bytes_needed
-from gnnhpc.kernels.vig_layers import Gradients, Layers
+from gnnhpc.kernels.vig_layers import Gradients, Layer, Layers
+from gnnhpc.kernels.vig_torch import Moved, Statistics, Weights
 
-READOUT, CLASSES = 1024, 10
+IMAGES, GRID, LAYERS = 100, (32, 32), 8
+GRAPHER, FFN, READOUT, CLASSES = 256, 512, 1024, 10
 TIMEOUT_MS = 60_000
-ALONE = "sequential"
 
 
 @dataclass
@@ -50,19 +43,19 @@ class _Stage:
     targets: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        draw = torch.Generator().manual_seed(int(self.is_last))
-        made, readout = drawn_layers(LAYERS, draw), None
+        random = torch.Generator().manual_seed(int(self.is_last))
+        made, readout = [_layer(number, random) for number in range(LAYERS)], None
         if self.is_last:
             sizes = (READOUT, 3), (READOUT,), (CLASSES, READOUT), (CLASSES,)
-            readout = vig_readout.Weights(*(torch.randn(n, generator=draw) / 16 for n in sizes))
+            readout = vig_readout.Weights(*(torch.randn(n, generator=random) / 16 for n in sizes))
         self.layers = Layers(made, readout)
         self.into = Gradients(
-            [zeros_like(each.weights) for each in made],
+            [_zeros_like(each.weights) for each in made],
             None if readout is None else vig_readout.Weights(*map(torch.zeros_like, readout)),
         )
         images = IMAGES // self.microbatches
         shape = images, GRID[0] * GRID[1], 3
-        self.inputs = [torch.randn(shape, generator=draw) for _ in range(self.microbatches)]
+        self.inputs = [torch.randn(shape, generator=random) for _ in range(self.microbatches)]
         self.targets = torch.eye(CLASSES)[torch.arange(images) % CLASSES]
 
     def step(self) -> None:
@@ -96,7 +89,7 @@ class _Stage:
 
 
 def contestant(microbatches: int) -> Callable[[], float]:
-    """Seconds until both stages have done a step."""
+    """Seconds until both stages have finished a step."""
     map_large_blocks_separately()
     slot = 4 * 3 * GRID[0] * GRID[1] * (IMAGES // microbatches)
     channels = [
@@ -128,7 +121,7 @@ def contestant(microbatches: int) -> Callable[[], float]:
 def _be_last(
     microbatches: int, channels: Sequence[Slots], pipe: Connection, first: Connection
 ) -> None:
-    """Until the first stage, whose end of the pipe `first` is, has ended."""
+    """Take steps until the first stage ends; `first` is its end of the pipe."""
     first.close()
     stage = _Stage(microbatches, True, *channels)
     _pin(1)
@@ -140,31 +133,38 @@ def _be_last(
 
 
 def _pin(number: int) -> None:
-    """To a core of its own, where there are so many."""
+    """Give this process a core of its own, if there are so many."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--counts", type=int, nargs="+", default=[5, 10, 20])
-    parser.add_argument("--rounds", type=int, default=9, help="steps timed")
-    given = parser.parse_args()
-    alone = {"model": "vig", "microbatches": 1}
-    entries = {ALONE: Entry("benchmarks.bench_microbatches:contestant", alone)} | {
-        str(count): Entry("benchmarks.bench_bare_pipeline:contestant", {"microbatches": count})
-        for count in given.counts
-    }
-    seconds = compete(entries, given.rounds, 1, warmup=2)
-    for count in given.counts:
-        most = bound(1, 2, count, 1)
-        found = paired(seconds[str(count)], [each / most for each in seconds[ALONE]])
-        ratio = found.ratio
-        print(
-            f"{count:>3} micro-batches: {found.ours:.4f} s, bound {found.reference:.4f} s, "
-            f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}) of it"
-        )
+def _layer(number: int, random: torch.Generator) -> Layer:
+    """A Grapher for an even number, an FFN for an odd one."""
+    is_grapher = number % 2 == 0
+    hidden = GRAPHER if is_grapher else FFN
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random)
+
+    weights = Weights(
+        w1=normal(hidden, 3),
+        b1=normal(hidden),
+        gamma1=1 + normal(hidden) / 10,
+        beta1=normal(hidden) / 10,
+        root=normal(hidden, hidden) / 16 if is_grapher else None,
+        relative=normal(hidden, hidden) / 16 if is_grapher else None,
+        conv_bias=normal(hidden) if is_grapher else None,
+        w2=normal(3, hidden) / 16,
+        b2=normal(3),
+        gamma2=1 + normal(3) / 10,
+        beta2=normal(3) / 10,
+    )
+    running = Statistics(torch.zeros(hidden), torch.ones(hidden), torch.zeros(3), torch.ones(3))
+    counts = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+    return Layer(
+        GRID if is_grapher else None, weights, (1e-5, 1e-5), Moved(running, counts, (0.1, 0.1))
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _zeros_like(weights: Weights) -> Weights:
+    return Weights._make(None if w is None else torch.zeros_like(w) for w in weights)
