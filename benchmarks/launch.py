@@ -173,7 +173,7 @@ class Launcher:
         out = self.folder / f"run-{next(self._numbers)}"
         out.mkdir(parents=True)
         file = out / "cell.jsonl"
-        file.write_text(Cell(array_name(experiment), 0, experiment).to_line() + "\n", "utf-8")
+        file.write_text(Cell.of(array_name(experiment), 0, experiment).to_line() + "\n", "utf-8")
         command = [sys.executable, "-m", "gnnhpc", "run", "--cell", str(file), "--out", str(out)]
         size = experiment.process_layout.world_size
         port = _free_port()
