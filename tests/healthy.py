@@ -42,7 +42,7 @@ def draw(numbers: random.Random) -> dict[str, Any]:
         "microbatches": numbers.randint(1, 6),
         "schedule": numbers.choice(["gpipe", "1f1b"]),
         "engine": numbers.choice(["native", "native", "pipelining", "torchgpipe"]),
-        "checkpoint": numbers.choice(["never", "never", "except_last", "always"]),
+        "activation_checkpointing": numbers.choice(["never", "never", "except_last", "always"]),
         "balance": numbers.choice(["cost", "cost", "profile", "time"]),
         "dtype": numbers.choice(["float32", "float32", "float32", "float64"]),
         "optimizer": {

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from gnnhpc.check.capture import node_ids
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.prefetch import prefetched
 from gnnhpc.batches.ring import Ring
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.check.capture import node_ids
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
@@ -27,7 +27,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Sage
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.protocol import Model
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 from tests.tools.cells import sampled
 from tests.tools.graphs import forward, make_graph, make_model
 

@@ -12,12 +12,12 @@ from typing import Any
 from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.models.generators import seed_all
+from gnnhpc.models.seeding import seed_all
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import FACTS_FILE, digests
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.train import checkpoint
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import checkpoint
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects.patching import around
 from tests.defects.reading import Complaint, Outcome, judged
 from tests.defects.settings import VIG, VIG_PARTS, VIG_REPLICAS, Setting

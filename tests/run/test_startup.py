@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.train.optimizer import build_optimizer
+from gnnhpc.training.optimizer import build_optimizer
 from tests.tools.cells import gat, manifest_of, vig
 from tests.tools.ranks import run_ranks
 
@@ -54,7 +53,7 @@ def test_the_optimizer_is_torchs(name: str) -> None:
     )
     layers = experiment.model.outline(experiment.data.facts())
     ours, theirs = (
-        build_stage(experiment, layers, [range(len(layers))], StepTimer(Clock(torch.device("cpu"))))
+        build_stage(experiment, layers, [range(len(layers))], StepTimer(torch.device("cpu")))
         for _ in range(2)
     )
     optimizer = build_optimizer(experiment, ours)

@@ -46,6 +46,8 @@ PRELOADED = [
     "gnnhpc.batches.image_batches",
     "gnnhpc.check.verify",
     "gnnhpc.check.verify_command",
+    "gnnhpc.validation.engine_parity",
+    "gnnhpc.validation.verify",
     "gnnhpc.cli",
     "gnnhpc.engines.native",
     "gnnhpc.engines.sequential",
@@ -61,10 +63,10 @@ PRELOADED = [
     "gnnhpc.run.results",
     "gnnhpc.run.worker",
     "gnnhpc.experiment.cli_experiment",
-    "gnnhpc.train.checkpoint",
-    "gnnhpc.train.loop",
-    "gnnhpc.train.progress",
-    "gnnhpc.train.setup",
+    "gnnhpc.training.checkpoint",
+    "gnnhpc.training.loop",
+    "gnnhpc.training.progress_line",
+    "gnnhpc.training.setup",
     "tests.tools.dgl_imported",
 ]
 Plant = Callable[[], None]

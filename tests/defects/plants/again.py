@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnnhpc.core import schedule
 from gnnhpc.engines import torchgpipe, torchgpipe_partition
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine

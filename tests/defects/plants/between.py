@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from gnnhpc.models.batchnorm import BatchNorm
-from gnnhpc.train import checkpoint
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import checkpoint
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import native, sequential
-from gnnhpc.engines.base import StagePlan
-from gnnhpc.engines.flat_gradients import Gradients
-from gnnhpc.engines.overlapped_gradients import OverlappedGradients
+from gnnhpc.engines.engine import StagePlan
+from gnnhpc.engines.gradient_sync import Gradients
+from gnnhpc.engines.gradient_sync import OverlappedGradients
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, replace

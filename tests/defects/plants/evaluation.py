@@ -15,7 +15,7 @@ from gnnhpc.kernels.vig_torch import Moved, Statistics
 from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.vig import fused
 from gnnhpc.tasks.classification import Classification, NodeClassification
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank, replace, statistics_moved

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import OpenSpan, SpanName, StepTimer
 from gnnhpc.engines.torch_pipelining import PipeliningEngine
 from gnnhpc.models.context import Context
-from gnnhpc.train import setup
+from gnnhpc.training import setup
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank

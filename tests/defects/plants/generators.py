@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gnnhpc.train import generators
+from gnnhpc.training import generators
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around

@@ -19,7 +19,7 @@ from gnnhpc.data import images as image_data
 from gnnhpc.data.images import Images
 from gnnhpc.graphs import features
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, is_unseen, rank

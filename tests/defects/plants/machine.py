@@ -12,7 +12,7 @@ from gnnhpc.kernels import build, vig, vig_layers, vig_torch
 from gnnhpc.kernels.vig_torch import Weights
 from gnnhpc.models.vig import fused
 from gnnhpc.records import provenance
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank, replace

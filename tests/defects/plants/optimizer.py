@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.train import optimizer as module
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import optimizer as module
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, is_unseen, rank

@@ -15,12 +15,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.ddp_gradients import DdpReplicas
 from gnnhpc.engines.device_memory import reset_peak
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.timing import OpenSpan, StepTimer, StepTimes
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, rank, replace

@@ -14,8 +14,8 @@ from gnnhpc.records.schema import StepRecord
 from gnnhpc.records.writer import RecordWriter
 from gnnhpc.run import results
 from gnnhpc.tasks.classification import Classification
-from gnnhpc.train import loop
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import loop
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around

@@ -36,7 +36,7 @@ from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels.memory import FRESH, Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.models.convolutions import weights
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, rank, replace

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnhpc.batches.batch import MicroBatch
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.tasks.classification import Classification
 from gnnhpc.tasks.task import Loss

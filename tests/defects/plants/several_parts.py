@@ -14,8 +14,8 @@ from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
-from gnnhpc.train import setup
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import setup
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank

@@ -15,7 +15,7 @@ from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.timing import OpenSpan, StepTimer
 from gnnhpc.engines.torch_pipelining import TimedStage
 from gnnhpc.engines.transfer import Handover
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import Steps, around, rank
@@ -131,7 +131,7 @@ def seconds_left_out() -> None:
 
 @defect("one replica's second part not shared", setting=settings.GCN_ZBV_REPLICAS)
 def not_shared() -> None:
-    from gnnhpc.engines.flat_gradients import Gradients
+    from gnnhpc.engines.gradient_sync import Gradients
 
     def average(true: Any, gradients: Gradients) -> None:
         flat = gradients.flats[0]

@@ -20,7 +20,7 @@ from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.timing import Clock, StepTimer, StepTimes
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.records.writer import RecordWriter
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, rank, replace

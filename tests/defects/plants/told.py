@@ -16,7 +16,7 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.check import self_check
 from gnnhpc.engines import system_counters
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs import chunks
@@ -25,8 +25,8 @@ from gnnhpc.records import writer
 from gnnhpc.records.schema import StepRecord
 from gnnhpc.run import rank_facts
 from gnnhpc.run.attempt import Attempt
-from gnnhpc.train import loop, setup
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import loop, setup
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import settings
 from tests.defects.defect import planted
 from tests.defects.patching import around, replace

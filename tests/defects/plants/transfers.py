@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnnhpc.engines import native
 from gnnhpc.engines.ddp_gradients import DdpReplicas
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import Gradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.torch_pipelining import TimedStage

@@ -1,0 +1,190 @@
+"""The transfers of one part of a stage: activations and gradients, in and out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.early_receives import done_before_posting
+from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
+from gnnhpc.distributed.mesh import Direction
+from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, SharedReceiver, SharedSender
+from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
+from gnnhpc.engines.transfers import (
+    Handover,
+    Receiver,
+    Sender,
+    StagedReceiver,
+    StagedSender,
+    UnevenReceiver,
+    host_buffers,
+)
+
+Shared = TypeVar("Shared", SharedSender, SharedReceiver)
+
+
+def transfers_of(plan: StagePlan, *, training: bool) -> list[StageTransfers]:
+    """Of each part of the stage, in order."""
+    links = [StageTransfers(plan, part, training=training) for part in plan.virtual_stages]
+    for here, there in itertools.pairwise(links):
+        if there.part.number == here.part.number + 1:
+            here.hand_over_to(there)
+    # Both ends of all exist before any is waited for.
+    for each in links:
+        each.open()
+    return links
+
+
+class StageTransfers:
+    """The ends of its four transfers; None where one is not needed."""
+
+    activations_in: Receiver | Handover | None
+    activations_out: Sender | Handover | None
+    gradients_in: Receiver | Handover | None
+    gradients_out: Sender | Handover | None
+
+    def __init__(self, plan: StagePlan, part: VirtualStagePlan, *, training: bool) -> None:
+        self.plan, self.part, self.training = plan, part, training
+        self._shared: list[SharedSender | SharedReceiver] = []
+        self._by_group = False
+        mesh, parts = plan.mesh, len(plan.virtual_stages)
+        place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
+        held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
+        gradients = gradients_in_flight(*place, parts=parts, part=part.place) + 1
+        self._done_before = done_before_posting(*place, parts=parts, training=training)
+        learns = part.upstream_trains or bool(parameters_of(part.stage))
+        self.activations_in = (
+            None
+            if part.is_first
+            else self._receiver("forward", part.input_shape, min(held, plan.microbatches))
+        )
+        self.activations_out = None if part.is_last else self._sender("forward", part.output_shape)
+        self.gradients_in = (
+            None
+            if part.is_last or not training or not learns
+            else self._receiver("backward", part.output_shape, gradients)
+        )
+        self.gradients_out = (
+            None
+            if part.is_first or not training or not part.upstream_trains
+            else self._sender("backward", part.input_shape)
+        )
+        receivers = (self.activations_in, self.gradients_in)
+        self._limited = [r for r in receivers if isinstance(r, Receiver) and r.is_limited]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether `allow` is needed."""
+        return bool(self._limited)
+
+    def hand_over_to(self, there: StageTransfers) -> None:
+        """Part of the same stage, and next to this one in the model."""
+        self.activations_out = there.activations_in = Handover()
+        if self.training and there.part.upstream_trains:
+            self.gradients_in = there.gradients_out = Handover()
+
+    def _peer(self, step: int) -> int | None:
+        """The rank that holds the part before (-1) or after (1) this one; None where it is here."""
+        mesh = self.plan.mesh
+        number, stages = self.part.number + step, mesh.layout.stages
+        stage, _ = place_of_part(self.plan.schedule, number, stages)
+        return None if stage == mesh.stage else mesh.layout.rank_of(mesh.replica, stage)
+
+    def _receiver(
+        self, direction: Direction, shape: tuple[int, ...], buffers: int
+    ) -> Receiver | None:
+        plan, mesh = self.plan, self.plan.mesh
+        peer = self._peer(-1 if direction == "forward" else 1)
+        if peer is None:
+            return None
+        channel = self._channel(
+            SharedReceiver, direction, peer, -1 if direction == "forward" else 0, shape
+        )
+        if mesh.staged:
+            hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
+            return StagedReceiver(channel, hosts, mesh.device)
+        tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
+        # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
+        needs = [
+            n
+            for action, n in self._done_before.items()
+            if (action.kind, action.part) == (direction, self.part.place)
+        ]
+        kind = Receiver if plan.fixed_rows else UnevenReceiver
+        return kind(channel, tensors, needs if mesh.links else None)
+
+    def _sender(self, direction: Direction, shape: tuple[int, ...]) -> Sender | None:
+        mesh = self.plan.mesh
+        peer = self._peer(1 if direction == "forward" else -1)
+        if peer is None:
+            return None
+        channel = self._channel(
+            SharedSender, direction, peer, 0 if direction == "forward" else -1, shape
+        )
+        return StagedSender(channel) if mesh.staged else Sender(channel)
+
+    def _channel(
+        self,
+        shared: type[Shared],
+        direction: Direction,
+        peer: int,
+        before: int,
+        shape: tuple[int, ...],
+    ) -> Shared | GroupChannel:
+        """One end, of kind `shared` where both ranks can share memory; `before` as in `_tag`."""
+        plan, mesh = self.plan, self.plan.mesh
+        by_group = GroupChannel(peer, mesh.link(direction, peer), self._tag(before))
+        # A slot has room for so many rows, and NCCL's groups are there to be used.
+        if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:
+            self._by_group = True
+            return by_group
+        slot_bytes = math.prod(shape) * plan.dtype.itemsize
+        channel = shared(plan.microbatches, slot_bytes, mesh.peers[peer], by_group)
+        self._shared.append(channel)
+        return channel
+
+    @property
+    def ways(self) -> set[str]:
+        """How tensors come and go, in words."""
+        by_group = self._by_group or not all(channel.shares for channel in self._shared)
+        found = {SHARED_MEMORY} if any(channel.shares for channel in self._shared) else set()
+        return found | ({self.plan.mesh.transfers or ""} if by_group else set())
+
+    def open(self) -> None:
+        """Wait for the other ends; both must have been made, or be made by another thread."""
+        for channel in self._shared:
+            channel.open()
+
+    def _tag(self, before: int) -> int:
+        """Of the cut after this part, or before it (-1): the same on both its sides, and another
+        than that of other cuts between the same two stages."""
+        return (self.part.number + before) // self.plan.mesh.layout.stages
+
+    def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
+        """`backwards` are the micro-batches in the order of their gradients."""
+        count = self.plan.microbatches
+        first, last = self.part.stage.row_changes
+        for receiver, order, changes in (
+            (self.activations_in, range(count), first),
+            (self.gradients_in, backwards, last),
+        ):
+            if isinstance(receiver, UnevenReceiver):
+                chunks = [batch.microbatches[m].context.chunk for m in order]
+                receiver.expect_rows([chunk.rows[changes] for chunk in chunks])
+            elif receiver is not None:
+                receiver.expect(count)
+
+    def allow(self, done: int) -> None:
+        """Post what may be received once `done` actions of the stage are done."""
+        for receiver in self._limited:
+            receiver.allow(done)
+
+    def flush(self) -> None:
+        for sender in (self.activations_out, self.gradients_out):
+            if sender is not None:
+                sender.flush()

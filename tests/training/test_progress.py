@@ -1,0 +1,85 @@
+"""What a running cell tells a person, and what it says of the code and machine it runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from gnnhpc.engines.engine import StepOutput
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records import provenance
+from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.training.events import StepTaken
+from gnnhpc.training.progress_line import progress_listener
+from tests.engines.steps import parts_of
+from tests.tools.cells import gat
+
+
+def taken(experiment: Experiment, phase: Phase = "train") -> StepTaken:
+    """The first step of a phase, with what the progress shows of it."""
+    parts = parts_of(experiment)
+    with parts.batches.open("train", 0, 1) as batches:
+        batch = next(batches)
+    record = StepRecord(
+        *(phase, 0, 0, False, 0.0, 0.25, 0.0, None, None, None, None, None, 0.0, batch.samples)
+    )
+    return StepTaken(phase, 0, batch, StepOutput(), record, [])
+
+
+def test_rank_0_shows_the_first_and_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = gat(train_steps=1)
+    shown = progress_listener(experiment, rank=0)
+    shown.training_begins(0)
+    shown.step_taken(taken(experiment))
+    shown.step_taken(taken(experiment, "test"))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "train step 1 of 1: 0.2500 s"
+    assert second == "test step 1: 0.2500 s"
+
+
+def test_steps_in_quick_succession_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    shown, step = progress_listener(gat(train_steps=99), rank=0), taken(gat())
+    for _ in range(50):
+        shown.step_taken(step)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    progress_listener(gat(), rank=1).step_taken(taken(gat()))
+    assert capsys.readouterr().out == ""
+
+
+def test_the_commit_is_this_checkouts() -> None:
+    commit = provenance.git_commit()
+    if commit is not None:
+        assert re.fullmatch(r"[0-9a-f]{40}(\+dirty)?", commit)
+
+
+def test_versions_name_what_the_numbers_depend_on() -> None:
+    assert {"python", "torch", "numpy", "gnnhpc"} <= provenance.versions().keys()
+
+
+def test_all_processes_of_one_checkout_have_one_digest() -> None:
+    code = "from gnnhpc.records.provenance import code_digest; print(code_digest())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == provenance.code_digest()
+
+
+def test_a_process_knows_how_long_it_has_lived() -> None:
+    code = (
+        "import time; time.sleep(0.3); "
+        "from gnnhpc.records.provenance import seconds_since_process_start as age; print(age())"
+    )
+    young = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(young.stdout) >= 0.29
+    assert provenance.seconds_since_process_start() >= float(young.stdout)
+
+
+def test_the_machine_says_what_it_is() -> None:
+    machine = provenance.machine()
+    assert machine["cpus"] == len(os.sched_getaffinity(0))
+    assert machine["cpu_model"]
