@@ -75,7 +75,7 @@ def _cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     if raw["data"].facts().kind != "graph":
         raw.setdefault("batch_size", _BATCH)
     experiment = _built(raw, "flags")
-    return _check_data(Cell(array_name(experiment), 0, experiment, root))
+    return _check_data(Cell.of(array_name(experiment), 0, experiment, root))
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
