@@ -73,7 +73,7 @@ class Measured:
 
 def _ideal_s(experiment: Experiment, stages: Sequence[dict[str, Any]]) -> float:
     """Of one step's records, a stage's after the other's."""
-    count, parts = experiment.microbatches, experiment.parts
+    count, parts = experiment.microbatches, experiment.virtual_stages
     passes = list(_passes(experiment, stages))
     forward, backward, weights = ([of[way] / count for of in passes] for way in range(3))
     return ideal_step_s(

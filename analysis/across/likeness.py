@@ -20,7 +20,7 @@ MAY_DIFFER = (
     "warmup_steps",
     "batchnorm",
     "schedule",
-    "parts",
+    "virtual_stages",
     "engine",
     "checkpoint",
     "bucket_mib",

@@ -351,7 +351,7 @@ def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     if cells.empty:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
     left_out: list[LeftOut] = []
-    drawn_once = ["model", "data", "layout", "schedule", "parts"]
+    drawn_once = ["model", "data", "layout", "schedule", "virtual_stages"]
     chosen = cells.drop_duplicates([*drawn_once, "microbatches"])
     if len(chosen) > MAX_TIMELINES:
         # Of each layout and schedule the most micro-batches first, then a second one of each;

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _APART = (
     *("implementation", "device", "rebuild", "chunks"),
-    *("engine", "schedule", "parts", "balance", "checkpoint", "bucket_mib"),
+    *("engine", "schedule", "virtual_stages", "balance", "checkpoint", "bucket_mib"),
 )
 """Settings that have no panel of their own here."""
 _BESIDE = 0.22

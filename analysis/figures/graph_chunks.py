@@ -34,7 +34,7 @@ _WHO_COMPUTES = (
     "rebuild",
     "engine",
     "schedule",
-    "parts",
+    "virtual_stages",
     "balance",
     "checkpoint",
     "bucket_mib",

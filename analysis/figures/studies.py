@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _NAMED = ("batchnorm", "rebuild", "checkpoint", "balance", "data_storage")
 """Settings whose values say nothing without their names."""
-_SCHEDULING = ("schedule", "parts")
+_SCHEDULING = ("schedule", "virtual_stages")
 _AXES = ("model", "data", "layout", "microbatches")
 
 

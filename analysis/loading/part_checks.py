@@ -30,7 +30,7 @@ def check_parts(
     `parts` are the seconds of each part of each step, in order, and `span_parts` the part of each
     span, all of one file.
     """
-    count = experiment.parts
+    count = experiment.virtual_stages
     wanted = count if count > 1 else 0
     wrong = np.flatnonzero(rows[TIMED_PARTS] != wanted)
     if len(wrong):

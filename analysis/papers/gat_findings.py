@@ -23,7 +23,7 @@ from analysis.papers.gat_runs import GatRow, GatRows, ratio_of_speedups
 from analysis.stats.intervals import Interval
 from gnnhpc.core.bounds import bound
 
-_ON_ONE_DEVICE = ("engine", "schedule", "parts", "balance", "checkpoint")
+_ON_ONE_DEVICE = ("engine", "schedule", "virtual_stages", "balance", "checkpoint")
 """Settings that one device does not have."""
 
 

@@ -22,7 +22,7 @@ _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")
 _CROWDED = ("oversubscribed", "shared_gpu")
 """Flags of ranks that had no processor each."""
 _WHO_COMPUTES = (
-    *("layout", "microbatches", "engine", "schedule", "parts", "balance"),
+    *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
     *("chunks", "rebuild", "checkpoint", "bucket_mib"),
 )
 """What one chunk of a graph may differ in and learn the same."""

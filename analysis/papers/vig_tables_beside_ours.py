@@ -15,7 +15,7 @@ from analysis.stats.split_backward import rows_with_weights_apart
 from analysis.summary.varying_settings import settings_in_words, varying_settings
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
-_IN_EVERY_LABEL = ("batch_size", "implementation", "schedule", "parts")
+_IN_EVERY_LABEL = ("batch_size", "implementation", "schedule", "virtual_stages")
 _COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
 # Defects of every table of a pipeline.
 _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
@@ -86,7 +86,7 @@ def _layout_rows(
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
         # The study has one part a stage and backwards whole: no table of it has any others.
-        & (summary["parts"] == 1)
+        & (summary["virtual_stages"] == 1)
         & ~rows_with_weights_apart(summary)
         & (summary["n"] > 0)
     ]

@@ -150,7 +150,7 @@ def _measured(summary: pd.DataFrame, layout: str, microbatches: int, phase: str)
         & (summary["layout"] == layout)
         & (summary["microbatches"] == microbatches)
         & (summary["phase"] == phase)
-        & (summary["parts"] == 1)
+        & (summary["virtual_stages"] == 1)
         & ~rows_with_weights_apart(summary)
         & summary["speedup"].notna()
     ]

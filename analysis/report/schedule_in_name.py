@@ -22,7 +22,9 @@ def zero_bubble_in_name(summary: pd.DataFrame) -> tuple[str, ...]:
     if summary.empty:
         return ()
     few = summary[summary["weights_share"] < LEAST_SHARE]
-    varied = [name for name in varying_settings(summary) if name not in ("schedule", "parts")]
+    varied = [
+        name for name in varying_settings(summary) if name not in ("schedule", "virtual_stages")
+    ]
     lines = []
     for (model, data), rows in few.groupby(["model", "data"], sort=False):
         where = [

@@ -81,7 +81,7 @@ class Configuration:
     @property
     def parts(self) -> int:
         """Of the model, that each stage holds."""
-        return int(self.settings["parts"])
+        return int(self.settings["virtual_stages"])
 
     @property
     def split_backward(self) -> bool:

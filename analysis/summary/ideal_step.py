@@ -84,7 +84,7 @@ def ideal_steps(
             frame[pd.MultiIndex.from_frame(frame[["cell", "phase", "step"]]).isin(kept)]
             for frame in (ranks, parts)
         )
-    planned = (cells[name] for name in ("cell", "schedule", "microbatches", "parts"))
+    planned = (cells[name] for name in ("cell", "schedule", "microbatches", "virtual_stages"))
     apart = map(bool, rows_with_weights_apart(cells))
     plans = {
         cell: _Plan(schedule, int(microbatches), int(of_stage), weights)

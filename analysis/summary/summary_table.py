@@ -46,7 +46,14 @@ CONTRACT_COLUMNS = (
 )
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
-VARIANT_COLUMNS = ("implementation", "batch_size", "schedule", "parts", "chunks", "batchnorm")
+VARIANT_COLUMNS = (
+    "implementation",
+    "batch_size",
+    "schedule",
+    "virtual_stages",
+    "chunks",
+    "batchnorm",
+)
 """Settings that are always columns; other settings are only where they vary."""
 
 SAMPLING_COLUMNS = ("sampler", "semantics", "fanouts", "workers")

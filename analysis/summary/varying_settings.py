@@ -43,11 +43,11 @@ def settings_in_words(row: Any, names: Sequence[str]) -> str:
 
 def with_parts_in_words(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The settings, parts of a stage with their schedule: `interleaved, 2 parts`."""
-    parts = settings.get("parts", 1)
+    parts = settings.get("virtual_stages", 1)
     for name, value in settings.items():
         if name == "schedule" and parts > 1:
             yield name, f"{value}, {parts} parts"
-        elif name != "parts" or "schedule" not in settings:
+        elif name != "virtual_stages" or "schedule" not in settings:
             yield name, value
 
 

@@ -160,7 +160,7 @@ def measured_timeline(
     )
     measured = tuple(_bars(spans))
     schedule = cast(ScheduleName, str(cell_row["schedule"]))
-    microbatches, parts = int(cell_row["microbatches"]), int(cell_row["parts"])
+    microbatches, parts = int(cell_row["microbatches"]), int(cell_row["virtual_stages"])
     training = phase == "train"
     ideal = ideal_bars(measured, rows, schedule, microbatches, parts=parts, training=training)
     waited = _share(records["waited_s"].sum(), records["wall_s"].sum())

@@ -20,7 +20,7 @@ from typing import Final, Literal
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
 SPLIT_BACKWARD: Final[frozenset[str]] = frozenset({"zero-bubble", "zbv"})
 """Schedules under which gradients of weights are computed apart from those of inputs."""
-Checkpoint = Literal["never", "except_last", "always"]
+Recomputation = Literal["never", "except_last", "always"]
 """Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
 Kind = Literal["forward", "backward", "weights"]
 """Where weights are apart, `backward` is of inputs alone, and `weights` the rest of it."""
@@ -303,7 +303,7 @@ def _held_at_most(
     return peak
 
 
-def recomputed_microbatches(checkpoint: Checkpoint, microbatches: int) -> range:
+def recomputed_microbatches(checkpoint: Recomputation, microbatches: int) -> range:
     """Those of which a stage keeps its input alone."""
     kept = {"never": microbatches, "except_last": 1, "always": 0}[checkpoint]
     return range(microbatches - kept)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.schedule import Action, Checkpoint, ScheduleName, stage_order
+from gnnhpc.core.schedule import Action, Recomputation, ScheduleName, stage_order
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.timing import StepTimer
@@ -58,7 +58,7 @@ class StagePlan:
     """Whether all micro-batches have as many rows; the shapes say nothing of rows where not."""
     cut: Sequence[range] = ()
     """The layers of each part of the model, of which one process may hold several."""
-    checkpoint: Checkpoint = "never"
+    checkpoint: Recomputation = "never"
     bucket_mib: float | None = None
     """Of gradients that replicas reduce while earlier layers go backward; none: all at the end."""
 

@@ -19,7 +19,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.schedule import SPLIT_BACKWARD, Checkpoint, ScheduleName, loss_stage
+from gnnhpc.core.schedule import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
@@ -46,13 +46,13 @@ LayoutField = Annotated[
 ]
 
 
-def _parse_checkpoint(value: Any) -> Any:
-    if value not in (*get_args(Checkpoint), "all"):
+def _parse_activation_checkpointing(value: Any) -> Any:
+    if value not in (*get_args(Recomputation), "all"):
         raise ValueError(f"found {value!r}; allowed: never, all (or always), or except_last")
     return "always" if value == "all" else value
 
 
-CheckpointField = Annotated[Checkpoint, BeforeValidator(_parse_checkpoint)]
+ActivationCheckpointing = Annotated[Recomputation, BeforeValidator(_parse_activation_checkpointing)]
 ModelField = Annotated[SerializeAsAny[Model], BeforeValidator(parse_model)]
 DataField = Annotated[SerializeAsAny[Data], BeforeValidator(parse_data)]
 
@@ -74,16 +74,16 @@ class Experiment(Strict):
     microbatches: Positive = 1
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
     schedule: ScheduleName = "gpipe"
-    parts: Positive = 1
-    """Of the model, that each stage holds, for schedule interleaved: with 2 of them stage 0 of pp2
-    has the first and the third quarter of the layers. Schedule zbv has two, and need not be told:
-    there stage 0 has the first and the last quarter."""
+    virtual_stages: Positive = 1
+    """Virtual stages that each rank holds under schedule interleaved: with 2 of them stage 0 of pp2
+    holds the first and the third quarter of the layers. Schedule zbv always has two: there stage 0
+    holds the first and the last quarter."""
     engine: Literal["native", "pipelining", "torchgpipe"] = "native"
     """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
     stages of a replica are one process with a GPU for each, or a CPU that they share."""
-    checkpoint: CheckpointField = "never"
-    """Of which micro-batches a stage keeps its input alone, and computes its forward again in
-    backward: none, all, or all but the last. Nothing is written; see save_every."""
+    activation_checkpointing: ActivationCheckpointing = "never"
+    """The micro-batches whose activations a stage recomputes in backward: none, all, or all but the
+    last. This writes nothing; see save_every for the files that a run resumes from."""
     bucket_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Of gradients that replicas reduce together while earlier layers go backward; none reduces all
     of a stage's at once, after its last backward."""
@@ -118,6 +118,11 @@ class Experiment(Strict):
     seed: Seed = 0
     repeat: Annotated[Whole, Field(ge=0)] = 0
     """Distinguishes repeated measurements of the same thing; seeds nothing."""
+    check: Literal["boundary", "off"] = "boundary"
+    """Whether a run is validated at its start, its end and its checkpoints, or not at all."""
+    profile_steps: Annotated[Whole, Field(ge=0)] = 3
+    """Training steps after warm-up in which the seconds of each layer are measured; averages leave
+    them out. They are at most a quarter of the steps after warm-up."""
     spans: bool = False
     """Write a span for each micro-batch, for the timeline."""
     save_every: Annotated[Steps, Field(ge=1)] | None = None
@@ -161,7 +166,7 @@ class Experiment(Strict):
         self._check_engine()
         if isinstance(self.balance, tuple) and len(self.balance) != self.model_parts:
             which = f"{self.layout.stages} stages of {self.layout}"
-            if self.parts > 1:
+            if self.virtual_stages > 1:
                 which = f"{self.model_parts} parts of the {which}"
             raise ValueError(
                 f"balance: found {list(self.balance)}; allowed: one count for each of the {which}"
@@ -172,16 +177,20 @@ class Experiment(Strict):
         """What a schedule needs, and the engines that have it."""
         wanted = self.layout.stages
         interleaved = self.schedule == "interleaved" and wanted > 1
-        if interleaved and self.parts == 1:
-            raise ValueError("parts: found 1; allowed: at least 2 for schedule interleaved")
+        if interleaved and self.virtual_stages == 1:
+            raise ValueError(
+                "virtual_stages: found 1; allowed: at least 2 for schedule interleaved"
+            )
         if self.schedule == "zbv" and wanted > 1:
-            if "parts" not in self.model_fields_set:
-                self.__dict__["parts"] = 2
-            if self.parts != 2:
-                raise ValueError(f"parts: found {self.parts}; allowed: 2 for schedule zbv")
-        elif self.parts > 1 and not interleaved:
+            if "virtual_stages" not in self.model_fields_set:
+                self.__dict__["virtual_stages"] = 2
+            if self.virtual_stages != 2:
+                raise ValueError(
+                    f"virtual_stages: found {self.virtual_stages}; allowed: 2 for schedule zbv"
+                )
+        elif self.virtual_stages > 1 and not interleaved:
             of = f"schedule {self.schedule}" if wanted > 1 else "a single stage"
-            raise ValueError(f"parts: found {self.parts}; allowed: 1 for {of}")
+            raise ValueError(f"virtual_stages: found {self.virtual_stages}; allowed: 1 for {of}")
         if interleaved and self.microbatches % wanted:
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
@@ -224,9 +233,10 @@ class Experiment(Strict):
             raise ValueError(
                 f"schedule: found {self.schedule!r}; allowed: gpipe for engine torchgpipe"
             )
-        if several and self.engine == "pipelining" and self.checkpoint != "never":
+        if several and self.engine == "pipelining" and self.activation_checkpointing != "never":
             raise ValueError(
-                f"checkpoint: found {self.checkpoint!r}; allowed: never for engine pipelining"
+                f"activation_checkpointing: found {self.activation_checkpointing!r}; allowed: "
+                "never for engine pipelining"
             )
         if self.bucket_mib is not None and self.layout.replicas > 1:
             self._check_buckets()
@@ -382,7 +392,7 @@ class Experiment(Strict):
     @property
     def model_parts(self) -> int:
         """Into how many parts the model is cut."""
-        return self.layout.stages * self.parts
+        return self.layout.stages * self.virtual_stages
 
     @property
     def total_chunks(self) -> int:

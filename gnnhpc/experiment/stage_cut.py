@@ -54,7 +54,7 @@ def cut(
         allowed = (
             f"at most {len(layers) // layout.stages} a stage of {layout}: {len(layers)} layers"
         )
-        raise InputError(where, "parts", experiment.parts, allowed)
+        raise InputError(where, "virtual_stages", experiment.virtual_stages, allowed)
     if isinstance(balance, tuple):
         if sum(balance) != len(layers):
             allowed = f"counts that add up to {len(layers)}"

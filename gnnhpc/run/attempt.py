@@ -115,7 +115,7 @@ class Attempt:
                 "world_size": experiment.process_layout.world_size,
                 "balance": self.balance,
                 "schedule": experiment.schedule,
-                "parts": experiment.parts,
+                "virtual_stages": experiment.virtual_stages,
             },
             provenance={
                 "commit": self.code.commit(),

@@ -75,7 +75,9 @@ def set_up(
     stage = build_stage(experiment, outlines, mine, timer).to(mesh.device)
     _check_parameters(experiment, stage)
     for each in stage.parts:
-        each.recomputed = recomputed_microbatches(experiment.checkpoint, experiment.microbatches)
+        each.recomputed = recomputed_microbatches(
+            experiment.activation_checkpointing, experiment.microbatches
+        )
     plan = StagePlan(
         stage=stage,
         mesh=mesh,
@@ -87,7 +89,7 @@ def set_up(
         dtype=getattr(torch, experiment.dtype),
         fixed_rows=batches.fixed_rows,
         cut=planned,
-        checkpoint=experiment.checkpoint,
+        checkpoint=experiment.activation_checkpointing,
         bucket_mib=experiment.bucket_mib,
     )
     return TrainingParts(

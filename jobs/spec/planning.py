@@ -123,7 +123,7 @@ def _check_stages(experiments: Sequence[Experiment], source: str) -> None:
     """Raises InputError for more stages than layers, or a balance with another sum."""
     seen: set[tuple[object, ...]] = set()
     for experiment in experiments:
-        stages, parts = experiment.layout.stages, experiment.parts
+        stages, parts = experiment.layout.stages, experiment.virtual_stages
         key = (experiment.model, experiment.data, stages, parts, experiment.balance)
         if key not in seen:
             seen.add(key)

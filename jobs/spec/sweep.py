@@ -40,7 +40,7 @@ AXES = {
     "layouts": "layout",
     "microbatches": "microbatches",
     "schedules": "schedule",
-    "parts": "parts",
+    "virtual_stages": "virtual_stages",
     "seeds": "seed",
     "chunks": "chunks",
     "batch_size": "batch_size",
@@ -163,8 +163,8 @@ class _Grid:
         self.schedules = self._axis("schedule", ["gpipe"])
         several = any(layout.stages > 1 for layout in self.layouts)
         self.has_interleaved = several and "interleaved" in self.schedules
-        self.parts = self._axis("parts", [1])
-        if self.origin.get("parts", "").startswith(f"{key}."):
+        self.parts = self._axis("virtual_stages", [1])
+        if self.origin.get("virtual_stages", "").startswith(f"{key}."):
             self.check_parts_are_used(self.has_interleaved)
         self._check_buckets_are_used()
         self.seeds = self._axis("seed", [0])
@@ -272,9 +272,9 @@ class _Grid:
     def check_parts_are_used(self, has_interleaved: bool) -> None:
         """Raises InputError for several parts a stage where no pipeline is interleaved."""
         if not has_interleaved and self.parts != [1]:
-            value = short_value(self.values["parts"])
-            allowed = "nothing here, parts is for pipelines with schedule interleaved"
-            raise InputError(self.where, self.origin["parts"], value, allowed)
+            value = short_value(self.values["virtual_stages"])
+            allowed = "nothing here, virtual_stages is for pipelines with schedule interleaved"
+            raise InputError(self.where, self.origin["virtual_stages"], value, allowed)
 
     def _check_buckets_are_used(self) -> None:
         """Raises InputError for buckets that the grid itself asks for, where nothing is reduced."""
@@ -337,7 +337,7 @@ class _Grid:
                     continue
                 raw = base | {"layout": layout, "microbatches": counts[layout][position]}
                 if layout.stages > 1:
-                    raw |= {"schedule": schedule, "parts": parts}
+                    raw |= {"schedule": schedule, "virtual_stages": parts}
                 elif isinstance(raw.get("balance"), tuple):
                     del raw["balance"]
                 if layout.replicas == 1:

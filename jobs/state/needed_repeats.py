@@ -17,8 +17,8 @@ from jobs.folder.attempt_files import list_attempts, read_attempt_result, read_t
 
 _MAY_DIFFER = {
     "layout", "microbatches", "train_steps", "test_steps", "test_every",
-    "warmup_steps", "batchnorm", "schedule", "parts", "engine", "chunks", "rebuild", "balance",
-    "bucket_mib", "seed", "repeat", "spans", "save_every",
+    "warmup_steps", "batchnorm", "schedule", "virtual_stages", "engine", "chunks", "rebuild",
+    "balance", "bucket_mib", "seed", "repeat", "spans", "save_every",
 }  # fmt: skip
 """Fields in which a cell and the sequential one that it is compared with may differ."""
 

@@ -205,7 +205,9 @@ def test_forwards_computed_again_are_no_cost_of_devices(
     tmp_path: Path, checkpoint: str, one_chunk: str, said: bool
 ) -> None:
     cells = [
-        each.model_copy(update={"checkpoint": checkpoint}) if each.layout.stages > 1 else each
+        each.model_copy(update={"activation_checkpointing": checkpoint})
+        if each.layout.stages > 1
+        else each
         for each in sweep(CORA, 3, ("dgl",))
     ]
     run = load(make_run(tmp_path / "run", cells, machine=MACHINE))

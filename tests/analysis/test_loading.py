@@ -118,7 +118,9 @@ def test_older_records_of_stages_timed_together_tell_no_time_of_forwards_again(
     tmp_path: Path,
 ) -> None:
     """They have 0 of torchgpipe on several devices, whose layers have no seconds."""
-    cells = [vig(layout="pp2", microbatches=5, engine="torchgpipe", checkpoint="always")]
+    cells = [
+        vig(layout="pp2", microbatches=5, engine="torchgpipe", activation_checkpointing="always")
+    ]
     root = make_run(tmp_path / "run", cells)
 
     def older(line: str) -> str:

@@ -27,7 +27,7 @@ CELLS = [
     vig(),
     vig(layout="pp2", schedule="1f1b"),
     vig(layout="dp2", batch_size=4, microbatches=2),
-    vig(layout="pp2", schedule="interleaved", parts=2),
+    vig(layout="pp2", schedule="interleaved", virtual_stages=2),
     gat(microbatches=1),
     gat(layout="pp2", microbatches=2, chunks="halo", engine="pipelining"),
     gat(layout="pp2", microbatches=3, chunks="halo", schedule="zero-bubble", spans=True),

@@ -42,7 +42,7 @@ BY_HAND = 23.0
 
 
 def interleaved(layout: str, microbatches: int, parts: int, **changes: object) -> Experiment:
-    several = {"schedule": "interleaved", "parts": parts}
+    several = {"schedule": "interleaved", "virtual_stages": parts}
     return vig(layout, microbatches, **several, **changes)
 
 
@@ -246,7 +246,7 @@ def test_rows_that_differ_in_parts_are_rows_apart_over_one_baseline(
 
 
 def test_labels_say_the_parts_with_the_schedule(run: Run, summary: pd.DataFrame) -> None:
-    told = {"schedule": "interleaved", "parts": 2, "batchnorm": "micro"}
+    told = {"schedule": "interleaved", "virtual_stages": 2, "batchnorm": "micro"}
     assert figure_label(told) == "interleaved, 2 parts, batchnorm micro"
     assert settings_in_words(told, list(told)) == "schedule interleaved, 2 parts, batchnorm micro"
     assert figure_label({"schedule": "gpipe", "parts": 1}) == "gpipe"
@@ -338,7 +338,7 @@ def test_the_waterfall_of_an_interleaved_run_adds_up(run: Run, summary: pd.DataF
 
 
 def test_no_study_has_interleaved_pipelines(tmp_path: Path) -> None:
-    several = {"schedule": "interleaved", "parts": 2}
+    several = {"schedule": "interleaved", "virtual_stages": 2}
     experiments = [
         Experiment.model_validate(
             {

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.stats.split_backward import shares_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from analysis.papers.corrected_study import corrected_study_frame
 from analysis.papers.gat_runs import GatRows
 from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.report.report_tables import efficiency_table
+from analysis.stats.split_backward import shares_of
 from analysis.summary.ideal_step import Passes, ideal_seconds
 from analysis.summary.lost_time import COLUMNS
 from analysis.summary.summary_table import summarise

@@ -237,7 +237,7 @@ def interleaved(tmp_path_factory: pytest.TempPathFactory) -> Run:
         for one in small_sweep(1, 4, 2, spans=True)
         if (one.model.name, str(one.layout), one.microbatches) == ("vig", "pp2", 5)
     )
-    several = {"schedule": "interleaved", "parts": 2, "microbatches": 4}
+    several = {"schedule": "interleaved", "virtual_stages": 2, "microbatches": 4}
     experiment = Experiment.model_validate(plain.model_dump() | several)
     return load(make_run(tmp_path_factory.mktemp("interleaved") / "run", [experiment]))
 

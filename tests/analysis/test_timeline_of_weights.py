@@ -26,9 +26,9 @@ from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
 from gnnhpc.core.schedule import ScheduleName
 from gnnhpc.records.schema import Check
 from tests.analysis.test_several_parts import change_records
+from tests.analysis.test_split_backward import BACKWARD, BY_HAND, FORWARD, WEIGHTS, zero_bubble
 from tests.analysis.test_summary import vig
 from tests.analysis.test_timeline import assert_nested
-from tests.analysis.test_split_backward import BACKWARD, BY_HAND, FORWARD, WEIGHTS, zero_bubble
 from tests.tools.make_run import Machine, Story, make_run
 
 ROWS = (RankRow(0, 0, 0), RankRow(1, 0, 1))

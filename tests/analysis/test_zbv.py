@@ -207,7 +207,7 @@ def test_parts_without_their_weights_are_damage(
 
 
 def test_weights_of_parts_that_have_none_apart_are_damage(tmp_path: Path) -> None:
-    several = {"schedule": "interleaved", "parts": 2}
+    several = {"schedule": "interleaved", "virtual_stages": 2}
     root = make_run(tmp_path / "run", [vig("pp2", 4, **several)])
 
     def change(record: dict[str, Any]) -> None:

@@ -437,7 +437,7 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
                 {
                     "gat seq": gat(layout="seq"),
                     "vig 1f1b": vig(layout="pp2", schedule="1f1b"),
-                    "vig computed again": vig(layout="pp2", checkpoint="always"),
+                    "vig computed again": vig(layout="pp2", activation_checkpointing="always"),
                     "vig of torch": vig(layout="pp2", engine="pipelining"),
                 },
             ),
@@ -446,7 +446,7 @@ PLANTED: dict[str, tuple[Callable[[], None], Experiment, dict[str, str], tuple[s
                 backwards_of_the_first,
                 {
                     "vig pp2": vig(layout="pp2"),
-                    "gat computed again": gat(layout="seq", checkpoint="always"),
+                    "gat computed again": gat(layout="seq", activation_checkpointing="always"),
                     "gat dp2": gat(layout="dp2"),
                 },
             ),
@@ -603,8 +603,11 @@ HEALTHY = {
         for words, changes in (
             ("1f1b", {"schedule": "1f1b"}),
             ("zero-bubble", {"schedule": "zero-bubble"}),
-            ("computed again", {"checkpoint": "always"}),
-            ("computed again by torchgpipe", {"checkpoint": "always", "engine": "torchgpipe"}),
+            ("computed again", {"activation_checkpointing": "always"}),
+            (
+                "computed again by torchgpipe",
+                {"activation_checkpointing": "always", "engine": "torchgpipe"},
+            ),
         )
     },
     **{

@@ -119,7 +119,7 @@ def test_what_torchgpipe_does_between_partitions_accuses_nobody(tmp_path: Path) 
     """Nearly a millisecond a micro-batch, which is much of so small a backward."""
     model = {"name": "vig", "blocks": 4, "grapher_width": 3, "ffn_width": 5, "readout_width": 16}
     data = {"name": "synthetic-cifar10", "train": 111, "test": 61, "image_size": 4}
-    settings = {"engine": "torchgpipe", "checkpoint": "always", "layout": "pp3"}
+    settings = {"engine": "torchgpipe", "activation_checkpointing": "always", "layout": "pp3"}
     settings |= {"microbatches": 6, "batch_size": 18, "train_steps": 9, "test_steps": 1}
     (cell,) = manifest_of(tmp_path, vig(model=model, data=data, **settings))
     ran = run(tmp_path, cell)

@@ -45,7 +45,7 @@ def test_pauses_anywhere_accuse_nobody(
 
 def test_pauses_in_an_only_step_accuse_nobody(tmp_path: Path) -> None:
     """In a run of few steps a pause may be in most, or in each."""
-    experiment = vig(layout="pp2", train_steps=1, test_steps=0, checkpoint="always")
+    experiment = vig(layout="pp2", train_steps=1, test_steps=0, activation_checkpointing="always")
     (cell,) = manifest_of(tmp_path / "run", experiment)
     assert invalid(run(tmp_path / "run", cell, plant=pause_before_layers)) == []
 

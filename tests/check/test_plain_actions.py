@@ -19,7 +19,7 @@ def experiment(layout: str, microbatches: int, **others: Any) -> Experiment:
 
 
 def test_they_are_those_of_the_papers() -> None:
-    interleaved = {"schedule": "interleaved", "parts": 2}
+    interleaved = {"schedule": "interleaved", "virtual_stages": 2}
     for given, stage, words in (
         (experiment("pp2", 2), 0, "F0 F1 B0 B1"),
         (experiment("pp2", 3, engine="torchgpipe"), 0, "F0 F1 F2 B2 B1 B0"),
@@ -77,7 +77,7 @@ def test_stages_hold_parts_as_the_papers_have_them() -> None:
     for given, stages in (
         (experiment("seq", 2), [0]),
         (experiment("dp2-pp3", 3), [0, 1, 2]),
-        (experiment("pp2", 2, schedule="interleaved", parts=3), [0, 1, 0, 1, 0, 1]),
+        (experiment("pp2", 2, schedule="interleaved", virtual_stages=3), [0, 1, 0, 1, 0, 1]),
         (experiment("pp3", 3, schedule="zbv"), [0, 1, 2, 2, 1, 0]),
         (experiment("dp2-pp2", 2, engine="torchgpipe"), [0, 0]),
     ):

@@ -15,7 +15,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_a_pipeline_of_four_stages_is_one_task_and_two_replicas_are_two(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    gpipe = {"engine": "torchgpipe", "checkpoint": "always", "layouts": ["pp4", "dp2-pp2"]}
+    gpipe = {
+        "engine": "torchgpipe",
+        "activation_checkpointing": "always",
+        "layouts": ["pp4", "dp2-pp2"],
+    }
     grid = TINY_GAT | gpipe | {"microbatches": [2]}
     run = User(cluster, tmp_path).submit([grid], name="gpipe")
     run.results()

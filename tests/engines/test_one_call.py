@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled 
 SETTINGS: list[dict[str, Any]] = [
     {"microbatches": 1},
     {"microbatches": 4},
-    {"microbatches": 4, "checkpoint": "always"},
+    {"microbatches": 4, "activation_checkpointing": "always"},
     {"microbatches": 4, "batchnorm": "deferred"},
 ]
 settings = pytest.mark.parametrize("given", SETTINGS, ids=str)
@@ -438,7 +438,7 @@ def test_a_layer_changed_after_its_last_forward(
 
 @pytest.mark.parametrize("change", [_other_eps, _frozen_now])
 def test_a_layer_changed_before_it_is_computed_again(change: Callable[[nn.Module], None]) -> None:
-    parts, batch = made(cell(microbatches=2, checkpoint="always"))
+    parts, batch = made(cell(microbatches=2, activation_checkpointing="always"))
     calls: list[int] = []
 
     def goes_back(_gradient: Tensor) -> None:

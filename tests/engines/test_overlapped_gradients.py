@@ -93,7 +93,7 @@ def test_two_replicas_of_one_stage() -> None:
     experiments = [
         vig(layout="dp2"),
         vig(layout="dp2", microbatches=1),
-        vig(layout="dp2", checkpoint="always"),
+        vig(layout="dp2", activation_checkpointing="always"),
         vig(layout="dp2", batchnorm="deferred"),
         vig(layout="dp2", model={"name": "vig", "blocks": 2, "implementation": "reference"}),
         gat(layout="dp2"),
@@ -113,8 +113,8 @@ DEEP = {"name": "resgcn", "layers": 8, "hidden": 8}
 PIPELINES = [
     vig(layout="dp2-pp2"),
     vig(layout="dp2-pp2", schedule="1f1b"),
-    vig(layout="dp2-pp2", schedule="interleaved", parts=2),
-    gat(layout="dp2-pp2", model=DEEP, schedule="interleaved", parts=2),
+    vig(layout="dp2-pp2", schedule="interleaved", virtual_stages=2),
+    gat(layout="dp2-pp2", model=DEEP, schedule="interleaved", virtual_stages=2),
     gat(layout="dp2-pp2", model=DEEP, schedule="zero-bubble"),
 ]
 THERE_AND_BACK = [gat(layout="dp2-pp2", model=DEEP, schedule="zbv")]
@@ -126,7 +126,7 @@ THERE_AND_BACK = [gat(layout="dp2-pp2", model=DEEP, schedule="zbv")]
 def test_two_replicas_of_pipelines_under_every_schedule(experiments: list[Experiment]) -> None:
     for answers in spawn(compare, 4, experiments):
         for (begun, count), experiment in zip(answers, experiments, strict=True):
-            parts = 2 if experiment.parts == 2 else 1
+            parts = 2 if experiment.virtual_stages == 2 else 1
             work = "weights" if experiment.split_backward else "backward"
             assert begun.count("allreduce") == parts, experiment.id
             assert begun.count(work) == count - parts, experiment.id

@@ -39,7 +39,7 @@ CASES = {
 @pytest.mark.parametrize("checkpoint", ["except_last", "always"])
 def test_a_step_gives_the_same_bits(name: str, checkpoint: str) -> None:
     experiment = CASES[name]
-    again = parts_of(experiment.model_copy(update={"checkpoint": checkpoint}))
+    again = parts_of(experiment.model_copy(update={"activation_checkpointing": checkpoint}))
     forwards: list[bool] = []
     again.stage.layers[0].register_forward_hook(lambda *_: forwards.append(is_recomputing()))
     assert take_step(again).is_to_the_bit(step_of(experiment))
@@ -79,7 +79,7 @@ def kept_bytes(stage: Stage) -> Iterator[dict[str, int]]:
 def most_kept(checkpoint: str, microbatches: int) -> int:
     """Of a stage of a pipeline, which does all forwards before its backwards."""
     experiment = vig(microbatches=microbatches, batch_size=2 * microbatches)
-    experiment = experiment.model_copy(update={"checkpoint": checkpoint})
+    experiment = experiment.model_copy(update={"activation_checkpointing": checkpoint})
     parts = parts_of(experiment)
     stage = parts.stage.train()
     with parts.batches.open("train", 0, 1) as batches, kept_bytes(stage) as held:
@@ -295,7 +295,7 @@ def test_large_tensors_that_a_layer_keeps_are_not_kept_for_it() -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_a_pipeline_gives_the_same_losses_and_norms(schedule: str, tmp_path: Path) -> None:
     both: dict[str, Any] = {"layout": "pp2", "schedule": schedule, "batchnorm": "deferred"}
-    cells = manifest_of(tmp_path, vig(**both), vig(checkpoint="all", **both))
+    cells = manifest_of(tmp_path, vig(**both), vig(activation_checkpointing="all", **both))
     never, always = (run(tmp_path, cell) for cell in cells)
     assert always.result.valid, always.result.audit
     for phase in ("train", "test"):

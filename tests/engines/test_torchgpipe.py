@@ -50,7 +50,7 @@ def case(name: str, **changes: Any) -> Experiment:
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_a_step_is_that_of_one_process(name: str, checkpoint: str) -> None:
     alone = step_of(case(name, layout="seq", balance="cost"))
-    gpipe = step_of(case(name, engine="torchgpipe", checkpoint=checkpoint))
+    gpipe = step_of(case(name, engine="torchgpipe", activation_checkpointing=checkpoint))
     assert gpipe.is_to_rounding(alone)
     # Gradients of micro-batches are added in another order, and begin in other memory.
     pairs = zip(gpipe.outputs, alone.outputs, strict=True)
@@ -66,7 +66,9 @@ def test_a_first_partition_may_hand_the_features_on(checkpoint: str, tmp_path: P
         "model": {"name": "gat", "dropout": 0.0},
     }
     alone = step_of(case("gat", **settings | {"layout": "seq", "balance": "cost"}))
-    parts = parts_of(case("gat", engine="torchgpipe", checkpoint=checkpoint, **settings))
+    parts = parts_of(
+        case("gat", engine="torchgpipe", activation_checkpointing=checkpoint, **settings)
+    )
     assert take_step(parts).is_to_rounding(alone)
     with parts.batches.open("train", 0, 1) as batches:
         features = [each.inputs for each in next(batches).microbatches]
@@ -108,7 +110,7 @@ def test_evaluation_is_that_of_one_process() -> None:
             return list(parts.engine.evaluate(next(batches)))
 
     alone = outputs(case("gat", layout="seq", balance="cost"))
-    gpipe = outputs(case("gat", engine="torchgpipe", checkpoint="always"))
+    gpipe = outputs(case("gat", engine="torchgpipe", activation_checkpointing="always"))
     assert all(torch.equal(a, b) for a, b in zip(alone, gpipe, strict=True))
 
 
@@ -137,7 +139,7 @@ def test_a_model_without_parameters_is_not_balanced_by_time(
 def test_replicas_and_audits(tmp_path: Path) -> None:
     """Real ranks: a self-check before and after, and all that is watched and audited between."""
     both: dict[str, Any] = {"microbatches": 2, "chunks": "halo"}
-    one = gat(layout="dp2-pp2", engine="torchgpipe", checkpoint="always", **both)
+    one = gat(layout="dp2-pp2", engine="torchgpipe", activation_checkpointing="always", **both)
     cells = manifest_of(tmp_path, gat(layout="dp2", **both), one)
     alone, gpipe = (run(tmp_path, cell) for cell in cells)
     assert gpipe.statuses == [0, 0], gpipe.err
@@ -156,7 +158,7 @@ def test_replicas_and_audits(tmp_path: Path) -> None:
 @pytest.mark.distributed
 def test_running_statistics_of_a_whole_run(tmp_path: Path) -> None:
     both: dict[str, Any] = {"batchnorm": "deferred", "microbatches": 2}
-    other = vig(layout="pp2", engine="torchgpipe", checkpoint="except_last", **both)
+    other = vig(layout="pp2", engine="torchgpipe", activation_checkpointing="except_last", **both)
     cells = manifest_of(tmp_path, vig(**both), other)
     alone, gpipe = (run(tmp_path, cell) for cell in cells)
     assert gpipe.result.valid, gpipe.result.audit
@@ -195,7 +197,12 @@ def statistics_moved_again() -> None:
         (context_of_the_first, gat(layout="pp2", engine="torchgpipe"), "self-check"),
         (
             statistics_moved_again,
-            vig(layout="pp2", engine="torchgpipe", checkpoint="always", batchnorm="deferred"),
+            vig(
+                layout="pp2",
+                engine="torchgpipe",
+                activation_checkpointing="always",
+                batchnorm="deferred",
+            ),
             "self-check",
         ),
     ],
@@ -225,7 +232,7 @@ def a_device_for_each_stage() -> None:
 @pytest.mark.distributed
 def test_stages_on_devices_of_their_own_are_timed_whole(tmp_path: Path) -> None:
     both: dict[str, Any] = {"microbatches": 2, "chunks": "halo", "spans": True}
-    other = gat(layout="pp3", engine="torchgpipe", checkpoint="except_last", **both)
+    other = gat(layout="pp3", engine="torchgpipe", activation_checkpointing="except_last", **both)
     cells = manifest_of(tmp_path, gat(**both), other)
     alone, gpipe = run(tmp_path, cells[0]), run(tmp_path, cells[1], plant=a_device_for_each_stage)
     invalid = [check for check in gpipe.result.audit if check.verdict == "invalid"]

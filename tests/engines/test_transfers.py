@@ -83,7 +83,9 @@ def train(experiment: Experiment, way: Way) -> list[float]:
 EXPERIMENTS = [
     pytest.param(vig(layout="dp2-pp2", schedule="1f1b"), id="vig dp2-pp2"),
     pytest.param(gat(layout="pp3", schedule="1f1b", microbatches=5), id="gat pp3"),
-    pytest.param(vig(layout="pp2", schedule="interleaved", parts=2), id="vig pp2 interleaved"),
+    pytest.param(
+        vig(layout="pp2", schedule="interleaved", virtual_stages=2), id="vig pp2 interleaved"
+    ),
     pytest.param(vig(layout="pp2", schedule="zbv"), id="vig pp2 zbv"),
 ]
 
@@ -95,7 +97,7 @@ def test_the_same_numbers_by_every_way(experiment: Experiment) -> None:
     expected = spawn(train, size, experiment, "plain")
     assert any(each[0] > 0 for each in expected)
     assert spawn(train, size, experiment, "shared") == expected
-    if experiment.parts == 1:
+    if experiment.virtual_stages == 1:
         assert spawn(train, size, experiment, "staged") == expected
         assert spawn(train, size, experiment, "linked") == expected
 

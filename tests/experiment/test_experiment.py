@@ -86,13 +86,15 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "schedule zero-bubble of engine pipelining": vig(
         layout="pp2", engine="pipelining", schedule="zero-bubble", microbatches=5
     ),
-    "parts: found 3; allowed: 2 for schedule zbv": vig(layout="pp2", schedule="zbv", parts=3),
-    "parts: found 2; allowed: 1 for a single stage": vig(schedule="zbv", parts=2),
+    "virtual_stages: found 3; allowed: 2 for schedule zbv": vig(
+        layout="pp2", schedule="zbv", virtual_stages=3
+    ),
+    "virtual_stages: found 2; allowed: 1 for a single stage": vig(schedule="zbv", virtual_stages=2),
     "engine: found 'horovod'; allowed: 'native', 'pipelining' or 'torchgpipe'": vig(
         engine="horovod"
     ),
-    "checkpoint: found 'often'; allowed: never, all (or always), or except_last": vig(
-        checkpoint="often"
+    "activation_checkpointing: found 'often'; allowed: never, all (or always), or except_last": vig(
+        activation_checkpointing="often"
     ),
     "bucket_mib: found 0.5; allowed: none for engine torchgpipe": vig(
         layout="dp2-pp2", engine="torchgpipe", bucket_mib=0.5
@@ -103,8 +105,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "bucket_mib: found 0.5; allowed: none on gpu": vig(layout="dp2", device="gpu", bucket_mib=0.5),
     "bucket_mib: found 0; allowed: more than 0.0": vig(layout="dp2", bucket_mib=0),
     "bucket_mib: found inf; allowed: a finite number": vig(bucket_mib=float("inf")),
-    "checkpoint: found 'always'; allowed: never for engine pipelining": vig(
-        layout="pp2", engine="pipelining", checkpoint="all"
+    "activation_checkpointing: found 'always'; allowed: never for engine pipelining": vig(
+        layout="pp2", engine="pipelining", activation_checkpointing="all"
     ),
     "schedule: found '1f1b'; allowed: gpipe for engine torchgpipe": vig(
         layout="pp2", engine="torchgpipe", schedule="1f1b"
@@ -184,9 +186,12 @@ def test_our_own_engine_needs_no_full_pipeline() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"parts": 1}, "parts: found 1; allowed: at least 2 for schedule interleaved"),
-        ({"schedule": "1f1b"}, "parts: found 2; allowed: 1 for schedule 1f1b"),
-        ({"layout": "dp2"}, "parts: found 2; allowed: 1 for a single stage"),
+        (
+            {"virtual_stages": 1},
+            "virtual_stages: found 1; allowed: at least 2 for schedule interleaved",
+        ),
+        ({"schedule": "1f1b"}, "virtual_stages: found 2; allowed: 1 for schedule 1f1b"),
+        ({"layout": "dp2"}, "virtual_stages: found 2; allowed: 1 for a single stage"),
         (
             {"microbatches": 5},
             "microbatches: found 5; allowed: a multiple of 2, the stages of pp2, for schedule "
@@ -211,7 +216,7 @@ def test_our_own_engine_needs_no_full_pipeline() -> None:
 def test_several_parts_a_stage_that_cannot_be_are_refused(
     changes: dict[str, Any], line: str
 ) -> None:
-    good = vig(layout="pp2", schedule="interleaved", parts=2, microbatches=4)
+    good = vig(layout="pp2", schedule="interleaved", virtual_stages=2, microbatches=4)
     assert Experiment.model_validate(good).model_parts == 4
     with pytest.raises(ValidationError) as refused:
         Experiment.model_validate(good | changes)

@@ -33,10 +33,10 @@ def test_the_default_cut_covers_the_model_in_order(layout: str) -> None:
 
 def test_several_parts_a_stage_are_cut_as_so_many_stages() -> None:
     several = {"schedule": "interleaved", "microbatches": 4}
-    parts = cut(experiment(layout="pp2", parts=2, **several))
+    parts = cut(experiment(layout="pp2", virtual_stages=2, **several))
     assert parts == cut(experiment(layout="pp2", schedule="zbv", microbatches=4))
     assert parts == cut(experiment(layout="pp4", microbatches=4))
-    assert len(cut(experiment(layout="pp2", parts=8, **several))) == 16
+    assert len(cut(experiment(layout="pp2", virtual_stages=8, **several))) == 16
 
 
 def test_measured_costs_replace_the_outlines_and_a_balance_beats_both() -> None:
@@ -58,8 +58,8 @@ def test_measured_costs_replace_the_outlines_and_a_balance_beats_both() -> None:
         ),
         (
             "vig",
-            {"layout": "pp4", "schedule": "interleaved", "parts": 5, "microbatches": 4},
-            "parts: found 5; allowed: at most 4 a stage of pp4: 17 layers",
+            {"layout": "pp4", "schedule": "interleaved", "virtual_stages": 5, "microbatches": 4},
+            "virtual_stages: found 5; allowed: at most 4 a stage of pp4: 17 layers",
         ),
         (
             "gat",

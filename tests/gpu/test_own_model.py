@@ -49,7 +49,7 @@ def ran(root: Path, kind: str, **changes: object) -> Ran:
 @pytest.mark.parametrize("kind", KINDS)
 def test_forwards_computed_again_change_no_loss(kind: str, layout: str, tmp_path: Path) -> None:
     again, once = (
-        ran(tmp_path / checkpoint, kind, layout=layout, checkpoint=checkpoint)
+        ran(tmp_path / checkpoint, kind, layout=layout, activation_checkpointing=checkpoint)
         for checkpoint in ("always", "never")
     )
     assert again.losses() == pytest.approx(once.losses(), rel=1e-6)

@@ -179,10 +179,10 @@ def test_parts_are_for_interleaved_pipelines_alone() -> None:
         layouts=["seq", "pp2", "dp2"],
         microbatches=4,
         schedules=["gpipe", "1f1b", "interleaved"],
-        parts=[2, 3],
+        virtual_stages=[2, 3],
     )
     made = [cell.experiment for cell in cells(spec(grid))]
-    assert Counter((str(e.layout), e.schedule, e.parts) for e in made) == Counter(
+    assert Counter((str(e.layout), e.schedule, e.virtual_stages) for e in made) == Counter(
         {
             ("seq", "gpipe", 1): 2,
             ("dp2", "gpipe", 1): 1,
@@ -195,34 +195,46 @@ def test_parts_are_for_interleaved_pipelines_alone() -> None:
     assert len({e.id for e in made}) == len(made)
     # As a default they are left out of grids without.
     pipelines = vig(layouts="pp2", microbatches=4)
-    raw = spec(pipelines, pipelines | {"schedule": "interleaved"}, parts=2)
-    assert [cell.experiment.parts for cell in cells(raw)] == [1, 2]
+    raw = spec(pipelines, pipelines | {"schedule": "interleaved"}, virtual_stages=2)
+    assert [cell.experiment.virtual_stages for cell in cells(raw)] == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("grid", "defaults", "line"),
     [
         (
-            {"parts": 2},
+            {"virtual_stages": 2},
             {},
-            "grids.0.parts: found 2; allowed: nothing here, parts is for pipelines with schedule "
-            "interleaved",
-        ),
-        ({"layouts": "seq", "schedule": "interleaved", "parts": [2, 4]}, {}, "grids.0.parts: f"),
-        ({}, {"parts": 2}, "defaults.parts: found 2; allowed: nothing here, parts is for"),
-        ({"schedule": "interleaved"}, {}, "grids.0.parts: found 1; allowed: at least 2 for sched"),
-        (
-            {"schedule": "interleaved", "parts": []},
-            {},
-            "grids.0.parts: found an empty list; allowed: at least one value",
+            "grids.0.virtual_stages: found 2; allowed: nothing here, virtual_stages is for "
+            "pipelines with schedule interleaved",
         ),
         (
-            {"schedule": "interleaved", "parts": [2, 4]},
+            {"layouts": "seq", "schedule": "interleaved", "virtual_stages": [2, 4]},
             {},
-            "parts: found 4; allowed: at most 2 a stage of pp2: 5 layers",
+            "grids.0.virtual_stages: f",
         ),
         (
-            {"schedules": ["gpipe", "interleaved"], "parts": 2, "microbatches": 5},
+            {},
+            {"virtual_stages": 2},
+            "defaults.virtual_stages: found 2; allowed: nothing here, virtual_stages is for",
+        ),
+        (
+            {"schedule": "interleaved"},
+            {},
+            "grids.0.virtual_stages: found 1; allowed: at least 2 for sched",
+        ),
+        (
+            {"schedule": "interleaved", "virtual_stages": []},
+            {},
+            "grids.0.virtual_stages: found an empty list; allowed: at least one value",
+        ),
+        (
+            {"schedule": "interleaved", "virtual_stages": [2, 4]},
+            {},
+            "virtual_stages: found 4; allowed: at most 2 a stage of pp2: 5 layers",
+        ),
+        (
+            {"schedules": ["gpipe", "interleaved"], "virtual_stages": 2, "microbatches": 5},
             {},
             "grids.0.microbatches: found 5; allowed: a multiple of 2, the stages of pp2",
         ),
@@ -240,14 +252,14 @@ def test_parts_that_no_pipeline_can_have_are_refused(
 def test_zbv_has_two_parts_a_stage_by_itself() -> None:
     grid = vig(models=[VIG | {"blocks": 3}], layouts=["seq", "pp2"], microbatches=4, schedule="zbv")
     made = [cell.experiment for cell in cells(spec(grid))]
-    assert Counter((str(e.layout), e.schedule, e.parts) for e in made) == Counter(
+    assert Counter((str(e.layout), e.schedule, e.virtual_stages) for e in made) == Counter(
         {("seq", "gpipe", 1): 2, ("pp2", "zbv", 2): 1}
     )
     both = [
         cell.experiment
-        for cell in cells(spec({**grid, "schedule": ["interleaved", "zbv"], "parts": 3}))
+        for cell in cells(spec({**grid, "schedule": ["interleaved", "zbv"], "virtual_stages": 3}))
     ]
-    assert [(e.schedule, e.parts) for e in both if e.layout.stages > 1] == [
+    assert [(e.schedule, e.virtual_stages) for e in both if e.layout.stages > 1] == [
         ("interleaved", 3),
         ("zbv", 2),
     ]
@@ -255,7 +267,7 @@ def test_zbv_has_two_parts_a_stage_by_itself() -> None:
 
 def test_the_sweep_of_schedules_has_each_of_them() -> None:
     made = [cell.experiment for cell in plan("jobs/sweeps/schedules.yaml", check=False).cells]
-    kinds = Counter((e.model.name, str(e.layout), e.schedule, e.parts) for e in made)
+    kinds = Counter((e.model.name, str(e.layout), e.schedule, e.virtual_stages) for e in made)
     of_both = [("gpipe", 1), ("1f1b", 1), ("zero-bubble", 1), ("zbv", 2)]
     schedules = {"vig": [*of_both, ("interleaved", 2), ("interleaved", 4)], "gcn": of_both}
     wanted = {(model, "seq", "gpipe", 1): 9 for model in schedules}

@@ -120,7 +120,7 @@ def test_a_gpu_is_shown_to_ranks_that_share_it_and_then_as_before(
 
 def test_the_ideal_of_several_parts_a_stage_is_of_each_ones_seconds() -> None:
     """The costs and the step worked out by hand in test_several_parts."""
-    experiment = vig("pp2", 2, schedule="interleaved", parts=2)
+    experiment = vig("pp2", 2, schedule="interleaved", virtual_stages=2)
     step = {"kind": "step", "phase": "train", "warmup": False}
     parts = [[2 * FORWARD[number], 2 * BACKWARD[number]] for number in range(4)]
     ranks = [[step | {"part_s": parts[stage::2]}] for stage in (0, 1)]

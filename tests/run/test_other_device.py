@@ -21,7 +21,7 @@ CELLS = {
     "sampled, evaluated by drawn ones": sampled(
         sampling={"fanouts": [4, 3], "evaluation": "sampled"}, microbatches=2
     ),
-    "in two stages": gat(layout="pp2", checkpoint="always"),
+    "in two stages": gat(layout="pp2", activation_checkpointing="always"),
     "graphs": graphs(),
     "links": linked(),
 }

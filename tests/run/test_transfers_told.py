@@ -17,7 +17,7 @@ CELLS = [
     pytest.param(vig(layout="pp2", schedule="1f1b"), SHARED, id="vig pp2"),
     pytest.param(vig(layout="dp2-pp2"), SHARED, id="vig dp2-pp2", marks=pytest.mark.slow),
     pytest.param(
-        vig(layout="pp2", schedule="interleaved", parts=2),
+        vig(layout="pp2", schedule="interleaved", virtual_stages=2),
         SHARED,
         id="vig pp2 interleaved",
         marks=pytest.mark.slow,

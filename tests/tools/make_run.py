@@ -245,7 +245,7 @@ def _write_step(
 ) -> float:
     """All ranks' lines of one step; returns its wall seconds."""
     experiment = plan.experiment
-    layout, m, parts = experiment.layout, experiment.microbatches, experiment.parts
+    layout, m, parts = experiment.layout, experiment.microbatches, experiment.virtual_stages
     factor = 1.0 + abs(rng.normal(0.0, machine.noise))
     if step == begin:
         factor *= machine.first_step
@@ -417,7 +417,7 @@ def _result(
             "world_size": layout.world_size,
             "balance": [len(part) for part in plan.parts],
             "schedule": experiment.schedule,
-            "parts": experiment.parts,
+            "virtual_stages": experiment.virtual_stages,
         },
         provenance={
             "git_commit": "0" * 40,

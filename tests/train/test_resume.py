@@ -56,7 +56,9 @@ STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "save_every": 29}
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
-    "gat in parts": gat(layout="pp2", microbatches=2, schedule="interleaved", parts=2, **STEPS),
+    "gat in parts": gat(
+        layout="pp2", microbatches=2, schedule="interleaved", virtual_stages=2, **STEPS
+    ),
     "gat there and back": gat(layout="pp2", microbatches=3, schedule="zbv", **STEPS),
     "vig in replicas": vig(layout="dp2", microbatches=2, **STEPS),
     "sampled in replicas": sampled(layout="dp2", batch_size=12, microbatches=2, **STEPS),

@@ -95,7 +95,7 @@ def told(
         wrong.append(f"balance {said['balance']} is told, stages held {counts} layers")
     for name, ran in (
         ("schedule", experiment.schedule),
-        ("parts", experiment.parts),
+        ("parts", experiment.virtual_stages),
         ("world_size", experiment.process_layout.world_size),
         ("threads", observations[0].threads_wanted),
     ):

@@ -14,7 +14,7 @@ def actions(experiment: Experiment, stage: int) -> list[Action]:
     """
     if experiment.schedule == "zbv":
         return _zbv(stage, experiment.layout.stages, experiment.microbatches)
-    passes = range(experiment.microbatches * experiment.parts)
+    passes = range(experiment.microbatches * experiment.virtual_stages)
     forwards = [_nth(experiment, n, backward=False) for n in passes]
     backwards = [_nth(experiment, n, backward=True) for n in passes]
     if experiment.engine == "torchgpipe":
@@ -41,7 +41,9 @@ def forwards_alone(experiment: Experiment, stage: int) -> list[Action]:
     """
     count = experiment.microbatches
     if experiment.schedule != "zbv":
-        return [_nth(experiment, n, backward=False) for n in range(count * experiment.parts)]
+        return [
+            _nth(experiment, n, backward=False) for n in range(count * experiment.virtual_stages)
+        ]
     ahead = 2 * (experiment.layout.stages - stage) - 1
     there, back = ([Action("forward", m, part) for m in range(count)] for part in (0, 1))
     order = there[:ahead]
@@ -61,8 +63,8 @@ def forwards_before_backward(experiment: Experiment, stage: int) -> int:
     if experiment.schedule == "interleaved":
         # Until the first micro-batch is back at this stage's last part.
         return min(
-            experiment.parts * microbatches,
-            (experiment.parts - 1) * stages + 2 * (stages - stage - 1) + 1,
+            experiment.virtual_stages * microbatches,
+            (experiment.virtual_stages - 1) * stages + 2 * (stages - stage - 1) + 1,
         )
     return min(microbatches, stages - stage)
 
@@ -70,10 +72,13 @@ def forwards_before_backward(experiment: Experiment, stage: int) -> int:
 def _nth(experiment: Experiment, n: int, *, backward: bool) -> Action:
     """As many micro-batches as there are stages go through one part after the other."""
     kind: Kind = "backward" if backward else "forward"
-    if experiment.parts == 1:
+    if experiment.virtual_stages == 1:
         return Action(kind, n)
     # Fewer micro-batches than stages there are in checks alone.
-    together, parts = min(experiment.layout.stages, experiment.microbatches), experiment.parts
+    together, parts = (
+        min(experiment.layout.stages, experiment.microbatches),
+        experiment.virtual_stages,
+    )
     group, place = divmod(n, together * parts)
     part, microbatch = divmod(place, together)
     return Action(kind, group * together + microbatch, parts - 1 - part if backward else part)

@@ -14,4 +14,6 @@ def held_by(experiment: Experiment) -> list[int]:
     there = list(range(experiment.process_layout.stages))
     if len(there) == 1:
         return there * experiment.model_parts
-    return there + there[::-1] if experiment.schedule == "zbv" else there * experiment.parts
+    return (
+        there + there[::-1] if experiment.schedule == "zbv" else there * experiment.virtual_stages
+    )

@@ -63,7 +63,7 @@ class GradientWatch:
         count = experiment.microbatches
         if experiment.engine != "torchgpipe" or experiment.layout.stages == 1:
             return count
-        again = len(recomputed_microbatches(experiment.checkpoint, count))
+        again = len(recomputed_microbatches(experiment.activation_checkpointing, count))
         return again + (again < count)
 
     def attach(self) -> None:

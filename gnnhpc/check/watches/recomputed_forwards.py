@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnnhpc.core.schedule import Checkpoint
+from gnnhpc.core.schedule import Recomputation
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.one_call import needs_no_input
@@ -79,12 +79,12 @@ def recomputed_forwards(
     model's first part: gradients pass through these only where an earlier stage trains.
     """
     microbatches = experiment.microbatches
-    counts: dict[Checkpoint, int] = {
+    counts: dict[Recomputation, int] = {
         "never": 0,
         "except_last": microbatches - 1,
         "always": microbatches,
     }
-    count = counts[experiment.checkpoint]
+    count = counts[experiment.activation_checkpointing]
     # Gradients pass through what follows the first that trains, of those called by themselves.
     trains = [any(p.requires_grad for p in part.parameters()) for part in stage.called]
     before = trains.index(True) if True in trains else len(trains)

@@ -117,7 +117,7 @@ class RunWatch:
         traffic = StageTraffic(stage, mesh.is_first, mesh.has_loss)
         last = LastOutputs.of(stage, is_last=mesh.has_loss)
         recomputed = RecomputedOutputs(findings, TOLERANCE[experiment.dtype])
-        if experiment.checkpoint != "never":
+        if experiment.activation_checkpointing != "never":
             recomputed.attach(stage)
         sampling = experiment.sampling
         alone = sampling is None or sampling.sampler == "ours"

@@ -91,8 +91,8 @@ def test_each_layer_of_a_call_begins_where_the_next_one_has_ended() -> None:
     [
         gat(layout="seq"),
         vig(layout="seq"),
-        gat(layout="seq", checkpoint="always"),
-        vig(layout="seq", checkpoint="always"),
+        gat(layout="seq", activation_checkpointing="always"),
+        vig(layout="seq", activation_checkpointing="always"),
     ],
 )
 def test_layers_take_what_is_seen_of_them_and_others_do_not(experiment: Experiment) -> None:

@@ -40,7 +40,9 @@ class Meeting(nn.Linear):
 
 def expected(parts: list[range], *, is_first: bool) -> list[Place] | None:
     """Of a stage of GAT that holds these layers, of two micro-batches."""
-    experiment = gat(layout="pp2", microbatches=2, schedule="zbv", checkpoint="always")
+    experiment = gat(
+        layout="pp2", microbatches=2, schedule="zbv", activation_checkpointing="always"
+    )
     layers = outline(experiment)
     assert [layer.parameters > 0 for layer in layers if layer.parameters is not None] == [
         *(False, True, False, False, True, False)
