@@ -72,13 +72,11 @@ def index_overflow() -> None:
 
     def wrapped(original: Any, *args: Any, **kwargs: Any) -> Tensor:
         out: Tensor = original(*args, **kwargs)
-        beyond = out.reshape(-1)[2**20 :]
-        if len(beyond):
-            flat = out.reshape(-1).clone()
-            flat[: len(beyond)] = beyond.clone()[: 2**20]
-            flat[2**20 :] = 0
-            out.copy_(flat.view_as(out))
-        return out
+        flat = out.reshape(-1).clone()
+        beyond = flat[2**20 : 2**21].clone()
+        flat[2**20 :] = 0
+        flat[: len(beyond)] = beyond
+        return out.copy_(flat.view_as(out))
 
     around(aggregate, "sum_forward", wrapped)
 

@@ -9,7 +9,6 @@ import torch
 
 from gnnhpc.kernels import build
 from gnnhpc.records import provenance
-from gnnhpc.run import rank_facts
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
@@ -33,9 +32,15 @@ def other_code() -> None:
     around(provenance, "code_digest", lambda original: original() if rank() == 0 else "0" * 16)
 
 
-@defect("ranks on hosts of two CPU models", cell=cells.VIG, words="CPU")
+@defect(
+    "a rank on a host of another CPU model",
+    cell=cells.VIG,
+    mechanism="not-comparable",
+    words="Another CPU",
+    how="beside",
+)
 def other_cpu() -> None:
-    def facts(original: Any, *args: Any) -> Any:
-        return original(*args) | ({"cpu_model": "Another CPU"} if rank() else {})
+    def model(original: Any) -> str:
+        return "Another CPU" if rank() else str(original())
 
-    around(rank_facts, "rank_facts", facts)
+    around(provenance, "cpu_model", model)

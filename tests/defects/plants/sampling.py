@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
-from gnnhpc.batches.sampled.libraries import dgl_sampler
+from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
 from gnnhpc.batches.shares import Share
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.memory import Memory
@@ -58,11 +58,20 @@ def stale_sample() -> None:
 
 @defect("a library's edges of the step before", cell=cells.SAMPLED_DGL)
 def librarys_step_before() -> None:
-    around(
-        dgl_sampler,
-        "random_seed",
-        lambda original, seed, step, first: original(seed, max(step - 1, 0), first),
-    )
+    """The sources of the edges are nodes of the step before."""
+    before: list[Tensor] = []
+
+    def stale(original: Any, sampler: DglSampler, sampled: Any) -> GraphChunk:
+        nodes, seeds, graphs = sampled
+        mixed = nodes.clone()
+        for old in before:
+            count = min(len(nodes), len(old)) - len(seeds)
+            mixed[len(nodes) - count :] = old[len(old) - count :]
+        before[:] = [nodes]
+        chunk: GraphChunk = original(sampler, (mixed, seeds, graphs))
+        return chunk
+
+    around(DglSampler, "_chunk", stale)
 
 
 @defect("the links that a step predicts in its message graph", cell=cells.LINKS)

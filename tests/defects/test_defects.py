@@ -1,0 +1,54 @@
+"""Each planted defect is named by the mechanism that is to find it, and healthy cells by none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.defects.catalog import DEFECTS
+from tests.defects.defect import Cell
+from tests.defects.matrix import Matrix
+from tests.defects.running import without_defect
+
+pytestmark = pytest.mark.distributed
+
+QUICK = (
+    "gradients summed over replicas",
+    "an activation one micro-batch late",
+    "a halo one hop short",
+    "a kernel's gradient wrong in one parameter",
+    "an optimizer step skipped on one stage",
+    "a step missing from one rank's records",
+)
+"""Those that `make test` plants; `make defects` plants all."""
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    return Matrix(tmp_path_factory.mktemp("defects"))
+
+
+def all_defects() -> Iterator[Any]:
+    assert set(QUICK) <= set(DEFECTS)
+    for name in DEFECTS:
+        yield pytest.param(name, marks=() if name in QUICK else pytest.mark.defects)
+
+
+def all_cells() -> list[Cell]:
+    by_id = {defect.cell.experiment().id: defect.cell for defect in DEFECTS.values()}
+    return list(by_id.values())
+
+
+@pytest.mark.parametrize("name", list(all_defects()))
+def test_a_defect_is_named(name: str, matrix: Matrix) -> None:
+    row = matrix.row(name)
+    assert row.named is not None, (row.defect, row.all)
+
+
+@pytest.mark.defects
+@pytest.mark.parametrize("cell", all_cells(), ids=lambda cell: cell.experiment().id)
+def test_without_a_defect_nothing_is_found(cell: Cell, tmp_path: Path) -> None:
+    assert without_defect(cell, tmp_path) == []
