@@ -31,7 +31,7 @@ from gnnhpc.data.registry import DATA
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 
 FORMS = {
     "ours": "ours",

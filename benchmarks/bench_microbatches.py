@@ -24,7 +24,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 
 STEPS = 10_000
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.allocator import keep_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 
 
 def drawn_step(experiment: Experiment, *, as_in_a_run: bool = True) -> Callable[[], float]:

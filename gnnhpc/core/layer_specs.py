@@ -64,7 +64,7 @@ def row_changes(layers: Iterable[LayerSpec]) -> int:
     return sum(layer.rows != "same" for layer in layers)
 
 
-def outline_mismatch(layer: LayerSpec, rows: int, found: Sequence[int]) -> GnnhpcError:
+def layer_mismatch(layer: LayerSpec, rows: int, found: Sequence[int]) -> GnnhpcError:
     """Of a layer that gives another shape than its outline says of so many rows."""
     return GnnhpcError(
         f"{layer.name} gives {list(found)} where its outline (rows: {layer.rows}) says "

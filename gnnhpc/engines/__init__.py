@@ -7,7 +7,7 @@ Also the stage itself, transfers, gradients and timing. Imports tasks, batches a
 from __future__ import annotations
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.engines.base import Engine, StagePlan
+from gnnhpc.engines.engine import Engine, StagePlan
 
 __all__ = ["Engine", "StagePlan", "build_engine"]
 

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.base import parameters_of
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.engine import parameters_of
+from gnnhpc.engines.step_timer import StepTimer
 
 _SPARSE = "sparse gradients", "sparse=False"
 _REFUSED = (
@@ -61,17 +61,14 @@ class DdpReplicas:
     def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average one bucket of gradients over the replicas."""
         self.reductions += 1
-        self.timer.doing = "waiting for the other replicas"
-        self.timer.arrive()
+        self.timer.gradients_ready()
         assert self.mesh.replicas is not None
-        self.mesh.tell_sum("waits", bucket.buffer())
-        reduced = allreduce_hook(self.mesh.replicas, bucket)
-        # A GPU's is given out by then, and another callback would be one more to give out.
-        return reduced.then(self._is_there) if self.mesh.device.type == "cpu" else reduced
+        return allreduce_hook(self.mesh.replicas, bucket)
 
-    def _is_there(self, reduced: torch.futures.Future[Tensor]) -> Tensor:
-        self.mesh.tell_sum("ends")
-        return reduced.value()
+    def zero(self) -> None:
+        for p in self._parameters:
+            if p.grad is not None:
+                p.grad.zero_()
 
     def norm(self) -> float | None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]

@@ -12,10 +12,10 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.autograd import backward
-from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.left_weights import compute_left, nothing_left
-from gnnhpc.engines.overlapped_gradients import gradients_of
+from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
+from gnnhpc.engines.gradient_sync import gradients_of
 from gnnhpc.engines.part_links import PartLinks, links_of
+from gnnhpc.engines.split_backward import compute_left
 from gnnhpc.engines.stage_mistakes import changes_input, input_changed, without_gradient
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
@@ -48,7 +48,9 @@ class NativeEngine:
         self.order = plan.order(training=True)
         self._last_kind: Kind = "weights" if plan.schedule in SPLIT_BACKWARD else "backward"
         self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
-        self._ends = [_last_of(self.order, self._last_kind, part.place) for part in plan.parts]
+        self._ends = [
+            _last_of(self.order, self._last_kind, part.place) for part in plan.virtual_stages
+        ]
         """Of each part, the action that gives it its last gradients."""
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         add_gradients_in_place(plan.stage)
@@ -60,34 +62,33 @@ class NativeEngine:
         return " and ".join(sorted(ways, reverse=True)) or None
 
     def train_step(self, batch: Batch) -> StepOutput:
-        plan, timer = self.plan, self.plan.timer
-        plan.check(batch)
+        timer = self.plan.timer
         held: dict[tuple[int, int], Held] = {}
         outputs: list[Tensor] = []
         losses: list[Tensor] = []
         for links in self.training:
             links.expect(batch, self._backwards)
         limited = [links for links in self.training if links.is_limited]
-        with plan.stage.one_step(plan.microbatches):
-            for done, action in enumerate(self.order):
-                for links in limited:
-                    links.allow(done)
-                m, part = action.microbatch, action.part
-                links = self.training[part]
-                if action.kind == "forward":
-                    held[part, m] = self._forward(links, batch, m, outputs, losses)
-                else:
-                    last = done == self._ends[part]
-                    with self.gradients.last_of(part) if last else _NOTHING:
-                        if action.kind == "backward":
-                            self._backward(links, m, held[part, m])
-                        else:
-                            self._weights(links, m, held[part, m])
-                if action.kind == self._last_kind:
-                    self._release(links, held.pop((part, m)))
-        with timer.span("wait"):
-            for links in self.training:
-                links.flush()
+        for done, action in enumerate(self.order):
+            for links in limited:
+                links.allow(done)
+            m, place = action.microbatch, action.part
+            links = self.training[place]
+            if action.kind == "forward":
+                held[place, m] = self._forward(links, batch, m, outputs, losses)
+            else:
+                last = done == self._ends[place]
+                with self.gradients.last_of(place) if last else _NOTHING:
+                    if action.kind == "backward":
+                        self._backward(links, m, held[place, m])
+                    else:
+                        self._weights(links, m, held[place, m])
+            if action.kind == self._last_kind:
+                self._release(links, held.pop((place, m)))
+        timer.begin("wait")
+        for links in self.training:
+            links.flush()
+        timer.end()
         self.gradients.average()
         return StepOutput(outputs, losses)
 
@@ -99,27 +100,23 @@ class NativeEngine:
         outputs: list[Tensor],
         losses: list[Tensor],
     ) -> Held:
-        """Adds to `outputs` and `losses` where the part is the last; else sends its output on."""
+        """Adds to `outputs` and `losses` where the model ends; else sends its output on."""
         plan, part, microbatch = self.plan, links.part, batch.microbatches[m]
         received = self._received(links, m)
         if received is None:
             x = first_input(microbatch)
         else:
             x = received.detach().requires_grad_(part.upstream_trains)
-        # Not `with timer.span`, here and below, which makes four calls more of Python's.
-        span = plan.timer.begin("forward", m, part.place)
+        plan.timer.begin("forward", m, part.place)
         try:
-            if self._last_kind == "weights":
-                with apart():
-                    output = part.stage(x, microbatch.context)
-            else:
+            with apart() if self._last_kind == "weights" else _NOTHING:
                 output = part.stage(x, microbatch.context)
         except RuntimeError as error:
             if changes_input(error):
                 raise input_changed(part.stage) from error
             raise
         result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
-        plan.timer.end(span)
+        plan.timer.end()
         if part.is_last:
             outputs.append(output.detach())
             losses.append(result.detach())
@@ -128,34 +125,32 @@ class NativeEngine:
         return Held(x, result, received)
 
     def _received(self, links: PartLinks, m: int) -> Tensor | None:
-        """The output of the part before; None where there is none."""
-        receiver = links.activations_in
-        if receiver is None:
+        """The output of the virtual stage before; None where there is none."""
+        if links.activations_in is None:
             return None
-        wait = self.plan.timer.begin("wait", m)
-        x = receiver.take()
-        self.plan.timer.end(wait)
+        self.plan.timer.begin("wait", m)
+        x = links.activations_in.take()
+        self.plan.timer.end()
         return x
 
     def _backward(self, links: PartLinks, m: int, held: Held) -> None:
-        """Of inputs alone, as far as its layers can, where those of weights come later."""
+        """Backward of inputs alone, as far as the layers can, under split backward."""
         timer = self.plan.timer
         if links.gradients_in is not None:
-            wait = timer.begin("wait", m)
+            timer.begin("wait", m)
             held.gradient = links.gradients_in.take()
-            timer.end(wait)
+            timer.end()
         result, held.result = held.result, None
         assert result is not None
         if result.requires_grad:
-            span = timer.begin("backward", m, links.part.place)
+            timer.begin("backward", m, links.part.place)
             if self._last_kind == "weights":
-                held.later = nothing_left(links.part.stage, timer)
+                held.later = LaterWeights()
                 with leaving(held.later):
                     self._through(links, result, held.gradient)
             else:
                 self._through(links, result, held.gradient)
-            timer.layer_backward(None, timer.clock.mark())
-            timer.end(span)
+            timer.end()
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
             if held.x.grad is None:
@@ -163,7 +158,7 @@ class NativeEngine:
             links.gradients_out.send(held.x.grad)
 
     def _through(self, links: PartLinks, result: Tensor, gradient: Tensor | None) -> None:
-        """Backward, in which a forward may be computed again."""
+        """Backward, in which a forward may be recomputed."""
         try:
             backward(result, gradient)
         except RuntimeError as error:
@@ -173,11 +168,10 @@ class NativeEngine:
 
     def _weights(self, links: PartLinks, m: int, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""
-        timer = self.plan.timer
-        if held.later is None:
-            return
-        with timer.span("weights", m, links.part.place):
-            compute_left(held.later, timer, links.part.stage.on_backward)
+        if held.later is not None:
+            self.plan.timer.begin("weights", m, links.part.place)
+            compute_left(held.later)
+            self.plan.timer.end()
 
     def _release(self, links: PartLinks, held: Held) -> None:
         """What was received may be overwritten."""
@@ -199,8 +193,7 @@ class ForwardOnly:
         self.order = plan.order(training=False)
 
     def run(self, batch: Batch) -> Sequence[Tensor]:
-        plan, timer = self.plan, self.plan.timer
-        plan.check(batch)
+        timer = self.plan.timer
         outputs: list[Tensor] = []
         for links in self.links:
             links.expect(batch)
@@ -212,20 +205,23 @@ class ForwardOnly:
                 output = self._forward(links, batch.microbatches[m], m)
                 if links.activations_out is None:
                     outputs.append(output)
-            with timer.span("wait"):
-                for links in self.links:
-                    links.flush()
+            timer.begin("wait")
+            for links in self.links:
+                links.flush()
+            timer.end()
         return outputs
 
     def _forward(self, links: PartLinks, microbatch: MicroBatch, m: int) -> Tensor:
         timer = self.plan.timer
         received: Tensor | None = None
         if links.activations_in is not None:
-            with timer.span("wait", m):
-                received = links.activations_in.take()
+            timer.begin("wait", m)
+            received = links.activations_in.take()
+            timer.end()
         x = first_input(microbatch) if received is None else received
-        with timer.span("forward", m, links.part.place):
-            output: Tensor = links.part.stage(x, microbatch.context)
+        timer.begin("forward", m, links.part.place)
+        output: Tensor = links.part.stage(x, microbatch.context)
+        timer.end()
         if received is not None and _shares_memory(output, received):
             # A stage of dropout alone hands its input on; the buffer is filled again
             # while what was sent from it, or is still to be judged, waits.

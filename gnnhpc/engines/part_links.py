@@ -13,8 +13,8 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
 from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
 from gnnhpc.distributed.mesh import Direction
-from gnnhpc.engines.base import PartPlan, StagePlan, parameters_of
 from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel
+from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
 from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
 from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
 from gnnhpc.engines.transfer import Handover, Receiver, Sender, UnevenReceiver
@@ -24,7 +24,7 @@ Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 
 def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
     """Of each part of the stage, in order."""
-    links = [PartLinks(plan, part, training=training) for part in plan.parts]
+    links = [PartLinks(plan, part, training=training) for part in plan.virtual_stages]
     for here, there in itertools.pairwise(links):
         if there.part.number == here.part.number + 1:
             here.hand_over_to(there)
@@ -42,11 +42,11 @@ class PartLinks:
     gradients_in: Receiver | Handover | None
     gradients_out: Sender | Handover | None
 
-    def __init__(self, plan: StagePlan, part: PartPlan, *, training: bool) -> None:
+    def __init__(self, plan: StagePlan, part: VirtualStagePlan, *, training: bool) -> None:
         self.plan, self.part, self.training = plan, part, training
         self._shared: list[SharedSender | SharedReceiver] = []
         self._by_group = False
-        mesh, parts = plan.mesh, len(plan.parts)
+        mesh, parts = plan.mesh, len(plan.virtual_stages)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
         held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
         gradients = gradients_in_flight(*place, parts=parts, part=part.place) + 1

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.autograd import backward
-from gnnhpc.engines.base import StagePlan, StepOutput, first_input
-from gnnhpc.engines.overlapped_gradients import gradients_of
+from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
+from gnnhpc.engines.gradient_sync import gradients_of
 from gnnhpc.models.added_gradients import add_gradients_in_place
 
 
 class SequentialEngine:
-    """The twin that every pipeline is compared with: same micro-batches, same sums, one process.
+    """The engine that every pipeline is compared with: same micro-batches, same sums, one process.
 
     Each micro-batch goes forward and backward before the next, so one micro-batch's activations
     are held at a time.
@@ -29,33 +29,27 @@ class SequentialEngine:
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
-        plan.check(batch)
         outputs, losses = [], []
-        with plan.stage.one_step(plan.microbatches):
-            for m, microbatch in enumerate(batch.microbatches):
-                with timer.span("forward", m):
-                    output = plan.stage(first_input(microbatch), microbatch.context)
-                    loss = plan.loss(output, microbatch, batch.labelled)
-                last = m == plan.microbatches - 1
-                with self.gradients.last_of(0) if last else contextlib.nullcontext():
-                    self._backward(loss, m)
-                outputs.append(output.detach())
-                losses.append(loss.detach())
+        last = plan.microbatches - 1
+        for m, microbatch in enumerate(batch.microbatches):
+            timer.begin("forward", m)
+            output = plan.stage(first_input(microbatch), microbatch.context)
+            loss = plan.loss(output, microbatch, batch.labelled)
+            timer.end()
+            with self.gradients.last_of(0) if m == last else contextlib.nullcontext():
+                timer.begin("backward", m)
+                backward(loss, None)
+                timer.end()
+            outputs.append(output.detach())
+            losses.append(loss.detach())
         self.gradients.average()
         return StepOutput(outputs, losses)
 
-    def _backward(self, loss: Tensor, m: int) -> None:
-        timer = self.plan.timer
-        with timer.span("backward", m):
-            backward(loss, None)
-            timer.layer_backward(None, timer.clock.mark())
-
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
-        plan = self.plan
-        plan.check(batch)
-        outputs = []
+        timer, outputs = self.plan.timer, []
         with torch.no_grad():
             for m, microbatch in enumerate(batch.microbatches):
-                with plan.timer.span("forward", m):
-                    outputs.append(plan.stage(first_input(microbatch), microbatch.context))
+                timer.begin("forward", m)
+                outputs.append(self.plan.stage(first_input(microbatch), microbatch.context))
+                timer.end()
         return outputs

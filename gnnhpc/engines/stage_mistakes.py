@@ -13,7 +13,7 @@ def changes_input(error: RuntimeError) -> bool:
 
 def input_changed(stage: Stage) -> GnnhpcError:
     return GnnhpcError(
-        f"layer {stage.outlines[0].name} changes its input in place; as the first of its stage it "
+        f"layer {stage.specs[0].name} changes its input in place; as the first of its stage it "
         "is given what the stage before sent, and is to make its output anew (inplace=False)"
     )
 
@@ -21,6 +21,6 @@ def input_changed(stage: Stage) -> GnnhpcError:
 def without_gradient(stage: Stage) -> GnnhpcError:
     """Of a stage whose backward has left its input without a gradient."""
     return GnnhpcError(
-        f"no gradient goes from layer {stage.outlines[0].name} to the stage before: the output of "
+        f"no gradient goes from layer {stage.specs[0].name} to the stage before: the output of "
         "its stage does not depend on its input, as after detach() or under no_grad()"
     )

@@ -21,12 +21,12 @@ from torch.distributed.pipelining import (
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.schedule import SPLIT_BACKWARD
-from gnnhpc.engines.base import PartPlan, StagePlan, StepOutput, first_input
 from gnnhpc.engines.ddp_gradients import DdpReplicas, taking_a_step
-from gnnhpc.engines.left_weights import compute_left, nothing_left
+from gnnhpc.engines.engine import StagePlan, StepOutput, VirtualStagePlan, first_input
 from gnnhpc.engines.native import ForwardOnly
+from gnnhpc.engines.split_backward import compute_left
 from gnnhpc.engines.stage import Stage
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
 
 _OF_ONE_PART = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -69,8 +69,6 @@ class TimedStage(PipelineStage):
     """The micro-batch of the last forward, whose loss is computed next."""
     later: LaterWeights | None = None
     """Takes what the present backward leaves; None where weights are not apart."""
-    part: Stage
-    """The layers."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self.newest = fwd_chunk_id
@@ -81,17 +79,16 @@ class TimedStage(PipelineStage):
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         weights: AbstractContextManager[None] = contextlib.nullcontext()
         if self.dw_builder is not None:
-            self.later = nothing_left(self.part, self.timer)
+            self.later = LaterWeights()
             weights = leaving(self.later)
         with weights, self.timer.span("backward", bwd_chunk_id, self.place):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-            self.timer.layer_backward(None, self.timer.clock.mark())
 
     def left(self) -> Callable[[], None]:
         """What computes the gradients that the backward before has left."""
         later = self.later
         assert later is not None
-        return partial(compute_left, later, self.timer)
+        return partial(compute_left, later)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         with self.timer.span("weights", bwd_chunk_id, self.place):
@@ -108,10 +105,10 @@ class PipeliningEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.numbered = [NumberedStage(p.stage, is_first=p.is_first) for p in plan.parts]
+        self.numbered = [NumberedStage(p.stage, is_first=p.is_first) for p in plan.virtual_stages]
         self.gradients = DdpReplicas(self._replicated(), plan.mesh, plan.timer)
         self.forward_only = ForwardOnly(plan)
-        self.stages = [self._stage(place) for place in range(len(plan.parts))]
+        self.stages = [self._stage(place) for place in range(len(plan.virtual_stages))]
         settings: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
         if plan.schedule in _OF_PARTS:
             every: list[Any] = [*self.stages]
@@ -126,11 +123,11 @@ class PipeliningEngine:
         return self.numbered[0] if len(self.numbered) == 1 else nn.ModuleList(self.numbered)
 
     def _stage(self, place: int) -> TimedStage:
-        plan, mesh, part = self.plan, self.plan.mesh, self.plan.parts[place]
+        plan, mesh, part = self.plan, self.plan.mesh, self.plan.virtual_stages[place]
         stage = TimedStage(
-            self.gradients.module if len(plan.parts) == 1 else self.numbered[place],
+            self.gradients.module if len(plan.virtual_stages) == 1 else self.numbered[place],
             part.number,
-            mesh.layout.stages * len(plan.parts),
+            mesh.layout.stages * len(plan.virtual_stages),
             mesh.device,
             input_args=self._example_input(part),
             output_args=torch.empty(
@@ -138,12 +135,12 @@ class PipeliningEngine:
             ),
             group=mesh.forward,
         )
-        stage.timer, stage.place, stage.part = plan.timer, place, part.stage
+        stage.timer, stage.place = plan.timer, place
         if plan.schedule in SPLIT_BACKWARD:
             stage.dw_builder = stage.left
         return stage
 
-    def _example_input(self, part: PartPlan) -> Tensor:
+    def _example_input(self, part: VirtualStagePlan) -> Tensor:
         device = self.plan.mesh.device
         if part.is_first:
             return torch.zeros(1, dtype=torch.int64, device=device)
@@ -158,7 +155,6 @@ class PipeliningEngine:
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, mesh = self.plan, self.plan.mesh
-        plan.check(batch)
         for numbered in self.numbered:
             numbered.batch = batch
         args = (self._inputs,) if mesh.is_first else ()

@@ -384,6 +384,11 @@ class Experiment(Strict):
         """Whether stages compute gradients of weights apart from those of inputs."""
         return self.schedule in SPLIT_BACKWARD and self.layout.stages > 1
 
+    def profiled_steps(self, start: int) -> int:
+        """How many steps after warm-up are profiled, in an attempt that begins at step `start`."""
+        measured = max(0, self.train_steps - start - self.warmup_steps)
+        return min(self.profile_steps, measured // 4)
+
     @property
     def loss_stage(self) -> int:
         """Which stage of `process_layout` holds the model's last layers, and computes the loss."""
@@ -391,7 +396,7 @@ class Experiment(Strict):
 
     @property
     def model_parts(self) -> int:
-        """Into how many parts the model is cut."""
+        """Into how many virtual stages the model is cut."""
         return self.layout.stages * self.virtual_stages
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -38,22 +38,13 @@ class LeftGradient:
 
     weight: Tensor
     compute: Callable[[], Tensor]
-    """The gradient, in the weight's shape; to be called once, without autograd."""
-    layer: str | None = None
-    """Whose backward left it."""
-
-
-Listener = Callable[[LeftGradient], None]
+    """Computes the gradient, in the weight's shape; to be called once, without autograd."""
 
 
 @dataclass
 class LaterWeights:
-    """What a micro-batch's backward leaves, in the order of the backward."""
+    """The gradients that a micro-batch's backward leaves, in the order of the backward."""
 
-    layer: Callable[[], str | None]
-    """Tells whose backward it is."""
-    listeners: Sequence[Listener] = ()
-    """Told of each gradient when it is left."""
     left: list[LeftGradient] = field(default_factory=list)
 
 
@@ -108,8 +99,5 @@ def now_or_later(left_for: LeftFor, compute: Callable[[], Tensor]) -> Tensor | N
     later: LaterWeights | None = getattr(_of_thread, "later", None)
     if later is None:
         raise RuntimeError("the gradient of a weight was to be left for later, and nobody takes it")
-    left = LeftGradient(left_for[0], compute, later.layer())
-    for listener in later.listeners:
-        listener(left)
-    later.left.append(left)
+    later.left.append(LeftGradient(left_for[0], compute))
     return None

@@ -17,7 +17,7 @@ from gnnhpc.records.schema import read_if_whole
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.written_by import differences
 
-CHECKPOINT_VERSION, OLDER_VERSION = 3, 2
+CHECKPOINT_VERSION = 1
 FACTS_FILE = "facts.json"
 FRESH_VARIABLE = "GNNHPC_FRESH"
 """Set to start over although there is a checkpoint."""
@@ -105,7 +105,7 @@ def find_resume_point(
                 elif point.written_by is not None and here is not None:
                     why = "; ".join(differences(point.written_by, here))
             if not why:
-                so_far = point.so_far.with_end(before.root.name, ended)
+                so_far = point.so_far.with_checks(before.root.name, ended)
                 return Resume(replace(point, so_far=so_far), tuple(passed_over))
             name = f"attempt-{before.number}/{path.name}"
             passed_over.append({"checkpoint": name, "why": why})
@@ -116,10 +116,9 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
     """Raises InputError for a folder that is no complete checkpoint, or of another version."""
     try:
         facts = read_object(path / FACTS_FILE, "what a checkpoint was computed with")
-        older = facts["version"] == OLDER_VERSION
-        if facts["version"] != CHECKPOINT_VERSION and not older:
+        if facts["version"] != CHECKPOINT_VERSION:
             raise InputError(path, "version", facts["version"], str(CHECKPOINT_VERSION))
-        if not older and facts[DIGEST] != content_digest(facts):
+        if facts[DIGEST] != content_digest(facts):
             raise InputError(path, FACTS_FILE, "changed since it was written", "as written")
         found = digests(path)
         changed = sorted(name for name, one in facts["files"].items() if found.get(name) != one)
@@ -135,8 +134,8 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
                 raise InputError(path, key, told, f"{wanted}, as its path says")
         maker = facts.get("written_by")
         maker = None if maker is None else dict(maker)
-        so_far = SoFar.of_older(f"attempt-{attempt}") if older else SoFar.read(facts["so_far"])
-        if not older and so_far.last_attempt != attempt:
+        so_far = SoFar.read(facts["so_far"])
+        if so_far.last_attempt != attempt:
             raise InputError(path, "so_far", f"of attempt-{so_far.last_attempt}", "of its own")
         return ResumePoint(attempt, path, step, tested, maker, so_far)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -22,6 +22,8 @@ SCHEMA = 1
 Phase = Literal["train", "test"]
 Status = Literal["done", "failed", "interrupted"]
 _NO_OTHER_KEYS = {"extra": "forbid"}
+FLAGGED = ("invalid", "suspect", "inconclusive")
+"""Verdicts that are flags of a cell."""
 NOT_DIGESTED = ("provenance",)
 """Of a result: its hosts and paths a user may take out before publishing it."""
 
@@ -84,16 +86,11 @@ class StepRecord:
     """One mini-batch on one rank, between the barriers around it.
 
     Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `optimizer_s` this rank's own
-    computing; `allreduce_s` averaging its gradients, from when the last of their replicas had come;
+    computing; `allreduce_s` averaging its gradients, from when the last replica's were ready;
     `wait_s` the rest of `wall_s`: waiting for other ranks, that replica included, and what lies
-    between spans, which alone it is where a rank has no others; `data_s` taking the
-    batch, mostly waiting for it, before the first barrier and not in `wall_s`. Of a sampled
-    mini-batch `data_s` is from barrier to barrier as well, and the step takes both.
-
-    `cpu_s` is processor time of the threads that compute (the engine's and OpenMP's workers) while
-    they compute, so its share is of `forward_s + backward_s + optimizer_s`. Records without
-    `waiting_cpu_s` are older: their `allreduce_s` counts waiting for other replicas too, and their
-    `cpu_s` all threads of the process over the whole step.
+    between spans, which alone it is where a rank has no others; `data_s` taking the batch, before
+    the first barrier and not in `wall_s`. Of a sampled mini-batch `data_s` is from barrier to
+    barrier as well, and the step takes both. On a GPU the parts are those of profiled steps alone.
     """
 
     phase: Phase
@@ -105,11 +102,12 @@ class StepRecord:
     """Seconds since the rank's first step began."""
     wall_s: float
     cpu_s: float
-    forward_s: float
-    backward_s: float
-    allreduce_s: float
-    optimizer_s: float
-    wait_s: float
+    """Processor seconds of all threads of this process, read outside of the step."""
+    forward_s: float | None
+    backward_s: float | None
+    allreduce_s: float | None
+    optimizer_s: float | None
+    wait_s: float | None
     data_s: float
     samples: int
     """Samples this replica was given: images, or own nodes of its chunks."""
@@ -118,38 +116,32 @@ class StepRecord:
     metrics: dict[str, float] = field(default_factory=dict)
     """Such as accuracy, val_accuracy, test_accuracy."""
     groups: dict[str, list[float]] = field(default_factory=dict)
-    """Forward and backward seconds of each group of layers (a ViG block, the readout)."""
+    """Forward and backward seconds of each group of layers (a ViG block, the readout), in profiled
+    steps."""
     peak_rss_mib: float | None = None
     peak_device_mib: float | None = None
     involuntary_switches: int | None = None
     steal_s: float | None = None
     """Taken by the host from a CPU this rank may use, on average over those."""
     grad_norm: float | None = None
-    waiting_cpu_s: float | None = None
-    """Processor time of the computing threads in the rest of the step, such as spinning workers."""
-    other_cpu_s: float | None = None
-    """Processor time of this process's other threads in the step, which transfer and load."""
     run_delay_s: float | None = None
-    """How long the computing threads could have run and had no processor, on average over them."""
-    threads_used: int | None = None
-    """How many threads computed."""
+    """How long the main thread could have run and had no processor, read outside of the step."""
     recompute_s: float | None = None
-    """Of `backward_s`, how long forwards were computed again; null in older records."""
+    """Of `backward_s`, how long forwards were recomputed."""
     sample_s: float | None = None
     """How long drawing the edges of a sampled mini-batch took, in whichever thread; else null."""
     gather_s: float | None = None
     """How long its features took to be copied together, likewise."""
     sampled_edges: int | None = None
     """Drawn on this replica, self-loops aside; what several layers use of one draw counts once."""
-    part_s: list[list[float]] | None = None
-    """Forward and backward seconds of each part of this rank's stage, and, where gradients of
-    weights are apart, theirs, which are of its backward; null where it is one part."""
+    virtual_stage_s: list[list[float]] | None = None
+    """Forward and backward seconds of each virtual stage of this rank, and under split backward
+    those of the gradients of weights, which are part of its backward; null where it has one."""
     weights_s: float | None = None
-    """Of `backward_s`, gradients of weights apart from those of inputs; null but under the
+    """Of `backward_s`, gradients of weights that have spans of their own; null but under the
     schedules zero-bubble and zbv."""
-    looked: bool = False
-    """Whether the run's own checks looked closely at it within it, which makes it a little longer;
-    false in older records."""
+    profiled: bool = False
+    """Whether hooks measured each layer in this step, so that averages leave it out."""
     kind: Literal["step"] = "step"
 
 
@@ -164,8 +156,8 @@ class SpanRecord:
     microbatch: int | None
     start_s: float
     end_s: float
-    part: int = 0
-    """Which of the stage's parts a forward or backward is of."""
+    virtual_stage: int = 0
+    """The number of a forward's or backward's virtual stage among those of the rank."""
     kind: Literal["span"] = "span"
 
 
@@ -184,7 +176,9 @@ class Check:
     """One check of the audit; `name` is its flag in summary.csv if it is not passed."""
 
     name: str
-    verdict: Literal["ok", "invalid", "suspect", "unknown"]
+    verdict: Literal["ok", "invalid", "suspect", "inconclusive", "unknown"]
+    """`inconclusive` is a flag: validation could not compare. `unknown` is no flag: the system does
+    not say."""
     detail: str
     values: dict[str, Any] = field(default_factory=dict)
     __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
@@ -231,6 +225,8 @@ class Result:
     graph: dict[str, Any] = field(default_factory=dict)
     """Of graph data: edges kept, redundancy, chunk sizes."""
     audit: list[Check] = field(default_factory=list)
+    validation: dict[str, float] = field(default_factory=dict)
+    """`seconds` that validation took, and `attempt_s` that the attempt took until its result."""
     failure: Failure | None = None
     resumed_from: dict[str, Any] | None = None
     """Attempt and training step of the checkpoint that this attempt resumed from."""
@@ -252,7 +248,7 @@ class Result:
 
     @property
     def flags(self) -> list[str]:
-        return [check.name for check in self.audit if check.verdict in ("invalid", "suspect")]
+        return [check.name for check in self.audit if check.verdict in FLAGGED]
 
     def write(self, path: Path) -> None:
         told = with_digest(asdict(self), NOT_DIGESTED)

@@ -13,13 +13,6 @@ from typing import Any
 from gnnhpc.records.schema import Check
 from gnnhpc.records.writer import Written
 
-CUT_SHORT = Check(
-    "cut-short",
-    "suspect",
-    "ended without the checks after a last step, as where it is killed: its steps count, and were "
-    "held against the raw data and the optimizer's rule, not once more against the twin",
-)
-
 
 @dataclass(frozen=True)
 class SoFar:
@@ -29,24 +22,11 @@ class SoFar:
     """By check, what was found first."""
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Size and SHA-256 of what each file held, by attempt and file."""
-    step_s: Sequence[float] = ()
-    """Of all training steps after warm-up, as rank 0 measured them."""
 
-    def with_attempt(
-        self,
-        name: str,
-        checks: Sequence[Check],
-        files: Sequence[Written],
-        step_s: Sequence[float],
-    ) -> SoFar:
-        """And of one more, whose folder has this name."""
+    def with_attempt(self, name: str, checks: Sequence[Check], files: Sequence[Written]) -> SoFar:
+        """And of one more attempt, whose folder has this name."""
         records = {**self.records, **by_file(files, f"{name}/")}
-        both = (*self.step_s, *step_s)
-        return replace(self.with_checks(name, checks), records=records, step_s=both)
-
-    def with_end(self, name: str, checks: Sequence[Check]) -> SoFar:
-        """And what was found at the end of an attempt, without checks if it had none."""
-        return self.with_checks(name, checks or [CUT_SHORT])
+        return replace(self.with_checks(name, checks), records=records)
 
     def with_checks(self, name: str, checks: Sequence[Check]) -> SoFar:
         """And what was found of an attempt later."""
@@ -65,25 +45,14 @@ class SoFar:
         """The number of the last of them; ValueError without one."""
         return max(int(name.partition("/")[0].rpartition("-")[2]) for name in self.records)
 
-    @classmethod
-    def of_older(cls, name: str) -> SoFar:
-        """Up to a checkpoint of an older version."""
-        return cls(
-            {CUT_SHORT.name: f"{name}: its checkpoint is older, and tells nothing of its steps"}
-        )
-
     def as_facts(self) -> dict[str, Any]:
-        return {
-            "suspect": dict(self.suspect),
-            "records": {**self.records},
-            "step_s": [round(each, 9) for each in self.step_s],
-        }
+        return {"suspect": dict(self.suspect), "records": {**self.records}}
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> SoFar:
         """Of a checkpoint. Raises KeyError, TypeError or ValueError for other values."""
         records = {name: dict(each) for name, each in facts["records"].items()}
-        return cls(dict(facts["suspect"]), records, tuple(map(float, facts["step_s"])))
+        return cls(dict(facts["suspect"]), records)
 
 
 def by_file(files: Sequence[Written], folder: str = "") -> dict[str, dict[str, Any]]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from gnnhpc.core.errors import EXIT_FAILED, EXIT_UNFINISHED, GnnhpcError
+from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
@@ -29,7 +28,7 @@ from gnnhpc.records.so_far import SoFar
 from gnnhpc.run.rank_log import RankLog
 
 if TYPE_CHECKING:
-    from gnnhpc.train.loop import Progress
+    from gnnhpc.training.loop import Position
 
 
 def write_not_begun(attempt: Attempt, why: str) -> None:
@@ -59,11 +58,8 @@ class Attempt:
     """What each process computes with (`rank_facts`); empty until all are set up."""
     other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
     """Those on the nodes of this one, at its start and end; rank 0 asks for them."""
-    progress: Progress | None = None
-    at_end_of_grace: Callable[[], None] | None = None
-    """Once the checkpoint before a signal's end is written: ends the attempt as interrupted."""
-    not_restored: str = ""
-    """What a user's layers keep and the checkpoint does not, so that they go on otherwise."""
+    position: Position | None = None
+    """Where the loop is, once it has begun."""
     wrong: Check | None = None
     """What a check found that let it write no checkpoint."""
     log: RankLog = field(default_factory=RankLog)
@@ -82,13 +78,8 @@ class Attempt:
 
     @property
     def so_far(self) -> SoFar:
-        """What was found of the attempts that it goes on from, and of going on."""
-        so_far = self.resume_point.so_far if self.resume_point else SoFar()
-        if not self.not_restored:
-            return so_far
-        why = f"going on from its checkpoint has not restored {self.not_restored}"
-        found = Check("not-restored", "suspect", why)
-        return so_far.with_checks(self.known_paths.root.name, [found])
+        """What was found of the attempts that this one resumes from."""
+        return self.resume_point.so_far if self.resume_point else SoFar()
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:
@@ -151,13 +142,8 @@ class Attempt:
         self._report(self.failure(text))
 
     def exit_after_signal(self, signal_name: str) -> None:
-        """A signal told this rank to end, and the loop did not end its step in time, or what comes
-        after its checkpoint did not.
-        """
-        if self.at_end_of_grace is not None:
-            self.at_end_of_grace()
-            self.exit_now(EXIT_UNFINISHED)
-        self.fail(GnnhpcError(f"told to end by {signal_name} and could not finish the step"))
+        """End where a signal asked this rank to stop, and the step did not end in time."""
+        self.fail(GnnhpcError(f"{signal_name} asked to stop and the step did not end in time"))
         self.exit_now()
 
     def exit_after_hang(self, rank: int, why: str) -> None:
@@ -171,12 +157,12 @@ class Attempt:
         return self._failure(self.environment.rank, self.environment.host, error)
 
     def _failure(self, rank: int, host: str, error: str) -> Failure:
-        progress = self.progress
+        position = self.position
         return Failure(
             rank=rank,
             host=host,
-            step=progress.step if progress else None,
-            phase=progress.phase if progress else None,
+            step=position.step if position else None,
+            phase=position.phase if position else None,
             error=error,
             at=utc_now(),
         )

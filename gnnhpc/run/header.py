@@ -9,7 +9,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.records.provenance import code_digest, versions
 from gnnhpc.records.schema import Header
 from gnnhpc.run.attempt import Attempt
-from gnnhpc.train.setup import TrainingParts
+from gnnhpc.training.setup import TrainingParts
 
 
 def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
@@ -23,7 +23,7 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
         stage=mesh.stage,
         world_size=mesh.layout.world_size,
         pid=os.getpid(),
-        layers=[layer.name for layer in parts.stage.outlines],
+        layers=[layer.name for layer in parts.stage.specs],
         parameters=sum(p.numel() for p in parts.stage.parameters()),
         started_at=attempt.started_at,
         slurm=dict(attempt.environment.slurm),

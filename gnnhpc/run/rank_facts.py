@@ -16,7 +16,7 @@ from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
 from gnnhpc.kernels.gpu import here as gpu
 from gnnhpc.records.provenance import cpu_model
-from gnnhpc.train.setup import TrainingParts
+from gnnhpc.training.setup import TrainingParts
 
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",

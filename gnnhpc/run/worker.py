@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import (
@@ -30,29 +30,26 @@ from gnnhpc.distributed.signals import Signals, handled_signals
 from gnnhpc.experiment.manifest import Cell, find_cell
 from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
-from gnnhpc.records.failures import one_line, utc_now
+from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
-from gnnhpc.records.schema import Check, EventRecord
+from gnnhpc.records.schema import EventRecord
 from gnnhpc.records.written_by import written_by
 from gnnhpc.run.attempt import Attempt, write_not_begun
 from gnnhpc.run.finished_before import finished_before
+from gnnhpc.run.same_code import RankCode, check_ranks_run_the_same
 
 if TYPE_CHECKING:
-    from gnnhpc.check.check_slice import CheckSlice
-    from gnnhpc.check.observer import RunObserver
-    from gnnhpc.check.self_check import SelfCheck
     from gnnhpc.distributed.mesh import Mesh
     from gnnhpc.records.writer import RecordWriter
-    from gnnhpc.run.look_back import LookBack
-    from gnnhpc.run.results import Finished
-    from gnnhpc.train.loop import Trainer
-    from gnnhpc.train.setup import TrainingParts
+    from gnnhpc.training.loop import TrainingLoop
+    from gnnhpc.training.setup import TrainingParts
+    from gnnhpc.validation.boundary import Validation
 
 
 def run_cell(manifest: Path, array: str, index: int, *, live: bool = False) -> int:
-    """Run the cell that an array task means, as the rank this process is; an exit status.
+    """Run the cell of an array task, as the rank that this process is; an exit status.
 
     Raises InputError for a manifest, index, environment or world size that does not fit, and for
     other code than the run keeps, unless `live`.
@@ -62,38 +59,9 @@ def run_cell(manifest: Path, array: str, index: int, *, live: bool = False) -> i
     return Worker(find_cell(manifest, array, index), paths, code).run()
 
 
-def _check_ranks_run_the_same(ranks: list[dict[str, Any]]) -> None:
-    """Raises GnnhpcError if a rank has other code, package versions or another cell than rank 0."""
-    first = ranks[0]
-    for rank, entry in enumerate(ranks):
-        for what in ("code", "versions", "cell"):
-            if entry[what] != first[what]:
-                raise GnnhpcError(
-                    f"rank {rank} on {entry['host']} runs other {what} "
-                    f"({_what_differs(entry[what], first[what])}) than "
-                    f"rank 0 on {first['host']} ({_what_differs(first[what], entry[what])})"
-                )
-
-
-def _what_differs(here: str | dict[str, str], there: str | dict[str, str]) -> str:
-    """Of versions those that the other has not."""
-    if isinstance(here, str) or isinstance(there, str):
-        return str(here)
-    names = sorted(name for name in here | there if here.get(name) != there.get(name))
-    return ", ".join(f"{name} {here.get(name, 'missing')}" for name in names)
-
-
-def _claim_attempt(cell_paths: CellPaths) -> AttemptPaths:
-    """Make the next attempt's folder; GnnhpcError where the run folder cannot be written."""
-    try:
-        return cell_paths.claim_attempt()
-    except OSError as error:
-        raise GnnhpcError(f"{cell_paths.root}: cannot be written ({error.strerror})") from None
-
-
 @dataclass
 class Worker:
-    """Runs one cell as one rank."""
+    """Runs one cell as one rank: claim an attempt, join, build, restore, train, write a result."""
 
     cell: Cell
     run_paths: RunPaths
@@ -102,11 +70,6 @@ class Worker:
     started_at: str = field(default_factory=utc_now)
     startup_s: dict[str, float] = field(default_factory=dict)
     attempt: Attempt = field(init=False)
-    _observer: RunObserver = field(init=False)
-    _failed_check: str | None = None
-    """Why a self-check failed; known to rank 0."""
-    _dead_layers: list[str] = field(default_factory=list)
-    """Those without a gradient in the first self-check and its twin; known to rank 0."""
 
     def __post_init__(self) -> None:
         self.attempt = Attempt(
@@ -114,7 +77,7 @@ class Worker:
         )
 
     def run(self) -> int:
-        """Returns the exit status, EXIT_UNFINISHED of ranks that were told to stop and have saved.
+        """Returns the exit status, EXIT_UNFINISHED of ranks that were asked to stop and have saved.
 
         The cell's errors are printed and recorded, not raised.
         """
@@ -143,10 +106,10 @@ class Worker:
             return ended
         self.startup_s["before"] = seconds_since_process_start()
         mesh, ranks = self._join(ended)
-        status: int | None = ranks[0]["ended"]
+        status = ranks[0].ended
         if status is None:
             self._begin(mesh, ranks)
-            parts = self._set_up(mesh)
+            parts = self._build(mesh)
             status = self._train(mesh, parts, signals)
         from gnnhpc.distributed.mesh import leave
 
@@ -176,14 +139,14 @@ class Worker:
         write_not_begun(self.attempt, refused)
         return EXIT_FAILED
 
-    def _join(self, ended: int | None) -> tuple[Mesh, list[dict[str, Any]]]:
-        """Import torch, connect to the other ranks; also what each of them says of itself."""
+    def _join(self, ended: int | None) -> tuple[Mesh, list[RankCode]]:
+        """Import torch and connect to the other ranks; also what each of them runs."""
         with self._timed("imports"), _no_garbage_collection():
             import torch
 
             from gnnhpc.distributed.devices import choose_devices
             from gnnhpc.distributed.mesh import join
-            from gnnhpc.train import loop as _  # noqa: F401 - the heavy imports, timed here
+            from gnnhpc.training import loop as _  # noqa: F401 - the heavy imports, timed here
 
             torch.set_num_threads(self.environment.cpus)
         with self._timed("rendezvous"):
@@ -193,30 +156,31 @@ class Worker:
             place = (experiment.process_layout, device, secret, more, experiment.loss_stage)
             mesh = join(self.environment, *place)
             paths = self.attempt.paths
-            ranks = mesh.gather_objects(
-                {
-                    "attempt": paths.number if paths else None,
-                    "ended": ended,
-                    "code": code_digest(),
-                    "versions": versions(),
-                    "cell": self.cell.id,
-                    "host": self.environment.host,
-                }
+            mine = RankCode(
+                attempt=paths.number if paths else None,
+                ended=ended,
+                code=code_digest(),
+                versions=versions(),
+                cell=self.cell.id,
+                host=self.environment.host,
             )
+            ranks = mesh.gather_objects(mine)
         return mesh, ranks
 
-    def _begin(self, mesh: Mesh, ranks: list[dict[str, Any]]) -> None:
+    def _begin(self, mesh: Mesh, ranks: list[RankCode]) -> None:
         """Take the attempt that rank 0 has claimed; check that all have the same code and cell."""
-        self.attempt.hosts = [entry["host"] for entry in ranks]
-        self.attempt.paths = self.run_paths.cell(self.cell.id).attempt(ranks[0]["attempt"])
+        number = ranks[0].attempt
+        assert number is not None
+        self.attempt.hosts = [each.host for each in ranks]
+        self.attempt.paths = self.run_paths.cell(self.cell.id).attempt(number)
         if self.environment.launcher != "alone":
             self.attempt.log.redirect(self.attempt.paths.log(mesh.rank))
-        _check_ranks_run_the_same(ranks)
+        check_ranks_run_the_same(ranks)
 
-    def _set_up(self, mesh: Mesh) -> TrainingParts:
+    def _build(self, mesh: Mesh) -> TrainingParts:
         from gnnhpc.data.roots import data_root
         from gnnhpc.run.rank_facts import rank_facts
-        from gnnhpc.train.setup import set_up
+        from gnnhpc.training.setup import set_up
 
         if mesh.rank == 0:
             self.attempt.look_at_other_jobs("start")
@@ -229,16 +193,16 @@ class Worker:
             self.attempt.ranks = mesh.gather_objects(rank_facts(self.environment, mesh, parts))
             self._choose_resume_point(mesh)
             kept = self.attempt.resume.balance
-            if kept not in (None, [len(part) for part in parts.planned]):
+            if kept not in (None, [len(each) for each in parts.planned]):
                 # Measured again, layers may be balanced otherwise; one measurement has one cut.
                 cut = stage_slices(kept)
                 parts = set_up(self.cell.experiment, mesh, root, planned=cut, batches=parts.batches)
-            self.attempt.balance = [len(part) for part in parts.planned]
+            self.attempt.balance = [len(each) for each in parts.planned]
         self.startup_s["total"] = seconds_since_process_start()
         return parts
 
     def _choose_resume_point(self, mesh: Mesh) -> None:
-        """On rank 0, for all: the newest checkpoint that what these ranks compute with fits."""
+        """On rank 0, for all: the newest checkpoint that fits what these ranks compute with."""
         resume = None
         if mesh.rank == 0:
             cell_paths = self.run_paths.cell(self.cell.id)
@@ -249,228 +213,147 @@ class Worker:
         self.attempt.resume = mesh.gather_objects(resume)[0]
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
-        """Train and test; then audit and write the result, or save a checkpoint and stop."""
-        from gnnhpc.check.observer import RunObserver
-        from gnnhpc.check.watches.run_watch import RunWatch
-        from gnnhpc.check.watches.stage_facts import stage_facts
+        """Train and test; then validate and write the result, or save a checkpoint and stop."""
         from gnnhpc.data.roots import data_root
         from gnnhpc.distributed.watchdog import watching
-        from gnnhpc.engines.device_activity import activity_of
         from gnnhpc.records.writer import RecordWriter
         from gnnhpc.run.header import rank_header
-        from gnnhpc.run.look_back import LookBack
         from gnnhpc.run.results import write_done
-        from gnnhpc.train.loop import Stopped
-        from gnnhpc.train.progress import progress_reporter
+        from gnnhpc.training.loop import Stopped
+        from gnnhpc.validation.boundary import Validation
 
-        start = self.attempt.resume_point.step if self.attempt.resume_point else 0
         records = self.attempt.known_paths.records(mesh.rank)
         with (
             RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,
-            progress_reporter(self.cell.experiment, mesh.rank, start) as report,
-            watching(mesh, activity_of(parts.timer), self.attempt.exit_after_hang),
+            watching(mesh, parts.timer, self.attempt.exit_after_hang),
         ):
             root = data_root(self.cell.data_root)
-            checked = self._self_check(mesh, parts, writer, root)
-            watch = RunWatch.of(self.cell.experiment, mesh, parts, root)
-            observer = RunObserver.of(mesh, parts.batches, watch)
-            self._observer = observer
-            observer.machine_use.peak_is_of_run = checked.peak_forgotten
-            trainer = self._trainer(mesh, parts, writer, observer)
-            clock = observer.second_clock
-            clock.attach(parts.stage, trainer.optimizer, mesh, parts.loss)
-            observer.time_faults.parts.stage = stage_facts(self.cell.experiment, mesh, parts)
-            observer.records.with_spans = self.cell.experiment.spans
-            trainer.stop_requested = signals.stop_requested
-            trainer.report = report
-            self.attempt.progress = trainer.progress
-            end = LookBack(
-                experiment=self.cell.experiment,
-                environment=self.environment,
-                mesh=mesh,
-                parts=parts,
-                trainer=trainer,
-                observer=observer,
-                writer=writer,
-                root=root,
-                first_check=checked,
-                self_check=lambda part: self._self_check(mesh, parts, writer, root, part),
-            )
+            validation = Validation(self.cell.experiment, parts, mesh, root)
+            start = self._restore(mesh, parts, writer)
+            validation.at_start(start)
+            loop = self._loop(mesh, parts, writer, validation, signals)
             try:
-                trainer.run(start)
+                loop.run(start)
             except Stopped as stopped:
-                self._save_checkpoint(mesh, parts, trainer, writer, stopped.step)
-                self._end_interrupted(signals, stopped.step, end)
+                self._save_checkpoint(loop, writer, validation, stopped.step)
+                self._end_interrupted(loop, signals, stopped.step)
                 return EXIT_UNFINISHED
-            found = end.before(self.cell.experiment.train_steps)
-            with parts.timer.storage("writing the result"):
-                if mesh.rank == 0:
+            checks = validation.at_end(loop.experiment.train_steps)
+            writer.write(EventRecord("validation", validation.seconds))
+            files = mesh.gather_objects(writer.written)
+            if mesh.rank == 0:
+                with parts.timer.outside("writing the result"):
                     self.attempt.look_at_other_jobs("end")
-                    write_done(self.attempt, parts, trainer, found)
-                mesh.barrier()
+                    write_done(self.attempt, loop, files, checks, validation.seconds)
+            mesh.barrier()
         return EXIT_DONE
 
-    def _end_interrupted(self, signals: Signals, step: int, end: LookBack) -> None:
-        """Once the checkpoint is written: look back if there is time, write the result, requeue.
+    def _restore(self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter) -> int:
+        """Seed the generators and load the checkpoint, if there is one; the step to begin with."""
+        from gnnhpc.training.checkpoint import load
+        from gnnhpc.training.seeding import seed_generators
 
-        Whatever becomes of the checks, even if the signal's grace ends in them.
-        """
-        from gnnhpc.run.results import write_interrupted
+        seed_generators(self.cell.experiment.seed, mesh.rank)
+        for each in self.attempt.resume.passed_over:
+            writer.write(EventRecord("checkpoint passed over", 0.0, dict(each)))
+        point = self.attempt.resume_point
+        if point is None:
+            return 0
+        with parts.timer.outside("reading a checkpoint"):
+            load(point.path, mesh, parts.stage, parts.optimizer)
+        writer.write(EventRecord("resumed", 0.0, point.as_record()))
+        return point.step
 
-        def write(found: Finished | None = None) -> None:
-            if end.mesh.rank == 0:
-                received = signals.received or "a signal on another rank"
-                refused = requeues_used_up(self.environment, signals.received)
-                how = (self.attempt, end.parts, end.trainer, received, step)
-                write_interrupted(*how, refused=refused, found=found)
-                requeue_if_interrupted(self.environment, signals.received)
-
-        self.attempt.at_end_of_grace = write
-        try:
-            seconds = end.seconds_left(signals.received)
-            found = None if seconds is None else end.before(step, seconds)
-        except Exception as error:
-            # Also that another rank has gone; who resumes says that these checks are missing.
-            print(f"{self.cell.id}: not checked at its end: {one_line(error)}", flush=True)
-            write()
-            self.attempt.exit_now(EXIT_UNFINISHED)
-        if end.mesh.rank == 0:
-            self.attempt.look_at_other_jobs("end")
-        write(found)
-        self.attempt.at_end_of_grace = lambda: None
-
-    def _self_check(
+    def _loop(
         self,
         mesh: Mesh,
         parts: TrainingParts,
         writer: RecordWriter,
-        root: Path | None,
-        part: CheckSlice | None = None,
-    ) -> SelfCheck:
-        """A few small steps against a twin, by this attempt's own ranks, kernels and threads."""
-        from gnnhpc.check.self_check import self_check
+        validation: Validation,
+        signals: Signals,
+    ) -> TrainingLoop:
+        from gnnhpc.training.loop import TrainingLoop
+        from gnnhpc.training.progress_line import progress_listener
+        from gnnhpc.training.step_records import RecordsSteps
 
-        checked = self_check(self.cell.experiment, parts, mesh, self.environment, root, part)
-        name = checked.name
-        writer.write(EventRecord(name, checked.seconds, {"on": checked.part.left_out}))
-        self._failed_check = self._failed_check or checked.cause
-        if part is None:
-            self._dead_layers = checked.dead
-        if checked.cause is not None and mesh.rank == 0:
-            print(f"{self.cell.id}: {name} failed, {checked.cause}", flush=True)
-        return checked
-
-    def _trainer(
-        self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter, observer: RunObserver
-    ) -> Trainer:
-        from gnnhpc.train.generators import seed_generators
-        from gnnhpc.train.loop import Trainer
-
-        experiment = self.cell.experiment
-        seed_generators(experiment.seed, mesh.rank)
-        trainer = Trainer(
+        experiment, point = self.cell.experiment, self.attempt.resume_point
+        loop = TrainingLoop(
             experiment=experiment,
             mesh=mesh,
-            stage=parts.stage,
-            engine=parts.engine,
-            batches=parts.batches,
-            task=parts.task,
-            optimizer=parts.optimizer,
-            timer=parts.timer,
-            writer=writer,
-            observer=observer,
+            parts=parts,
+            listeners=[
+                RecordsSteps(writer, spans=experiment.spans),
+                progress_listener(experiment, mesh.rank),
+                *validation.listeners,
+            ],
+            stop_requested=signals.stop_requested,
+            test_steps_done=point.test_steps_done if point else 0,
         )
+        self.attempt.position = loop.position
         every = experiment.save_every
         if every:
 
-            def checkpoint(done: int) -> None:
+            def save_every(done: int) -> None:
                 if done % every == 0 and done < experiment.train_steps:
-                    self._save_checkpoint(mesh, parts, trainer, writer, done)
+                    self._save_checkpoint(loop, writer, validation, done)
 
-            trainer.after_step = checkpoint
-        for each in self.attempt.resume.passed_over:
-            writer.write(EventRecord("checkpoint passed over", 0.0, dict(each)))
-        if self.attempt.resume_point is not None:
-            from gnnhpc.train.checkpoint import load
-            from gnnhpc.train.restored import check_restored, not_restored
-
-            path = self.attempt.resume_point.path
-            with parts.timer.storage("reading a checkpoint"):
-                load(path, mesh, parts.stage, trainer.optimizer)
-                check_restored(path, mesh, parts.stage, trainer.optimizer)
-                loose = mesh.gather_objects(not_restored(path, mesh, parts.stage))
-            self.attempt.not_restored = next(filter(None, loose), "")
-            trainer.test_steps_done = self.attempt.resume_point.test_steps_done
-            writer.write(EventRecord("resumed", 0.0, self.attempt.resume_point.as_record()))
-        return trainer
+            loop.after_step = save_every
+        return loop
 
     def _save_checkpoint(
-        self,
-        mesh: Mesh,
-        parts: TrainingParts,
-        trainer: Trainer,
-        writer: RecordWriter,
-        step: int,
+        self, loop: TrainingLoop, writer: RecordWriter, validation: Validation, step: int
     ) -> None:
-        from gnnhpc.train.checkpoint import save
+        from gnnhpc.training.checkpoint import save
+        from gnnhpc.validation.boundary import WrongRunError
 
-        began = time.perf_counter()
-        with trainer.observer.observing():
-            trainer.observer.before_checkpoint(step)
-            checks = self._check_so_far(mesh, parts)
+        began_s = time.perf_counter()
+        try:
+            checks = validation.at_checkpoint(step)
+        except WrongRunError as error:
+            self.attempt.wrong = error.check
+            raise
+        mesh, parts = loop.mesh, loop.parts
         files = mesh.gather_objects(writer.written)
         folder = self.attempt.known_paths.root.name
-        with parts.timer.storage("writing a checkpoint"):
+        with parts.timer.outside("writing a checkpoint"):
             save(
                 self.attempt.known_paths,
                 mesh,
                 parts.stage,
-                trainer.optimizer,
+                parts.optimizer,
                 cell=self.cell.id,
                 step=step,
-                test_steps_done=trainer.test_steps_done,
+                test_steps_done=loop.test_steps_done,
                 written_by=written_by(self.attempt.ranks, self.attempt.balance),
-                so_far=self.attempt.so_far.with_attempt(
-                    folder, checks, files, self._observer.step_times.step_s
-                ),
+                so_far=self.attempt.so_far.with_attempt(folder, checks, files),
             )
-        seconds = time.perf_counter() - began
-        writer.write(EventRecord("checkpoint", seconds, {"step": step}))
+        writer.write(EventRecord("checkpoint", time.perf_counter() - began_s, {"step": step}))
 
-    def _check_so_far(self, mesh: Mesh, parts: TrainingParts) -> Sequence[Check]:
-        """The audit. Raises GnnhpcError where what was done is wrong: who resumes would go on with
-        it.
+    def _end_interrupted(self, loop: TrainingLoop, signals: Signals, step: int) -> None:
+        """Write the result once the checkpoint is written, and put the job back into the queue."""
+        from gnnhpc.run.results import write_interrupted
 
-        A collective; the steps before a checkpoint are judged here alone if the attempt dies.
-        """
-        from gnnhpc.check.audit import audit
-        from gnnhpc.check.observations import gather_observations
-        from gnnhpc.check.plain.parts import held_by
-
-        observer = self._observer
-        found = gather_observations(
-            mesh, parts, observer, self.environment, self.cell.experiment.bucket_mib
-        )
-        graph, holders = parts.batches.graph_facts(), held_by(self.cell.experiment)
-        dead = mesh.gather_objects(self._dead_layers)[0]
-        checks = audit(found, parts.outlines, mesh.layout, parts.planned, holders, graph, dead)
-        causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
-        mine = observer.records.differing(self.attempt.known_paths.records(mesh.rank))
-        causes += [f"records: {each}" for each in mesh.gather_objects(mine) if each]
-        failed = mesh.gather_objects(self._failed_check)[0]
-        if failed:
-            causes.insert(0, f"self-check: {failed}")
-        if causes:
-            found_wrong = "; ".join(causes)
-            self.attempt.wrong = Check("no checkpoint", "invalid", found_wrong)
-            raise GnnhpcError(f"no checkpoint is written of a run that is wrong: {found_wrong}")
-        return checks
+        if loop.mesh.rank != 0:
+            return
+        received = signals.received or "a signal on another rank"
+        refused = requeues_used_up(self.environment, signals.received)
+        self.attempt.look_at_other_jobs("end")
+        write_interrupted(self.attempt, loop, received, step, refused=refused)
+        requeue_if_interrupted(self.environment, signals.received)
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         yield
-        self.startup_s[name] = time.perf_counter() - began
+        self.startup_s[name] = time.perf_counter() - began_s
+
+
+def _claim_attempt(cell_paths: CellPaths) -> AttemptPaths:
+    """Make the next attempt's folder; GnnhpcError where the run folder cannot be written."""
+    try:
+        return cell_paths.claim_attempt()
+    except OSError as error:
+        raise GnnhpcError(f"{cell_paths.root}: cannot be written ({error.strerror})") from None
 
 
 @contextlib.contextmanager

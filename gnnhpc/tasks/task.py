@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -46,13 +46,8 @@ class Loss:
 
     task: Task
     replicas: int
-    on_value: list[Callable[[int, Tensor], None]] = field(default_factory=list, compare=False)
-    """Told of a micro-batch's number and its part, once that is computed."""
 
     def __call__(self, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
         """One micro-batch's part; `labelled` is the batch's count over all replicas."""
         summed = self.task.summed_loss(output, microbatch.targets, "train")
-        value = summed / (labelled / self.replicas)
-        for told in self.on_value:
-            told(microbatch.context.microbatch, value)
-        return value
+        return summed / (labelled / self.replicas)

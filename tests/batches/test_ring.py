@@ -27,7 +27,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.model import Sage
 from gnnhpc.models.gat.model import Gat
 from gnnhpc.models.protocol import Model
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 from tests.tools.cells import sampled
 from tests.tools.graphs import forward, make_graph, make_model
 

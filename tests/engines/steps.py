@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.train.setup import TrainingParts, set_up
+from gnnhpc.training.setup import TrainingParts, set_up
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,8 @@ from torch import nn
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import ddp_gradients
-from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.ddp_gradients import DdpReplicas
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.step_timer import StepTimer
 
 
 class Told(nn.Module):
@@ -30,7 +29,7 @@ def test_ddp_moves_no_argument_to_the_device(monkeypatch: pytest.MonkeyPatch) ->
     """A micro-batch's number on the GPU would stop the host wherever it is read."""
     monkeypatch.setattr(ddp_gradients, "DistributedDataParallel", Told)
     mesh = Mesh(Layout(2, 1), 0, torch.device("cuda", 0), replicas=object())  # type: ignore[arg-type]
-    timer = StepTimer(Clock(torch.device("cpu")))
+    timer = StepTimer(torch.device("cpu"))
     module = DdpReplicas(nn.Linear(2, 2), mesh, timer).module
     assert isinstance(module, Told)
     assert module.told.get("device_ids") is None

@@ -16,9 +16,8 @@ from torch import nn
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.flat_gradients import Gradients
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.gradient_sync import FlatGradients
+from gnnhpc.engines.step_timer import StepTimer
 
 CPU = torch.device("cpu")
 
@@ -30,8 +29,8 @@ def stage() -> nn.Module:
     return nn.Sequential(module, frozen)
 
 
-def gradients(module: nn.Module, mesh: Mesh) -> Gradients:
-    return Gradients(module, mesh, StepTimer(Clock(CPU)))  # type: ignore[arg-type]
+def gradients(module: nn.Module, mesh: Mesh) -> FlatGradients:
+    return FlatGradients(module, mesh, StepTimer(CPU))  # type: ignore[arg-type]
 
 
 def fill(module: nn.Module, value: float) -> None:
@@ -92,10 +91,9 @@ def be_replica(rank: int, store: str, answers: Queue[Any]) -> None:
     )
     module = stage()
     mesh = Mesh(Layout(2, 1), rank, CPU, replicas=dist.group.WORLD)
-    timer = StepTimer(Clock(CPU))
-    timer.prepare()
+    timer = StepTimer(CPU)
     timer.start()
-    found = Gradients(module, mesh, timer)  # type: ignore[arg-type]
+    found = FlatGradients(module, mesh, timer)  # type: ignore[arg-type]
     fill(module, 1.0 + 2.0 * rank)
     found.average()
     times = timer.stop()

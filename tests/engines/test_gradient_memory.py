@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.engines.flat_gradients import dense_strides, flatten
+from gnnhpc.engines.gradient_sync import dense_strides, flatten
 
 
 def shapes() -> list[Tensor]:

@@ -23,7 +23,7 @@ from gnnhpc.kernels import vig_layers
 from gnnhpc.models.one_call import InOneCall, needs_no_input, neighbours
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.readout import FusedReadout
-from gnnhpc.train.setup import TrainingParts, set_up
+from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import vig
 
 pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
@@ -98,7 +98,6 @@ def test_a_step_is_the_same_to_the_bit(
 def test_each_layer_is_told_its_seconds() -> None:
     parts, batch = made(cell(microbatches=4))
     timer = parts.timer
-    timer.prepare()
     timer.start()
     parts.engine.train_step(batch)
     times = timer.stop()
@@ -123,7 +122,6 @@ def test_a_calls_times_are_those_of_their_layers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(vig_layers.Layers, "forward", told_forward)
     monkeypatch.setattr(vig_layers.Layers, "backward", told_backward)
     parts, batch = made(cell(microbatches=1))
-    parts.timer.prepare()
     parts.timer.start()
     parts.engine.train_step(batch)
     found = list(parts.timer.stop().layers.values())

@@ -11,13 +11,12 @@ from torch import Tensor
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.overlapped_gradients import OverlappedGradients
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.train.setup import TrainingParts, set_up
+from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import gat, graphs, sampled, vig
 from tests.tools.forked import spawn
 
@@ -53,7 +52,6 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], list[list[s
             for parameter in parts.stage.parameters():
                 assert parameter.grad is not None
                 parameter.grad.zero_()
-            timer.prepare()
             timer.start()
             engine.train_step(batch)
             assert timer.stop().arrival_s is not None
@@ -61,7 +59,7 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], list[list[s
             found += [p.grad.clone() for p in parts.stage.parameters() if p.grad is not None]
     Mesh.begin_sum_over_replicas = true  # type: ignore[method-assign]
     gradients = engine.gradients
-    count = len(gradients.buckets) if isinstance(gradients, OverlappedGradients) else 1
+    count = len(gradients.buckets) if isinstance(gradients, BucketedGradients) else 1
     assert gradients.reductions == STEPS * count
     return [*found, *(b.clone() for b in parts.stage.buffers())], begun, count
 
@@ -138,7 +136,7 @@ def alone(experiment: Experiment) -> TrainingParts:
 
 
 def test_one_replica_reduces_nothing() -> None:
-    assert isinstance(alone(in_buckets(vig())).engine.gradients, Gradients)
+    assert isinstance(alone(in_buckets(vig())).engine.gradients, FlatGradients)
 
 
 @pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")

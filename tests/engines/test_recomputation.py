@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx.immutable_collections import immutable_list
 
 from gnnhpc.core.schedule import recomputed_microbatches
-from gnnhpc.engines.base import first_input
+from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.models.loose_state import loose_state

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, vig
 
 MODELS = [
@@ -28,7 +27,7 @@ every_model = pytest.mark.parametrize(
 
 
 def stages(experiment: Experiment, layout: str) -> list[Stage]:
-    timer = StepTimer(Clock(torch.device("cpu")))
+    timer = StepTimer(torch.device("cpu"))
     layers = experiment.model.outline(experiment.data.facts())
     parts = cut(experiment.model_copy(update={"layout": Layout.parse(layout)}))
     return [build_stage(experiment, layers, [part], timer) for part in parts]
@@ -81,7 +80,6 @@ def test_a_layer_that_hands_its_input_on_takes_no_ones_backward() -> None:
     parts = set_up(experiment, mesh, None)
     with parts.batches.open("train", 0, 1) as batches:
         for batch in batches:
-            parts.timer.prepare()
             parts.timer.start()
             parts.engine.train_step(batch)
     layers = parts.timer.stop().layers
@@ -98,7 +96,6 @@ def test_a_layer_costs_one_mark_forward_and_one_backward() -> None:
     clock.mark = lambda: made.append(mark()) or made[-1]  # type: ignore[method-assign]
     with parts.batches.open("train", 0, 1) as batches:
         batch = next(iter(batches))
-        parts.timer.prepare()
         parts.timer.start()
         parts.engine.train_step(batch)
     of_spans, of_the_ends = 2 * len(parts.timer.stop().spans), 2

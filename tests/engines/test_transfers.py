@@ -22,7 +22,7 @@ from gnnhpc.distributed.mesh import _connect, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.staged_transfer import StagedReceiver
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.train.setup import set_up
+from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, vig
 from tests.tools.forked import spawn
 
@@ -65,7 +65,6 @@ def train(experiment: Experiment, way: Way) -> list[float]:
         for batch in batches:
             if parts.optimizer is not None:
                 parts.optimizer.zero_grad(set_to_none=False)
-            parts.timer.prepare()
             parts.timer.start()
             engine.train_step(batch)
             found.append(engine.gradients.norm() or 0.0)

@@ -10,7 +10,7 @@ from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.records.run_paths import RunPaths
 from tests.gpu.test_cells import SHARED, visible
 from tests.tools.cells import Ran, manifest_of, run
-from tests.train.test_resumed_own_model import HELD, cell, whole_and_in_parts
+from tests.training.test_resumed_own_model import HELD, cell, whole_and_in_parts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]
 KINDS = {

@@ -14,7 +14,7 @@ from gnnhpc.engines.timing import StepTimer
 from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.train.optimizer import build_optimizer
+from gnnhpc.training.optimizer import build_optimizer
 from tests.tools.cells import gat, manifest_of, vig
 from tests.tools.ranks import run_ranks
 

@@ -61,10 +61,10 @@ PRELOADED = [
     "gnnhpc.run.results",
     "gnnhpc.run.worker",
     "gnnhpc.experiment.cli_experiment",
-    "gnnhpc.train.checkpoint",
-    "gnnhpc.train.loop",
-    "gnnhpc.train.progress",
-    "gnnhpc.train.setup",
+    "gnnhpc.training.checkpoint",
+    "gnnhpc.training.loop",
+    "gnnhpc.training.progress_line",
+    "gnnhpc.training.setup",
     "tests.tools.dgl_imported",
 ]
 Plant = Callable[[], None]

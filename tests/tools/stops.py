@@ -8,7 +8,7 @@ from typing import Any
 
 
 def stop_after_four_steps() -> None:
-    from gnnhpc.train.loop import Trainer
+    from gnnhpc.training.loop import TrainingLoop
 
     true = Trainer._train_step
 

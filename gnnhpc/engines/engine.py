@@ -1,0 +1,166 @@
+"""What every engine takes and returns: the stage's plan, a step's output, the protocol.
+
+The loss of a step is the sum over its labelled samples, divided by how many there are over all
+replicas, so micro-batches and replicas of any size add up to the sequential gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.schedule import Action, Recomputation, ScheduleName, stage_order
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.tasks.task import Loss
+
+
+@dataclass(frozen=True)
+class VirtualStagePlan:
+    """Neighbouring layers that one rank computes: its stage, or one of its virtual stages."""
+
+    stage: Stage
+    number: int
+    """Among all virtual stages of the model, first to last."""
+    place: int
+    """Among the virtual stages of this rank."""
+    is_first: bool
+    is_last: bool
+    input_shape: tuple[int, ...]
+    """Of one micro-batch that enters it."""
+    output_shape: tuple[int, ...]
+    """Of one micro-batch that leaves it."""
+    upstream_trains: bool
+    """Whether any virtual stage before has parameters, and so needs gradients."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One rank's share of a step: its stage, its virtual stages and its schedule."""
+
+    stage: Stage
+    mesh: Mesh
+    timer: StepTimer
+    loss: Loss
+    microbatches: int
+    schedule: ScheduleName
+    virtual_stages: tuple[VirtualStagePlan, ...]
+    """One but under the schedules interleaved and zbv."""
+    dtype: torch.dtype
+    fixed_rows: bool = True
+    """Whether all micro-batches have as many rows; the shapes have no rows otherwise."""
+    cut: Sequence[range] = ()
+    """The layers of each virtual stage of the model; one process may hold several."""
+    recomputation: Recomputation = "never"
+    bucket_mib: float | None = None
+    """Size of the buckets of gradients that replicas reduce while earlier layers go backward; None
+    reduces all at the end."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one micro-batch that enters the first virtual stage of this rank."""
+        return self.virtual_stages[0].input_shape
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of one micro-batch that leaves the last virtual stage of this rank."""
+        return self.virtual_stages[-1].output_shape
+
+    def order(self, *, training: bool) -> list[Action]:
+        """What this rank does in a step, in the schedule's order."""
+        return stage_order(
+            self.schedule,
+            self.mesh.stage,
+            self.mesh.layout.stages,
+            self.microbatches,
+            parts=len(self.virtual_stages),
+            training=training,
+        )
+
+    def check(self, batch: Batch) -> None:
+        """Raises GnnhpcError for a batch of other micro-batches or rows than planned.
+
+        gloo would send an uneven one without an error, and keep old rows in the rest of the buffer.
+        """
+        rows_in, rows_out = self.input_shape[0], self.output_shape[0]
+        actual = [len(batch.microbatches)]
+        for microbatch in batch.microbatches if self.fixed_rows else ():
+            if microbatch.inputs is not None and len(microbatch.inputs) != rows_in:
+                actual.append(len(microbatch.inputs))
+            actual += [len(t) for t in microbatch.targets.values() if len(t) != rows_out]
+        if actual != [self.microbatches]:
+            raise GnnhpcError(
+                f"uneven batch: {actual[0]} micro-batches, some of {sorted(set(actual[1:]))} rows, "
+                f"where {self.microbatches} of {rows_in} rows in and {rows_out} out are planned"
+            )
+
+
+def first_input(microbatch: MicroBatch) -> Inputs:
+    """The inputs of a micro-batch, which the first stage has."""
+    assert microbatch.inputs is not None
+    return microbatch.inputs
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step returns on the stage of the loss, one a micro-batch, detached; else empty."""
+
+    outputs: Sequence[Tensor] = ()
+    losses: Sequence[Tensor] = ()
+    """What was differentiated."""
+
+
+class StageGradients(Protocol):
+    """One stage's gradients, averaged over replicas."""
+
+    reductions: int
+    """All-reduces since the start."""
+
+    def zero(self) -> None:
+        """Set all gradients to zero before a step."""
+        ...
+
+    def norm(self) -> float | None:
+        """The norm of the whole gradient; None for a stage without parameters."""
+        ...
+
+
+class SharedGradients(StageGradients, Protocol):
+    """Gradients that an engine of ours averages itself."""
+
+    def last_of(self, place: int) -> AbstractContextManager[None]:
+        """Around what gives a virtual stage of the rank its last gradients in a step."""
+        ...
+
+    def average(self) -> None:
+        """Call once after a step's last backward; every replica then has the mean of all."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs steps. Only the first stage uses inputs, and only the last uses targets."""
+
+    @property
+    def gradients(self) -> StageGradients:
+        """The gradients of the stage that it trains."""
+        ...
+
+    def train_step(self, batch: Batch) -> StepOutput:
+        """Forward and backward; gradients are complete and averaged over replicas after it."""
+        ...
+
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+        """Forward only, in evaluation mode, without changing anything that training uses."""
+        ...
+
+
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters() if p.requires_grad]

@@ -1,0 +1,200 @@
+"""One stage's gradients in flat buffers, averaged over replicas.
+
+DistributedDataParallel does the same (Li et al. 2020, arXiv:2006.15704, section 3.2), but not for
+several virtual stages of a rank, nor with layers that add to their gradients themselves, and it
+imports torch's compiler at every start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnnhpc.core.buckets import gradient_buckets
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import SharedGradients, StagePlan, VirtualStagePlan, parameters_of
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.step_timer import StepTimer
+
+
+def gradients_of(plan: StagePlan, last_microbatches: Sequence[int]) -> SharedGradients:
+    """Gradients as the plan reduces them.
+
+    `last_microbatches` are those that give each virtual stage of the rank its last gradients.
+    """
+    if plan.bucket_mib is None or plan.mesh.replicas is None:
+        return FlatGradients(plan.stage, plan.mesh, plan.timer)
+    return BucketedGradients(plan, plan.bucket_mib, last_microbatches)
+
+
+class FlatGradients:
+    """All gradients of a device in one buffer, which one all-reduce a step averages."""
+
+    def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
+        self.mesh = mesh
+        self.timer = timer
+        self.reductions = 0
+        parameters = parameters_of(stage)
+        devices = dict.fromkeys(p.device for p in parameters)
+        self.flats = [flatten([p for p in parameters if p.device == each]) for each in devices]
+
+    def zero(self) -> None:
+        for flat in self.flats:
+            flat.zero_()
+
+    def last_of(self, place: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def average(self) -> None:
+        if not self.flats or self.mesh.replicas is None:
+            return
+        for flat in self.flats:
+            flat.div_(self.mesh.layout.replicas)
+        self.timer.gradients_ready()
+        self._sum_over_replicas()
+        self.timer.end()
+        self.reductions += 1
+
+    def _sum_over_replicas(self) -> None:
+        """Sum those of several devices at once: NCCL has one communicator a process and GPU."""
+        if len(self.flats) == 1:
+            self.mesh.sum_over_replicas(self.flats[0])
+            return
+        together = torch.cat([flat.to(self.mesh.device) for flat in self.flats])
+        self.mesh.sum_over_replicas(together)
+        sizes = [len(flat) for flat in self.flats]
+        for flat, piece in zip(self.flats, together.split(sizes), strict=True):
+            flat.copy_(piece)
+
+    def norm(self) -> float | None:
+        return norm_of(self.flats)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that are reduced together."""
+
+    place: int
+    """Of the virtual stage that has them, among those of its rank."""
+    first: int
+    """Its first layer, counted within the virtual stage."""
+    flat: Tensor
+    """Each parameter's gradient is a view of it."""
+
+
+class BucketedGradients:
+    """Gradients in buckets, each averaged while earlier layers go backward.
+
+    A bucket's layers have all their gradients once the gradient of the output of the layer before
+    them arrives, in the last micro-batch. All replicas come to the buckets in one order, as they
+    have one schedule.
+    """
+
+    def __init__(self, plan: StagePlan, mib: float, last_microbatches: Sequence[int]) -> None:
+        self.mesh = plan.mesh
+        self.timer = plan.timer
+        self.reductions = 0
+        self.buckets: list[Bucket] = []
+        self._ending: int | None = None
+        """The virtual stage whose last gradients are being computed."""
+        self._begun: dict[int, Callable[[], None]] = {}
+        """By the number of a bucket that is being reduced, what waits for it."""
+        for each in plan.virtual_stages:
+            self._add(each, mib, last_microbatches[each.place])
+
+    def _add(self, plan: VirtualStagePlan, mib: float, last_microbatch: int) -> None:
+        stage, place = plan.stage, plan.place
+        layers = _by_layer(stage)
+        hooks: dict[int, Callable[[], None]] = {}
+        for bucket in gradient_buckets([_size(each) for each in layers], mib * 2**20):
+            flat = flatten([p for layer in bucket for p in layers[layer]])
+            self.buckets.append(Bucket(place, bucket.start, flat))
+            before = bucket.start - 1
+            hooks[before] = self._reduce_when(place, before)
+        stage.on_gradient, stage.hooked_microbatch = hooks, last_microbatch
+
+    def _reduce_when(self, place: int, layer: int) -> Callable[[], None]:
+        def arrived() -> None:
+            if self._ending == place:
+                self._reduce_after(place, layer)
+
+        return arrived
+
+    @property
+    def flats(self) -> list[Tensor]:
+        return [bucket.flat for bucket in self.buckets]
+
+    def zero(self) -> None:
+        for bucket in self.buckets:
+            bucket.flat.zero_()
+
+    @contextlib.contextmanager
+    def last_of(self, place: int) -> Iterator[None]:
+        self._ending = place
+        yield
+        self._ending = None
+        self._reduce_after(place, -1)
+
+    def average(self) -> None:
+        if not self.buckets:
+            return
+        self.timer.gradients_ready()
+        for wait in self._begun.values():
+            wait()
+        self.timer.end()
+        self.reductions += len(self._begun)
+        self._begun = {}
+
+    def _reduce_after(self, place: int, layer: int) -> None:
+        """Begin with the buckets of the layers after this one that have not begun yet."""
+        for number, bucket in enumerate(self.buckets):
+            if bucket.place == place and bucket.first > layer and number not in self._begun:
+                bucket.flat.div_(self.mesh.layout.replicas)
+                self._begun[number] = self.mesh.begin_sum_over_replicas(bucket.flat)
+
+    def norm(self) -> float | None:
+        return norm_of(self.flats)
+
+
+def norm_of(flats: Sequence[Tensor]) -> float | None:
+    """The norm of all, summed in double precision: in single a million squares are off by 1e-4."""
+    norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in flats]
+    return math.hypot(*norms) if norms else None
+
+
+def flatten(parameters: Sequence[Tensor]) -> Tensor:
+    """A buffer of zeros, of which each parameter's gradient is a view from now on.
+
+    A gradient has its parameter's strides where that is dense: torch's fused Adam goes through the
+    memory of both in one order, whatever their strides are (2.13).
+    """
+    sizes = [p.numel() for p in parameters]
+    flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    for p, piece in zip(parameters, flat.split(sizes), strict=True):
+        p.grad = piece.as_strided(p.shape, dense_strides(p), piece.storage_offset())
+    return flat
+
+
+def dense_strides(x: Tensor) -> tuple[int, ...]:
+    """The strides of x where its elements fill their memory and no two share a place."""
+    return torch.empty_like(x, device="meta").stride()
+
+
+def _by_layer(stage: Stage) -> list[list[Tensor]]:
+    """Each layer's parameters that train; one that two layers have is complete with the first."""
+    known: set[Tensor] = set()
+    layers: list[list[Tensor]] = []
+    for layer in stage.layers:
+        mine: list[Tensor] = [p for p in parameters_of(layer) if p not in known]
+        known.update(mine)
+        layers.append(mine)
+    return layers
+
+
+def _size(tensors: Sequence[Tensor]) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)

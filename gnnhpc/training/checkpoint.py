@@ -1,0 +1,216 @@
+"""Checkpoints that any layout can read: tensors are stored under the model's own names.
+
+torch.distributed.checkpoint writes the tensors: stages write in parallel, and a model that is cut
+elsewhere reads the tensors it needs. The rest of a run's state is small: the next step (data order
+and dropout follow from it and the seed), the number of evaluations, and each rank's generators. A
+checkpoint is written under a temporary name and renamed once every rank is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.stage import Stage
+from gnnhpc.records.content_digest import with_digest
+from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
+from gnnhpc.records.run_paths import AttemptPaths, write_atomically
+from gnnhpc.records.so_far import SoFar
+from gnnhpc.training.seeding import generator_states, restore_generators
+
+KEPT = 2
+"""Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
+
+
+def _folder(attempt: AttemptPaths, step: int) -> Path:
+    return attempt.checkpoints / f"step-{step:08d}"
+
+
+def save(
+    attempt: AttemptPaths,
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    cell: str,
+    step: int,
+    test_steps_done: int,
+    written_by: Mapping[str, Any],
+    so_far: SoFar,
+) -> Path:
+    """Write a checkpoint before training step `step`; a collective of all ranks.
+
+    `written_by` is what it is computed with, for whoever would go on from it, and `so_far` what was
+    found of the steps until then.
+
+    Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
+    """
+    final = _folder(attempt, step)
+    temporary = final.with_name(f".{final.name}.partial")
+    if final.exists():
+        return final
+    try:
+        with _no_warning_of_one_process():
+            dcp.save(
+                generator_states(mesh) | _state(mesh, stage, optimizer),
+                checkpoint_id=temporary,
+                process_group=mesh.control,
+                no_dist=mesh.control is None,
+            )
+        if mesh.rank == 0:
+            facts = {
+                "version": CHECKPOINT_VERSION,
+                "cell": cell,
+                "layout": str(mesh.layout),
+                "step": step,
+                "tested": test_steps_done,
+                "written_by": dict(written_by),
+                "so_far": so_far.as_facts(),
+                "files": digests(temporary),
+            }
+            write_atomically(temporary / FACTS_FILE, json.dumps(with_digest(facts)) + "\n")
+            temporary.rename(final)
+            _delete_old(attempt)
+    except OSError as error:
+        raise GnnhpcError(f"{temporary}: cannot be written ({error.strerror})") from None
+    mesh.barrier()
+    return final
+
+
+def _delete_old(attempt: AttemptPaths) -> None:
+    """Delete all but the newest checkpoints: they are large, and are not results."""
+    for old in sorted(attempt.checkpoints.glob("step-*"))[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def load(
+    path: Path,
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer | None,
+) -> None:
+    """Load this rank's stage and optimizer, whatever layout wrote them; a collective.
+
+    Raises GnnhpcError with the name of a tensor that the checkpoint does not have, or has in
+    another shape.
+    """
+    # An optimizer has no state before its first step; give it the shapes to load into.
+    if optimizer is not None:
+        _prepare(optimizer)
+    state = _state(mesh, stage, optimizer, all_replicas=True)
+    known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    # Some have another size each time.
+    generators = {
+        name: torch.empty(one.size, dtype=torch.uint8)
+        for name in generator_states(mesh)
+        if isinstance(one := known.get(name), TensorStorageMetadata)
+    }
+    buffers = dict(stage.named_buffers())
+    others = _choose_buffers(state, mesh, buffers, known)
+    missing = sorted(state.keys() - known.keys())
+    if missing:
+        raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
+    try:
+        with _no_warning_of_one_process():
+            dcp.load(
+                state | generators,
+                checkpoint_id=path,
+                process_group=mesh.control,
+                no_dist=mesh.control is None,
+            )
+    except CheckpointException as error:
+        # No Exception: it would pass by all that ends an attempt in words.
+        causes = {str(each[0]) for each in error.failures.values()}
+        raise GnnhpcError(f"{path}: cannot be read ({'; '.join(sorted(causes))})") from None
+    restore_generators(mesh, generators)
+    for name, copies in others.items():
+        together = torch.stack([buffers[name], *copies])
+        mean = together.mean(0) if together.is_floating_point() else together[0]
+        buffers[name].copy_(mean)
+
+
+@contextlib.contextmanager
+def _no_warning_of_one_process() -> Iterator[None]:
+    """torch warns of `no_dist`, which is right for a single process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        yield
+
+
+def _state(
+    mesh: Mesh,
+    stage: Stage,
+    optimizer: torch.optim.Optimizer | None,
+    *,
+    all_replicas: bool = False,
+) -> dict[str, Tensor]:
+    """This rank's tensors by global name.
+
+    Replicas hold the same parameters, so one of them writes those; buffers are each replica's own,
+    as BatchNorm's running statistics differ until an evaluation averages them.
+    """
+    state: dict[str, Tensor] = {}
+    if mesh.replica > 0:
+        state |= {_own(mesh, name): buffer for name, buffer in stage.named_buffers()}
+    if mesh.replica == 0 or all_replicas:
+        # Also such buffers as torch leaves out of a module's state: a layer may move them.
+        held = dict(stage.named_buffers()) | stage.state_dict()
+        state |= {f"model/{name}": tensor for name, tensor in held.items()}
+        if optimizer is not None:
+            for name, parameter in stage.named_parameters():
+                for key, value in optimizer.state[parameter].items():
+                    state[f"optimizer/{name}/{key}"] = value
+    return state
+
+
+def _choose_buffers(
+    state: dict[str, Tensor], mesh: Mesh, buffers: dict[str, Tensor], known: Collection[str]
+) -> dict[str, list[Tensor]]:
+    """Ask for this replica's buffers; of another number of replicas for all, to be averaged.
+
+    An evaluation averages them over replicas, so the average is what a layout with others goes on
+    from. Returns the further copies of each buffer that will be read.
+    """
+    others: dict[str, list[Tensor]] = {}
+    for name, buffer in buffers.items():
+        copies = sum(key.startswith("replica") and key.endswith(f"/{name}") for key in known)
+        if copies + 1 == mesh.layout.replicas:
+            # Replica 0's are the model's.
+            state.pop(f"model/{name}" if mesh.replica else _own(mesh, name), None)
+            continue
+        state.pop(_own(mesh, name), None)
+        others[name] = [torch.empty_like(buffer) for _ in range(copies)]
+        state |= {f"replica{r}/{name}": copy for r, copy in enumerate(others[name], 1)}
+    return others
+
+
+def _own(mesh: Mesh, name: str) -> str:
+    return f"replica{mesh.replica}/{name}"
+
+
+def _prepare(optimizer: torch.optim.Optimizer) -> None:
+    """Step once with zero gradients and a learning rate of zero, so that the state exists."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    held = [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for parameter, gradient in held:
+        parameter.grad = gradient

@@ -1,0 +1,190 @@
+"""The training loop: one mini-batch after another, each timed between barriers and recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import StepOutput
+from gnnhpc.engines.layer_profile import LayerProfile
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.schema import Phase
+from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.machine_readings import MachineReadings
+from gnnhpc.training.running_statistics import average_running_statistics
+from gnnhpc.training.setup import TrainingParts
+from gnnhpc.training.step_metrics import gather_metrics
+from gnnhpc.training.step_records import Measured, step_record
+
+
+class NotFiniteError(GnnhpcError):
+    """The loss is not a finite number, so no later measurement means anything."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """All ranks agreed to stop after a training step; `step` is the next one to do."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped before training step {step}")
+        self.step = step
+
+
+@dataclass
+class Position:
+    """The phase and step that the loop is in, for the report of a failure."""
+
+    phase: Phase = "train"
+    step: int = 0
+
+
+@dataclass
+class TrainingLoop:
+    """Runs one cell's steps on one rank.
+
+    `stop_requested` says whether a signal asks this rank to stop; `after_step(next_step)` may write
+    a checkpoint; listeners are called outside of timed steps.
+    """
+
+    experiment: Experiment
+    mesh: Mesh
+    parts: TrainingParts
+    listeners: Sequence[Listener] = ()
+    stop_requested: Callable[[], bool] = lambda: False
+    after_step: Callable[[int], None] = lambda next_step: None
+    position: Position = field(default_factory=Position)
+    final: dict[Phase, dict[str, float]] = field(default_factory=dict)
+    """The metrics of each phase's last step."""
+    test_steps_done: int = 0
+    _began_s: float = field(default_factory=time.perf_counter)
+    _first_step: dict[Phase, int] = field(default_factory=lambda: {"train": 0, "test": 0})
+
+    def run(self, start: int = 0) -> None:
+        """Train from step `start` to the end, evaluating on the way as the experiment says.
+
+        Raises NotFiniteError for a loss that is not finite, Stopped after a request to stop.
+        """
+        total = self.experiment.train_steps
+        every = self.experiment.test_every or total
+        # A process that resumes is as cold as one that begins.
+        self._first_step = {"train": start, "test": self.test_steps_done}
+        self.parts.stage.train()
+        for listener in self.listeners:
+            listener.training_begins(start)
+        with self.parts.batches.open("train", start, total) as batches:
+            for step, (batch, data_s) in zip(range(start, total), self._read(batches), strict=True):
+                stop = self._take_step("train", step, batch, data_s)
+                done = step + 1
+                if done % every == 0 or done == total:
+                    self._evaluate()
+                if stop and done < total:
+                    raise Stopped(done)
+                self.after_step(done)
+        for listener in self.listeners:
+            listener.training_ended(total)
+
+    def _evaluate(self) -> None:
+        if not self.experiment.test_steps:
+            return
+        self.parts.stage.eval()
+        average_running_statistics(self.parts.stage, self.mesh)
+        for listener in self.listeners:
+            listener.evaluation_begins()
+        with self.parts.batches.open("test", 0, self.experiment.test_steps) as batches:
+            for batch, data_s in self._read(batches):
+                self._take_step("test", self.test_steps_done, batch, data_s)
+                self.test_steps_done += 1
+        for listener in self.listeners:
+            listener.evaluation_ended()
+        self.parts.stage.train()
+
+    def _read(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
+        """The batches, and how many seconds each took to be read.
+
+        Sampling a mini-batch is part of its step, so it is timed from barrier to barrier.
+        """
+        sampled = self.parts.batches.drawn
+        while True:
+            if sampled:
+                self.mesh.barrier()
+            began_s = time.perf_counter()
+            with self.parts.timer.outside("sampling a mini-batch" if sampled else "reading data"):
+                batch = next(batches, None)
+                if sampled:
+                    self.mesh.barrier()
+            if batch is None:
+                return
+            yield batch, time.perf_counter() - began_s
+
+    def _take_step(self, phase: Phase, step: int, batch: Batch, data_s: float) -> bool:
+        """Take one step between two barriers, then record it; true if any rank is to stop."""
+        self.position.phase, self.position.step = phase, step
+        self.parts.plan.check(batch)
+        run = self._train if phase == "train" else self._test
+        profile = self._profile(phase, step)
+        timer = self.parts.timer
+        with profile or contextlib.nullcontext():
+            before = MachineReadings.now()
+            self.mesh.barrier()
+            start_s = time.perf_counter() - self._began_s
+            timer.start(profiled=profile is not None)
+            output = run(batch)
+            timer.synchronize()
+            self.mesh.barrier()
+            times = timer.stop()
+            machine = MachineReadings.now().since(before)
+        measured = Measured(start_s, data_s, times, machine, profile)
+        return self._record(phase, step, batch, output, measured)
+
+    def _train(self, batch: Batch) -> StepOutput:
+        parts, timer = self.parts, self.parts.timer
+        timer.begin("optimizer")
+        parts.engine.gradients.zero()
+        timer.end()
+        output = parts.engine.train_step(batch)
+        parts.stage.end_minibatch()
+        if parts.optimizer is not None:
+            timer.begin("optimizer")
+            parts.optimizer.step()
+            timer.end()
+        return output
+
+    def _test(self, batch: Batch) -> StepOutput:
+        return StepOutput(self.parts.engine.evaluate(batch))
+
+    def _profile(self, phase: Phase, step: int) -> LayerProfile | None:
+        """The layers' profile of a step that has one; layers on several devices have none."""
+        if phase != "train" or len(self.mesh.devices) > 1:
+            return None
+        first = self._first_step["train"] + self.experiment.warmup_steps
+        if not first <= step < first + self.experiment.profiled_steps(self._first_step["train"]):
+            return None
+        stage = self.parts.stage
+        return LayerProfile(stage.specs, stage.layers, self.parts.timer)
+
+    def _record(
+        self, phase: Phase, step: int, batch: Batch, output: StepOutput, measured: Measured
+    ) -> bool:
+        """Gather the ranks' metrics, report the step; true if any rank is to stop."""
+        norm = self.parts.engine.gradients.norm() if phase == "train" else None
+        metrics = gather_metrics(
+            self.mesh, self.parts.task, phase, batch, output, measured.times, self.stop_requested()
+        )
+        warmup = step - self._first_step[phase] < self.experiment.warmup_steps
+        record = step_record(
+            *(self.experiment, self.mesh, self.parts.stage, phase, step, batch),
+            *(measured, metrics, norm),
+            warmup=warmup,
+        )
+        spans = measured.times.spans or []
+        for listener in self.listeners:
+            listener.step_taken(StepTaken(phase, step, batch, output, record, spans))
+        if not math.isfinite(metrics.loss):
+            raise NotFiniteError(f"the {phase} loss of step {step} is {metrics.loss}")
+        self.final[phase] = {"loss": metrics.loss, **metrics.values}
+        return metrics.stop

@@ -1,0 +1,111 @@
+"""What Linux and the device count for this process, read once a step and outside of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import resource
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+SCHEDSTAT = Path("/proc/self/schedstat")
+STAT = Path("/proc/stat")
+STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class MachineReadings:
+    """Counters since the process or the machine started; None where the system does not say."""
+
+    cpu_s: float
+    """Processor seconds of all threads of this process."""
+    involuntary_switches: int
+    steal_s: float | None
+    """Seconds that the host has taken from a CPU this process may use, on average over those."""
+    run_delay_s: float | None
+    """Seconds in which the main thread could have run and had no processor."""
+
+    @classmethod
+    def now(cls) -> MachineReadings:
+        return cls(
+            time.process_time(),
+            resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+            _steal_s(),
+            _run_delay_s(),
+        )
+
+    def since(self, before: MachineReadings) -> MachineReadings:
+        """What was counted between two readings."""
+        return MachineReadings(
+            self.cpu_s - before.cpu_s,
+            self.involuntary_switches - before.involuntary_switches,
+            _difference(self.steal_s, before.steal_s),
+            _difference(self.run_delay_s, before.run_delay_s),
+        )
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else max(0.0, now - before)
+
+
+def _run_delay_s() -> float | None:
+    """The second number of schedstat, in nanoseconds (proc(5))."""
+    try:
+        return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _steal_s() -> float | None:
+    """Field 8 of each CPU's line, in clock ticks (proc(5))."""
+    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    try:
+        with STAT.open(encoding="ascii") as stream:
+            cpus = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
+            ticks = [int(fields[8]) for fields in map(str.split, cpus) if fields[0] in allowed]
+        return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def reset_peak_memory(devices: Sequence[torch.device]) -> None:
+    """Begin the peaks of memory anew, so that they are those of what follows.
+
+    Linux lets a process reset its own peak (proc(5), clear_refs); where it does not, the peak of
+    the host's memory stays that of all that the process has done.
+    """
+    with contextlib.suppress(OSError):
+        CLEAR_REFS.write_text("5", encoding="ascii")
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_rss_mib() -> float:
+    """The most memory that this process has held since the last reset, in MiB.
+
+    VmHWM of proc(5), in KiB. Without it ru_maxrss, which is too large in a process that a larger
+    one has started, because it is kept across exec.
+    """
+    try:
+        with STATUS.open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) / 1024.0
+    except (OSError, IndexError, ValueError):
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+
+
+def peak_device_mib(devices: Sequence[torch.device]) -> float | None:
+    """The most memory of tensors since the last reset, in MiB, on the GPU that held most; None on a
+    CPU."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    return max((torch.cuda.max_memory_allocated(gpu) / 2**20 for gpu in gpus), default=None)

@@ -1,0 +1,199 @@
+"""Sets up one rank: its data, its stage, the engine, the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import UninitializedParameter
+
+from gnnhpc.batches.batch import Batches
+from gnnhpc.batches.build import build_batches
+from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.core.balance import stage_slices
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layer_specs import LayerSpecs
+from gnnhpc.core.schedule import part_number, place_of_part, recomputed_microbatches
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines import Engine, StagePlan, build_engine
+from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
+from gnnhpc.engines.stage import Stage, build_stage
+from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut, outline
+from gnnhpc.tasks.build import build_task
+from gnnhpc.tasks.task import Loss, Task
+from gnnhpc.training.optimizer import build_optimizer
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """All that one rank needs to take steps."""
+
+    layer_specs: LayerSpecs
+    planned: list[range]
+    """The layers of each virtual stage of the model, which is a stage where that has one."""
+    plan: StagePlan
+    batches: Batches
+    task: Task
+    loss: Loss
+    stage: Stage
+    engine: Engine
+    optimizer: torch.optim.Optimizer | None
+    timer: StepTimer
+    implementation: str
+    """Which code computes the layers here: not every machine can compile the kernels."""
+
+
+def set_up(
+    experiment: Experiment,
+    mesh: Mesh,
+    root: Path | None,
+    *,
+    planned: list[range] | None = None,
+    layer_specs: LayerSpecs | None = None,
+    batches: Batches | None = None,
+) -> TrainingParts:
+    """Load the data, build this rank's stage and the engine that runs it.
+
+    `planned` replaces the cut that costs give, `layer_specs` and `batches` those of the whole data.
+    Raises InputError for data that are missing or damaged, and for a cut that does not fit the
+    model.
+    """
+    layer_specs = layer_specs or outline(experiment)
+    timer = StepTimer(mesh.device)
+    task = build_task(experiment)
+    loss = Loss(task, mesh.layout.replicas)
+    batches = batches or build_batches(BatchPlan(experiment, layer_specs, mesh, root))
+    planned = planned or _planned_cut(experiment, layer_specs, mesh, batches, loss)
+    # A process that holds several stages holds all, and computes them one after the other.
+    alone = mesh.layout.stages == 1
+    mine = [range(len(layer_specs))] if alone else _of_stage(planned, experiment, mesh)
+    stage = build_stage(experiment, layer_specs, mine, timer).to(mesh.device)
+    _check_parameters(experiment, stage)
+    for each in stage.virtual_stages:
+        each.recomputed = recomputed_microbatches(
+            experiment.activation_checkpointing, experiment.microbatches
+        )
+    plan = StagePlan(
+        stage=stage,
+        mesh=mesh,
+        timer=timer,
+        loss=loss,
+        microbatches=experiment.microbatches,
+        schedule=experiment.schedule,
+        virtual_stages=tuple(_virtual_stage_plans(stage, mine, experiment, mesh, batches)),
+        dtype=getattr(torch, experiment.dtype),
+        fixed_rows=batches.fixed_rows,
+        cut=planned,
+        recomputation=experiment.activation_checkpointing,
+        bucket_mib=experiment.bucket_mib,
+    )
+    return TrainingParts(
+        layer_specs=layer_specs,
+        planned=planned,
+        plan=plan,
+        batches=batches,
+        task=task,
+        loss=loss,
+        stage=stage,
+        engine=build_engine(experiment.engine, plan),
+        optimizer=build_optimizer(experiment, stage),
+        timer=timer,
+        implementation=experiment.model.loaded.implementation_note(plan.dtype, mesh.device),
+    )
+
+
+def _of_stage(planned: Sequence[range], experiment: Experiment, mesh: Mesh) -> list[range]:
+    """The layers of each part that this rank's stage holds."""
+    of_stage = (mesh.stage, mesh.layout.stages)
+    places = range(len(planned) // mesh.layout.stages)
+    return [planned[part_number(experiment.schedule, *of_stage, place)] for place in places]
+
+
+def _virtual_stage_plans(
+    stage: Stage, mine: Sequence[range], experiment: Experiment, mesh: Mesh, batches: Batches
+) -> Iterator[VirtualStagePlan]:
+    """Of this rank's parts, `mine` being the layers of each; a collective."""
+    stages, schedule = mesh.layout.stages, experiment.schedule
+    trains = mesh.gather_objects([bool(parameters_of(part)) for part in stage.virtual_stages])
+    by_number = []
+    for number in range(stages * len(mine)):
+        holder, place = place_of_part(schedule, number, stages)
+        by_number.append(trains[mesh.layout.rank_of(mesh.replica, holder)][place])
+    for place, (part, layers) in enumerate(zip(stage.virtual_stages, mine, strict=True)):
+        number = part_number(schedule, mesh.stage, stages, place)
+        yield VirtualStagePlan(
+            stage=part,
+            number=number,
+            place=place,
+            is_first=number == 0,
+            is_last=number == len(by_number) - 1,
+            input_shape=batches.shape_after(layers.start - 1),
+            output_shape=batches.shape_after(layers.stop - 1),
+            upstream_trains=any(by_number[:number]),
+        )
+
+
+def _check_parameters(experiment: Experiment, stage: Stage) -> None:
+    """Raises InputError for a layer with other parameters than its outline counts, with one that
+    has no shape yet, that another layer has too, or that is to train and not of the experiment's
+    precision; and for a buffer that is not dense."""
+    where = f"model {experiment.model.name}"
+    owners: dict[int, str] = {}
+    for layer, module in zip(stage.specs, stage.layers, strict=True):
+        for name, buffer in module.named_buffers():
+            if buffer.layout != torch.strided or buffer.is_nested:
+                found = f"a {'nested' if buffer.is_nested else 'sparse'} tensor"
+                raise InputError(where, f"layer {layer.name}, {name}", found, "dense buffers")
+        for name, parameter in module.named_parameters():
+            key = f"layer {layer.name}, {name}"
+            owner = owners.setdefault(id(parameter), layer.name)
+            if owner != layer.name:
+                own = "parameters of its own, as layers may lie on several stages"
+                raise InputError(where, key, f"one of layer {owner}", own)
+            if isinstance(parameter, UninitializedParameter):
+                lazy = "no shape yet, as of a lazy module"
+                raise InputError(where, key, lazy, "a shape by `build`")
+            if parameter.requires_grad and parameter.dtype != getattr(torch, experiment.dtype):
+                found = str(parameter.dtype).removeprefix("torch.")
+                raise InputError(where, key, found, f"the experiment's {experiment.dtype}")
+        built = sum(p.numel() for p in module.parameters())
+        if layer.parameters not in (None, built):
+            raise InputError(
+                where,
+                f"parameters of {layer.name}",
+                f"{layer.parameters} in its outline",
+                f"{built}, as it is built, or None",
+            )
+
+
+def _planned_cut(
+    experiment: Experiment,
+    layer_specs: LayerSpecs,
+    mesh: Mesh,
+    batches: Batches,
+    loss: Loss,
+) -> list[range]:
+    """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
+    if experiment.layout.stages == 1:
+        return cut(experiment, layer_specs)
+    if experiment.balance in ("time", "size"):
+        from gnnhpc.training.torchgpipe_balance import measured_balance
+
+        counts: list[int] = []
+        if mesh.rank == 0:
+            counts = measured_balance(experiment, layer_specs, batches.example(), mesh.device)
+        return stage_slices(mesh.gather_objects(counts)[0])
+    if experiment.balance != "profile":
+        return cut(experiment, layer_specs)
+    costs: list[tuple[float, float]] = []
+    if mesh.rank == 0:
+        from gnnhpc.training.layer_costs import profile
+
+        measured = profile(experiment, layer_specs, batches.example(), loss, mesh.device)
+        costs = [(cost.total_s, cost.transfer_s) for cost in measured]
+    costs = mesh.gather_objects(costs)[0]
+    return cut(experiment, layer_specs, [c for c, _ in costs], [t for _, t in costs])

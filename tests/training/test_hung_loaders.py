@@ -1,0 +1,140 @@
+"""Runs whose library's loader has a worker that hangs, ends, or cannot hand its mini-batch over."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnhpc.distributed.watchdog import VARIABLE
+from gnnhpc.kernels import sample
+from tests.tools.cells import Ran, manifest_of, run, sampled
+from tests.tools.dgl import needs_dgl
+from tests.tools.forked import Plant
+from tests.tools.pyg_sampler import needs_pyg_sampler
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
+]
+
+
+def ran(root: Path, sampler: str, plant: Plant, hang_s: int = 1, **changes: Any) -> Ran:
+    needs_dgl() if sampler == "dgl" else needs_pyg_sampler()
+    sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": 2}
+    (cell,) = manifest_of(root, sampled(sampling=sampling, batch_size=12, **changes))
+    return run(root, cell, env={VARIABLE: str(hang_s)}, plant=plant)
+
+
+def hang_in_the_third_batch() -> None:
+    """Of either library, in whichever worker draws it."""
+    from gnnhpc.batches.sampled.libraries import library_loader
+
+    true = library_loader.random_seed
+
+    def hanging(seed: int, step: int, first: int) -> int:
+        if step == 2:
+            time.sleep(600)
+        return true(seed, step, first)
+
+    for name in ("dgl_sampler", "pyg_sampler"):
+        module: Any = __import__(f"gnnhpc.batches.sampled.libraries.{name}", fromlist=[name])
+        module.random_seed = hanging
+
+
+def leave_no_room() -> None:
+    """As in a /dev/shm that is full."""
+    from gnnhpc.batches.sampled.libraries import library_loader
+
+    true = library_loader._begin_worker
+
+    def without_room(worker: int) -> None:
+        true(worker)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+    library_loader._begin_worker = without_room
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_hang_is_named_within_the_watchdogs_time(sampler: str, tmp_path: Path) -> None:
+    # A busy machine may let a rank wait for a second before that.
+    found = ran(tmp_path, sampler, hang_in_the_third_batch, hang_s=4, layout="dp2")
+    assert set(found.statuses) == {1}
+    assert "hung: no rank did anything for" in "".join(found.err)
+    assert "in drawing a mini-batch" in "".join(found.err)
+
+
+@pytest.mark.slow
+def test_a_rank_alone_is_told_by_the_loader(tmp_path: Path) -> None:
+    found = ran(tmp_path, "dgl", hang_in_the_third_batch)
+    assert found.statuses == [1]
+    assert "DGL's data loader: DataLoader timed out after 10" in found.err[0]
+
+
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_no_room_in_shared_memory_is_one_line(sampler: str, tmp_path: Path) -> None:
+    found = ran(tmp_path, sampler, leave_no_room)
+    assert found.statuses == [1]
+    assert "exited unexpectedly; /dev/shm, through which" in found.err[0]
+
+
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_worker_that_dies_while_a_step_computes_is_one_line(sampler: str, tmp_path: Path) -> None:
+    found = ran(tmp_path, sampler, kill_a_worker_within_a_step)
+    assert found.statuses == [1]
+    (line,) = found.err[0].splitlines()
+    library = {"pyg": "PyG", "dgl": "DGL"}[sampler]
+    assert f"{library}'s data loader: DataLoader worker (pid" in line
+    assert "is killed by signal: Killed" in line
+
+
+def kill_a_worker_within_a_step() -> None:
+    from gnnhpc.training.loop import TrainingLoop
+
+    true = Trainer._train_step
+
+    def killing(self: Trainer, step: int, batch: Any) -> bool:
+        workers = multiprocessing.active_children()
+        if step == 2 and workers:
+            workers[0].kill()
+            # torch raises here once the kernel has told of the death.
+            while True:
+                time.sleep(0.01)
+        return true(self, step, batch)
+
+    Trainer._train_step = killing  # type: ignore[method-assign]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers heed another's signal")
+@pytest.mark.parametrize("sampler", ["pyg", "dgl"])
+def test_a_signal_to_all_processes_lets_the_rank_save(sampler: str, tmp_path: Path) -> None:
+    """As Slurm ends a job where it knows processes by their parents, or a service manager does."""
+    found = ran(tmp_path, sampler, end_all_processes_in_the_third_step)
+    assert (found.statuses, found.result.status) == ([3], "interrupted"), found.err
+    assert found.result.train_steps == 3
+
+
+def end_all_processes_in_the_third_step() -> None:
+    from gnnhpc.training.loop import TrainingLoop
+
+    true = Trainer._train_step
+
+    def ended(self: Trainer, step: int, batch: Any) -> bool:
+        if step == 2:
+            workers = multiprocessing.active_children()
+            assert len(workers) == 2
+            # By another process: its workers end when the rank itself tells them to.
+            pids = [str(pid) for pid in (os.getpid(), *(worker.pid for worker in workers))]
+            subprocess.run(["kill", "-TERM", *pids], check=True)
+            time.sleep(0.1)
+        return true(self, step, batch)
+
+    Trainer._train_step = ended  # type: ignore[method-assign]
