@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
 from typing import Any
 
-from gnnhpc.engines import torchgpipe_partition
+from gnnhpc.engines import activation_checkpointing
 from gnnhpc.engines.stage import Stage
-from gnnhpc.models import batchnorm, recomputation
-from gnnhpc.train.loop import Trainer
+from gnnhpc.training import running_statistics
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
@@ -31,26 +30,25 @@ def evaluates_in_training_mode() -> None:
 
 @defect("training goes on in evaluation mode after an evaluation", cell=cells.VIG)
 def trains_in_evaluation_mode() -> None:
-    def never_back(original: Any, trainer: Trainer) -> None:
-        original(trainer)
+    def never_back(original: Any, loop: TrainingLoop) -> None:
+        original(loop)
         if rank() == 0:
-            trainer.stage.eval()
+            loop.parts.stage.eval()
 
-    around(Trainer, "_evaluate", never_back)
+    around(TrainingLoop, "_evaluate", never_back)
 
 
 @defect("running statistics not averaged over replicas", cell=cells.VIG_REPLICAS, words="replica")
 def not_averaged() -> None:
-    replace(Trainer, "_average_running_statistics", lambda trainer: None)
+    replace(running_statistics, "average_running_statistics", lambda stage, mesh: None)
 
 
-@parity("running statistics moved twice under recomputation", cell=cells.VIG_GPIPE)
+@parity(
+    "running statistics moved twice under recomputation",
+    cell=cells.VIG.but(activation_checkpointing="always"),
+)
 def moved_twice() -> None:
-    @contextlib.contextmanager
-    def keeping_nothing(modules: Any) -> Iterator[None]:
-        recomputation._of_thread.recomputing = True
-        yield
-        recomputation._of_thread.recomputing = False
+    def forgets(stage: Any, timer: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
-    replace(torchgpipe_partition, "recomputing", keeping_nothing)
-    batchnorm.is_recomputing = lambda: False
+    replace(activation_checkpointing, "recomputed", forgets)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
-from gnnhpc.engines.flat_gradients import Gradients
+from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.tasks.task import Loss
 from tests.defects import cells
 from tests.defects.defect import around, planted, replace
@@ -23,12 +23,12 @@ defect = functools.partial(
 
 @defect("gradients divided by the micro-batches twice", cell=cells.VIG)
 def divided_twice() -> None:
-    def divided(original: Any, gradients: Gradients) -> None:
+    def divided(original: Any, gradients: FlatGradients) -> None:
         for flat in gradients.flats:
             flat.div_(4)
         original(gradients)
 
-    around(Gradients, "average", divided)
+    around(FlatGradients, "average", divided)
 
 
 @defect("gradients summed over micro-batches", cell=cells.VIG)
@@ -52,12 +52,12 @@ def mean_of_means() -> None:
 
 @defect("gradients summed over replicas", cell=cells.VIG_REPLICAS)
 def summed_replicas() -> None:
-    def summed(original: Any, gradients: Gradients) -> None:
+    def summed(original: Any, gradients: FlatGradients) -> None:
         for flat in gradients.flats:
             flat.mul_(2)
         original(gradients)
 
-    around(Gradients, "average", summed)
+    around(FlatGradients, "average", summed)
 
 
 @defect("an epoch's smaller last mini-batch divided by the batch size", cell=cells.SAMPLED)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnhpc.train import optimizer as module
+from gnnhpc.training import optimizer as module
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from gnnhpc.batches.image_loader import ImageLoader
-from gnnhpc.train import checkpoint
+from gnnhpc.training import checkpoint
 from tests.defects import cells
 from tests.defects.defect import around, planted
 

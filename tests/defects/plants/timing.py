@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.timing import StepTimer, StepTimes
-from gnnhpc.train.loop import Trainer
+from gnnhpc.engines.step_timer import StepTimer, StepTimes
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
@@ -18,8 +18,8 @@ defect = functools.partial(planted, kind="timing", mechanism="record-audit")
 
 @defect("a step timed without waiting for the other ranks", cell=cells.VIG, words="barrier")
 def no_last_barrier() -> None:
-    def step(original: Any, trainer: Trainer, *args: Any) -> Any:
-        barriers, mesh = itertools.count(), trainer.mesh
+    def step(original: Any, loop: TrainingLoop, *args: Any) -> Any:
+        barriers, mesh = itertools.count(), loop.mesh
 
         def first_alone() -> None:
             if next(barriers) == 0:
@@ -27,11 +27,11 @@ def no_last_barrier() -> None:
 
         object.__setattr__(mesh, "barrier", first_alone)
         try:
-            return original(trainer, *args)
+            return original(loop, *args)
         finally:
             object.__delattr__(mesh, "barrier")
 
-    around(Trainer, "_train_step", step)
+    around(TrainingLoop, "_take_step", step)
 
 
 @defect("a step timed without waiting for the device", cell=cells.VIG_SEQ, words="elapsed")
