@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Run one experiment, or verify its gradients against the sequential twin.",
+    help="Run one experiment, or verify that it computes what one process computes.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
@@ -99,8 +99,8 @@ def run(
 
 
 @app.command(
-    epilog="Exit status 1 when a difference is above tolerance. Under srun or torchrun with as "
-    "many tasks as the layout has ranks it runs in place; otherwise it starts the ranks here. "
+    epilog="Exit status 1 unless everything agrees to 1e-9. Under srun or torchrun with as many "
+    "tasks as the layout has ranks it runs in place; otherwise it starts the ranks here. "
     "Example: python -m gnnhpc verify --model gat --layout dp2-pp2 --microbatches 3"
 )
 def verify(
@@ -113,23 +113,22 @@ def verify(
     manifest: Annotated[
         Path | None, typer.Option("--all", help="verify each distinct cell of this manifest")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="training steps before parameters")] = 3,
-    float64: Annotated[bool, typer.Option(help="compute in float64, to 1e-10")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="training steps that are compared")] = 3,
     data_root: DataRoot = None,
 ) -> int:
-    """Compare loss, every gradient and the trained parameters with the sequential twin."""
+    """Compare a few steps of all ranks, in float64, with the same steps in one process."""
     keep_numpy_to_one_thread()
-    from gnnhpc.check.verify_command import verify_cells, verify_manifest
     from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
+    from gnnhpc.validation.verify_command import verify_cells, verify_manifest
 
     if manifest is not None:
-        return verify_manifest(manifest, steps, float64=float64)
+        return verify_manifest(manifest, steps)
     if cell is not None:
-        return verify_cells([read_cell(cell, data_root)], steps, float64=float64)
+        return verify_cells([read_cell(cell, data_root)], steps)
     if model is None:
         raise InputError("verify", None, "nothing to verify", "--model, --cell or --all")
     flags = _flags(model, data, layout, microbatches, settings)
-    return verify_cells([cell_from_flags(flags, data_root)], steps, float64=float64)
+    return verify_cells([cell_from_flags(flags, data_root)], steps)
 
 
 def _flags(

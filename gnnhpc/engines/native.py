@@ -14,9 +14,9 @@ from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.part_links import PartLinks, links_of
 from gnnhpc.engines.split_backward import compute_left
-from gnnhpc.engines.stage_mistakes import changes_input, input_changed, without_gradient
+from gnnhpc.engines.stage_errors import changes_input, input_changed, without_gradient
+from gnnhpc.engines.stage_transfers import StageTransfers, transfers_of
 from gnnhpc.models.added_gradients import add_gradients_in_place
 from gnnhpc.models.later_weights import LaterWeights, apart, leaving
 
@@ -43,7 +43,7 @@ class NativeEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.training = links_of(plan, training=True)
+        self.training = transfers_of(plan, training=True)
         self.forward_only = ForwardOnly(plan)
         self.order = plan.order(training=True)
         self._last_kind: Kind = "weights" if plan.schedule in SPLIT_BACKWARD else "backward"
@@ -94,7 +94,7 @@ class NativeEngine:
 
     def _forward(
         self,
-        links: PartLinks,
+        links: StageTransfers,
         batch: Batch,
         m: int,
         outputs: list[Tensor],
@@ -124,7 +124,7 @@ class NativeEngine:
             links.activations_out.send(output.detach())
         return Held(x, result, received)
 
-    def _received(self, links: PartLinks, m: int) -> Tensor | None:
+    def _received(self, links: StageTransfers, m: int) -> Tensor | None:
         """The output of the virtual stage before; None where there is none."""
         if links.activations_in is None:
             return None
@@ -133,7 +133,7 @@ class NativeEngine:
         self.plan.timer.end()
         return x
 
-    def _backward(self, links: PartLinks, m: int, held: Held) -> None:
+    def _backward(self, links: StageTransfers, m: int, held: Held) -> None:
         """Backward of inputs alone, as far as the layers can, under split backward."""
         timer = self.plan.timer
         if links.gradients_in is not None:
@@ -157,7 +157,7 @@ class NativeEngine:
                 raise without_gradient(links.part.stage)
             links.gradients_out.send(held.x.grad)
 
-    def _through(self, links: PartLinks, result: Tensor, gradient: Tensor | None) -> None:
+    def _through(self, links: StageTransfers, result: Tensor, gradient: Tensor | None) -> None:
         """Backward, in which a forward may be recomputed."""
         try:
             backward(result, gradient)
@@ -166,14 +166,14 @@ class NativeEngine:
                 raise input_changed(links.part.stage) from error
             raise
 
-    def _weights(self, links: PartLinks, m: int, held: Held) -> None:
+    def _weights(self, links: StageTransfers, m: int, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""
         if held.later is not None:
             self.plan.timer.begin("weights", m, links.part.place)
             compute_left(held.later)
             self.plan.timer.end()
 
-    def _release(self, links: PartLinks, held: Held) -> None:
+    def _release(self, links: StageTransfers, held: Held) -> None:
         """What was received may be overwritten."""
         if links.gradients_in is not None and held.gradient is not None:
             links.gradients_in.release(held.gradient)
@@ -189,7 +189,7 @@ class ForwardOnly:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.links = links_of(plan, training=False)
+        self.links = transfers_of(plan, training=False)
         self.order = plan.order(training=False)
 
     def run(self, batch: Batch) -> Sequence[Tensor]:
@@ -211,7 +211,7 @@ class ForwardOnly:
             timer.end()
         return outputs
 
-    def _forward(self, links: PartLinks, microbatch: MicroBatch, m: int) -> Tensor:
+    def _forward(self, links: StageTransfers, microbatch: MicroBatch, m: int) -> Tensor:
         timer = self.plan.timer
         received: Tensor | None = None
         if links.activations_in is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from gnnhpc.records.so_far import by_file
 from gnnhpc.records.writer import Written
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.training.loop import TrainingLoop
+from gnnhpc.validation.record_audit import audit_records
 
 
 def write_done(
@@ -39,7 +41,13 @@ def write_done(
             # Beside this attempt's folder.
             **{f"../{name}": dict(one) for name, one in attempt.so_far.records.items()},
         },
-        audit=attempt.so_far.judged_with(list(checks)),
+    )
+    began_s = time.perf_counter()
+    audited = audit_records(attempt.known_paths, result)
+    validation_s += time.perf_counter() - began_s
+    result = replace(
+        result,
+        audit=attempt.so_far.judged_with([*checks, *audited]),
         validation={
             "seconds": round(validation_s, 3),
             "attempt_s": round(seconds_since_process_start(), 3),

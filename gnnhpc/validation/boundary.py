@@ -6,7 +6,9 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.distributed.allocator import give_back_freed_memory
@@ -16,6 +18,11 @@ from gnnhpc.records.schema import Check
 from gnnhpc.training.events import Listener
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
+from gnnhpc.validation.data_digests import check_data
+from gnnhpc.validation.engine_parity import check_engine
+from gnnhpc.validation.invariants import Invariants
+from gnnhpc.validation.kernel_parity import check_kernels
+from gnnhpc.validation.sample_order import SampleOrder
 
 OFF = Check(
     "not-validated",
@@ -27,7 +34,8 @@ OFF = Check(
 class Validation:
     """Runs the mechanisms of one attempt on all its ranks; checks are known to rank 0.
 
-    With `check: off` nothing runs, and one check says so.
+    With `check: off` nothing runs, and one check says so. The record audit reads the files that an
+    attempt leaves behind, and is in `gnnhpc.validation.record_audit`.
     """
 
     def __init__(
@@ -36,20 +44,24 @@ class Validation:
         self.experiment, self.parts, self.mesh, self.root = experiment, parts, mesh, root
         self.seconds = 0.0
         """What validation took until now on this rank."""
-        self.checks: list[Check] = []
-        """Those of the start."""
         self._is_on = experiment.check == "boundary"
+        self._checks: list[Check] = []
+        """Those of the start, on rank 0."""
+        self._invariants = Invariants(experiment, mesh, parts)
+        self._order = SampleOrder(experiment, mesh, parts.batches)
 
     @property
     def listeners(self) -> list[Listener]:
         """What follows the run between its boundaries, outside of timed steps."""
-        return []
+        return [self._invariants, self._order] if self._is_on else []
 
     def at_start(self, start: int) -> None:
         """Before training step `start`, the first; a collective. It resets the peaks of memory."""
         if self._is_on:
             with self._timed("validating the start"):
-                pass
+                data = check_data(self.experiment, self.parts.batches, self.root, self.mesh)
+                self._checks += [data, *self._parities(start, "start")]
+                self._print_causes(self._checks)
         gc.collect()
         give_back_freed_memory()
         reset_peak_memory(self.mesh.devices)
@@ -57,13 +69,14 @@ class Validation:
     def at_checkpoint(self, step: int) -> list[Check]:
         """Before a checkpoint is written, from which step `step` goes on; a collective.
 
-        Raises GnnhpcError on all ranks where the run is wrong: an attempt that resumes from the
+        Raises WrongRunError on all ranks where the run is wrong: an attempt that resumes from the
         checkpoint would go on with it.
         """
         if not self._is_on:
             return [OFF]
         with self._timed("validating a checkpoint"):
-            checks: list[Check] = self.mesh.gather_objects(self.checks)[0]
+            found = [*self._checks, *self._order.checks(), *self._invariants.checks()]
+            checks: list[Check] = self.mesh.gather_objects(found)[0]
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
         if causes:
             raise WrongRunError("; ".join(causes))
@@ -74,7 +87,20 @@ class Validation:
         if not self._is_on:
             return [OFF]
         with self._timed("validating the end"):
-            return self.checks
+            followed = [*self._order.checks(), *self._invariants.checks()]
+            checks = [*self._checks, *self._parities(step, "end"), *followed]
+        return _one_a_name(checks)
+
+    def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
+        """The engine in float64 and the kernels at their real shape, as the run is now."""
+        engine = check_engine(self.experiment, self.parts, self.mesh, self.root, first=step)
+        kernels = check_kernels(self.experiment, self.parts, self.mesh, when=when)
+        return [*([] if engine is None else [engine]), *kernels]
+
+    def _print_causes(self, checks: list[Check]) -> None:
+        for check in checks if self.mesh.rank == 0 else []:
+            if check.verdict == "invalid":
+                print(f"{self.experiment.id}: {check.name}: {check.detail}", flush=True)
 
     @contextlib.contextmanager
     def _timed(self, doing: str) -> Iterator[None]:
@@ -82,6 +108,23 @@ class Validation:
         with self.parts.timer.outside(doing):
             yield
         self.seconds += time.perf_counter() - began_s
+
+
+_ORDER = ("invalid", "inconclusive", "suspect", "unknown", "ok")
+
+
+def _one_a_name(checks: list[Check]) -> list[Check]:
+    """Of checks that ran at the start and at the end the graver one, and the costs of both."""
+    kept: dict[str, Check] = {}
+    for check in checks:
+        before = kept.get(check.name)
+        if before is None:
+            kept[check.name] = check
+            continue
+        graver = min(before, check, key=lambda each: _ORDER.index(each.verdict))
+        seconds = [each.values.get("seconds", 0.0) for each in (before, check)]
+        kept[check.name] = replace(graver, values=graver.values | {"seconds": sum(seconds)})
+    return list(kept.values())
 
 
 class WrongRunError(GnnhpcError):

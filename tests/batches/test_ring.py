@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from gnnhpc.check.capture import node_ids
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.prefetch import prefetched
 from gnnhpc.batches.ring import Ring
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.check.capture import node_ids
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk

@@ -20,7 +20,6 @@ from collections.abc import Callable
 
 from gnnhpc.distributed.signals import HANDLED
 from gnnhpc.records.schema import StepRecord
-from gnnhpc.training.loop import TrainingLoop
 
 MIB = 2**20
 

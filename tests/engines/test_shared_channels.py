@@ -21,9 +21,8 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.engines import shared_channels
-from gnnhpc.engines.channels import GroupChannel
-from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
-from gnnhpc.engines.transfer import Receiver, Sender
+from gnnhpc.engines.channels import GroupChannel, SharedReceiver, SharedSender
+from gnnhpc.engines.transfers import Receiver, Sender
 from tests.tools.forked import spawn
 from tests.tools.ranks import run_ranks
 

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage, build_stage, layer_seed
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, vig
 
 MODELS = [
@@ -47,7 +45,7 @@ def test_first_values_do_not_depend_on_the_cut(experiment: Experiment) -> None:
 @every_model
 def test_each_layer_has_the_outlines_parameters_under_its_name(experiment: Experiment) -> None:
     (stage,) = stages(experiment, "seq")
-    for layer in stage.outlines:
+    for layer in stage.specs:
         module = stage.get_submodule(layer.name)
         assert sum(p.numel() for p in module.parameters()) == layer.parameters
 
@@ -71,32 +69,3 @@ def test_seeds_of_layers_never_change() -> None:
     assert layer_seed(0, "block0.grapher") == 13_947_324_011_667_947
     assert layer_seed(1, "block0.grapher") != layer_seed(0, "block0.grapher")
     assert layer_seed(0, "block1.grapher") != layer_seed(0, "block0.grapher")
-
-
-def test_a_layer_that_hands_its_input_on_takes_no_ones_backward() -> None:
-    """Without dropout ELU's output is the next dropout's too; its backward is ELU's."""
-    experiment = gat(model={"name": "gat", "dropout": 0.0}, microbatches=1)
-    mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    parts = set_up(experiment, mesh, None)
-    with parts.batches.open("train", 0, 1) as batches:
-        for batch in batches:
-            parts.timer.start()
-            parts.engine.train_step(batch)
-    layers = parts.timer.stop().layers
-    assert layers["layer0.elu"][1] > 0
-    assert layers["layer1.dropout"][1] == 0
-
-
-def test_a_layer_costs_one_mark_forward_and_one_backward() -> None:
-    """On a GPU each is an event in the stream: some of them cannot be had for nothing."""
-    experiment = MODELS[0].model_copy(update={"microbatches": 1})
-    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
-    clock, made = parts.timer.clock, []
-    mark = clock.mark
-    clock.mark = lambda: made.append(mark()) or made[-1]  # type: ignore[method-assign]
-    with parts.batches.open("train", 0, 1) as batches:
-        batch = next(iter(batches))
-        parts.timer.start()
-        parts.engine.train_step(batch)
-    of_spans, of_the_ends = 2 * len(parts.timer.stop().spans), 2
-    assert len(made) == 2 * len(parts.outlines) + of_spans + of_the_ends

@@ -20,7 +20,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import _connect, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.staged_transfer import StagedReceiver
+from gnnhpc.engines.transfers import StagedReceiver
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, vig

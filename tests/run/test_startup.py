@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnnhpc.engines.clock import Clock
 from gnnhpc.engines.stage import build_stage
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.run_paths import RunPaths
@@ -54,7 +53,7 @@ def test_the_optimizer_is_torchs(name: str) -> None:
     )
     layers = experiment.model.outline(experiment.data.facts())
     ours, theirs = (
-        build_stage(experiment, layers, [range(len(layers))], StepTimer(Clock(torch.device("cpu"))))
+        build_stage(experiment, layers, [range(len(layers))], StepTimer(torch.device("cpu")))
         for _ in range(2)
     )
     optimizer = build_optimizer(experiment, ours)

@@ -46,6 +46,8 @@ PRELOADED = [
     "gnnhpc.batches.image_batches",
     "gnnhpc.check.verify",
     "gnnhpc.check.verify_command",
+    "gnnhpc.validation.engine_parity",
+    "gnnhpc.validation.verify",
     "gnnhpc.cli",
     "gnnhpc.engines.native",
     "gnnhpc.engines.sequential",

@@ -99,18 +99,18 @@ def test_a_worker_that_dies_while_a_step_computes_is_one_line(sampler: str, tmp_
 def kill_a_worker_within_a_step() -> None:
     from gnnhpc.training.loop import TrainingLoop
 
-    true = Trainer._train_step
+    true = TrainingLoop._train
 
-    def killing(self: Trainer, step: int, batch: Any) -> bool:
+    def killing(self: TrainingLoop, batch: Any) -> Any:
         workers = multiprocessing.active_children()
-        if step == 2 and workers:
+        if self.position.step == 2 and workers:
             workers[0].kill()
             # torch raises here once the kernel has told of the death.
             while True:
                 time.sleep(0.01)
-        return true(self, step, batch)
+        return true(self, batch)
 
-    Trainer._train_step = killing  # type: ignore[method-assign]
+    TrainingLoop._train = killing  # type: ignore[method-assign]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers heed another's signal")
@@ -125,16 +125,16 @@ def test_a_signal_to_all_processes_lets_the_rank_save(sampler: str, tmp_path: Pa
 def end_all_processes_in_the_third_step() -> None:
     from gnnhpc.training.loop import TrainingLoop
 
-    true = Trainer._train_step
+    true = TrainingLoop._train
 
-    def ended(self: Trainer, step: int, batch: Any) -> bool:
-        if step == 2:
+    def ended(self: TrainingLoop, batch: Any) -> Any:
+        if self.position.step == 2:
             workers = multiprocessing.active_children()
             assert len(workers) == 2
             # By another process: its workers end when the rank itself tells them to.
             pids = [str(pid) for pid in (os.getpid(), *(worker.pid for worker in workers))]
             subprocess.run(["kill", "-TERM", *pids], check=True)
             time.sleep(0.1)
-        return true(self, step, batch)
+        return true(self, batch)
 
-    Trainer._train_step = ended  # type: ignore[method-assign]
+    TrainingLoop._train = ended  # type: ignore[method-assign]

@@ -9,31 +9,47 @@ import sys
 
 import pytest
 
+from gnnhpc.engines.engine import StepOutput
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records import provenance
-from gnnhpc.training.progress_line import progress_reporter
-from tests.check.test_audit import record
+from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.training.events import StepTaken
+from gnnhpc.training.progress_line import progress_listener
+from tests.engines.steps import parts_of
 from tests.tools.cells import gat
 
 
-def test_rank_0_speaks_at_once_and_at_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_reporter(gat(train_steps=1), rank=0) as report:
-        report(record())
-        report(record("test"))
+def taken(experiment: Experiment, phase: Phase = "train") -> StepTaken:
+    """The first step of a phase, with what the progress shows of it."""
+    parts = parts_of(experiment)
+    with parts.batches.open("train", 0, 1) as batches:
+        batch = next(batches)
+    record = StepRecord(
+        *(phase, 0, 0, False, 0.0, 0.25, 0.0, None, None, None, None, None, 0.0, batch.samples)
+    )
+    return StepTaken(phase, 0, batch, StepOutput(), record, [])
+
+
+def test_rank_0_shows_the_first_and_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = gat(train_steps=1)
+    shown = progress_listener(experiment, rank=0)
+    shown.training_begins(0)
+    shown.step_taken(taken(experiment))
+    shown.step_taken(taken(experiment, "test"))
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "train step 1 of 1: 0.0000 s"
-    assert second == "test step 1: 0.0000 s"
+    assert first == "train step 1 of 1: 0.2500 s"
+    assert second == "test step 1: 0.2500 s"
 
 
-def test_steps_in_quick_succession_are_not_all_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_reporter(gat(train_steps=99), rank=0) as report:
-        for _ in range(50):
-            report(record())
+def test_steps_in_quick_succession_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    shown, step = progress_listener(gat(train_steps=99), rank=0), taken(gat())
+    for _ in range(50):
+        shown.step_taken(step)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_reporter(gat(), rank=1) as report:
-        report(record())
+    progress_listener(gat(), rank=1).step_taken(taken(gat()))
     assert capsys.readouterr().out == ""
 
 

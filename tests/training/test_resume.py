@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from gnnhpc.check import audit as audit_module
+from gnnhpc.run.look_back import LookBack
 from torch import Tensor
 
 import analysis
-from gnnhpc.check import audit as audit_module
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
@@ -43,7 +44,6 @@ from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.records.schema import Check, read_lines
 from gnnhpc.records.so_far import SoFar
 from gnnhpc.records.writer import Written
-from gnnhpc.run.look_back import LookBack
 from gnnhpc.run.worker import Worker
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
@@ -175,17 +175,6 @@ def disturbed() -> None:
     Worker._check_so_far = planted  # type: ignore[method-assign]
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_what_was_suspect_of_an_attempt_is_of_those_that_go_on(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
-    assert run(tmp_path, cell, plant=disturbed).statuses == [EXIT_UNFINISHED] * 2
-    result = run(tmp_path, cell).result
-    (used,) = [check for check in result.audit if check.name == "gradients used"]
-    assert (used.verdict, used.detail) == ("suspect", "attempt-1: none of one")
-    assert "gradients used" in result.flags
-
-
 def wrong_from_step_6_on() -> None:
     """In each stage, a little, which no look at a step of the run can tell; stopped in step 17."""
     warn_at(17)
@@ -197,21 +186,6 @@ def wrong_from_step_6_on() -> None:
     Stage.forward = planted  # type: ignore[method-assign]
 
 
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_an_attempt_that_is_found_wrong_when_stopped_is_not_gone_on_from(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
-    stopped = run(tmp_path, cell, plant=wrong_from_step_6_on)
-    assert stopped.statuses == [EXIT_UNFINISHED] * 2
-    verdicts = {check.name: check.verdict for check in stopped.result.audit}
-    assert verdicts["last self-check"] == "invalid"
-    again = run(tmp_path, cell).result
-    assert again.valid
-    assert again.resumed_from is None
-    (passed,) = again.provenance["passed_over"]
-    assert passed["why"].startswith("its attempt was found wrong, last self-check: ")
-
-
 def killed_in_step(step: int) -> None:
     forward = Stage.forward
 
@@ -221,19 +195,6 @@ def killed_in_step(step: int) -> None:
         return forward(self, x, context)
 
     Stage.forward = planted  # type: ignore[method-assign]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_steps_of_an_attempt_that_was_killed_are_told(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"save_every": 5}, layout="pp2"))
-    killed = run(tmp_path, cell, plant=functools.partial(killed_in_step, 8))
-    assert killed.statuses[1] == -signal.SIGKILL
-    result = run(tmp_path, cell).result
-    assert result.resumed_from == {"attempt": 1, "step": 5, "tested": 0}
-    (told,) = [check for check in result.audit if check.name == "cut-short"]
-    assert (told.verdict, told.detail[:10]) == ("suspect", "attempt-1:")
-    assert result.valid
 
 
 def looked_back(how: Callable[[], None], which: str = "SIGUSR2") -> None:
@@ -262,30 +223,6 @@ def takes_long() -> None:
     time.sleep(60)
 
 
-@pytest.mark.quick("dies-SIGUSR2-statuses1")
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("how", "which", "statuses"),
-    [
-        (fails, "SIGUSR2", [EXIT_UNFINISHED] * 2),
-        (dies, "SIGUSR2", [EXIT_UNFINISHED, -signal.SIGKILL]),
-        (takes_long, "SIGTERM", [EXIT_UNFINISHED] * 2),
-    ],
-)
-def test_last_checks_that_fail_leave_an_interrupted_attempt(
-    how: Callable[[], None], which: str, statuses: list[int], tmp_path: Path
-) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
-    stopped = run(tmp_path, cell, plant=functools.partial(looked_back, how, which))
-    assert stopped.statuses == statuses
-    assert (stopped.result.status, stopped.result.train_steps) == ("interrupted", 6)
-    assert stopped.result.audit == []
-    result = run(tmp_path, cell).result
-    assert result.resumed_from == {"attempt": 1, "step": 6, "tested": 0}
-    assert result.valid
-    assert "cut-short" in result.flags
-
-
 def found_wrong_at_second_checkpoint() -> None:
     check = audit_module.audit
     calls = itertools.count(1)
@@ -295,30 +232,6 @@ def found_wrong_at_second_checkpoint() -> None:
         return [*check(*args), *wrong]
 
     audit_module.audit = planted
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_an_attempt_that_a_check_ended_is_not_gone_on_from(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS | {"save_every": 5}, layout="pp2"))
-    failed = run(tmp_path, cell, plant=found_wrong_at_second_checkpoint)
-    assert failed.statuses == [1, 1]
-    assert [path.name for path in failed.attempt.checkpoints.iterdir()] == ["step-00000005"]
-    result = run(tmp_path, cell).result
-    assert result.resumed_from is None
-    (passed,) = result.provenance["passed_over"]
-    assert passed["why"] == "its attempt was found wrong, no checkpoint: planted: it is wrong"
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_attempts_of_another_speed_are_told(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(**STEPS, layout="pp2"))
-    run(tmp_path, cell, plant=slow_until_stopped)
-    result = run(tmp_path, cell).result
-    (drift,) = [check for check in result.audit if check.name == "drift"]
-    assert drift.verdict == "suspect"
-    assert "of all attempts" in drift.detail
 
 
 def slow_until_stopped() -> None:
@@ -400,17 +313,17 @@ def measured(balance: list[int], *, fails: bool = False) -> None:
     from gnnhpc.training import setup
     from gnnhpc.training.loop import TrainingLoop
 
-    cut, step = setup.cut, Trainer._train_step
+    cut, step = setup.cut, TrainingLoop._train
 
     def planted_cut(experiment: Experiment, *args: Any) -> list[range]:
         return stage_slices(balance) if experiment.balance == "profile" else cut(experiment, *args)
 
-    def planted_step(self: Trainer, number: int, *args: Any) -> Any:
-        if fails and number == 4:
+    def planted_step(self: TrainingLoop, batch: Any) -> Any:
+        if fails and self.position.step == 4:
             raise RuntimeError("planted to fail")
-        return step(self, number, *args)
+        return step(self, batch)
 
-    setup.cut, Trainer._train_step = planted_cut, planted_step  # type: ignore[assignment, method-assign]
+    setup.cut, TrainingLoop._train = planted_cut, planted_step  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.slow
@@ -567,17 +480,6 @@ def resume_point(cell: CellPaths) -> tuple[int, int, int] | None:
     """Attempt, step and evaluations that a new attempt resumes from."""
     found = find_resume_point(cell, cell.claim_attempt()).point
     return None if found is None else (found.attempt, found.step, found.test_steps_done)
-
-
-def test_an_older_checkpoint_is_gone_on_from_and_told(cell: CellPaths) -> None:
-    before = attempt(cell, 10)
-    file = before.checkpoints / "step-00000010" / "facts.json"
-    facts = json.loads(file.read_text())
-    older = {key: facts[key] for key in ("step", "tested", "files")} | {"version": 2}
-    file.write_text(json.dumps(older))
-    found = find_resume_point(cell, cell.claim_attempt()).point
-    assert found is not None
-    assert "is older" in found.so_far.suspect["cut-short"]
 
 
 @pytest.mark.parametrize("status", ["failed", "interrupted", None])

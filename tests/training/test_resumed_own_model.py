@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from analysis.loading.run import load
 from gnnhpc.core.errors import EXIT_UNFINISHED
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.own_model_files import copy_models
@@ -140,20 +139,6 @@ def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_pat
     assert "not-restored" not in parts[1].result.flags
 
 
-@pytest.mark.quick("generator")
-@pytest.mark.parametrize("kind", LOOSE)
-def test_what_it_does_not_hold_is_told(kind: str, tmp_path: Path) -> None:
-    _, parts = whole_and_in_parts(tmp_path, LOOSE[kind])
-    checks = {check.name: check for check in parts[1].result.audit}
-    assert checks["not-restored"].verdict == "suspect"
-    told = checks["not-restored"].detail
-    assert told.startswith("attempt-2: going on from its checkpoint has not restored ")
-    assert "odd." in told
-    assert " of replica 0" in told
-    both = [tmp_path / "parts", tmp_path / "whole"]
-    assert all(load(each).cells["counts"].all() for each in both)
-
-
 def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> None:
     grows = (
         "self.register_buffer('seen', torch.zeros(0), persistent=False)",
@@ -167,25 +152,3 @@ def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> N
     assert again.status == "failed"
     assert again.failure is not None
     assert "step-00000004: cannot be read (" in again.failure.error
-
-
-@pytest.mark.slow
-def test_a_layer_that_draws_is_held_against_the_same_cell_alone(tmp_path: Path) -> None:
-    """Repeats draw the same; replicas and stages are called in another order."""
-    experiments = [
-        cell(tmp_path / "source", HELD["torch"], layout=layout, repeat=repeat)
-        for layout in ("seq", "dp2", "pp2")
-        for repeat in range(2)
-    ]
-    cells = manifest_of(tmp_path / "run", *experiments)
-    copy_models(RunPaths(tmp_path / "run"), experiments)
-    losses = {}
-    for one in cells:
-        ran = run(tmp_path / "run", one)
-        assert ran.result.valid, ran.result.audit
-        losses[str(one.experiment.layout), one.experiment.repeat] = ran.losses()
-    for layout in ("seq", "dp2", "pp2"):
-        assert losses[layout, 0] == losses[layout, 1]
-    assert losses["seq", 0] != losses["dp2", 0]
-    loaded = load(tmp_path / "run")
-    assert loaded.cells["counts"].all(), loaded.checks

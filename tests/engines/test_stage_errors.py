@@ -66,7 +66,11 @@ def add_folder(folder: Path) -> None:
 
 
 SETTINGS = ("data.train=64", "data.test=32", "data.image_size=8", "batch_size=16", "train_steps=4")
-OTHERS = [("schedule=gpipe",), ("schedule=zero-bubble",), ("schedule=1f1b", "checkpoint=always")]
+OTHERS = [
+    ("schedule=gpipe",),
+    ("schedule=zero-bubble",),
+    ("schedule=1f1b", "activation_checkpointing=always"),
+]
 
 
 def command_of(folder: Path, active: str, *settings: str) -> list[str]:
@@ -97,4 +101,3 @@ def test_a_change_in_place_within_a_stage_is_well(
     (path,) = (tmp_path / "out").glob("cells/*/*/result.json")
     checks = {check.name: check.verdict for check in Result.read(path).audit}
     assert "invalid" not in checks.values()
-    assert checks["self-check"] == "ok"

@@ -97,7 +97,7 @@ def be_replica(rank: int, store: str, answers: Queue[Any]) -> None:
     fill(module, 1.0 + 2.0 * rank)
     found.average()
     times = timer.stop()
-    timed = {span.name for span in times.spans}, times.arrival_s is not None
+    timed = {span.name for span in times.spans}, times.gradients_ready_s is not None
     first = [p.grad.flatten()[0].item() for p in module.parameters() if p.grad is not None]
     fill(module, 5.0)
     found.average()

@@ -15,7 +15,6 @@ from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import gat, graphs, sampled, vig
 from tests.tools.forked import spawn
@@ -137,15 +136,3 @@ def alone(experiment: Experiment) -> TrainingParts:
 
 def test_one_replica_reduces_nothing() -> None:
     assert isinstance(alone(in_buckets(vig())).engine.gradients, FlatGradients)
-
-
-@pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
-def test_calls_end_at_a_bucket_in_the_last_micro_batch_alone() -> None:
-    stage = alone(vig()).stage
-    (whole,) = stage._neighbours
-    stage.cut_calls(3, [4, 3, 1])
-    with stage.one_step(4):
-        assert list(stage._together) == [whole.start]
-        cut = {first: len(call.layers) for first, call in stage._cut_together.items()}
-    assert (whole, cut) == (range(5), {1: 2})
-    assert not stage._cut_together

@@ -13,18 +13,24 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.core.early_receives import done_before_posting
 from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
 from gnnhpc.distributed.mesh import Direction
-from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel
+from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
-from gnnhpc.engines.shared_channels import SharedReceiver, SharedSender
-from gnnhpc.engines.staged_transfer import StagedReceiver, StagedSender, host_buffers
-from gnnhpc.engines.transfer import Handover, Receiver, Sender, UnevenReceiver
+from gnnhpc.engines.transfers import (
+    Handover,
+    Receiver,
+    Sender,
+    StagedReceiver,
+    StagedSender,
+    UnevenReceiver,
+    host_buffers,
+)
 
 Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 
 
-def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
+def transfers_of(plan: StagePlan, *, training: bool) -> list[StageTransfers]:
     """Of each part of the stage, in order."""
-    links = [PartLinks(plan, part, training=training) for part in plan.virtual_stages]
+    links = [StageTransfers(plan, part, training=training) for part in plan.virtual_stages]
     for here, there in itertools.pairwise(links):
         if there.part.number == here.part.number + 1:
             here.hand_over_to(there)
@@ -34,7 +40,7 @@ def links_of(plan: StagePlan, *, training: bool) -> list[PartLinks]:
     return links
 
 
-class PartLinks:
+class StageTransfers:
     """The ends of its four transfers; None where one is not needed."""
 
     activations_in: Receiver | Handover | None
@@ -76,7 +82,7 @@ class PartLinks:
         """Whether `allow` is needed."""
         return bool(self._limited)
 
-    def hand_over_to(self, there: PartLinks) -> None:
+    def hand_over_to(self, there: StageTransfers) -> None:
         """Part of the same stage, and next to this one in the model."""
         self.activations_out = there.activations_in = Handover()
         if self.training and there.part.upstream_trains:

@@ -1,0 +1,289 @@
+"""Invariants of a run at its boundaries: what must be equal, unchanged, moved or counted.
+
+Nothing here happens inside a timed step. Tensors are hashed at the start, around evaluations, at
+checkpoints and at the end; ranks compare their hashes in `checks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.channels import carried
+from gnnhpc.engines.gradient_sync import BucketedGradients
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.tensor_bytes import checksum
+from gnnhpc.records.schema import Check
+from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.setup import TrainingParts
+from gnnhpc.validation.verdicts import few, verdict_of
+
+Hashes = dict[str, int]
+"""CRC-32 of each tensor's bytes, by name."""
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_GOOD = {
+    "replica parameters": "replicas hold the same parameters",
+    "evaluation": "evaluations changed no parameter and no buffer",
+    "continuity": "parameters did not change between an evaluation and what followed it",
+    "modes": "modules were in training mode in training and in evaluation mode in evaluation",
+    "generators": "each rank's generators began with its seed",
+    "running statistics": "BatchNorm counted each batch, and replicas evaluated with one mean",
+    "optimizer": "the optimizer took each step, and moved what trains and nothing else",
+    "all-reduce": "replicas averaged their gradients once a step",
+    "messages": "neighbouring stages sent and received the same number of tensors",
+}
+_MAY_BE_MEANT = ("modes", "evaluation")
+"""A custom model's layers may do so on purpose: these are suspect, not invalid."""
+
+
+@dataclass
+class _Observed:
+    """What one rank reports to the others."""
+
+    parameters: dict[str, Hashes] = field(default_factory=dict)
+    """By the moment of hashing."""
+    statistics: dict[str, Hashes] = field(default_factory=dict)
+    """Hashes of running statistics after replicas have averaged them, by the evaluation."""
+    faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """By the name of the check."""
+    transferred: int | None = None
+    """Tensors sent and received; None before the end, and for engines that do not count them."""
+
+
+class Invariants(Listener):
+    """Observes one rank's training; `checks` is a collective that all ranks call together."""
+
+    def __init__(self, experiment: Experiment, mesh: Mesh, parts: TrainingParts) -> None:
+        self._experiment, self._mesh, self._parts = experiment, mesh, parts
+        self._stage, self._optimizer = parts.stage, parts.optimizer
+        self._observed = _Observed()
+        self._known: defaultdict[str, list[str]] = defaultdict(list)
+        """Faults of all ranks until the last call of `checks`."""
+        self._start = self._trained = self._microbatches = 0
+        self._mode_checked = False
+        self._held: Hashes = {}
+        self._evaluated: Hashes | None = None
+        """Parameters after the last evaluation, if no training step followed it yet."""
+        self._first: Hashes = {}
+        self._tracked: dict[str, int] = {}
+        self._reductions = self._carried = 0
+        self.seconds = 0.0
+        """Time that observing took, outside of all steps."""
+
+    def training_begins(self, start: int) -> None:
+        with self._timed():
+            self._start = start
+            self._first = self._observed.parameters["the start"] = self._parameters()
+            self._tracked = self._batches_tracked()
+            self._reductions = self._parts.engine.gradients.reductions
+            self._carried = carried.total()
+            if not start and torch.initial_seed() != expected_seed(self._experiment, self._mesh):
+                cause = f"torch's generator began with seed {torch.initial_seed()}"
+                self._fault("generators", cause)
+
+    def step_taken(self, taken: StepTaken) -> None:
+        if taken.phase != "train":
+            return
+        self._trained += 1
+        self._microbatches += len(taken.batch.microbatches)
+        self._evaluated = None
+        if not self._mode_checked:
+            # Modes change at evaluations only, so that one step after each is enough.
+            self._mode_checked = True
+            self._check_modes(training=True, when=f"train step {taken.step}")
+
+    def evaluation_begins(self) -> None:
+        with self._timed():
+            when = f"the evaluation after step {self._start + self._trained}"
+            self._held = self._parameters() | self._buffers()
+            self._observed.statistics[when] = {
+                name: value for name, value in self._held.items() if name.endswith(_STATISTICS)
+            }
+            self._check_modes(training=False, when=when)
+
+    def evaluation_ended(self) -> None:
+        with self._timed():
+            when = f"the evaluation after step {self._start + self._trained}"
+            changed = _differing(self._held, self._parameters() | self._buffers())
+            if changed:
+                self._fault("evaluation", f"{few(changed)} changed in {when}")
+            self._check_modes(training=False, when=f"the end of {when}")
+            self._evaluated = self._parameters()
+            self._mode_checked = False
+
+    def checkpoint_begins(self, step: int) -> None:
+        with self._timed():
+            self._hash_parameters(f"the checkpoint before step {step}")
+
+    def training_ended(self, step: int) -> None:
+        with self._timed():
+            last = self._hash_parameters("the end")
+            self._check_statistics()
+            self._check_optimizer(last)
+            self._check_reductions()
+            if self._experiment.engine == "native":
+                self._observed.transferred = carried.total() - self._carried
+
+    def checks(self) -> list[Check]:
+        """Compare all ranks and return one check an invariant, on every rank; a collective."""
+        everyone: list[_Observed] = self._mesh.gather_objects(self._observed)
+        began = time.perf_counter()
+        for rank, observed in enumerate(everyone):
+            for name, faults in observed.faults.items():
+                self._known[name] += [f"rank {rank}: {fault}" for fault in faults]
+        layout = self._mesh.layout
+        for stage in range(layout.stages):
+            ranks = layout.replica_ranks(stage)
+            of_stage = [everyone[rank].parameters for rank in ranks]
+            self._known["replica parameters"] += _unequal(of_stage, stage)
+            of_stage = [everyone[rank].statistics for rank in ranks]
+            self._known["running statistics"] += _unequal(of_stage, stage)
+        for replica in range(layout.replicas):
+            counts = [everyone[rank].transferred for rank in layout.pipeline_ranks(replica)]
+            self._known["messages"] += self._unpaired(counts, replica)
+        self._observed = _Observed()
+        custom = isinstance(self._experiment.model, OwnModel)
+        checks = [
+            verdict_of(
+                name,
+                self._known[name],
+                good,
+                fault="suspect" if custom and name in _MAY_BE_MEANT else "invalid",
+            )
+            for name, good in _GOOD.items()
+        ]
+        self.seconds += time.perf_counter() - began
+        return checks
+
+    def _hash_parameters(self, moment: str) -> Hashes:
+        hashes = self._observed.parameters[moment] = self._parameters()
+        changed = [] if self._evaluated is None else _differing(self._evaluated, hashes)
+        if changed:
+            self._fault("continuity", f"{few(changed)} changed between an evaluation and {moment}")
+        return hashes
+
+    def _check_modes(self, *, training: bool, when: str) -> None:
+        wrong = [
+            name or "the stage"
+            for name, module in self._stage.named_modules()
+            if module.training is not training
+        ]
+        if wrong:
+            mode = "evaluation" if training else "training"
+            self._fault("modes", f"{few(wrong)} in {mode} mode at {when}")
+
+    def _check_statistics(self) -> None:
+        """Our BatchNorm counts every micro-batch, or every mini-batch where it is deferred."""
+        for name, norm in self._batchnorms():
+            counted = int(norm.num_batches_tracked) - self._tracked[name]
+            expected = self._microbatches if norm.mode == "micro" else self._trained
+            if counted != expected:
+                cause = f"{name} counted {counted} batches, {expected} were trained on"
+                self._fault("running statistics", cause)
+
+    def _check_optimizer(self, last: Hashes) -> None:
+        """Adam counts its steps; parameters that have a gradient moved, frozen ones did not."""
+        steps = self._start + self._trained
+        moved = set(_differing(self._first, last))
+        for name, parameter in self._stage.named_parameters():
+            state = self._optimizer.state.get(parameter, {}) if self._optimizer else {}
+            if "step" in state and int(state["step"]) != steps:
+                cause = f"counts {int(state['step'])} steps of {name}, {steps} were taken"
+                self._fault("optimizer", cause)
+            if not parameter.requires_grad and name in moved:
+                self._fault("optimizer", f"{name} is frozen and moved")
+            if self._trained and name not in moved and self._should_move(parameter):
+                cause = f"{name} did not move in {self._trained} steps, and has a gradient"
+                self._fault("optimizer", cause)
+
+    def _should_move(self, parameter: nn.Parameter) -> bool:
+        """Whether the last gradient is large enough to change the largest number here."""
+        gradient = parameter.grad
+        if not parameter.requires_grad or gradient is None or not parameter.numel():
+            return False
+        least = 4 * torch.finfo(parameter.dtype).eps * float(parameter.detach().abs().max())
+        return self._experiment.optimizer.lr * float(gradient.abs().max()) > least
+
+    def _check_reductions(self) -> None:
+        gradients = self._parts.engine.gradients
+        trains = any(p.requires_grad for p in self._stage.parameters())
+        a_step = 1 if trains and self._mesh.layout.replicas > 1 else 0
+        if a_step and isinstance(gradients, BucketedGradients):
+            a_step = len(gradients.buckets)
+        counted = gradients.reductions - self._reductions
+        if counted != a_step * self._trained:
+            cause = f"{counted} all-reduces in {self._trained} steps, {a_step} a step are planned"
+            self._fault("all-reduce", cause)
+
+    def _unpaired(self, counts: Sequence[int | None], replica: int) -> list[str]:
+        """Each transfer counts once at both of its stages, one of which has an even number.
+
+        In a ring, which interleaved stages form, that holds for an even number of stages.
+        """
+        known = [count for count in counts if count is not None]
+        is_ring = self._experiment.schedule == "interleaved"
+        if len(known) < len(counts) or (is_ring and len(counts) % 2):
+            return []
+        even, odd = sum(known[::2]), sum(known[1::2])
+        if len(counts) == 1 or even == odd:
+            return []
+        return [f"replica {replica}: stages counted {known} tensors sent and received"]
+
+    def _parameters(self) -> Hashes:
+        return _hashes(self._stage.named_parameters())
+
+    def _buffers(self) -> Hashes:
+        return _hashes(self._stage.named_buffers())
+
+    def _batchnorms(self) -> list[tuple[str, BatchNorm]]:
+        modules = self._stage.named_modules()
+        if isinstance(self._experiment.model, OwnModel):
+            return []
+        return [(name, module) for name, module in modules if isinstance(module, BatchNorm)]
+
+    def _batches_tracked(self) -> dict[str, int]:
+        return {name: int(norm.num_batches_tracked) for name, norm in self._batchnorms()}
+
+    def _fault(self, name: str, cause: str) -> None:
+        self._observed.faults[name].append(cause)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+
+def expected_seed(experiment: Experiment, mesh: Mesh) -> int:
+    """The seed of a rank's generators, which layers of a custom model may draw from."""
+    return random.Random(f"gnnhpc/{experiment.seed}/{mesh.rank}").getrandbits(63)
+
+
+def _hashes(named: Iterable[tuple[str, Tensor]]) -> Hashes:
+    return {name: checksum(tensor) for name, tensor in named}
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+
+
+def _unequal(by_replica: Sequence[Mapping[str, Hashes]], stage: int) -> list[str]:
+    """Where the replicas of a stage hold different tensors, by the moment of hashing."""
+    first, *others = by_replica
+    return [
+        f"{few(names)} of stage {stage} differ between replicas 0 and {replica} at {moment}"
+        for replica, other in enumerate(others, 1)
+        for moment in first
+        if (names := _differing(first[moment], other.get(moment, {})))
+    ]

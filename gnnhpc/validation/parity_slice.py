@@ -1,0 +1,258 @@
+"""The part of an experiment's data that an engine parity check computes on.
+
+Layers, layout, schedule, engine, chunks, sampler and task stay as they are. Micro-batches have few
+images, or the top left corner of each; a large graph becomes a neighbourhood of labelled nodes; of
+many small graphs some of each split are kept. The reference then takes about a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs, check_outline
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.models.own_model import OwnModel
+
+FLOPS = 6e9
+"""Operations of the reference over all steps, about half a second of one core in float64."""
+STEPS = 2
+IMAGES, CUSTOM_IMAGES = 2, 4
+"""Images of a micro-batch: a BatchNorm of a custom model needs more than two to have a gradient."""
+VERIFIED_IMAGES = 5
+_SIDES = (16, 8)
+FEWEST_NODES = 200
+_STORED = 512
+"""The most stored features that a node is taken to have."""
+_EDGE_FLOPS = 60.0
+"""The cost of an edge a channel, forward and backward, in operations of a dense product."""
+
+
+@dataclass(frozen=True)
+class ParitySlice:
+    """An experiment of a few small steps in float64, and the part of the data that it sees."""
+
+    experiment: Experiment
+    layer_specs: LayerSpecs
+    first: int = 0
+    """The first training step; the last one is `experiment.train_steps` - 1."""
+    side: int | None = None
+    """Pixels of an image's side that are kept; None for all."""
+    nodes: int | None = None
+    """Nodes of the graph that are kept; None for all."""
+    graphs: int | None = None
+    """Small graphs of each split that are kept; None for all."""
+    extent: str = ""
+    """The part of the data in words; empty for all of it."""
+
+    @property
+    def steps(self) -> int:
+        return self.experiment.train_steps - self.first
+
+    def graph(self, root: Path | None) -> Graph:
+        """The graph, or the neighbourhood of it that is kept."""
+        graph = load_graph(self.experiment.data, root)
+        return graph if self.nodes is None else labelled_neighborhood(graph, self.nodes)
+
+    def graph_set(self, root: Path | None) -> GraphSet:
+        """The small graphs that are kept."""
+        graphs = load_graph_set(self.experiment.data, root)
+        return graphs if self.graphs is None else some_of_each_split(graphs, self.graphs)
+
+
+def parity_slice(
+    experiment: Experiment, *, first: int = 0, steps: int = STEPS, flops: float = FLOPS
+) -> ParitySlice:
+    """The largest slice whose reference takes at most `flops`; the smallest one where none does.
+
+    `first` is the number of the first training step.
+    """
+    small = experiment.model_copy(
+        update={
+            "dtype": "float64",
+            "train_steps": first + steps,
+            "test_steps": min(experiment.test_steps, 1),
+            "test_every": None,
+            "warmup_steps": 0,
+            "save_every": None,
+            "spans": False,
+        }
+    )
+    specs = outline(experiment)
+    match experiment.data.facts().kind:
+        case "images":
+            found = _image_slice(small, specs, flops, steps)
+        case "graph":
+            found = _graph_slice(small, specs, flops, steps)
+        case "graphs":
+            found = _graph_set_slice(small, specs, flops, steps)
+    return dataclasses.replace(found, first=first)
+
+
+def _image_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
+    choices = list(_image_slices(small, specs, larger=flops > FLOPS))
+    for found in choices:
+        images = (found.experiment.batch_size or 0) * small.layout.replicas
+        if images * (3 * steps + 1) * _image_flops(found.layer_specs) <= flops:
+            return found
+    return choices[-1]
+
+
+def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iterator[ParitySlice]:
+    """From the largest to the smallest; `larger` begins with whole micro-batches."""
+    facts = small.data.facts()
+    full = (small.batch_size or small.microbatches) // small.microbatches
+    custom = isinstance(small.model, OwnModel)
+    rows = min(CUSTOM_IMAGES if custom else IMAGES, full)
+    # The interleaved schedule takes multiples of the stages.
+    more = small.layout.stages if small.schedule == "interleaved" else 1
+    fewer = min(small.microbatches, small.layout.stages + more)
+    # A custom model may take images of one size only.
+    sides = [None, *(side for side in _SIDES if side < facts.image_size and not custom)]
+    sizes = [(small.microbatches, rows), (small.microbatches, 1), (fewer, 1)]
+    choices = [(count, each, side) for count, each in sizes for side in sides]
+    if larger:
+        several = min(VERIFIED_IMAGES, full)
+        choices = [(small.microbatches, each, None) for each in (full, several)] + choices
+    for microbatches, each, side in choices:
+        kept, extent = specs, f"{each} of {full} images a micro-batch"
+        if microbatches < small.microbatches:
+            extent += f", {microbatches} of {small.microbatches} micro-batches"
+        if side is not None:
+            smaller = dataclasses.replace(facts, image_size=side)
+            where = f"model {small.model.name}"
+            kept = check_outline(small.model.outline(smaller), smaller, where)
+            extent += f", {side} x {side} pixels of each"
+        update = {"batch_size": microbatches * each, "microbatches": microbatches}
+        yield ParitySlice(small.model_copy(update=update), kept, side=side, extent=extent)
+
+
+def _image_flops(specs: Sequence[LayerSpec]) -> float:
+    """Of one image forward: each layer's parameters are used at each of its nodes."""
+    return sum(2.0 * (spec.parameters or math.prod(spec.shape)) * spec.inputs[0] for spec in specs)
+
+
+def _graph_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
+    facts = small.data.facts()
+    # Each sampled micro-batch may reach all nodes, and so does each of a custom model.
+    each_has_all = small.sampling is not None or isinstance(small.model, OwnModel)
+    passes = small.total_chunks if each_has_all else 1
+    node = _node_flops(specs, facts.edges / max(facts.nodes, 1))
+    affordable = math.floor(flops / (node * (3 * steps * passes + 1)))
+    # A twelfth of the nodes that are kept are to train on.
+    fewest = (24 if small.sampling is not None else 8) * small.total_chunks
+    nodes = max(affordable, FEWEST_NODES, fewest)
+    if nodes >= facts.nodes:
+        return ParitySlice(small, specs)
+    if small.batch_size is not None:
+        # Few nodes have few links, and a larger share of them is evaluated.
+        share = 12 if small.task is None else 24
+        update: dict[str, Any] = {
+            "batch_size": min(small.batch_size, nodes // share // small.layout.replicas)
+        }
+        if small.task is not None:
+            few = {"hits": 1, "val_share": 0.25, "test_share": 0.25}
+            update["task"] = small.task.model_copy(update=few)
+        small = small.model_copy(update=update)
+    return ParitySlice(small, specs, nodes=nodes, extent=f"{nodes} of {facts.nodes} nodes")
+
+
+def _graph_set_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
+    facts = small.data.facts()
+    node = _node_flops(specs, facts.edges / max(facts.nodes, 1))
+    affordable = flops / (node * facts.nodes / facts.graphs)
+    replicas, batch = small.layout.replicas, small.batch_size or 1
+    if 3 * steps * batch * replicas + facts.val + facts.test <= affordable:
+        return ParitySlice(small, specs)
+    # Two splits are evaluated; a step takes some of the third.
+    most = math.floor(affordable / (3 * steps + 2))
+    graphs = min(max(most, small.total_chunks), facts.train)
+    fewer = small.model_copy(update={"batch_size": min(batch, graphs // replicas)})
+    extent = f"{graphs} of {facts.train} graphs to train on, and at most as many of other splits"
+    return ParitySlice(fewer, specs, graphs=graphs, extent=extent)
+
+
+def _node_flops(specs: Sequence[LayerSpec], degree: float) -> float:
+    """Of one node forward: dense products, and its edges. Wide features are mostly zeros."""
+    total = 0.0
+    for spec in specs:
+        inputs = spec.inputs[0]
+        width = spec.shape[0] if spec.parameters is None else spec.parameters / inputs
+        total += 2.0 * min(inputs, _STORED) * width + degree * width * _EDGE_FLOPS
+    return total
+
+
+def labelled_neighborhood(graph: Graph, count: int) -> Graph:
+    """About `count` nodes with the edges between them, numbered anew in the same order.
+
+    Some nodes of each split come first, then their neighbours as far as there is room.
+    """
+    seeds = [
+        mask.nonzero().flatten()[: max(1, count // (4 * len(graph.masks)))]
+        for mask in graph.masks.values()
+    ]
+    chosen = torch.zeros(graph.nodes, dtype=torch.bool)
+    chosen[torch.cat(seeds)] = True
+    near = graph.edges[0][chosen[graph.edges[1]]].unique()
+    for more in (near, torch.arange(graph.nodes)):
+        new = more[~chosen[more]]
+        chosen[new[: max(0, count - int(chosen.sum()))]] = True
+    nodes = chosen.nonzero().flatten()
+    number = torch.full((graph.nodes,), -1).scatter(0, nodes, torch.arange(len(nodes)))
+    kept = chosen[graph.edges].all(0)
+    return dataclasses.replace(
+        graph,
+        features=_feature_rows(graph.features, nodes),
+        labels=graph.labels[nodes],
+        edges=number[graph.edges[:, kept]],
+        masks={split: mask[nodes] for split, mask in graph.masks.items()},
+        stored_in_edges=None,
+    )
+
+
+def some_of_each_split(graphs: GraphSet, count: int) -> GraphSet:
+    """The first `count` graphs of each split, in the same order."""
+    kept = torch.cat([mask.nonzero().flatten()[:count] for mask in graphs.masks.values()])
+    kept = kept.sort().values
+    sizes = graphs.first.diff()
+    chosen = torch.zeros(len(graphs), dtype=torch.bool)
+    chosen[kept] = True
+    nodes = torch.repeat_interleave(chosen, sizes).nonzero().flatten()
+    number = torch.full((graphs.nodes,), -1).scatter(0, nodes, torch.arange(len(nodes)))
+    edges = number[graphs.edges]
+    return dataclasses.replace(
+        graphs,
+        features=_feature_rows(graphs.features, nodes),
+        edges=edges[:, edges[0] >= 0],
+        first=torch.cat((torch.zeros(1, dtype=torch.int64), sizes[kept].cumsum(0))),
+        labels=graphs.labels[kept],
+        masks={split: mask[kept] for split, mask in graphs.masks.items()},
+    )
+
+
+def _feature_rows(features: Tensor, nodes: Tensor) -> Tensor:
+    """The stored features of these nodes."""
+    if features.layout != torch.sparse_csr:
+        return features[nodes]
+    starts, counts = features.crow_indices()[nodes], features.crow_indices().diff()[nodes]
+    ends = counts.cumsum(0)
+    places = torch.arange(int(ends[-1])) + torch.repeat_interleave(starts - ends + counts, counts)
+    return torch.sparse_csr_tensor(
+        torch.cat((torch.zeros(1, dtype=ends.dtype), ends)),
+        features.col_indices()[places],
+        features.values()[places],
+        (len(nodes), features.shape[1]),
+        check_invariants=False,
+    )

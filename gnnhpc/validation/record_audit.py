@@ -1,0 +1,303 @@
+"""Audits the record files and the result of an attempt. Free of torch.
+
+All checks are pure functions of the files, so that the worker at the end of an attempt and
+`gnnhpc check` months later find the same. Checks of noise, drift and processors are in `noise`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_paths import AttemptPaths
+from gnnhpc.records.schema import Check, Result, final_key
+from gnnhpc.validation.noise import affinity, drift, noise, shared_node, threads
+from gnnhpc.validation.rank_records import AttemptRecords, StepKey, read_attempt
+from gnnhpc.validation.step_times import barriers, between_steps, spans, step_times
+from gnnhpc.validation.verdicts import few, verdict_of
+
+NINE_DIGITS = 1e-9
+"""Files keep nine digits after the point."""
+_EQUAL_ON_ALL_RANKS = ("cell", "attempt", "world_size", "code", "code_from", "versions")
+_COMPUTING_CODE = ("implementation", "kernels", "cpu_model", "cpu_capability", "variables")
+
+
+def audit_attempt(paths: AttemptPaths) -> list[Check]:
+    """Audit one attempt by its folder; empty if the attempt has no result or is not done."""
+    try:
+        result = Result.read(paths.result)
+    except FileNotFoundError:
+        return []
+    except InputError as error:
+        return [Check("records", "invalid", str(error))]
+    if result.status != "done":
+        return []
+    return audit_records(paths, result)
+
+
+def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
+    """Audit the files of an attempt that is done against its `result`, whose audit may be empty."""
+    integrity = files_unchanged(paths, result)
+    if integrity.verdict != "ok":
+        return [integrity]
+    try:
+        attempt = read_attempt(paths, result)
+    except InputError as error:
+        return [Check("records", "invalid", str(error))]
+    checks: list[Callable[[AttemptRecords], Check]] = [
+        *(headers, same_code, held_layers, step_counts, warmup_flags, step_times, spans),
+        *(barriers, between_steps, losses, final_metrics, throughput, edges_kept),
+        *(threads, affinity, noise, drift),
+    ]
+    return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
+
+
+def files_unchanged(paths: AttemptPaths, result: Result) -> Check:
+    """Compare each record file with the size and digest that the result has of it."""
+    expected = {paths.records(n).name for n in range(int(result.layout["world_size"]))}
+    faults = [f"the result has no digest of {name}" for name in expected - result.records.keys()]
+    for name, entry in result.records.items():
+        try:
+            content = (paths.root / name).read_bytes()
+        except OSError as error:
+            faults.append(f"{name} is unreadable ({error.strerror})")
+            continue
+        written = content[: entry["size"]]
+        if len(written) < entry["size"]:
+            faults.append(f"{name} has {len(written)} bytes of {entry['size']} written")
+        elif hashlib.sha256(written).hexdigest() != entry["sha256"]:
+            faults.append(f"{name} changed since it was written")
+    return verdict_of("records", faults, f"{len(result.records)} files are as they were written")
+
+
+def headers(attempt: AttemptRecords) -> Check:
+    """The headers name the ranks of this attempt, and agree with the result."""
+    result, faults = attempt.result, []
+    stages = int(result.layout["world_size"]) // attempt.replicas
+    for number, rank in enumerate(attempt.ranks):
+        header = rank.header
+        named = (header.cell, header.attempt, header.rank, header.world_size)
+        if named != (result.cell, result.attempt, number, len(attempt.ranks)):
+            faults.append(f"{rank.file} is of rank {header.rank} of {header.cell}")
+        if (header.replica, header.stage) != divmod(number, stages):
+            faults.append(f"{rank.file} is of replica {header.replica}, stage {header.stage}")
+    hosts = [rank.header.host for rank in attempt.ranks]
+    if list(result.provenance["hosts"]) != hosts:
+        faults.append(f"the result has hosts {result.provenance['hosts']}, ranks ran on {hosts}")
+    faults += [
+        f"the result has other {name} than rank 0"
+        for name in ("code", "versions")
+        if result.provenance[name] != getattr(attempt.ranks[0].header, name)
+    ]
+    return verdict_of("headers", faults, "each rank's file is of this attempt")
+
+
+def same_code(attempt: AttemptRecords) -> Check:
+    """All ranks ran the same code, packages and kernels on the same kind of CPU."""
+    first, *others = (rank.header for rank in attempt.ranks)
+    faults = [
+        f"rank {other.rank} on {other.host} has other {name} than rank 0 on {first.host}"
+        for other in others
+        for name in (*_EQUAL_ON_ALL_RANKS, *_COMPUTING_CODE)
+        if not _same(name, getattr(first, name), getattr(other, name))
+    ]
+    return verdict_of("same code", faults, "all ranks ran the same code on the same kind of CPU")
+
+
+def _same(name: str, one: object, other: object) -> bool:
+    """Stages may need different kernels; those that both have must be the same."""
+    if name == "kernels" and isinstance(one, dict) and isinstance(other, dict):
+        return all(one[key] == other[key] for key in one.keys() & other.keys())
+    return one == other
+
+
+def held_layers(attempt: AttemptRecords) -> Check:
+    """Replicas hold the same layers and parameters, and each layer is on one stage."""
+    faults, by_replica = [], []
+    for replica in range(attempt.replicas):
+        ranks = [rank.header for rank in attempt.ranks if rank.header.replica == replica]
+        by_replica.append([(header.layers, header.parameters) for header in ranks])
+    first = by_replica[0]
+    faults += [
+        f"replica {replica} holds other layers or parameters than replica 0"
+        for replica, layers in enumerate(by_replica)
+        if layers != first
+    ]
+    names = [name for layers, _ in first for name in layers]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        faults.append(f"layer {few(twice)} is on two stages")
+    planned = sum(attempt.result.layout["balance"])
+    if len(names) != planned:
+        faults.append(f"stages hold {len(names)} layers, the result's balance has {planned}")
+    return verdict_of("cut", faults, f"{planned} layers on {len(first)} stages of each replica")
+
+
+def step_counts(attempt: AttemptRecords) -> Check:
+    """Every rank took the planned steps, each once and in order."""
+    planned, result = planned_steps(attempt), attempt.result
+    faults = []
+    for rank in attempt.ranks:
+        pairs = enumerate(itertools.zip_longest(rank.keys, planned))
+        difference = next(((n, a, p) for n, (a, p) in pairs if a != p), None)
+        if difference is not None:
+            number, actual, plan = difference
+            faults.append(
+                f"rank {rank.rank}: step {number} of its file is {_named(actual)}, planned is "
+                f"{_named(plan)}"
+            )
+    counted = result.train_steps, result.test_steps
+    tested = max((step + 1 for phase, step in planned if phase == "test"), default=0)
+    expected = int(result.experiment["train_steps"]), tested
+    if planned and counted != expected:
+        faults.append(f"the result counts {counted} steps to train and test, planned {expected}")
+    return verdict_of("step counts", faults, f"each rank took the {len(planned)} planned steps")
+
+
+def planned_steps(attempt: AttemptRecords) -> list[StepKey]:
+    """The steps of an attempt: training with an evaluation after each `test_every` and the last.
+
+    Steps of the test phase count over the whole run, so that those of an attempt that resumed
+    begin behind those of the evaluations before its checkpoint.
+    """
+    experiment = attempt.result.experiment
+    total, tests = int(experiment["train_steps"]), int(experiment["test_steps"])
+    every = int(experiment["test_every"] or total)
+    steps: list[StepKey] = []
+    tested = attempt.start // every * tests
+    for step in range(attempt.start, total):
+        steps.append(("train", step))
+        if (step + 1) % every == 0 or step + 1 == total:
+            steps += [("test", tested + number) for number in range(tests)]
+            tested += tests
+    return steps
+
+
+def _named(key: StepKey | None) -> str:
+    return f"{key[0]} step {key[1]}" if key else "none"
+
+
+def warmup_flags(attempt: AttemptRecords) -> Check:
+    """The first steps of each phase are warm-up, some training steps after them are profiled."""
+    experiment = attempt.result.experiment
+    warmup, most, faults = int(experiment["warmup_steps"]), int(experiment["profile_steps"]), []
+    for rank in attempt.ranks:
+        for phase in ("train", "test"):
+            flags = [each.warmup for each in rank.steps if each.phase == phase]
+            expected = [number < warmup for number in range(len(flags))]
+            if flags != expected:
+                faults.append(
+                    f"rank {rank.rank}: {sum(flags)} {phase} steps are warm-up, planned are the "
+                    f"first {min(warmup, len(flags))}"
+                )
+        profiled = [n for n, each in enumerate(rank.steps) if each.profiled]
+        training = [n for n, each in enumerate(rank.steps) if each.phase == "train"][warmup:]
+        if profiled != training[: len(profiled)] or len(profiled) > most:
+            faults.append(
+                f"rank {rank.rank}: {len(profiled)} steps are profiled, planned are at most {most} "
+                "after the warm-up"
+            )
+    return verdict_of("warm-up", faults, f"the first {warmup} steps of a phase are warm-up")
+
+
+def losses(attempt: AttemptRecords) -> Check:
+    """Every replica reports a loss in each step, all the same finite number, and its metrics."""
+    faults = []
+    for number, steps in enumerate(zip(*(rank.steps for rank in attempt.ranks), strict=False)):
+        reported = [each for each in steps if each.loss is not None]
+        place = f"{steps[0].phase} step {steps[0].step}"
+        if len(reported) != attempt.replicas:
+            faults.append(f"{place}: {len(reported)} of {attempt.replicas} replicas have a loss")
+            continue
+        if not all(math.isfinite(each.loss or 0.0) for each in reported):
+            faults.append(f"{place}: the loss is not finite")
+        common = [(each.loss, _common_metrics(each.metrics)) for each in reported]
+        if any(each != common[0] for each in common):
+            faults.append(f"{place}: replicas report different losses or metrics")
+        if number and len(faults) > 3:
+            break
+    return verdict_of("losses", faults, f"{attempt.replicas} replicas report the same losses")
+
+
+def _common_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name != "replica_loss"}
+
+
+def final_metrics(attempt: AttemptRecords) -> Check:
+    """The result's last loss and metrics are those of the last step of each phase."""
+    expected: dict[str, float | None] = {}
+    rank = next(
+        (each for each in attempt.ranks if any(s.loss is not None for s in each.steps)), None
+    )
+    for step in {each.phase: each for each in (rank.steps if rank else ())}.values():
+        for name, value in {"loss": step.loss, **_common_metrics(step.metrics)}.items():
+            expected[final_key(step.phase, name)] = value
+    actual = {k: v for k, v in attempt.result.final.items() if not k.endswith("replica_loss")}
+    faults = [
+        f"the result has {name} {actual.get(name)}, the last step {expected.get(name)}"
+        for name in sorted(actual.keys() | expected.keys())
+        if not _close(actual.get(name), expected.get(name))
+    ]
+    return verdict_of("final metrics", faults, "the result has the last step's loss and metrics")
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=NINE_DIGITS, abs_tol=NINE_DIGITS)
+
+
+def throughput(attempt: AttemptRecords) -> Check:
+    """Steps have the planned samples, the same on all stages of a replica."""
+    faults, result = [], attempt.result
+    for steps in zip(*(rank.steps for rank in attempt.ranks), strict=False):
+        by_replica: dict[int, set[int]] = {}
+        for rank, step in zip(attempt.ranks, steps, strict=True):
+            by_replica.setdefault(rank.header.replica, set()).add(step.samples)
+        place = f"{steps[0].phase} step {steps[0].step}"
+        if any(len(samples) > 1 for samples in by_replica.values()):
+            faults.append(f"{place}: stages of a replica have different numbers of samples")
+            continue
+        shares = [samples.pop() for _, samples in sorted(by_replica.items())]
+        planned = _planned_shares(attempt, steps[0].step)
+        if steps[0].phase == "train" and planned is not None and shares != planned:
+            faults.append(f"{place}: replicas have {shares} samples, planned are {planned}")
+    expected = _samples_per_step(attempt)
+    if result.samples_per_step != expected:
+        faults.append(f"the result has {result.samples_per_step} samples a step, not {expected}")
+    return verdict_of("throughput", faults, f"{expected} samples a step")
+
+
+def _samples_per_step(attempt: AttemptRecords) -> int:
+    """Samples of a full mini-batch of all replicas, or the nodes that all chunks own."""
+    batch_size = attempt.result.experiment["batch_size"]
+    if batch_size is not None:
+        return int(batch_size) * attempt.replicas
+    return sum(attempt.result.graph["own"])
+
+
+def _planned_shares(attempt: AttemptRecords, step: int) -> list[int] | None:
+    """Samples of each replica in a training step; None where chunks of a graph are not equal."""
+    batch_size, replicas = attempt.result.experiment["batch_size"], attempt.replicas
+    if batch_size is None:
+        return None
+    together = int(batch_size) * replicas
+    counts = (attempt.result.graph.get(f"train_{kind}") for kind in ("nodes", "links", "graphs"))
+    samples = next((int(count) for count in counts if count is not None), together)
+    size = min(together, samples - step % -(-samples // together) * together)
+    ends = [size * replica // replicas for replica in range(replicas + 1)]
+    return [stop - start for start, stop in itertools.pairwise(ends)]
+
+
+def edges_kept(attempt: AttemptRecords) -> Check:
+    """Flags `edges-lost` where chunks of a graph leave out edges between them."""
+    kept = attempt.result.graph.get("edges_kept")
+    if kept is None:
+        return Check("edges", "ok", "mini-batches are not chunks of a graph")
+    detail = f"{attempt.result.graph['mode']} chunks kept {float(kept):.1%} of the edges"
+    if float(kept) < 1.0:
+        return Check("edges-lost", "suspect", detail, {"edges_kept": kept})
+    return Check("edges", "ok", detail, {"edges_kept": kept})

@@ -1,0 +1,1 @@
+"""Independent second implementations: readers of data, the order of samples, models and steps."""

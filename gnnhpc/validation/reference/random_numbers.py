@@ -1,0 +1,124 @@
+"""The random numbers of sampling and dropout, from their documented rules in numpy and Python.
+
+The kernels compute the same numbers; this is slow and meant to be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MODULUS = np.uint64(2**32)
+
+
+def philox(key: int, counters: Words) -> Words:
+    """Philox 4x32-10 (Salmon et al. 2011, section 3.3) of counters [n, 4] under a 64-bit key."""
+    a, b, c, d = (counters[:, k].astype(np.uint64) for k in range(4))
+    key0, key1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        first, second = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a = (second >> _HALF) ^ b ^ np.uint64(key0)
+        c = (first >> _HALF) ^ d ^ np.uint64(key1)
+        b, d = second & _LOW, first & _LOW
+        key0, key1 = (key0 + 0x9E3779B9) & 0xFFFFFFFF, (key1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack((a, b, c, d), 1)
+
+
+def node_numbers(seed: int, node: int, step: int, layer: int, block: int = 0) -> Iterator[int]:
+    """The 32-bit numbers of one node in one layer of one step, in order; four a block."""
+    while True:
+        counter = np.array([[node, step, layer, block]], dtype=np.uint64)
+        yield from philox(seed, counter)[0].tolist()
+        block += 1
+
+
+@dataclass(frozen=True)
+class NeighborSampling:
+    """How one layer of a sampled mini-batch samples the edges into each node."""
+
+    fanout: int
+    seed: int
+    step: int
+    layer: int
+    """Counts from 0, from the mini-batch's own nodes outward."""
+    replace: bool = False
+
+    def places(self, nodes: Sequence[int], degrees: Sequence[int]) -> list[list[int]]:
+        """For each node, which of its edges are sampled, counted from 0."""
+        several = [n for n, degree in zip(nodes, degrees, strict=True) if self._samples(degree)]
+        # Nearly always enough blocks; a number that is refused takes one from the next.
+        blocks = self.fanout // 4 + 2
+        counters = np.array(
+            [[n, self.step, self.layer, block] for n in several for block in range(blocks)],
+            dtype=np.uint64,
+        ).reshape(-1, 4)
+        first = philox(self.seed, counters).reshape(len(several), 4 * blocks).tolist()
+        ready = dict(zip(several, first, strict=True))
+        found = []
+        for node, degree in zip(nodes, degrees, strict=True):
+            if not self._samples(degree):
+                found.append(list(range(degree)))
+                continue
+            numbers = chain(
+                ready[node], node_numbers(self.seed, node, self.step, self.layer, blocks)
+            )
+            if self.replace:
+                found.append([below(numbers, degree) for _ in range(self.fanout)])
+            else:
+                found.append(pick(numbers, degree, self.fanout))
+        return found
+
+    def _samples(self, degree: int) -> bool:
+        return degree > 0 and (self.replace or degree > self.fanout)
+
+
+def below(numbers: Iterator[int], count: int) -> int:
+    """One of 0 to count - 1, all equally likely (Lemire 2019, algorithm 5)."""
+    least = (1 << 32) % count
+    product = next(numbers) * count
+    while (product & 0xFFFFFFFF) < least:
+        product = next(numbers) * count
+    return product >> 32
+
+
+def pick(numbers: Iterator[int], n: int, k: int) -> list[int]:
+    """k of the numbers 0 to n - 1, ascending (R. W. Floyd, in Bentley 1987).
+
+    Where k is more than half of n, the numbers that are left out are picked.
+    """
+    if 2 * k > n:
+        out = set(pick(numbers, n, n - k))
+        return [number for number in range(n) if number not in out]
+    picked: set[int] = set()
+    for last in range(n - k, n):
+        number = below(numbers, last + 1)
+        picked.add(last if number in picked else number)
+    return sorted(picked)
+
+
+def dropout_weights(
+    seed: int, step: int, layer: str, p: float, entries: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The factor of each entry [n]: 0 where it is dropped, else 1 / (1 - p).
+
+    The first eight bytes of the SHA-256 of "<seed>/<step>/<layer>" are two 32-bit numbers. Each is
+    added to an entry's number before a round of multiplying and shifting; an entry whose result is
+    below p * 2**32 is dropped.
+    """
+    digest = hashlib.sha256(f"{seed}/{step}/{layer}".encode()).hexdigest()
+    first, second = np.uint64(int(digest[:8], 16)), np.uint64(int(digest[8:16], 16))
+    number = (entries.astype(np.uint64) + first) % _MODULUS
+    number = (number ^ (number >> np.uint64(16))) * np.uint64(0x21F0AAAD) % _MODULUS
+    number = (number ^ (number >> np.uint64(15))) + second
+    number = number % _MODULUS * np.uint64(0x735A2D97) % _MODULUS
+    number ^= number >> np.uint64(15)
+    lowest_kept = min(round(p * 2**32), 2**32 - 1)
+    return np.where(number >= np.uint64(lowest_kept), 1.0 / (1.0 - p), 0.0)

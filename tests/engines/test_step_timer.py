@@ -1,0 +1,117 @@
+"""Spans of a step, and nothing else within it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from gnnhpc.engines.layer_profile import LayerProfile
+from gnnhpc.engines.step_timer import Span, StepTimer, StepTimes
+from tests.engines.steps import parts_of
+from tests.tools.cells import gat, vig
+
+CPU = torch.device("cpu")
+
+
+def test_spans_follow_one_another_and_add_up_with_the_rest() -> None:
+    timer = StepTimer(CPU)
+    timer.start()
+    with timer.span("forward", 0):
+        time.sleep(0.01)
+    timer.begin("wait", 1)
+    timer.end()
+    with timer.span("backward", 0, 1):
+        assert timer.doing == "backward of micro-batch 0"
+    times = timer.stop()
+    assert times.spans is not None
+    assert [(s.name, s.microbatch, s.virtual_stage) for s in times.spans] == [
+        ("forward", 0, 0),
+        ("wait", 1, 0),
+        ("backward", 0, 1),
+    ]
+    parts = [times.total("forward"), times.total_backward(), times.rest_s]
+    assert sum(each or 0.0 for each in parts) == pytest.approx(times.wall_s)
+
+
+def test_an_all_reduce_inside_a_backward_ends_it() -> None:
+    timer = StepTimer(CPU)
+    timer.start()
+    with timer.span("backward", 3):
+        timer.gradients_ready()
+    times = timer.stop()
+    assert times.spans is not None
+    assert [span.name for span in times.spans] == ["backward", "allreduce"]
+    assert times.gradients_ready_s == times.spans[1].start_s
+
+
+@pytest.mark.parametrize(
+    ("last_ready_s", "spans"),
+    [
+        (1.5, [("wait", 1.0, 1.5), ("allreduce", 1.5, 2.0)]),
+        (0.5, [("allreduce", 1.0, 2.0)]),
+        (9.0, [("wait", 1.0, 2.0)]),
+    ],
+)
+def test_waiting_for_a_late_replica_is_no_all_reduce(
+    last_ready_s: float, spans: list[tuple[str, float, float]]
+) -> None:
+    times = StepTimes(2.0, [Span("allreduce", None, 1.0, 2.0)], gradients_ready_s=1.0)
+    times.count_late_replicas_as_waiting(last_ready_s)
+    assert times.spans is not None
+    assert [(s.name, s.start_s, s.end_s) for s in times.spans] == spans
+
+
+def test_an_ordinary_step_on_a_device_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted on a CPU: events are what a device's spans would make."""
+
+    class NoEvent:
+        def __init__(self, **options: object) -> None:
+            raise AssertionError("an event was made")
+
+    monkeypatch.setattr(torch.cuda, "Event", NoEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    timer = StepTimer(torch.device("cuda"))
+    timer.start()
+    with timer.span("forward", 0):
+        pass
+    timer.gradients_ready()
+    times = timer.stop()
+    assert times.spans is None
+    assert times.rest_s is None
+    with pytest.raises(AssertionError, match="an event was made"):
+        timer.start(profiled=True)
+
+
+def hooks_of(module: nn.Module) -> int:
+    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return sum(len(getattr(each, table)) for each in module.modules() for table in tables)
+
+
+@pytest.mark.parametrize(
+    "experiment", [gat(microbatches=2), vig(microbatches=2)], ids=["gat", "vig"]
+)
+def test_layers_have_hooks_in_a_profiled_step_alone(experiment) -> None:  # type: ignore[no-untyped-def]
+    parts = parts_of(experiment)
+    stage, timer = parts.stage, parts.timer
+    stage.train()
+    with parts.batches.open("train", 0, 2) as batches:
+        timer.start()
+        parts.engine.train_step(next(batches))
+        timer.stop()
+        assert hooks_of(stage) == 0
+        with LayerProfile(stage.specs, stage.layers, timer) as profile:
+            assert hooks_of(stage) == 2 * len(stage.layers)
+            timer.start(profiled=True)
+            parts.engine.train_step(next(batches))
+            spans = timer.stop().spans
+        assert hooks_of(stage) == 0
+    assert spans is not None
+    groups = profile.groups(spans)
+    assert list(groups) == list(dict.fromkeys(spec.group for spec in stage.specs))
+    forward = sum(span.seconds for span in spans if span.name == "forward")
+    backward = sum(span.seconds for span in spans if span.name == "backward")
+    assert 0 < sum(each[0] for each in groups.values()) <= forward
+    assert 0 < sum(each[1] for each in groups.values()) <= backward

@@ -1,0 +1,53 @@
+"""The independent order of samples is the loaders', and explains another one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gnnhpc.batches.image_loader import epoch_indices
+from gnnhpc.batches.shares import Shares
+from gnnhpc.validation.reference.order import SampleSchedule, split_nodes
+
+
+@pytest.mark.parametrize("replica", range(3))
+def test_images_come_in_the_loaders_order(replica: int) -> None:
+    schedule = SampleSchedule(50, 4, 3, seed=5, drop_last=True)
+    for step in range(3 * schedule.steps_per_epoch):
+        epoch, expected = epoch_indices(50, 4, 3, replica, 5, step)
+        assert schedule.epoch(step) == epoch
+        assert np.array_equal(schedule.share(step, replica), expected)
+
+
+@pytest.mark.parametrize("replica", range(3))
+def test_nodes_come_in_the_loaders_shares(replica: int) -> None:
+    train = torch.arange(100, 150)
+    shares = Shares(train, 4, 3, 3, replica, seed=5)
+    schedule = SampleSchedule(50, 4, 3, seed=5, drop_last=False)
+    assert schedule.steps_per_epoch == shares.steps_per_epoch
+    for step in range(2 * schedule.steps_per_epoch):
+        share = shares.of_step(step)
+        assert np.array_equal(schedule.global_batch(step), share.whole)
+        assert np.array_equal(schedule.share(step, replica), share.places)
+        nodes = split_nodes(train.numpy()[share.places], 3)
+        for actual, expected in zip(nodes, share.seeds, strict=True):
+            assert np.array_equal(actual, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    ("cause", "ids"),
+    [
+        ("a sample occurs twice", np.array([1, 1, 2, 3])),
+        ("sample 16 is outside the split's 16", np.array([1, 2, 3, 16])),
+        ("in another order", SampleSchedule(16, 4, 2, 1, drop_last=True).share(2, 0)[::-1]),
+        ("has the order of epoch 0", SampleSchedule(16, 4, 2, 1, drop_last=True).share(0, 0)),
+        ("of the previous step", SampleSchedule(16, 4, 2, 1, drop_last=True).share(1, 0)),
+        ("has the samples of replica 1", SampleSchedule(16, 4, 2, 1, drop_last=True).share(2, 1)),
+        ("not those of the epoch's", SampleSchedule(16, 4, 2, 2, drop_last=True).share(2, 0)),
+    ],
+)
+def test_another_order_is_explained(cause: str, ids: np.ndarray) -> None:
+    explanation = SampleSchedule(16, 4, 2, 1, drop_last=True).explain(2, 0, ids)
+    assert explanation is not None
+    assert cause in explanation

@@ -1,0 +1,133 @@
+"""Drift: how often it is seen where there is none, and where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gnnhpc.validation.level_shift import most_different_stretch
+from gnnhpc.validation.noise import DRIFT
+
+Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
+"""The logarithms of so many step times, of about standard deviation 1."""
+
+
+def correlated(by: float) -> Noise:
+    """A stationary first-order autoregression."""
+
+    def sample(numbers: np.random.Generator, steps: int) -> NDArray[np.float64]:
+        x = numbers.standard_normal(steps)
+        for step in range(1, steps):
+            x[step] = by * x[step - 1] + math.sqrt(1 - by**2) * x[step]
+        return x
+
+    return sample
+
+
+def skewed(numbers: np.random.Generator, steps: int) -> NDArray[np.float64]:
+    """Exponential: many fast steps and few slow ones."""
+    return numbers.exponential(size=steps)
+
+
+def spikes(numbers: np.random.Generator, steps: int) -> NDArray[np.float64]:
+    """One step in ten takes much longer."""
+    return numbers.standard_normal(steps) + 20.0 * (numbers.random(steps) < 0.1)
+
+
+def flagged(noise: Noise, steps: int, relative: float, slow: slice, by: float, of: int) -> float:
+    """The share of so many made runs in which drift would be flagged."""
+    numbers = np.random.default_rng(7)
+    count = 0
+    for _ in range(of):
+        logs = relative * noise(numbers, steps)
+        logs[slow] += math.log1p(by)
+        stretch = most_different_stretch(np.exp(logs).tolist())
+        assert stretch is not None
+        count += stretch.beyond_chance and abs(stretch.change) > DRIFT
+    return count / of
+
+
+NONE = slice(0, 0)
+HEALTHY = {
+    "independent": correlated(0.0),
+    "correlated by 0.5": correlated(0.5),
+    "correlated by 0.7": correlated(0.7),
+    "skewed": skewed,
+    "spikes": spikes,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", HEALTHY)
+@pytest.mark.parametrize("steps", [9, 10, 20, 30, 100])
+def test_at_most_one_healthy_run_in_a_hundred_is_accused(noise: str, steps: int) -> None:
+    # At a rate of 0.5 % more than 1 % of 2000 has a probability of 0.003; the seed is fixed.
+    assert flagged(HEALTHY[noise], steps, 0.10, NONE, 0.0, of=2000) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("noise", "steps", "relative", "slow", "by", "power"),
+    [
+        ("independent", 10, 0.01, slice(3, 7), 0.15, 0.95),
+        ("independent", 10, 0.01, slice(5, 10), 0.15, 0.95),
+        ("independent", 30, 0.02, slice(10, 20), 0.15, 0.95),
+        ("independent", 100, 0.03, slice(50, 100), 0.08, 0.95),
+        ("correlated by 0.5", 100, 0.03, slice(50, 100), 0.08, 0.75),
+        ("independent", 100, 0.03, slice(40, 60), 0.15, 0.95),
+        ("independent", 1000, 0.10, slice(300, 600), 0.08, 0.95),
+    ],
+)
+def test_another_level_is_seen(
+    noise: str, steps: int, relative: float, slow: slice, by: float, power: float
+) -> None:
+    assert flagged(HEALTHY[noise], steps, relative, slow, by, of=300) >= power
+
+
+@pytest.mark.parametrize(
+    ("slow", "first", "stop"),
+    [
+        (slice(4, 8), 4, 8),
+        (slice(8, 12), 8, 12),
+        (slice(0, 4), 4, 12),
+        (slice(9, 12), 9, 12),
+    ],
+)
+def test_the_stretch_is_the_one_that_was_slow(slow: slice, first: int, stop: int) -> None:
+    times = 1.0 + 0.001 * np.random.default_rng(3).standard_normal(12)
+    times[slow] *= 1.2
+    count = most_different_stretch(times.tolist())
+    assert count is not None
+    assert (count.first, count.stop, count.beyond_chance) == (first, stop, True)
+    change = 1 / 1.2 - 1 if slow.start == 0 else 0.2
+    assert count.change == pytest.approx(change, abs=0.005)
+
+
+def test_a_slow_beginning_of_a_fifth_is_warm_up() -> None:
+    times = [1.5] * 4 + [1.0, 1.001, 0.999, 1.002] * 4
+    count = most_different_stretch(times)
+    assert count is not None
+    assert not count.beyond_chance
+
+
+def test_a_step_between_blocks_is_count_in_steps() -> None:
+    """Of 100 steps five make a block."""
+    times = [1.0, 1.001] * 25 + [1.1, 1.101] * 25
+    count = most_different_stretch(times)
+    assert count is not None
+    assert (count.first, count.stop) == (50, 100)
+
+
+@pytest.mark.parametrize("times", [[1.0] * 8, [1.0] * 11 + [math.nan], [1.0] * 11 + [0.0], []])
+def test_what_cannot_be_judged(times: list[float]) -> None:
+    assert most_different_stretch(times) is None
+
+
+@pytest.mark.parametrize("level", [1e-9, 0.1, 3600.0])
+def test_equal_times_are_at_one_level(level: float) -> None:
+    count = most_different_stretch([level] * 12)
+    assert count is not None
+    assert not count.beyond_chance
