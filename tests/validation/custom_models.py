@@ -1,4 +1,4 @@
-"""Custom models for tests, as users write them: right ones, and ones that no reference can trust."""
+"""Custom models for tests, as users write them."""
 
 from __future__ import annotations
 
