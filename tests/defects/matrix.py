@@ -12,8 +12,19 @@ from tests.defects.catalog import DEFECTS
 from tests.defects.defect import Defect
 from tests.defects.running import Finding, findings, run_healthy
 
-MECHANISMS: dict[str, str] = {}
-"""Check names of each mechanism, where a check is not named as its mechanism."""
+MECHANISMS = {
+    "invariants": (
+        *("replica parameters", "evaluation", "continuity", "modes", "generators"),
+        *("running statistics", "optimizer", "all-reduce", "messages", "no-checkpoint"),
+    ),
+    "data-digests": ("data", "order"),
+    "record-audit": (
+        *("records", "headers", "same code", "cut", "step counts", "warm-up", "step times"),
+        *("spans", "barriers", "between-steps", "losses", "final metrics", "throughput"),
+        *("threads", "affinity", "damaged"),
+    ),
+}
+"""The names of the checks of each mechanism that has several; others are named as it is."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Matrix:
 
 
 def mechanism_of(finding: Finding) -> str:
-    return MECHANISMS.get(finding.check, finding.check)
+    return next((name for name, of in MECHANISMS.items() if finding.check in of), finding.check)
 
 
 def _names(finding: Finding, defect: Defect) -> bool:

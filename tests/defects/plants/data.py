@@ -22,7 +22,12 @@ def change_graph(change: Any) -> None:
     around(graph_data, "load_graph", lambda original, *args: change(original(*args)))
 
 
-@defect("rows and columns of images exchanged", cell=cells.VIG, words="image")
+@defect(
+    "rows and columns of images exchanged",
+    cell=cells.VIG,
+    mechanism="engine-parity",
+    words="inputs: ",
+)
 def transposed() -> None:
     def take(original: Any, *args: Any) -> Any:
         return np.ascontiguousarray(original(*args).transpose(0, 1, 3, 2))
@@ -30,7 +35,7 @@ def transposed() -> None:
     around(Images, "take", take)
 
 
-@defect("labels off by one", cell=cells.VIG, words="label")
+@defect("labels off by one", cell=cells.VIG, words="train labels differ")
 def off_by_one() -> None:
     def shifted(original: Any, *args: Any) -> Images:
         images: Images = original(*args)
@@ -39,7 +44,7 @@ def off_by_one() -> None:
     around(image_data, "load_images", shifted)
 
 
-@defect("validation nodes in training", cell=cells.GAT, words="train")
+@defect("validation nodes in training", cell=cells.GAT, words="train mask differ")
 def leaked() -> None:
     def together(graph: Any) -> Any:
         masks = graph.masks | {"train": graph.masks["train"] | graph.masks["val"]}
@@ -48,7 +53,7 @@ def leaked() -> None:
     change_graph(together)
 
 
-@defect("one edge in fifty lost in reading", cell=cells.GAT, words="edge")
+@defect("one edge in fifty lost in reading", cell=cells.GAT, words="edge sources differ")
 def lost_edges() -> None:
     def fewer(graph: Any) -> Any:
         keep = torch.arange(graph.edges.shape[1]) % 50 != 0

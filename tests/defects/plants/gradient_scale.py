@@ -16,12 +16,10 @@ from gnnhpc.tasks.task import Loss
 from tests.defects import cells
 from tests.defects.defect import around, planted, replace
 
-defect = functools.partial(
-    planted, kind="scale of loss and gradients", mechanism="engine-parity", words="gradient"
-)
+defect = functools.partial(planted, kind="scale of loss and gradients", mechanism="engine-parity")
 
 
-@defect("gradients divided by the micro-batches twice", cell=cells.VIG)
+@defect("gradients divided by the micro-batches twice", cell=cells.VIG, words="divided by 4")
 def divided_twice() -> None:
     def divided(original: Any, gradients: FlatGradients) -> None:
         for flat in gradients.flats:
@@ -31,7 +29,7 @@ def divided_twice() -> None:
     around(FlatGradients, "average", divided)
 
 
-@defect("gradients summed over micro-batches", cell=cells.VIG)
+@defect("gradients summed over micro-batches", cell=cells.VIG, words="4 times as much")
 def summed_microbatches() -> None:
     """The loss of each micro-batch is its own mean."""
 
@@ -41,7 +39,7 @@ def summed_microbatches() -> None:
     replace(Loss, "__call__", summed)
 
 
-@defect("the mean of each chunk's mean", cell=cells.GAT)
+@defect("the mean of each chunk's mean", cell=cells.GAT, words="mean of the micro-batches' means")
 def mean_of_means() -> None:
     def mean(loss: Loss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
         count = loss.task.labelled(microbatch.targets, "train")
@@ -50,7 +48,7 @@ def mean_of_means() -> None:
     replace(Loss, "__call__", mean)
 
 
-@defect("gradients summed over replicas", cell=cells.VIG_REPLICAS)
+@defect("gradients summed over replicas", cell=cells.VIG_REPLICAS, words="2 times the expected")
 def summed_replicas() -> None:
     def summed(original: Any, gradients: FlatGradients) -> None:
         for flat in gradients.flats:
@@ -60,7 +58,11 @@ def summed_replicas() -> None:
     around(FlatGradients, "average", summed)
 
 
-@defect("an epoch's smaller last mini-batch divided by the batch size", cell=cells.SAMPLED)
+@defect(
+    "an epoch's smaller last mini-batch divided by the batch size",
+    cell=cells.SAMPLED,
+    words="loss is reported as",
+)
 def divided_by_batch_size() -> None:
     def whole(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
         batch: Batch = original(batches, sampled)

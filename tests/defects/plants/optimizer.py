@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.training import optimizer as module
 from tests.defects import cells
-from tests.defects.defect import around, planted, rank
+from tests.defects.defect import around, planted, rank, replace
 
 defect = functools.partial(planted, kind="optimizer", mechanism="engine-parity", words="")
 VIG_SGD = cells.VIG.but(optimizer=cells.SGD)
@@ -67,3 +68,8 @@ def forgotten() -> None:
         original(optimizer)
 
     around(module._Adam, "step", forgetful)
+
+
+@defect("gradients of the step before not zeroed", cell=cells.VIG)
+def left_over() -> None:
+    replace(FlatGradients, "zero", lambda gradients: None)

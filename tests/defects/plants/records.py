@@ -19,7 +19,9 @@ from tests.defects.defect import planted
 BASELINE, FIRST, REPEAT = range(3)
 """The cells of `run_healthy`: a sequential one and two repeats of a pipeline."""
 Line = dict[str, Any]
-defect = functools.partial(planted, kind="records", cell=cells.VIG, mechanism="reader", how="files")
+defect = functools.partial(
+    planted, kind="records", cell=cells.VIG, mechanism="record-audit", how="files"
+)
 
 
 def attempt(folder: Path, number: int = FIRST) -> AttemptPaths:

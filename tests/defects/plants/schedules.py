@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from gnnhpc.engines.native import Held, NativeEngine
-from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.stage_transfers import StageTransfers
 from gnnhpc.models.context import Context
 from gnnhpc.models.recomputation import is_recomputing
 from tests.defects import cells
@@ -23,7 +23,9 @@ defect = functools.partial(
 
 @defect("split backward: gradients of weights never computed", cell=cells.GAT_ZERO_BUBBLE)
 def weights_never_computed() -> None:
-    def weights(original: Any, engine: NativeEngine, links: PartLinks, m: int, held: Held) -> None:
+    def weights(
+        original: Any, engine: NativeEngine, links: StageTransfers, m: int, held: Held
+    ) -> None:
         if rank() == 1 or m != 2:
             original(engine, links, m, held)
 
@@ -34,7 +36,7 @@ def weights_never_computed() -> None:
 def virtual_stages_exchanged() -> None:
     held: dict[int, Tensor] = {}
 
-    def received(original: Any, engine: NativeEngine, links: PartLinks, m: int) -> Any:
+    def received(original: Any, engine: NativeEngine, links: StageTransfers, m: int) -> Any:
         x = original(engine, links, m)
         if rank() == 1 and links.part.place == 0:
             held[m] = x.clone()

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gnnhpc.engines import native
+from gnnhpc.engines.channels import SharedReceiver
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.shared_channels import SharedReceiver
 from gnnhpc.engines.torch_pipelining import TimedStage
-from gnnhpc.engines.transfer import Receiver, Sender
+from gnnhpc.engines.transfers import Receiver, Sender
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
