@@ -43,7 +43,8 @@ def gather_metrics(
     mine = torch.zeros(2 * len(names) + 2, dtype=torch.float64)
     if mesh.has_loss:
         sums = task.tally(phase, output.outputs, batch)
-        mine[:-2] = torch.tensor([part for name in names for part in sums[name]])
+        flat = [part for name in names for part in sums[name]]
+        mine[:-2] = torch.tensor(flat, dtype=torch.float64)
     mine[-2] = times.gradients_ready_s or 0.0
     mine[-1] = float(stop_requested)
     everyone = mesh.gather(mine)

@@ -26,8 +26,8 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.data.images import Images
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.seeding import fork_generators
 from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.seeding import fork_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.loop import NotFiniteError, TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up

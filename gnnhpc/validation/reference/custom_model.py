@@ -17,8 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.validation.reference.forward_pass import Activation, RunningStatistics
 from gnnhpc.validation.reference.layer import seed_of
 from gnnhpc.validation.reference.micro_batches import ReferenceBatch

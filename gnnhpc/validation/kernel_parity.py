@@ -1,0 +1,111 @@
+"""Kernel parity: the layers that a run measures, at their real shape, against a reference form.
+
+Every rank takes one layer of each kind that its stage has. The layer computes its output and all
+gradients once, on the input that training brings it, in the run's precision on the run's device.
+A second form of the layer in plain torch and float64 says what they should be. Grids that leave out
+rows, indices of 32 bits that overflow, races, and rows that are wrong at a block's border show as
+differences.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.schema import Check
+from gnnhpc.training.setup import TrainingParts
+from gnnhpc.validation.layers.compare_layer import compare_layer
+from gnnhpc.validation.layers.differences import TOLERANCE, Comparison
+from gnnhpc.validation.layers.layer_inputs import (
+    When,
+    compared_layers,
+    one_of_each_kind,
+    real_inputs,
+)
+from gnnhpc.validation.reference.model import reference_layer
+
+NAME = "kernel-parity"
+
+
+@dataclass
+class _Report:
+    """What one rank found, by layer."""
+
+    layers: dict[str, Comparison] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def check_kernels(
+    experiment: Experiment, parts: TrainingParts, mesh: Mesh, *, when: When
+) -> list[Check]:
+    """The check on rank 0, an empty list on the others; a collective outside of all steps.
+
+    The run's layers, their buffers and all random numbers stay as they are. The end takes other
+    layers, another micro-batch and other rows than the start.
+    """
+    if any(reference_layer(experiment.model, spec) is None for spec in parts.layer_specs):
+        detail = "the layers are a custom model's and have no reference form"
+        return [Check(NAME, "ok", detail)] if mesh.rank == 0 else []
+    began = time.perf_counter()
+    report = _Report(_compare(experiment, parts, when))
+    report.seconds = time.perf_counter() - began
+    reports = mesh.gather_objects(report)
+    return [_check(reports, when)] if mesh.rank == 0 else []
+
+
+def _compare(experiment: Experiment, parts: TrainingParts, when: When) -> dict[str, Comparison]:
+    layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
+    given = real_inputs(experiment, parts, layers, when)
+    generator = torch.Generator()
+    found = {}
+    for each in layers:
+        generator.manual_seed(_seed(experiment, each.name, when))
+        forms = [form for spec in each.specs if (form := reference_layer(experiment.model, spec))]
+        x = given[each.layers[0]]
+        found[each.name] = compare_layer(each, forms, x, when, generator)
+    return found
+
+
+def _seed(experiment: Experiment, name: str, when: When) -> int:
+    digest = hashlib.sha256(f"{experiment.seed}/{name}/{when}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def _check(reports: Sequence[_Report], when: When) -> Check:
+    """One verdict about all ranks' layers."""
+    worst: dict[str, Comparison] = {}
+    wrong = []
+    for rank, report in enumerate(reports):
+        for name, found in report.layers.items():
+            if name not in worst or not found.worst <= worst[name].worst:
+                worst[name] = found
+            where = f"{name} ({found.implementation}) on rank {rank}"
+            wrong += [f"{where}: {difference}" for difference in found.wrong]
+    values = {
+        "seconds": round(max(report.seconds for report in reports), 3),
+        "layers": {name: found.worst for name, found in worst.items()},
+        "compared": {name: round(found.share, 4) for name, found in worst.items()},
+    }
+    if wrong:
+        detail = f"differs from the reference form at the {when}: {'; '.join(wrong)}"
+        return Check(NAME, "invalid", detail, values)
+    infinite = [name for name, found in worst.items() if not found.finite]
+    if infinite:
+        detail = f"not compared at the {when}: {', '.join(infinite)} give no finite numbers"
+        return Check(NAME, "inconclusive", detail, values)
+    largest = max((found.worst for found in worst.values()), default=0.0)
+    code = sorted({found.implementation.partition(":")[0] for found in worst.values()})
+    least = min((found.share for found in worst.values()), default=1.0)
+    detail = (
+        f"{len(worst)} kinds of layers in {' and '.join(code)} differ from the reference form by "
+        f"{largest:.1e} at most, of {TOLERANCE:.0e} allowed; {math.floor(100 * least)} % or more "
+        f"of their rows were compared at the {when}"
+    )
+    return Check(NAME, "ok", detail, values)

@@ -1,0 +1,155 @@
+"""Relative differences between what a layer gives and what it should give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.kernels import calls
+
+TOLERANCE = 1e-3
+"""Relative difference between a run's precision and float64. Single precision stays below 1e-4."""
+NOTHING = 1e-9
+"""A gradient in float64 that is smaller than this share of another is a rounding error."""
+OUTPUT, INPUT_GRADIENT = "output", "input gradient"
+_TINY = torch.finfo(torch.float64).tiny
+_LIBRARIES = {"pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a forward and a backward give, float64 on the CPU; or relative differences of it."""
+
+    output: Tensor
+    """[rows, ...]; differences are [rows]."""
+    input_gradient: Tensor | None
+    """[rows, ...], or None for data; differences are [rows]."""
+    gradients: dict[str, Tensor]
+    """Of parameters, by name."""
+    buffers: dict[str, Tensor]
+    """By name."""
+
+    def named(self) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor with its name in a verdict."""
+        yield OUTPUT, self.output
+        if self.input_gradient is not None:
+            yield INPUT_GRADIENT, self.input_gradient
+        for name, gradient in self.gradients.items():
+            yield f"gradient of {name}", gradient
+        yield from self.buffers.items()
+
+    @property
+    def is_finite(self) -> bool:
+        return all(bool(value.isfinite().all()) for _, value in self.named())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a layer is from what it is compared with."""
+
+    implementation: str
+    """Whose code computed the layer, and which of our functions."""
+    worst: float
+    """The largest relative difference."""
+    share: float
+    """Of the layer's rows, or of its images, those that were compared."""
+    wrong: Sequence[str] = field(default_factory=list)
+    """What differs by more than the tolerance, where and by how much."""
+    finite: bool = True
+    """Whether there are numbers to compare with. A run that diverged has none."""
+
+    @classmethod
+    def of(
+        cls, implementation: str, differences: Values, share: float, rows: Tensor | None = None
+    ) -> Comparison:
+        """Judge differences; `rows` int64 [n] are the layer's rows that outputs are of."""
+        worst, wrong = 0.0, []
+        for name, relative in differences.named():
+            largest = largest_of(relative)
+            worst = max(worst, largest)
+            if largest > TOLERANCE:
+                place = ""
+                if name in (OUTPUT, INPUT_GRADIENT):
+                    row = int(relative.nan_to_num(nan=math.inf).argmax())
+                    if name == OUTPUT and rows is not None:
+                        row = int(rows[row])
+                    place = f" in row {row}"
+                wrong.append(f"{name}{place} by {largest:.1e}")
+        return cls(implementation, worst, share, wrong)
+
+
+def relative_differences(found: Values, expected: Values, before: Mapping[str, Tensor]) -> Values:
+    """Differences over what is expected. `before` has the buffers from which both began.
+
+    A number that is small among those of its tensor is compared with a usual one of them. A
+    parameter that changes nothing, as a bias before a BatchNorm, has a gradient of rounding errors:
+    it is compared with the gradients of the other parameters.
+    """
+    largest = max((_usual(gradient) for gradient in expected.gradients.values()), default=0.0)
+    input_gradient = None
+    if found.input_gradient is not None and expected.input_gradient is not None:
+        input_gradient = _of_rows(found.input_gradient, expected.input_gradient)
+    return Values(
+        _of_rows(found.output, expected.output),
+        input_gradient,
+        {
+            name: _of_numbers(
+                found.gradients[name],
+                gradient,
+                largest if _usual(gradient) < NOTHING * largest else 0.0,
+            )
+            for name, gradient in expected.gradients.items()
+        },
+        {
+            name: _of_moves(found.buffers[name], buffer, before[name])
+            for name, buffer in expected.buffers.items()
+        },
+    )
+
+
+def in_double(x: Tensor) -> Tensor:
+    """A copy in float64 on the CPU."""
+    return x.detach().to("cpu", torch.float64, copy=True)
+
+
+def largest_of(relative: Tensor) -> float:
+    """The largest difference; infinite for what is no number."""
+    return float(relative.nan_to_num(nan=math.inf).max()) if relative.numel() else 0.0
+
+
+def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]) -> str:
+    """Whose code a layer is: a library's, or ours in C++, Triton or torch, and which functions."""
+    library = _LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
+    if library is not None:
+        return library
+    languages = {calls.TORCH: "torch", calls.TRITON: "Triton"}
+    by_language: dict[str, list[str]] = {}
+    for code, function in sorted(functions):
+        by_language.setdefault(languages.get(code, "C++"), []).append(function)
+    return "; ".join(f"{x}: {', '.join(names)}" for x, names in by_language.items()) or "torch"
+
+
+def _of_rows(found: Tensor, expected: Tensor) -> Tensor:
+    """[rows]: each row's largest difference over its largest number."""
+    difference = (found - expected).abs().flatten(1).amax(1)
+    size = expected.abs().flatten(1).amax(1).clamp(min=max(_usual(expected), _TINY))
+    return difference / size
+
+
+def _of_numbers(found: Tensor, expected: Tensor, least: float) -> Tensor:
+    return (found - expected).abs() / expected.abs().clamp(min=max(_usual(expected), least, _TINY))
+
+
+def _of_moves(found: Tensor, expected: Tensor, before: Tensor) -> Tensor:
+    """Of running statistics it counts how far they move, as far as their precision shows that."""
+    return _of_numbers(found - before, expected - before, 0.01 * _usual(expected))
+
+
+def _usual(x: Tensor) -> float:
+    """The root of the mean square of the numbers that are not zero."""
+    count = int(x.count_nonzero())
+    return float(x.square().sum().div(count).sqrt()) if count else 0.0

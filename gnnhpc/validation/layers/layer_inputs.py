@@ -1,0 +1,127 @@
+"""The layers that kernel parity compares, and the real inputs of one micro-batch to them.
+
+The inputs come from one forward pass of a training mini-batch through the engine, in evaluation
+mode and without gradients. It takes place outside of all steps, and its hooks are removed after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.core.layer_specs import LayerSpec
+from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.models.context import Context
+from gnnhpc.training.setup import TrainingParts
+
+When = Literal["start", "end"]
+"""Whether the comparison precedes an attempt's first step or follows its last one."""
+
+
+@dataclass(frozen=True)
+class ComparedLayers:
+    """Neighbouring layers of a stage that are compared as one, first to last.
+
+    There is one layer but for the dropout of a model's features, which the layer behind it may
+    apply while it reads them.
+    """
+
+    specs: tuple[LayerSpec, ...]
+    layers: tuple[nn.Module, ...]
+    takes_data: bool
+    """Whether the input is the model's own, which needs no gradient."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(spec.name for spec in self.specs)
+
+    @property
+    def rows(self) -> str:
+        """What the layers do to their rows, as `LayerSpec.rows` has it."""
+        changes = [spec.rows for spec in self.specs if spec.rows != "same"]
+        return changes[0] if changes else "same"
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Layers of equal kinds have the same code, shapes and settings.
+
+        A model's first convolution is of another kind: it may multiply and sum in another order.
+        """
+        classes = tuple(type(layer) for layer in self.layers)
+        shapes = tuple((s.kind, s.inputs, s.shape, s.number == 0) for s in self.specs)
+        return (*classes, *shapes)
+
+
+@dataclass(frozen=True)
+class LayerInput:
+    """What a layer gets in one micro-batch."""
+
+    x: Inputs
+    context: Context
+
+
+def compared_layers(stage: Stage, first: str) -> list[ComparedLayers]:
+    """All layers of a stage; `first` is the name of the model's first layer."""
+    found = []
+    for part in stage.virtual_stages:
+        pairs = list(zip(part.specs, part.layers, strict=True))
+        while pairs:
+            spec = pairs[0][0]
+            of_features = spec.kind == "dropout" and spec.name == first
+            together, pairs = pairs[: 1 + of_features], pairs[1 + of_features :]
+            specs, layers = zip(*together, strict=True)
+            found.append(ComparedLayers(specs, layers, spec.name == first))
+    return found
+
+
+def one_of_each_kind(layers: Sequence[ComparedLayers], when: When) -> list[ComparedLayers]:
+    """The last of each kind at the start, and the first of each kind at the end."""
+    in_order = layers if when == "start" else layers[::-1]
+    return list({each.kind: each for each in in_order}.values())
+
+
+def real_inputs(
+    experiment: Experiment, parts: TrainingParts, layers: Iterable[ComparedLayers], when: When
+) -> dict[nn.Module, LayerInput]:
+    """What the first of these layers get; a collective.
+
+    It is what the first micro-batch of the first training step brings at the start, and the last
+    one of the last step at the end.
+    """
+    step, microbatch = 0, 0
+    if when == "end":
+        step, microbatch = experiment.train_steps - 1, experiment.microbatches - 1
+    found: dict[nn.Module, LayerInput] = {}
+    keep = _Keep(microbatch, found)
+    firsts = {each.layers[0] for each in layers}
+    handles = [module.register_forward_pre_hook(keep) for module in firsts]
+    trains = parts.stage.training
+    parts.stage.eval()
+    try:
+        with parts.batches.open("train", step, step + 1) as batches:
+            parts.engine.evaluate(next(batches))
+    finally:
+        for handle in handles:
+            handle.remove()
+        parts.stage.train(trains)
+    return found
+
+
+@dataclass(frozen=True)
+class _Keep:
+    """A hook that keeps a copy of a layer's input in one micro-batch."""
+
+    microbatch: int
+    found: dict[nn.Module, LayerInput]
+
+    def __call__(self, layer: nn.Module, arguments: tuple[Inputs, Context]) -> None:
+        x, context = arguments
+        if context.microbatch == self.microbatch:
+            # An engine receives the next micro-batch into the same memory.
+            own = x.detach().clone() if isinstance(x, Tensor) else x
+            self.found[layer] = LayerInput(own, context)
