@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from gnnhpc.models.dgl_import import import_dgl
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,9 +25,8 @@ from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.dgl_import import import_dgl
-from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model_registry import model_class
 
 Form = Literal["fused", "pyg", "edge_index", "adj_t", "dgl"]
 """This project's layers, its layers of PyG, and the libraries' own programs."""

@@ -14,9 +14,9 @@ from gnnhpc.core.settings import Strict
 from gnnhpc.data.registry import DEFAULT
 from gnnhpc.data.roots import data_root
 from gnnhpc.data.settings import Data
+from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.experiment import DataField, Experiment, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name
-from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.experiment.set_option import apply_set_option
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.model import Model

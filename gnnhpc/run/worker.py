@@ -27,8 +27,8 @@ from gnnhpc.distributed.requeue import (
     requeues_used_up,
 )
 from gnnhpc.distributed.signals import Signals, handled_signals
+from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
-from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions

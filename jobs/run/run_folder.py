@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.distributed.secret import make_secret
+from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
-from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import (
     code_digest,

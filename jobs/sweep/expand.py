@@ -14,7 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.data.settings import Data
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.model import Model
 from jobs.sweep.spec_errors import from_validation_error, short_value
 from jobs.sweep.sweep import AXES, MERGED, MOST_CELLS, Sweep
 

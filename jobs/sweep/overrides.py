@@ -8,7 +8,7 @@ from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.registry import data_class
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model_registry import model_class
 from jobs.sweep.spec_errors import unknown_key_text
 from jobs.sweep.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
 from jobs.sweep.yaml_file import parse_yaml

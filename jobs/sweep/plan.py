@@ -17,8 +17,8 @@ from gnnhpc.data.roots import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.models.own_import import torch_import_s
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.custom_source import torch_import_s
 from jobs.sweep.expand import expand
 from jobs.sweep.overrides import apply_overrides
 from jobs.sweep.sweep import Sweep, read_sweep
@@ -66,7 +66,7 @@ class Plan:
             f"{model.source.name} imports torch at its top, which takes {seconds:.1f} s of each "
             "submit on this login node; imported inside build() it is loaded on the nodes alone"
             for name, model in models.items()
-            if isinstance(model, OwnModel) and (seconds := torch_import_s(name)) is not None
+            if isinstance(model, CustomModel) and (seconds := torch_import_s(name)) is not None
         ]
 
     def missing_data(self) -> list[str]:

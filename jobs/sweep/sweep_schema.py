@@ -15,7 +15,7 @@ from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.experiment import OptimizerConfig
 from gnnhpc.experiment.sampling import Sampling
-from gnnhpc.models.registry import BUILT_IN, model_class
+from gnnhpc.models.model_registry import BUILT_IN, model_class
 from jobs.sweep.sweep import SINGULAR, Sweep
 
 Schema = dict[str, Any]

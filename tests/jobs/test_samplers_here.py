@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jobs.actions.submit import check_cluster
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.manifest import assign_indices
 from gnnhpc.models import libraries
-from jobs.actions.submit import check_cluster
 from tests.tools.cells import sampled
 
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from jobs.spec.overrides import apply_overrides
+from jobs.spec.planning import plan
 from torch_geometric.nn import GCNConv
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
+from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.experiment.own_model_files import copy_models, load_model
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.models.context import Context
@@ -25,8 +27,6 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.records.run_paths import RunPaths
-from jobs.spec.overrides import apply_overrides
-from jobs.spec.planning import plan
 from tests.tools.graphs import make_graph, relative_error
 
 EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"

@@ -18,8 +18,8 @@ from torch import Tensor
 from gnnhpc.core.errors import InputError
 from gnnhpc.distributed import signals
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.failures import is_fault_of_node

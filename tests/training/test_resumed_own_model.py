@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import EXIT_UNFINISHED
+from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import GAT, Ran, manifest_of, run
