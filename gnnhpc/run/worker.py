@@ -27,8 +27,8 @@ from gnnhpc.distributed.requeue import (
     requeues_used_up,
 )
 from gnnhpc.distributed.signals import Signals, handled_signals
+from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
-from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
@@ -239,12 +239,16 @@ class Worker:
                 self._end_interrupted(loop, signals, stopped.step)
                 return EXIT_UNFINISHED
             checks = validation.at_end(loop.experiment.train_steps)
-            writer.write(EventRecord("validation", validation.seconds))
+            writer.write(*validation.events())
             files = mesh.gather_objects(writer.written)
+            samples = mesh.gather_objects(parts.batches.samples if mesh.stage == 0 else 0)
             if mesh.rank == 0:
                 with parts.timer.outside("writing the result"):
                     self.attempt.look_at_other_jobs("end")
-                    write_done(self.attempt, loop, files, checks, validation.seconds)
+                    write_done(
+                        *(self.attempt, loop, files, sum(samples), checks),
+                        validation_s=validation.seconds,
+                    )
             mesh.barrier()
         return EXIT_DONE
 

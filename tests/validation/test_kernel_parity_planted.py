@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
 from gnnhpc.models.batchnorm import BatchNorm
-from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions.activations import ReluDropout
 from gnnhpc.models.convolutions.fused import GcnLayer
 from gnnhpc.models.gat.fused import AttentionLayer
+from torch import Tensor, nn
+
+from gnnhpc.models.context import Context
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.validation.layers import compared_rows
 from tests.tools.cells import GAT, VIG

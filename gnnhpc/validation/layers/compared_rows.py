@@ -156,8 +156,8 @@ def chosen_rows(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     # The order says which of them are left out where there are too many edges.
     in_order = torch.cat((torch.tensor([largest, count - 1, 0, count - 2, 1]), near, random))
     in_order = in_order[fits[in_order]]
-    rows: Tensor = in_order[edges[in_order].cumsum(0) <= most].unique()
-    return rows
+    chosen: Tensor = in_order[edges[in_order].cumsum(0) <= most].unique()
+    return chosen
 
 
 def _real_rows(chunk: GraphChunk, rows: int) -> Tensor:
