@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main as analysis
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.experiment.manifest_lines import read_manifest_lines

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from analysis.report.what_it_cost import cost_text
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.manifest import read_manifest

@@ -44,6 +44,8 @@ PRELOADED = [
     "yaml",
     "gnnhpc.batches.chunk_batches",
     "gnnhpc.batches.image_batches",
+    "gnnhpc.check.verify",
+    "gnnhpc.check.verify_command",
     "gnnhpc.validation.engine_parity",
     "gnnhpc.validation.verify",
     "gnnhpc.cli",
