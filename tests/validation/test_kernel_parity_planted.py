@@ -169,7 +169,8 @@ def test_wrong_rows_are_found_where_few_are_compared(
     change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compared_rows, "MOST_NUMBERS", 6_000)
-    monkeypatch.setattr(GcnLayer, "forward", on_output(change)(GcnLayer.forward))
+    true: Any = GcnLayer.forward
+    monkeypatch.setattr(GcnLayer, "forward", on_output(change)(true))
     check = checked(GCN)
     assert check.verdict == "invalid"
     assert check.values["compared"]["layer0.convolution"] < 0.5
