@@ -1,4 +1,4 @@
-# make demo | test | slow | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -38,7 +38,8 @@ help:
 	@echo 'make coverage-of-intervals  how often intervals hold the truth, simulated'
 	@echo 'make a-a      twenty runs of one cell: how often equal things are called different'
 	@echo 'make slower-layer  three real runs, one with a slower layer: what compare says of them'
-	@echo 'make defects  every planted defect, run and verified: the matrix of what catches it'
+	@echo 'make nightly  slow, defects, healthy, mutants, instruction sets, and faults of a real Slurm'
+	@echo 'make defects  every planted defect, run as a user would: the matrix of what names it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
 	@echo 'make soak     20 minutes of random faults under a real Slurm; SEED=3 MINUTES=5 for others,'
@@ -94,13 +95,17 @@ types: setup
 # Two at a time: most of a test's time is ranks that start.
 unit: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 \
-	  -m 'not slow and not cluster and not defects and not gpu'
+	  -m 'not slow and not cluster and not defects and not nightly and not gpu'
 
 slow: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not cluster and not gpu'
 
+# By hand or by a timer: what takes longer than a change may wait for.
+nightly: slow defects healthy mutants instruction-sets
+	$(PYTEST) -n 2 --dist loadfile -m nightly tests/cluster
+
 defects: setup
-	$(PYTEST) tests/defects
+	$(PY) -m tests.defects
 
 # A Slurm for each of the two, and one file on one of them: a test mostly waits for its jobs.
 cluster: setup
