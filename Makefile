@@ -1,4 +1,4 @@
-# make demo | test | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -30,6 +30,8 @@ help:
 	@echo 'make setup-triton  Triton, for tests that interpret its programs on a CPU'
 	@echo 'make setup-pyg-sampler  torch-sparse, for sampler: pyg; WHEELS=folder of built ones'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
+	@echo 'make test-torch TORCH=2.9.1  the unit and distributed tests under another torch, in an'
+	@echo '              environment of its own; some gigabytes where its index has CUDA builds'
 	@echo 'make slow     tests that take long: a defect of each class, other instruction sets'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
@@ -62,7 +64,7 @@ $(STAMP): requirements.lock pyproject.toml
 # DGL's wheels of later versions need an older torch; this one imports with ours.
 setup-dgl: setup
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps dgl==1.1.3
-	$(PY) -c 'from gnnhpc.models.dgl_import import import_dgl; import_dgl()'
+	$(PY) -c 'from gnnhpc.models.libraries import import_dgl; import_dgl()'
 
 # Only where torch is a CPU's: one for GPUs brings its own.
 setup-triton: setup
@@ -95,6 +97,21 @@ types: setup
 # Two at a time: most of a test's time is ranks that start.
 unit: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 \
+	  -m 'not slow and not cluster and not defects and not nightly and not gpu'
+
+# Releases before 2.13 may pull in CUDA's libraries.
+test-torch: OTHER := .venv-torch-$(TORCH)
+test-torch:
+	@[ -n '$(TORCH)' ] || { echo 'error: TORCH: found nothing; allowed: a release, as in' \
+	  'make test-torch TORCH=2.9.1' >&2; exit 2; }
+	[ -x $(OTHER)/bin/python ] || '$(PYTHON)' -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) 'torch==$(TORCH)'
+	grep -v '^torch==' requirements.lock | $(OTHER)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check -r /dev/stdin
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation -e .
+	$(OTHER)/bin/python -m pytest -n 2 --dist worksteal \
 	  -m 'not slow and not cluster and not defects and not nightly and not gpu'
 
 slow: setup
