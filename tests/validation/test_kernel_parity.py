@@ -54,7 +54,7 @@ OTHER_DATA = {
     "images": VIG,
     "one image": VIG | {"batch_size": 4},
     "deferred statistics": VIG | {"batchnorm": "deferred"},
-    "images of PyG": VIG | {"model": VIG["model"] | {"implementation": "reference"}},
+    "images of PyG": VIG | {"model": VIG["model"] | {"implementation": "pyg"}},
     "images in float64": VIG | {"dtype": "float64"},
 }
 
