@@ -134,7 +134,7 @@ mutants: setup
 gpu: setup
 	@status=0; \
 	$(PYTEST) tests/gpu tests/kernels/gpu || status=$$?; \
-	$(PY) -m benchmarks.bench_gpu || status=$$?; \
+	$(PY) -m benchmarks gpu --out report/gpu.csv || status=$$?; \
 	exit $$status
 
 soak: setup

@@ -1,21 +1,42 @@
-"""`python -m benchmarks [one|layers|links|many|suite ...] [--quick]`: measure, write, show."""
+"""`python -m benchmarks [GROUP ...] [--quick]`: measure, write, show."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
-import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 import benchmarks
-from benchmarks import layers, links, many, one, suite
-from benchmarks.isolated import ROOT, BenchmarkError
-from benchmarks.table import Row, not_measured, show, write_csv
+from benchmarks import rows_many_processes as many
+from benchmarks import rows_one_process as one
+from benchmarks.rows_gpu import gpu
+from benchmarks.table import Match, Row, measure, show, write_csv
+from benchmarks.turns import ROOT
 
-GROUPS = ("one", "layers", "links", "many", "suite")
+Group = Callable[..., list[Match]]
+GROUPS: dict[str, Group] = {
+    "recording": one.recording,
+    "vig": one.vig,
+    "gat": one.gat,
+    "layers": one.layers,
+    "graphs": one.graphs,
+    "links": one.links,
+    "microbatches": one.microbatches,
+    "pipelines": many.pipelines,
+    "schedules": many.schedules,
+    "replicas": many.replicas,
+    "suite": many.suite,
+    "bare-pipeline": many.bare_pipeline,
+    "sampled": one.sampled,
+    "gpu": gpu,
+    "gpu-on-cpu": partial(gpu, device="cpu"),
+}
+BY_NAME = ("sampled", "gpu", "gpu-on-cpu")
+"""Groups that need more memory or other devices, so they run only where they are named."""
 
 
 def main() -> int:
@@ -25,48 +46,29 @@ def main() -> int:
         description=benchmarks.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("groups", nargs="*", metavar="|".join(GROUPS), help="default: all")
-    parser.add_argument("--quick", action="store_true", help="in small, goals not judged")
-    parser.add_argument(
-        "--threads", type=int, default=2, help="of one process; default 2, many use one each"
-    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--quick", action="store_true", help="small sizes; goals mean nothing")
+    parser.add_argument("--threads", type=int, default=2, help="threads of one process; default 2")
+    parser.add_argument("--only", default="", help="only comparisons whose name contains this")
     parser.add_argument("--out", type=Path, help="default: report/bench.csv, or bench-quick.csv")
     given = parser.parse_args()
-    unknown = [group for group in given.groups if group not in GROUPS]
+    names = given.groups or [name for name in GROUPS if name not in BY_NAME]
+    unknown = [name for name in names if name not in GROUPS]
     if unknown:
         parser.error(f"found {unknown[0]!r}; allowed: {', '.join(GROUPS)}")
+    os.environ["GNNHPC_THREADS"] = str(given.threads)
+    rows: list[Row] = []
+    for name in names:
+        for match in GROUPS[name](quick=given.quick):
+            if any(given.only in each.what for each in match.comparisons):
+                for row in measure(match, given.threads, quick=given.quick):
+                    rows.append(row)
+                    print(f"{row.what}: {' '.join(row.cells()[1:])}", flush=True)
     out = given.out or ROOT / "report" / ("bench-quick.csv" if given.quick else "bench.csv")
-    rows, failed = _measure(given.groups or list(GROUPS), given.quick, given.threads)
     write_csv(out, rows)
     show(rows, Console(width=None if os.isatty(1) else 200))
     print(out)
-    return 1 if failed else 0
-
-
-def _measure(groups: list[str], quick: bool, threads: int) -> tuple[list[Row], bool]:
-    """The rows of each group, told as they come; a part that fails becomes a row that says so."""
-    rows: list[Row] = []
-    failed = False
-    with tempfile.TemporaryDirectory(prefix="gnnhpc-bench-") as name:
-        folder = Path(name)
-        parts = {
-            "one": one.parts(folder / "one", quick=quick, threads=threads),
-            "layers": layers.parts(folder / "layers", quick=quick, threads=threads),
-            "links": links.parts(quick=quick, threads=threads),
-            "many": many.parts(folder / "many", quick=quick),
-            "suite": suite.parts(folder / "suite", quick=quick),
-        }
-        for group in groups:
-            for part, measure in parts[group].items():
-                try:
-                    for measured in measure():
-                        rows.append(dataclasses.replace(measured, quick=quick))
-                        print(f"{rows[-1].what}: {rows[-1].outcome}", flush=True)
-                except BenchmarkError as error:
-                    failed = True
-                    rows.append(not_measured(f"{group}: {part}", None, str(error)))
-                    print(f"{group}: {part}: {error}", flush=True)
-    return rows, failed
+    return 1 if any(row.failed for row in rows) else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.a_a RUN`: how often repeats of one cell are called different.
+"""`python -m benchmarks.a_a RUN` counts how often repeats of one cell are called different.
 
-All runs of the cell are equal things (an A/A study), so every interval of a ratio that excludes 1
-is a false effect; of 95 % intervals one in twenty should. Of the runs, groups of 3 and of 5 are
-drawn and compared with as many others, in two ways: as pairs of runs that follow one another, as a
-sweep measures its layouts in turn, and as groups that share nothing (Welch).
+All runs of the cell measure the same thing (an A/A study), so every interval of a ratio that
+excludes 1 is a false effect; of 95 % intervals one in twenty should be. Groups of 3 and of 5 runs
+are compared with as many others in two ways: as pairs of consecutive runs, as a paired sweep
+measures its layouts, and as groups that have nothing in common (Welch).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Values = NDArray[np.float64]
 GROUPS = (3, 5)
 SPLITS = 20_000
 MOST = 0.07
-"""Share of false effects that is still a 95 % interval's."""
+"""The largest share of false effects that a 95 % interval may have here."""
 
 
 @dataclass(frozen=True)
 class FalseEffects:
-    """Of groups of so many repeats, compared in one way, the share that differ."""
+    """The share of groups of so many repeats that are called different."""
 
     repeats: int
     way: str
@@ -43,7 +43,7 @@ class FalseEffects:
 
 @report_errors
 def main() -> int:
-    """0 when all shares are at most 7 %, 1 when one is not, 2 for a run that is none."""
+    """0 when all shares are at most 7 %, 1 when one is more, 2 for a folder that is no run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.a_a", description=__doc__)
     parser.add_argument("run", type=Path, help="a run of jobs/sweeps/a-a.yaml")
     seconds = read_runs(parser.parse_args().run)

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.coverage`: how often intervals hold the truth, by simulation.
+"""`python -m benchmarks.coverage` simulates how often intervals contain the truth.
 
-Runs differ by a normal factor; within a run steps follow one another with a correlation (AR(1)).
-Noise is normal, or right-skewed in one of two ways: exponential shocks that fade, or steps whose
-times are exponential themselves, above a least time. Each share is of 4,000 simulated studies of
-the truth known; the table has the lowest and the highest over run-to-run spreads of 0, 2 and 5 %,
-correlations of 0, 0.35 and 0.7, and 10, 30 and 100 steps. Of speedups as pairs, half of the
-variance between runs is the repeat's hour; compared unpaired, the other side's runs differ as much,
-or not at all.
+Runs differ by a normal factor; within a run consecutive steps are correlated (AR(1)). Noise is
+normal, or skewed to the right in one of two ways: exponential shocks that fade, or steps whose
+times above a least time are exponential. Each share is of 4,000 simulated studies with a known
+truth. The table has the lowest and the highest share over run-to-run spreads of 0, 2 and 5 %,
+correlations of 0, 0.35 and 0.7, and 10, 30 and 100 steps. For speedups in pairs, half of the
+variance between runs is common to a repeat; for unpaired ones the other side's runs differ as
+much, or not at all.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ STEP_NOISE = 0.03
 """Standard deviation of a step, relative."""
 STUDIES = 4_000
 _SETTLE = 40
-"""Steps before the first, so that the series does not remember its start."""
+"""Steps that are dropped, so that the series does not depend on its start."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """The share of intervals that hold the truth, in one setting."""
+    """The share of intervals that contain the truth, in one setting."""
 
     noise: str
     runs: int
@@ -70,7 +70,7 @@ def _skewed_shocks(correlation: float, shape: tuple[int, ...], rng: np.random.Ge
 
 
 def _skewed_steps(correlation: float, shape: tuple[int, ...], rng: np.random.Generator) -> Values:
-    """Exponential steps in the order of a normal series."""
+    """Exponential steps whose order is that of a normal series."""
     from scipy.special import log_ndtr
 
     longer: Values = -log_ndtr(-_normal(correlation, shape, rng)) - 1.0
@@ -94,7 +94,7 @@ def coverage(
     spreads: tuple[float, ...] = SPREADS,
     seed: int = 0,
 ) -> Iterator[Held]:
-    """The share that holds for each number of runs, steps and spread; series are drawn once."""
+    """The share for each number of runs, steps and spread; all use the same simulated series."""
     rng = np.random.default_rng(seed)
     shape = (2, studies, max(runs), _SETTLE + max(steps))
     series = 1.0 + STEP_NOISE * NOISES[noise](correlation, shape, rng)
@@ -127,7 +127,7 @@ def _share(bounds: tuple[Values, Values], truth: float) -> float:
 
 
 def as_frame(found: list[Held]) -> pd.DataFrame:
-    """A row a kind of noise and number of runs; of each quantity the lowest and the highest."""
+    """One row a kind of noise and number of runs, with the lowest and highest of each quantity."""
     frame = pd.DataFrame([vars(one) for one in found])
     grouped = frame.groupby(["noise", "runs", "of"], sort=False)["share"].agg(["min", "max"])
     words = grouped["min"].map("{:.3f}".format) + " to " + grouped["max"].map("{:.3f}".format)
@@ -138,7 +138,7 @@ def as_frame(found: list[Held]) -> pd.DataFrame:
 def main() -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__).parse_args()
     found = [one for noise in NOISES for rho in CORRELATIONS for one in coverage(noise, rho)]
-    title = f"Share of {CONFIDENCE:.0%} intervals that hold the truth: lowest to highest"
+    title = f"Share of {CONFIDENCE:.0%} intervals that contain the truth: lowest to highest"
     print(table_to_markdown(NamedTable("coverage", title, as_frame(found))))
     return 0
 

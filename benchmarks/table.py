@@ -1,18 +1,21 @@
-"""The table: its rows, whether they meet their goals, and how they are written and shown."""
+"""The table: matches of contestants, the ratios that they give, and how these are written."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
+import numpy as np
+from analysis.stats.intervals import Interval, ratio_of_pairs_by_ranks
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.ratios import FEWEST, Compared
+from benchmarks.turns import Entry, Outcome, compete
 from gnnhpc.records.provenance import cpu_model, git_commit
 from gnnhpc.records.run_paths import write_atomically
 
@@ -20,75 +23,148 @@ COLUMNS = ("what", "ours", "reference", "ratio", "ratio_low", "ratio_high", "goa
 
 
 @dataclass(frozen=True)
-class Row:
-    """One thing measured; `goal` is the least ratio, none where a row only explains others."""
+class Comparison:
+    """One ratio: `factor` times the reference over ours, so that more is better."""
 
     what: str
-    compared: Compared | None
-    goal: float | None
-    missing: str | None = None
-    """Why there is no measurement."""
+    ours: str
+    """Name of a contestant."""
+    reference: str | tuple[str, ...] | float
+    """Another contestant; several, of which the fastest has to meet the goal; or a limit."""
+    goal: float | None = None
+    """The smallest ratio that is good enough."""
+    of: str = "seconds"
+    """Name of the number that both measured."""
+    reference_of: str | None = None
+    """Name of the reference's number, if another."""
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Match:
+    """Contestants that take turns, and what is compared of them."""
+
+    contestants: Mapping[str, Entry]
+    comparisons: Sequence[Comparison]
+    rounds: int = 9
+    warmup: int = 2
+    threads: int | None = None
+    """Threads of every contestant; None takes those of the command."""
+    restarts: int = 1
+    cpus: int = 1
+    """The fewest CPUs on which the comparison means anything."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One ratio as it was measured; None where it was not, with the reason in `missing`."""
+
+    what: str
+    goal: float | None = None
+    ours: float | None = None
+    reference: float | None = None
+    ratio: Interval | None = None
+    missing: str = ""
+    failed: bool = False
+    """The project's own contestant failed."""
     quick: bool = False
-    """Measured in small, where goals mean nothing."""
+    """The sizes are small and the goal means nothing."""
 
     @property
     def met(self) -> str:
-        if self.compared is None:
+        if self.ratio is None:
             return f"not measured: {self.missing}"
         if self.goal is None:
             return "no goal"
         if self.quick:
-            return "not judged: --quick"
-        return "yes" if self.compared.ratio.value >= self.goal else "no"
-
-    @property
-    def outcome(self) -> str:
-        if self.compared is None:
-            return self.met
-        ratio = self.compared.ratio
-        return f"{ratio.value:.4g} ({ratio.low:.4g} to {ratio.high:.4g}), {self.met}"
+            return "not compared: --quick"
+        return "yes" if self.ratio.value >= self.goal else "no"
 
     def cells(self) -> tuple[str, ...]:
-        goal = "" if self.goal is None else f"{self.goal:g}"
-        if self.compared is None:
-            return (self.what, "", "", "", "", "", goal, self.met)
-        found = self.compared
-        numbers = (found.ours, found.reference)
-        ratios = (found.ratio.value, found.ratio.low, found.ratio.high)
-        return (
-            self.what,
-            *(f"{number:.5g}" for number in numbers),
-            *(f"{ratio:.4g}" for ratio in ratios),
-            goal,
-            self.met,
-        )
+        ratio = (self.ratio.value, self.ratio.low, self.ratio.high) if self.ratio else (None,) * 3
+        numbers = (self.ours, self.reference, *ratio, self.goal)
+        return (self.what, *("" if n is None else f"{n:.4g}" for n in numbers), self.met)
 
 
-Parts = dict[str, Callable[[], Iterator[Row]]]
-"""What a group of benchmarks measures, one after another; each may fail alone."""
+def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]:
+    """Let the contestants compete; yields a row for each comparison."""
+    available = len(os.sched_getaffinity(0))
+    if available < match.cpus:
+        for each in match.comparisons:
+            yield Row(each.what, each.goal, missing=f"{available} CPUs, {match.cpus} needed")
+        return
+    outcome = compete(
+        match.contestants,
+        2 if quick else match.rounds,
+        match.threads or threads,
+        1 if quick else match.warmup,
+        1 if quick else match.restarts,
+    )
+    for each in match.comparisons:
+        yield from _rows(each, outcome, quick)
 
 
-def not_measured(what: str, goal: float | None, why: str) -> Row:
-    return Row(what, None, goal, why)
+def _rows(comparison: Comparison, outcome: Outcome, quick: bool) -> Iterator[Row]:
+    goal, ours = comparison.goal, comparison.ours
+    if ours in outcome.missing:
+        yield Row(comparison.what, goal, missing=outcome.missing[ours], failed=True)
+        return
+    values = _values(outcome, ours, comparison.of)
+    if isinstance(comparison.reference, float):
+        limit = [comparison.reference] * len(values)
+        yield _row(comparison, comparison.what, goal, values, limit, quick)
+        return
+    names = comparison.reference
+    names = (names,) if isinstance(names, str) else names
+    of = comparison.reference_of or comparison.of
+    measured = {n: _values(outcome, n, of) for n in names if n not in outcome.missing}
+    best = min(measured, key=lambda name: median(measured[name]), default=None)
+    for name in names:
+        what = comparison.what if len(names) == 1 else f"{comparison.what}, {name}"
+        if name not in measured:
+            yield Row(what, None if best else goal, missing=outcome.missing[name])
+            continue
+        what += ": the fastest form" if len(names) > 1 and name == best else ""
+        its_goal = goal if name == best else None
+        yield _row(comparison, what, its_goal, values, measured[name], quick)
+
+
+def _values(outcome: Outcome, name: str, of: str) -> list[float]:
+    return [turn[of] for turn in outcome.taken[name]]
+
+
+def _row(
+    comparison: Comparison,
+    what: str,
+    goal: float | None,
+    ours: Sequence[float],
+    reference: Sequence[float],
+    quick: bool,
+) -> Row:
+    """A round is a pair, and pairs are what the interval is over."""
+    pair = np.asarray(reference), np.asarray(ours)
+    ratio = ratio_of_pairs_by_ranks(*pair, comparison.factor)
+    return Row(what, goal, median(ours), comparison.factor * median(reference), ratio, quick=quick)
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    """All rows, or the file as it was."""
+    """Replace the file by one with these rows."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(row.cells() for row in rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.getvalue())
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """The same for a person, goals missed in red."""
+    """Print the rows; those that miss their goal are red."""
     load = os.getloadavg()[0]
     table = Table(
         title=f"{cpu_model()}, {len(os.sched_getaffinity(0))} CPUs, load {load:.1f}, "
         f"commit {(git_commit() or 'unknown')[:12]}",
-        caption="ratio = reference / ours, goal = the least that will do; intervals are 95 % "
-        f"bootstrap of the median, of fewer than {FEWEST} pairs the lowest to the highest",
+        caption="ratio = reference / ours, with its 95 % interval over rounds; goal = the smallest "
+        "ratio that is good enough",
         title_justify="left",
         caption_justify="left",
     )

@@ -1,8 +1,8 @@
-"""Contestants in processes of their own, which take turns while all others sleep.
+"""Contestants in processes of their own, which take turns while the others sleep.
 
-In one process a contestant finds the other's memory, threads and caches; side by side they would
-share the cores. So each has its own interpreter, waits for a line on a pipe, does one step, and
-answers with its seconds.
+Two contestants of one process would share memory, threads and caches; two that run at the same
+time would share cores. So each has its own interpreter, waits for a line on a pipe, takes one turn,
+and answers with what it measured.
 
     python -m benchmarks.turns module:name '{"images": 10}'    # one contestant; one turn a line
 """
@@ -21,21 +21,28 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.isolated import ROOT, TIMEOUT_S, BenchmarkError, last_line
-from benchmarks.ratios import take_turns
-
-# The last contestant's OpenMP threads look for work for a few milliseconds before they sleep.
+ROOT = Path(__file__).parents[1]
+TIMEOUT_S = 900.0
 REST_S = 0.05
+"""Seconds before each turn, in which the OpenMP threads of the last contestant fall asleep."""
+Taken = dict[str, float]
+"""What a turn measured: `seconds`, `peak_mib` of its process, and others by name."""
+
+
+class BenchmarkError(Exception):
+    """A contestant failed; the message is the last line that it printed."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Who takes part: `module:name(**arguments)` makes a function that does a turn.
+class Contestant:
+    """`module:name(**arguments)` returns a function that takes a turn.
 
-    A turn returns its seconds; `per` is what they are divided by, such as the images of a step.
+    A turn returns seconds, or a mapping of names to numbers; `per` divides its seconds, as by the
+    images of a step.
     """
 
     function: str
@@ -43,17 +50,104 @@ class Entry:
     per: float = 1.0
 
 
-@contextlib.contextmanager
-def contestant(entry: Entry, threads: int) -> Iterator[Callable[[], float]]:
-    """A process that stands ready; each call wakes it for a turn, and returns what that took.
+Entry = Contestant | Sequence[Contestant]
+"""One contestant, or variants of it of which the fastest competes."""
 
-    Raises BenchmarkError, with what it said last, when it fails or is not heard of.
+
+@dataclass
+class Outcome:
+    """What each contestant measured in each round, and why others measured nothing."""
+
+    taken: dict[str, list[Taken]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    chosen: dict[str, Contestant] = field(default_factory=dict)
+    """The variant that competed."""
+
+
+def compete(
+    entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1, restarts: int = 1
+) -> Outcome:
+    """Let all contestants take turns, round after round; warm-up rounds are left out.
+
+    A contestant that fails takes no further part. With several `restarts` each starts new processes
+    and counts as one observation, the median of its rounds: where a process finds its memory
+    changes its speed by a percent or two.
     """
-    command = [sys.executable, "-m", "benchmarks.turns", entry.function]
+    outcome = Outcome()
+    for name, entry in entries.items():
+        try:
+            outcome.chosen[name] = _fastest(entry, threads)
+        except BenchmarkError as error:
+            outcome.missing[name] = str(error)
+    for _ in range(restarts):
+        taken = _rounds(outcome, rounds, threads, warmup)
+        for name, turns in taken.items():
+            merged = turns if restarts == 1 else [_median_turn(turns)]
+            outcome.taken.setdefault(name, []).extend(merged)
+    for name in outcome.missing:
+        outcome.taken.pop(name, None)
+    return outcome
+
+
+def _rounds(outcome: Outcome, rounds: int, threads: int, warmup: int) -> dict[str, list[Taken]]:
+    taken: dict[str, list[Taken]] = {}
+    with contextlib.ExitStack() as stack:
+        turns: dict[str, Callable[[], Taken]] = {}
+        for name, contestant in outcome.chosen.items():
+            if name in outcome.missing:
+                continue
+            try:
+                turns[name] = stack.enter_context(started(contestant, threads))
+            except BenchmarkError as error:
+                outcome.missing[name] = str(error)
+        for number in range(warmup + rounds):
+            for name in [name for name in turns if name not in outcome.missing]:
+                try:
+                    measured = turns[name]()
+                except BenchmarkError as error:
+                    outcome.missing[name] = str(error)
+                    continue
+                if number >= warmup:
+                    taken.setdefault(name, []).append(measured)
+    return taken
+
+
+def _median_turn(turns: Sequence[Taken]) -> Taken:
+    return {name: median(turn[name] for turn in turns) for name in turns[0]}
+
+
+def _fastest(entry: Entry, threads: int) -> Contestant:
+    """The variant with the smallest median of two turns, each tried alone.
+
+    A variant that fails, as for want of memory, loses. Raises BenchmarkError if all do.
+    """
+    if isinstance(entry, Contestant):
+        return entry
+    seconds: list[tuple[float, Contestant]] = []
+    errors = []
+    for variant in entry:
+        try:
+            with started(variant, threads) as turn:
+                turn()
+                seconds.append((median(turn()["seconds"] for _ in range(2)), variant))
+        except BenchmarkError as error:
+            errors.append(error)
+    if not seconds:
+        raise errors[-1]
+    return min(seconds, key=lambda one: one[0])[1]
+
+
+@contextlib.contextmanager
+def started(contestant: Contestant, threads: int) -> Iterator[Callable[[], Taken]]:
+    """A process that waits for its turns; each call takes one and returns what it measured.
+
+    Raises BenchmarkError if the process fails or does not answer.
+    """
+    command = [sys.executable, "-m", "benchmarks.turns", contestant.function]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            [*command, json.dumps(entry.arguments)],
+            [*command, json.dumps(contestant.arguments)],
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.PIPE,
@@ -62,82 +156,46 @@ def contestant(entry: Entry, threads: int) -> Iterator[Callable[[], float]]:
             bufsize=0,
         ) as process,
     ):
-        assert process.stdin is not None
-        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
 
         def answer() -> Any:
-            if not select.select([process.stdout], [], [], TIMEOUT_S)[0]:
-                raise BenchmarkError(f"{entry.function}: no answer in {TIMEOUT_S:g} s")
-            if line := process.stdout.readline():
+            if not select.select([stdout], [], [], TIMEOUT_S)[0]:
+                raise BenchmarkError(f"{contestant.function}: no answer in {TIMEOUT_S:g} s")
+            if line := stdout.readline():
                 return json.loads(line)
             status = process.wait()
             errors.seek(0)
-            said = last_line(errors.read().decode(errors="replace"), status)
-            raise BenchmarkError(f"{entry.function}: {said}")
+            lines = errors.read().decode(errors="replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), f"status {status}")
+            raise BenchmarkError(f"{contestant.function}: {last}")
 
-        def turn() -> float:
+        def turn() -> Taken:
             time.sleep(REST_S)
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(b"\n")
-            return float(answer()) / entry.per
+                stdin.write(b"\n")
+            measured: Taken = answer()
+            return measured | {"seconds": measured["seconds"] / contestant.per}
 
         try:
             answer()
             yield turn
         finally:
-            process.kill()
+            # A contestant that has processes of its own ends them when its standard input closes.
+            stdin.close()
+            try:
+                process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
-def compete(
-    entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1
-) -> dict[str, list[float]]:
-    """Seconds of each entry in each round, per what it names; warm-up rounds left out.
-
-    Raises BenchmarkError if one of them fails.
-    """
-    with contextlib.ExitStack() as stack:
-        turns = {
-            name: stack.enter_context(contestant(entry, threads)) for name, entry in entries.items()
-        }
-        return take_turns(turns, rounds, warmup)
-
-
-def failing(entry: Entry, threads: int) -> str | None:
-    """Why the entry cannot take part, such as a package that is not installed; None if it can."""
-    try:
-        compete({"it": entry}, rounds=1, threads=threads, warmup=0)
-    except BenchmarkError as error:
-        return str(error)
-    return None
-
-
-def those_that_run(entries: Mapping[str, Entry], threads: int) -> dict[str, Entry]:
-    """The entries that can take part; of each other one a line says why not."""
-    running = {}
-    for name, entry in entries.items():
-        if why := failing(entry, threads):
-            print(f"{name} not measured: {why}")
-        else:
-            running[name] = entry
-    return running
-
-
-def fastest(entries: Sequence[Entry], rounds: int, threads: int) -> Entry:
-    """The entry with the smallest median, each tried alone.
-
-    One that fails, as for want of memory, loses. Raises BenchmarkError if all do.
-    """
-    found: list[tuple[float, Entry]] = []
-    errors = []
-    for entry in entries:
-        try:
-            seconds = compete({"it": entry}, rounds, threads)["it"]
-            found.append((median(seconds), entry))
-        except BenchmarkError as error:
-            errors.append(error)
-    if not found:
-        raise errors[-1]
-    return min(found, key=lambda one: one[0])[1]
+def peak_mib() -> float:
+    """The most memory that this process has held (VmHWM of proc(5)), or its GPU if it uses one."""
+    if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+        return float(torch.cuda.max_memory_allocated()) / 2**20
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024.0 for line in lines if line.startswith("VmHWM:"))
 
 
 def main() -> None:
@@ -145,14 +203,17 @@ def main() -> None:
     parser.add_argument("function", help="module:name")
     parser.add_argument("arguments", type=json.loads, help="a JSON object")
     given = parser.parse_args()
-    # What a library prints must not be taken for an answer.
+    # Libraries print to standard output; their lines go to standard error, not to the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         module, _, name = given.function.partition(":")
         turn = getattr(importlib.import_module(module), name)(**given.arguments)
         print(json.dumps("ready"), file=answers, flush=True)
         for _ in iter(sys.stdin.readline, ""):
-            print(json.dumps(turn()), file=answers, flush=True)
+            measured = turn()
+            if not isinstance(measured, dict):
+                measured = {"seconds": measured}
+            print(json.dumps({"peak_mib": peak_mib()} | measured), file=answers, flush=True)
 
 
 if __name__ == "__main__":

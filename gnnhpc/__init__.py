@@ -1,7 +1,7 @@
 """Measures graph neural networks: layouts, models, data, engines and the worker.
 
-The names below are imported on first use and do not import torch, for login nodes. A user's own
-model is written with `Model`, `Layer`, `Facts` and `BuildOptions`.
+The names below are imported on first use. All but `Dropout` leave torch alone, for login nodes. A
+custom model is written with `Model`, `Layer`, `Facts`, `BuildOptions` and `Dropout`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from gnnhpc.core.layout import Layout
     from gnnhpc.experiment.experiment import Experiment
     from gnnhpc.experiment.manifest import Cell, read_manifest
-    from gnnhpc.models.protocol import BuildOptions, Model
+    from gnnhpc.models.layers.dropout import Dropout
+    from gnnhpc.models.model import BuildOptions, Model
     from gnnhpc.records.run_paths import RunPaths
 
 __all__ = [
     "BuildOptions",
     "Cell",
+    "Dropout",
     "Experiment",
     "Facts",
     "GnnhpcError",
@@ -37,17 +39,18 @@ __all__ = [
 __version__ = VERSION
 
 _DEFINED_IN = {
-    "BuildOptions": "models.protocol:BuildOptions",
-    "Cell": "spec.manifest:Cell",
-    "Experiment": "spec.experiment:Experiment",
+    "BuildOptions": "models.model:BuildOptions",
+    "Cell": "experiment.manifest:Cell",
+    "Dropout": "models.layers.dropout:Dropout",
+    "Experiment": "experiment.experiment:Experiment",
     "Facts": "core.facts:Facts",
     "GnnhpcError": "core.errors:GnnhpcError",
     "InputError": "core.errors:InputError",
     "Layer": "core.layer_specs:LayerSpec",
     "Layout": "core.layout:Layout",
-    "Model": "models.protocol:Model",
+    "Model": "models.model:Model",
     "RunPaths": "records.run_paths:RunPaths",
-    "read_manifest": "spec.manifest:read_manifest",
+    "read_manifest": "experiment.manifest:read_manifest",
 }
 
 

@@ -15,41 +15,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.actions.cancel import cancel
-    from jobs.actions.rerun import rerun
-    from jobs.actions.submit import Submission, submit
-    from jobs.cluster.site import Site
-    from jobs.cluster.site_files import load_site
-    from jobs.spec.planning import Plan, plan
-    from jobs.state.run_status import RunStatus, status
-    from jobs.state.states import CellStatus
+    from jobs.run.cancel import cancel
+    from jobs.run.rerun import rerun
+    from jobs.run.run_state import RunState, read_run
+    from jobs.run.states import CellState
+    from jobs.run.status import RunStatus, status
+    from jobs.run.submission import Submission
+    from jobs.run.submit import Submitted, submit
+    from jobs.slurm.site import Site
+    from jobs.slurm.site_files import load_site
+    from jobs.sweep.plan import Plan, plan
 
 __all__ = [
-    "CellStatus",
+    "CellState",
     "Plan",
+    "RunState",
     "RunStatus",
     "Site",
     "Submission",
+    "Submitted",
     "cancel",
     "load_site",
     "plan",
+    "read_run",
     "rerun",
     "status",
     "submit",
 ]
 
 _HOME = {
-    "CellStatus": "state.states",
-    "Plan": "spec.planning",
-    "RunStatus": "state.run_status",
-    "Site": "cluster.site",
-    "Submission": "actions.submit",
-    "cancel": "actions.cancel",
-    "load_site": "cluster.site_files",
-    "plan": "spec.planning",
-    "rerun": "actions.rerun",
-    "status": "state.run_status",
-    "submit": "actions.submit",
+    "CellState": "run.states",
+    "Plan": "sweep.plan",
+    "RunState": "run.run_state",
+    "RunStatus": "run.status",
+    "Site": "slurm.site",
+    "Submission": "run.submission",
+    "Submitted": "run.submit",
+    "cancel": "run.cancel",
+    "load_site": "slurm.site_files",
+    "plan": "sweep.plan",
+    "read_run": "run.run_state",
+    "rerun": "run.rerun",
+    "status": "run.status",
+    "submit": "run.submit",
 }
 
 

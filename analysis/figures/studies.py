@@ -11,7 +11,7 @@ from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
 from analysis.summary.settings_in_words import SAMPLERS, _with_schedules
 from analysis.summary.summary_table import VARIANT_COLUMNS
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model_registry import model_class
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from analysis.load.raised import Raised
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.models.own_model import is_own
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.custom_model import is_custom
+from gnnhpc.models.model_registry import model_class
 
 Series = NDArray[np.float64]
 """One value a training step, from step 0; nan where a step has none."""
@@ -105,7 +105,7 @@ def compare_equivalent_cells(
     valid = set(cells.loc[cells["valid"].astype(bool), "cell"].astype(str))
     groups: dict[str, list[Cell]] = {}
     for cell in manifest:
-        custom = is_own(cell.experiment.model.name)
+        custom = is_custom(cell.experiment.model.name)
         if cell.id in valid and not (custom and cell.id in unsure):
             groups.setdefault(equivalence_key(cell.experiment), []).append(cell)
     learnt = trajectories(ranks, {cell.id: cell.experiment.dtype for cell in manifest})
@@ -162,7 +162,7 @@ def _samples_of_a_step(experiment: Experiment) -> list[Any]:
     """
     replicas, microbatches = experiment.layout.replicas, experiment.microbatches
     sampling = experiment.sampling
-    if is_own(experiment.model.name):
+    if is_custom(experiment.model.name):
         sampled = [] if sampling is None else [sampling.model_dump()]
         return [replicas, microbatches, experiment.batch_size, experiment.chunks, *sampled]
     by_microbatch = _uses_batchnorm(experiment)

@@ -33,7 +33,7 @@ from analysis.report.what_was_checked import (
     not_comparable_table,
     validation_texts,
 )
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model_registry import model_class
 
 _PROVENANCE = {
     "commit": "code",

@@ -10,7 +10,7 @@ from analysis.load.comparable import SEPARATE, values_in_words
 from analysis.load.raised import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import TableBlock, Text, rows_table
-from gnnhpc.models.registry import BUILT_IN
+from gnnhpc.models.model_registry import BUILT_IN
 
 
 def validation_texts(run: RunData) -> Iterator[Text]:

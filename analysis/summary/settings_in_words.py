@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.summary.summary_table import VARIANT_COLUMNS
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model_registry import model_class
 
 IMPLEMENTATIONS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
 """Names of implementations in tables and figures; the PyG form of ViG is its reference."""

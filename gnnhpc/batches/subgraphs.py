@@ -44,7 +44,7 @@ def _by_pyg(whole: Block) -> BlockBuilder:
 
 
 def _by_dgl(whole: Block) -> BlockBuilder:
-    from gnnhpc.models.dgl_import import import_dgl
+    from gnnhpc.models.libraries import import_dgl
 
     dgl = import_dgl()
     # DGL gives a subgraph's edges by the first end of each: turned round, in a block's order.

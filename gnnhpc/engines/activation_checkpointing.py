@@ -1,5 +1,9 @@
-"""Activation checkpointing of a stage: its forward is recomputed in backward (Chen et al. 2016,
-arXiv:1604.06174), by `torch.utils.checkpoint`."""
+"""Activation checkpointing: a stage keeps its input and recomputes its forward in backward.
+
+It takes less memory for one more forward (Chen et al. 2016, arXiv:1604.06174), by
+`torch.utils.checkpoint`. The recomputation starts from the random numbers of the first forward. It
+has no second effect: buffers, such as running statistics, keep what the first forward gave them.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.models.recomputation import recomputing
+from gnnhpc.models.layers.batchnorm import recomputing
 
 
 def checkpointed(
     stage: nn.Module, forward: Callable[..., Tensor], x: Any, context: object, timer: StepTimer
 ) -> Tensor:
-    """`forward(x, context)` of a stage, of which its input alone is kept until its backward."""
+    """`forward(x, context)` of a stage, of which its input alone is kept until its backward.
+
+    torch raises CheckpointError in the backward of a stage whose recomputed forward saves more or
+    fewer tensors than the first one.
+    """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return contextlib.nullcontext(), recomputed(stage, timer)
@@ -32,9 +40,29 @@ def checkpointed(
 
 @contextlib.contextmanager
 def recomputed(stage: nn.Module, timer: StepTimer) -> Iterator[None]:
-    began_s = time.perf_counter()
+    """Around a recomputed forward of `stage`, whose seconds `timer` records."""
+    start = time.perf_counter()
     try:
-        with recomputing(stage):
+        with recomputing(), _copied_buffers(stage):
             yield
     finally:
-        timer.add_recomputation(time.perf_counter() - began_s)
+        timer.add_recomputation(time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def _copied_buffers(stage: nn.Module) -> Iterator[None]:
+    """Let the layers change copies of their buffers.
+
+    Buffers are exchanged, not copied back: autograd may have saved them, and reports a value that
+    is written as a change.
+    """
+    owners = [module._buffers for module in stage.modules() if module._buffers]
+    held = [dict(buffers) for buffers in owners]
+    for buffers in owners:
+        buffers.update({n: None if b is None else b.clone() for n, b in buffers.items()})
+    try:
+        yield
+    finally:
+        for buffers, values in zip(owners, held, strict=True):
+            buffers.clear()
+            buffers.update(values)

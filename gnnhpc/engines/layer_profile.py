@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.step_timer import Span, StepTimer, Timestamp
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 
 
 class LayerProfile:

@@ -14,11 +14,10 @@ from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.split_backward import compute_left
+from gnnhpc.engines.split_backward import compute_deferred
 from gnnhpc.engines.stage_errors import changes_input, input_changed, without_gradient
 from gnnhpc.engines.stage_transfers import StageTransfers, transfers_of
-from gnnhpc.models.added_gradients import add_gradients_in_place
-from gnnhpc.models.later_weights import LaterWeights, apart, leaving
+from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
 _NOTHING = contextlib.nullcontext()
 
@@ -34,7 +33,7 @@ class Held:
     """The buffer that x lies in, where it was received."""
     gradient: Tensor | None = None
     """Of the output, from the next stage."""
-    later: LaterWeights | None = None
+    deferred: list[DeferredGradient] | None = None
     """Gradients of weights that are still to be computed."""
 
 
@@ -53,7 +52,7 @@ class NativeEngine:
         ]
         """Of each part, the action that gives it its last gradients."""
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
-        add_gradients_in_place(plan.stage)
+        plan.stage.use_stacks()
 
     @property
     def transfers(self) -> str | None:
@@ -109,7 +108,7 @@ class NativeEngine:
             x = received.detach().requires_grad_(part.upstream_trains)
         plan.timer.begin("forward", m, part.place)
         try:
-            with apart() if self._last_kind == "weights" else _NOTHING:
+            with split_backward() if self._last_kind == "weights" else _NOTHING:
                 output = part.stage(x, microbatch.context)
         except RuntimeError as error:
             if changes_input(error):
@@ -145,8 +144,8 @@ class NativeEngine:
         if result.requires_grad:
             timer.begin("backward", m, links.part.place)
             if self._last_kind == "weights":
-                held.later = LaterWeights()
-                with leaving(held.later):
+                held.deferred = []
+                with deferring_to(held.deferred):
                     self._through(links, result, held.gradient)
             else:
                 self._through(links, result, held.gradient)
@@ -168,9 +167,9 @@ class NativeEngine:
 
     def _weights(self, links: StageTransfers, m: int, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""
-        if held.later is not None:
+        if held.deferred is not None:
             self.plan.timer.begin("weights", m, links.part.place)
-            compute_left(held.later)
+            compute_deferred(held.deferred)
             self.plan.timer.end()
 
     def _release(self, links: StageTransfers, held: Held) -> None:

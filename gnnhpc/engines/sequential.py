@@ -12,7 +12,6 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.models.added_gradients import add_gradients_in_place
 
 
 class SequentialEngine:
@@ -25,7 +24,7 @@ class SequentialEngine:
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.gradients = gradients_of(plan, [plan.microbatches - 1])
-        add_gradients_in_place(plan.stage)
+        plan.stage.use_stacks()
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer

@@ -1,16 +1,18 @@
-"""Split backward: the gradients of weights that a micro-batch's backward has left for later."""
+"""Split backward: computes the gradients of weights that a micro-batch's backward has deferred."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
 from gnnhpc.engines.autograd import backward
-from gnnhpc.models.later_weights import LaterWeights
+from gnnhpc.models.layers.split_backward import DeferredGradient
 
 
-def compute_left(later: LaterWeights) -> None:
-    """Compute all gradients that a backward has left, and add them to the weights' gradients."""
-    for each in later.left:
+def compute_deferred(deferred: Sequence[DeferredGradient]) -> None:
+    """Compute all gradients that a backward has deferred, and add them to the weights'."""
+    for each in deferred:
         with torch.no_grad():
             gradient = each.compute()
         backward(each.weight, gradient)

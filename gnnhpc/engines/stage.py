@@ -17,7 +17,8 @@ from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.layers.stacked import Stack, stacks_of
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
 
 
@@ -35,6 +36,7 @@ class Stage(nn.Module):
     """By layer, what is called when the gradient of its output arrives, in `hooked_microbatch`."""
     hooked_microbatch: int | None = None
     _virtual_stages: tuple[Stage, ...] = ()
+    _stacks: Mapping[int, Stack] = {}
 
     def __init__(
         self,
@@ -82,16 +84,24 @@ class Stage(nn.Module):
 
     def _through_layers(self, x: Tensor | SparseRows, context: Context) -> Tensor:
         hooked = self.hooked_microbatch == context.microbatch and torch.is_grad_enabled()
-        for number, layer in enumerate(self.layers):
+        stacks = {} if hooked else self._stacks
+        number = 0
+        while number < len(self.layers):
             rows = len(x) if not self._shapes_are_known else 0
-            if self._by_hop[number]:
-                x = _through_hop(layer, x, context, self._changes[number] - 1)
+            stack = stacks.get(number)
+            output = stack(x) if stack is not None and isinstance(x, Tensor) else None
+            if stack is not None and output is not None:
+                number += len(stack.layers) - 1
+                x = output
+            elif self._by_hop[number]:
+                x = _through_hop(self.layers[number], x, context, self._changes[number] - 1)
             else:
-                x = layer(x, context)
+                x = self.layers[number](x, context)
             if not self._shapes_are_known:
                 self._check_shape(number, rows, x, context)
             if hooked:
                 self._hook(number, x)
+            number += 1
         self._shapes_are_known = True
         return x if isinstance(x, Tensor) else x.to_dense()
 
@@ -118,6 +128,14 @@ class Stage(nn.Module):
     def virtual_stages(self) -> tuple[Stage, ...]:
         """What an engine calls, first to last: this stage, or the virtual stages that it holds."""
         return self._virtual_stages or (self,)
+
+    def use_stacks(self) -> None:
+        """Compute neighbouring layers by one call where it can be done.
+
+        It suits an engine whose micro-batches each have a backward of their own.
+        """
+        for stage in self.virtual_stages:
+            stage._stacks = stacks_of(stage.layers)
 
     def cut_into(self, ranges: Sequence[range]) -> tuple[Stage, ...]:
         """Stages of the same modules, for an engine that calls one after the other."""

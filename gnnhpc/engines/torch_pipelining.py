@@ -24,10 +24,10 @@ from gnnhpc.core.schedule import SPLIT_BACKWARD
 from gnnhpc.engines.ddp_gradients import DdpReplicas, taking_a_step
 from gnnhpc.engines.engine import StagePlan, StepOutput, VirtualStagePlan, first_input
 from gnnhpc.engines.native import ForwardOnly
-from gnnhpc.engines.split_backward import compute_left
+from gnnhpc.engines.split_backward import compute_deferred
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.models.later_weights import LaterWeights, apart, leaving
+from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
 _OF_ONE_PART = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _OF_PARTS = {
@@ -67,28 +67,28 @@ class TimedStage(PipelineStage):
     """Among the parts of this rank's stage."""
     newest: int | None = None
     """The micro-batch of the last forward, whose loss is computed next."""
-    later: LaterWeights | None = None
+    deferred: list[DeferredGradient] | None = None
     """Takes what the present backward leaves; None where weights are not apart."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self.newest = fwd_chunk_id
-        weights = apart() if self.dw_builder is not None else contextlib.nullcontext()
+        weights = split_backward() if self.dw_builder is not None else contextlib.nullcontext()
         with weights, self.timer.span("forward", fwd_chunk_id, self.place):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         weights: AbstractContextManager[None] = contextlib.nullcontext()
         if self.dw_builder is not None:
-            self.later = LaterWeights()
-            weights = leaving(self.later)
+            self.deferred = []
+            weights = deferring_to(self.deferred)
         with weights, self.timer.span("backward", bwd_chunk_id, self.place):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def left(self) -> Callable[[], None]:
         """What computes the gradients that the backward before has left."""
-        later = self.later
-        assert later is not None
-        return partial(compute_left, later)
+        deferred = self.deferred
+        assert deferred is not None
+        return partial(compute_deferred, deferred)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         with self.timer.span("weights", bwd_chunk_id, self.place):

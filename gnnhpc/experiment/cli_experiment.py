@@ -14,12 +14,12 @@ from gnnhpc.core.settings import Strict
 from gnnhpc.data.registry import DEFAULT
 from gnnhpc.data.roots import data_root
 from gnnhpc.data.settings import Data
+from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.experiment import DataField, Experiment, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name
-from gnnhpc.experiment.own_model_files import load_model
 from gnnhpc.experiment.set_option import apply_set_option
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.model import Model
 from gnnhpc.records.run_paths import RunPaths
 
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -75,7 +75,7 @@ def _cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
     if raw["data"].facts().kind != "graph":
         raw.setdefault("batch_size", _BATCH)
     experiment = _built(raw, "flags")
-    return _check_data(Cell(array_name(experiment), 0, experiment, root))
+    return _check_data(Cell.of(array_name(experiment), 0, experiment, root))
 
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:

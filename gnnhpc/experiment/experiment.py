@@ -25,9 +25,9 @@ from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
 from gnnhpc.experiment.links import Links
 from gnnhpc.experiment.sampling import Sampling
-from gnnhpc.models.own_model import OwnModel
-from gnnhpc.models.protocol import Model, OutputKind
-from gnnhpc.models.registry import parse_model
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.model import Model, OutputKind
+from gnnhpc.models.model_registry import parse_model
 
 SPEC_VERSION = 1
 
@@ -334,7 +334,7 @@ class Experiment(Strict):
             )
         if self.sampling.evaluation != "whole":
             raise ValueError("sampling.evaluation: found 'sampled'; allowed: whole with task links")
-        if isinstance(self.model, OwnModel):
+        if isinstance(self.model, CustomModel):
             raise ValueError(
                 f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
             )

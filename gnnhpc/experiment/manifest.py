@@ -1,43 +1,90 @@
-"""The manifest: one cell a line, with all that is needed to run it; never rewritten."""
+"""The manifest: one cell a line, with everything that is needed to run it; never rewritten."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import parse_object
+from gnnhpc.core.json_files import check_version, parse_object, read_bytes
+from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.pydantic_errors import input_error
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.manifest_lines import (
-    MANIFEST_VERSION,
-    ManifestLine,
-    find_manifest_line,
-    parse_manifest_line,
-    read_manifest_lines,
-)
+from gnnhpc.records.run_facts import read_provenance
+from gnnhpc.records.run_paths import RunPaths
+
+MANIFEST_VERSION = 1
+_ALLOWED = "one cell a line"
 
 
 @dataclass(frozen=True)
 class Cell:
     """One experiment of a sweep, with its array and its index there.
 
-    `index` counts within the array `<model>-<layout>` and is what $SLURM_ARRAY_TASK_ID selects;
-    it never changes meaning once written.
+    `index` counts within the array `<model>-<layout>` and is what $SLURM_ARRAY_TASK_ID selects; it
+    never changes its meaning once it is written. The settings are checked on first use of
+    `experiment`, since `status` reads ten thousand cells and needs no experiment.
     """
 
     array: str
     index: int
-    experiment: Experiment
+    id: str
+    settings: Mapping[str, Any] = field(hash=False)
+    """The experiment as plain data."""
     data_root: str | None = None
+    where: str = field(default="cell", compare=False)
+    """The line of the manifest, for errors."""
+
+    @classmethod
+    def of(
+        cls, array: str, index: int, experiment: Experiment, data_root: str | None = None
+    ) -> Cell:
+        """The cell of a checked experiment."""
+        cell = cls(array, index, experiment.id, experiment.model_dump(mode="json"), data_root)
+        cell.__dict__["experiment"] = experiment
+        return cell
+
+    @classmethod
+    def from_line(cls, line: bytes | str, where: str) -> Cell:
+        """Raises InputError for another version, damaged JSON, and a missing or wrong key."""
+        raw = parse_object(line, where, _ALLOWED)
+        check_version(raw, MANIFEST_VERSION, where)
+        for key, kind in (("array", str), ("index", int), ("id", str), ("experiment", dict)):
+            if type(raw.get(key)) is not kind:
+                found = repr(raw[key]) if key in raw else "nothing"
+                raise InputError(where, key, found, "the value that was written")
+        data_root = raw.get("data_root")
+        if not isinstance(data_root, str | None):
+            raise InputError(where, "data_root", repr(data_root), "a folder or null")
+        return cls(raw["array"], raw["index"], raw["id"], raw["experiment"], data_root, where)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Raises InputError for settings that are no experiment, or one with another id."""
+        try:
+            experiment = Experiment.model_validate(self.settings)
+        except ValidationError as error:
+            raise input_error(error, self.where, Experiment) from None
+        if experiment.id != self.id:
+            allowed = f"{experiment.id}, which its content gives"
+            raise InputError(self.where, "id", self.id, allowed)
+        return experiment
 
     @property
-    def id(self) -> str:
-        return self.experiment.id
+    def world_size(self) -> int:
+        """The number of ranks."""
+        layout = Layout.parse(str(self.settings.get("layout", "seq")))
+        return processes_of(layout, str(self.settings.get("engine", ""))).world_size
+
+    @property
+    def train_steps(self) -> int:
+        return int(self.settings.get("train_steps", 10))
 
     def to_line(self) -> str:
         return json.dumps(
@@ -47,31 +94,9 @@ class Cell:
                 "index": self.index,
                 "id": self.id,
                 "data_root": self.data_root,
-                "experiment": self.experiment.model_dump(mode="json"),
+                "experiment": self.settings,
             }
         )
-
-    @classmethod
-    def from_line(cls, line: str, where: str) -> Cell:
-        """Raises InputError for another version, damaged JSON, or an id that does not fit."""
-        return cls.from_read(
-            parse_manifest_line(parse_object(line, where, "one cell a line"), where)
-        )
-
-    @classmethod
-    def from_read(cls, line: ManifestLine) -> Cell:
-        """Raises InputError for an experiment that does not fit, or not its id."""
-        try:
-            experiment = Experiment.model_validate(line.raw["experiment"])
-        except ValidationError as error:
-            raise input_error(error, line.where, Experiment) from None
-        data_root = line.raw.get("data_root")
-        if not isinstance(data_root, str | None):
-            raise InputError(line.where, "data_root", repr(data_root), "a folder or null")
-        cell = cls(line.array, line.index, experiment, data_root)
-        if cell.id != line.id:
-            raise InputError(line.where, "id", line.id, f"{cell.id}, which its content gives")
-        return cell
 
 
 def array_name(experiment: Experiment) -> str:
@@ -87,9 +112,10 @@ def assign_indices(
     existing: Iterable[Cell] = (),
 ) -> list[Cell]:
     """Give each new experiment the next index of its array; those in `existing` are left out."""
-    known = {cell.id for cell in existing}
+    known: set[str] = set()
     following: dict[str, int] = {}
     for cell in existing:
+        known.add(cell.id)
         following[cell.array] = max(following.get(cell.array, 0), cell.index + 1)
     cells: list[Cell] = []
     for experiment in experiments:
@@ -99,7 +125,7 @@ def assign_indices(
         array = array_name(experiment)
         index = following.get(array, 0)
         following[array] = index + 1
-        cells.append(Cell(array, index, experiment, data_root))
+        cells.append(Cell.of(array, index, experiment, data_root))
     return cells
 
 
@@ -110,22 +136,49 @@ def write_manifest(path: Path, cells: Iterable[Cell]) -> None:
 
 
 def read_manifest(path: Path) -> list[Cell]:
-    """All cells, in order; raises InputError as `read_manifest_lines` and `Cell.from_read` do."""
-    return [Cell.from_read(line) for line in read_manifest_lines(path)]
+    """All cells, in order.
+
+    Raises InputError naming the line for damage and for a cell that is there twice, and naming the
+    file for fewer cells than provenance.json beside it counts.
+    """
+    cells = [
+        Cell.from_line(line, f"{path}:{number}")
+        for number, line in enumerate(_read(path).split(b"\n"), 1)
+        if line.strip()
+    ]
+    by_id: dict[str, Cell] = {}
+    by_index: dict[tuple[str, int], Cell] = {}
+    for cell in cells:
+        if (before := by_id.setdefault(cell.id, cell)) is not cell:
+            raise InputError(cell.where, "id", f"{cell.id}, as in {before.where}", "each cell once")
+        if (before := by_index.setdefault((cell.array, cell.index), cell)) is not cell:
+            found = f"{cell.index} of {cell.array}, as in {before.where}"
+            raise InputError(cell.where, "index", found, "each index of an array once")
+    planned = (read_provenance(RunPaths(path.parent)) or {}).get("cells", 1)
+    if not isinstance(planned, int) or len(cells) < max(1, planned):
+        allowed = f"at least {planned}, as provenance.json says"
+        raise InputError(path, "cells", len(cells), allowed)
+    return cells
 
 
 def find_cell(path: Path, array: str, index: int) -> Cell:
-    """The cell that an array task runs; other cells' lines are not looked at where it is found.
+    """The cell that an array task runs; only its own line is parsed.
 
-    Raises InputError for an index out of range, for a cell that is there twice, and as
-    `Cell.from_read` does.
+    Raises InputError for an unknown array, an index out of range, and as `Cell.from_line` does.
     """
-    line = find_manifest_line(path, array, index)
-    if line is not None:
-        return Cell.from_read(line)
-    every = read_manifest_lines(path)
-    indices = [each.index for each in every if each.array == array]
+    key = json.dumps({"version": MANIFEST_VERSION, "array": array, "index": index})[:-1].encode()
+    for number, line in enumerate(_read(path).split(b"\n"), 1):
+        if line.startswith(key + b","):
+            return Cell.from_line(line, f"{path}:{number}")
+    cells = read_manifest(path)
+    indices = [cell.index for cell in cells if cell.array == array]
     if not indices:
-        names = sorted({each.array for each in every})
-        raise InputError(path, "array", array, ", ".join(names))
+        raise InputError(path, "array", array, ", ".join(sorted({cell.array for cell in cells})))
     raise InputError(path, f"index of {array}", index, f"0 to {max(indices)}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bytes(path, _ALLOWED)
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", "the manifest.jsonl of a run") from None

@@ -4,8 +4,6 @@
 // (`gnnhpc.kernels.vig_fold` explains it), in double; vig_conv.h has what is done a weight of the
 // convolution, vig_nodes.h what is done a node.
 
-#include <time.h>
-
 #include <cmath>
 #include <memory>
 
@@ -227,13 +225,6 @@ std::unique_ptr<float[]> rows_of_floats(const Batch& batch) {
     return std::unique_ptr<float[]>(new float[size(batch.rows() * kChannels)]);
 }
 
-// What Python's time.perf_counter is on Linux.
-double now_s() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 void copy_line(const Batch& batch, i64 line, const float* from, float* to) {
     const i64 length = batch.width * kChannels;
     std::copy(from, from + length, to + line * length);
@@ -377,63 +368,43 @@ void vig_readout_forward(const i64* sizes, const float* x, const float* const* w
     of.forward(pooled, logits);
 }
 
-// Gradients of the weights, from that of the logits, `added` to what is there or in its place; d_x
-// [images][nodes][3], null if not wanted.
-void vig_readout_backward(const i64* sizes, i64 added, const float* pooled, const float* g,
+// Gradients of the weights, from that of the logits; d_x [images][nodes][3], null if not wanted.
+void vig_readout_backward(const i64* sizes, const float* pooled, const float* g,
                           const float* const* weights, float* d_x, float* const* d_weights) {
     const Readout of(sizes, weights);
-    const Doubles d_pooled = of.backward(pooled, g, added, d_weights);
+    const Doubles d_pooled = of.backward(pooled, g, d_weights);
     if (d_x) of.spread_to_nodes(d_pooled, d_x);
 }
 
 // Layers one after the other, each as `vig_forward` by the batch's statistics, which `moved`, or null,
 // has moved. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; 4 statistics, 2 counts
-// and 2 momentums; its y in `ys`, its output in `outs` but the last one's, which is in `out`; its
-// state; and when it had ended (CLOCK_MONOTONIC, seconds). Then, where `readout` is not null (hidden,
-// classes), the readout of the last layer's output, which is in `outs` too: `out` are the logits.
+// and 2 momentums; its y in `ys`, its output in `outs` but the last one's, which is in `out`; its state.
 void vig_layers_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
                         const float* const* weights, const double* eps, float* const* moved,
                         i64* const* batches, const double* momentum, float* ys, float* outs,
-                        float* out, double* states, const i64* readout,
-                        const float* const* readout_weights, float* pooled, double* ended) {
-    i64 nodes = 0;
+                        float* out, double* states) {
     for (i64 i = 0; i < layers; ++i) {
         const i64* shape = shapes + i * 3;
         const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
-        nodes = shape[0] * shape[1];
-        const i64 length = images * nodes * kChannels;
-        float* at = readout || i + 1 < layers ? outs + i * length : out;
+        const i64 length = images * shape[0] * shape[1] * kChannels;
+        float* at = i + 1 < layers ? outs + i * length : out;
         vig_forward(sizes, x, weights + i * 11, nullptr, eps + i * 2,
                     moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
                     moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
         x = at;
         states += vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
-        ended[i] = now_s();
     }
-    if (!readout) return;
-    const i64 sizes[] = {images, nodes, readout[0], readout[1], threads};
-    vig_readout_forward(sizes, x, readout_weights, pooled, out);
-    ended[layers] = now_s();
 }
 
 // Back through the same; gradients of weights are added. g is that of `out`; `states` begins with the
-// first layer's. `ended` is when a layer's backward had ended, by layer, and the readout's.
+// first layer's.
 void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
                          const float* ys, const float* outs, const float* g,
                          const float* const* weights, const double* eps, const double* states,
-                         float* d_x, float* const* gradients, const i64* readout,
-                         const float* const* readout_weights, const float* pooled,
-                         float* const* readout_gradients, double* ended) {
+                         float* d_x, float* const* gradients) {
     const i64 nodes = shapes[0] * shapes[1], length = images * nodes * kChannels;
     const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
     const auto output_of = [&](i64 layer) { return between.get() + (layer % 2) * length; };
-    if (readout) {
-        const i64 sizes[] = {images, nodes, readout[0], readout[1], threads};
-        float* d_output = output_of(layers - 1);
-        vig_readout_backward(sizes, 1, pooled, g, readout_weights, d_output, readout_gradients);
-        g = d_output;
-        ended[layers] = now_s();
-    }
     for (i64 i = 0; i < layers; ++i)
         states += vig_state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
     for (i64 i = layers - 1; i >= 0; --i) {
@@ -444,7 +415,6 @@ void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes,
         vig_backward(sizes, 1, 1, i > 0 ? outs + (i - 1) * length : x, ys + i * length, g,
                      weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
         g = d_input;
-        ended[i] = now_s();
     }
 }
 }

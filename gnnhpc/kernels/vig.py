@@ -74,21 +74,18 @@ def backward(
     *,
     by_batch: bool,
     wants_x: bool,
-    into: Weights | None = None,
 ) -> tuple[Tensor | None, Weights]:
-    """As `vig_torch.backward`; gradients of weights are added to `into` and returned so."""
+    """As `vig_torch.backward`."""
     y, state = saved
     d_x = torch.empty_like(x) if wants_x else None
-    d_weights = into
-    if d_weights is None:
-        d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
+    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
     kernel = library()
     calls.count_compiled(kernel, "vig_backward")
     hidden = weights.b1.shape[0]
     kernel.vig_backward(
         sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
         int(by_batch),
-        int(into is not None),
+        0,
         pointer(x),
         pointer(y),
         pointer(g),
@@ -108,10 +105,10 @@ def _prepared(kernel: ctypes.CDLL) -> ctypes.CDLL:
     kernel.vig_state_length.restype = integer
     kernel.vig_forward.argtypes = [pointer] * 11
     kernel.vig_backward.argtypes = [pointer, integer, integer, *[pointer] * 8]
-    kernel.vig_layers_forward.argtypes = [*[integer] * 3, *[pointer] * 15]
-    kernel.vig_layers_backward.argtypes = [*[integer] * 3, *[pointer] * 15]
+    kernel.vig_layers_forward.argtypes = [*[integer] * 3, *[pointer] * 11]
+    kernel.vig_layers_backward.argtypes = [*[integer] * 3, *[pointer] * 10]
     kernel.vig_readout_forward.argtypes = [pointer] * 5
-    kernel.vig_readout_backward.argtypes = [pointer, integer, *[pointer] * 5]
+    kernel.vig_readout_backward.argtypes = [pointer] * 6
     for function in ("vig", "vig_layers", "vig_readout"):
         getattr(kernel, f"{function}_forward").restype = None
         getattr(kernel, f"{function}_backward").restype = None

@@ -148,8 +148,7 @@ struct Readout {
     }
 
     // Gradients of the weights where they belong; returns that of the pooled images.
-    Doubles backward(const float* pooled, const float* g, bool added,
-                     float* const* d_weights) const {
+    Doubles backward(const float* pooled, const float* g, float* const* d_weights) const {
         const i64 count = images * kChannels, number = parts();
         Doubles partial(size(number * count)), d_pooled(size(count));
         in_parts(number, groups(), threads, [&](i64 part, i64 from, i64 to) {
@@ -159,7 +158,7 @@ struct Readout {
             for (i64 group = from; group < to; ++group) {
                 gradients.clear(classes);
                 back_through(group, pooled, g, gradients, lanes.data());
-                put(group, gradients, added, d_weights);
+                put(group, gradients, d_weights);
             }
             std::transform(lanes.begin(), lanes.end(), partial.data() + part * count,
                            [](const Lanes& each) { return sum(each.at); });
@@ -170,7 +169,7 @@ struct Readout {
             double total = 0.0;
             for (i64 image = 0; image < images; ++image)
                 total += static_cast<double>(g[image * classes + c]);
-            put(d_weights[3] + c, static_cast<float>(total), added);
+            d_weights[3][c] = static_cast<float>(total);
         }
         return d_pooled;
     }
@@ -209,23 +208,17 @@ struct Readout {
         });
     }
 
-    // Nothing is multiplied here, which a compiler would do in one rounding with the addition.
-    static INLINE void put(float* at, float value, bool added) {
-        *at = added ? *at + value : value;
-    }
-
-    void put(i64 group, const GroupGradients& gradients, bool added,
-             float* const* d_weights) const {
+    void put(i64 group, const GroupGradients& gradients, float* const* d_weights) const {
         const i64 first = group * kGroup, count = std::min(kGroup, hidden - first);
         float *d_w1 = d_weights[0] + first * kChannels, *d_b1 = d_weights[1] + first;
         for (int k = 0; k < kChannels; ++k)
             for (i64 n = 0; n < count; ++n)
-                put(d_w1 + n * kChannels + k, gradients.in[k].lanes()[n], added);
-        for (i64 n = 0; n < count; ++n) put(d_b1 + n, gradients.constant.lanes()[n], added);
+                d_w1[n * kChannels + k] = gradients.in[k].lanes()[n];
+        for (i64 n = 0; n < count; ++n) d_b1[n] = gradients.constant.lanes()[n];
         for (i64 c = 0; c < classes; ++c) {
             float* d_w2 = d_weights[2] + c * hidden + first;
             const float* d_out = gradients.out[size(c)].lanes();
-            for (i64 n = 0; n < count; ++n) put(d_w2 + n, d_out[n], added);
+            for (i64 n = 0; n < count; ++n) d_w2[n] = d_out[n];
         }
     }
 

@@ -40,29 +40,17 @@ def forward(x: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
 
 
 def backward(
-    pooled: Tensor,
-    nodes: int,
-    weights: Weights,
-    g: Tensor,
-    *,
-    wants_x: bool,
-    into: Weights | None = None,
+    pooled: Tensor, nodes: int, weights: Weights, g: Tensor, *, wants_x: bool
 ) -> tuple[Tensor | None, Weights]:
-    """Gradients of x (None unless `wants_x`) and of the weights, from that of the logits, g.
-
-    Those of weights are added to `into` and returned so.
-    """
+    """Gradients of x (None unless `wants_x`) and of the weights, from that of the logits, g."""
     classes, hidden = weights.w2.shape
     images = len(pooled)
     d_x = pooled.new_empty(images, nodes, 3) if wants_x else None
-    d_weights = into
-    if d_weights is None:
-        d_weights = Weights._make(map(torch.empty_like, weights))
+    d_weights = Weights._make(map(torch.empty_like, weights))
     kernel = vig.library()
     calls.count_compiled(kernel, BACKWARD)
     kernel.vig_readout_backward(
         vig.sizes(images, nodes, hidden, classes, torch.get_num_threads()),
-        int(into is not None),
         *(vig.pointer(pooled), vig.pointer(g), vig.pointers(weights)),
         None if d_x is None else d_x.data_ptr(),
         vig.pointers(d_weights),

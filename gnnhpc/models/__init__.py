@@ -1,4 +1,4 @@
-"""Models as ordered lists of layers: one folder a model, their registry, and common layers.
+"""Models as ordered lists of layers: their settings here, the torch modules of layers in `layers`.
 
-Imports core, graphs and kernels.
+It imports core, graphs and kernels.
 """

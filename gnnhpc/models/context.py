@@ -1,4 +1,4 @@
-"""What a layer needs besides its input: which micro-batch of which step, and its chunk."""
+"""What a layer needs besides its input: the micro-batch, the step, and the chunk of a graph."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class Context:
     """The context of one micro-batch in one step."""
 
     microbatch: int = 0
-    """Counts from 0 within the mini-batch."""
+    """The micro-batch's number within the mini-batch, from 0."""
     step: int = 0
-    """Training step; dropout masks are computed from it."""
+    """The training step; dropout masks are computed from it."""
     seed: int = 0
-    """The experiment's."""
+    """The experiment's seed."""
     graph: GraphChunk | None = None
-    """None for images."""
+    """The chunk of a graph; None for images."""
 
     @property
     def chunk(self) -> GraphChunk:
-        """The chunk of a graph that a layer works on; ValueError for images."""
+        """The chunk of a graph that a layer works on; raises ValueError for images."""
         if self.graph is None:
             raise ValueError("graph layers need a context with a chunk of a graph")
         return self.graph

@@ -1,93 +1,80 @@
-"""Whose code computes a graph layer: ours, PyG's or DGL's, under the same names.
+"""Which implementation computes a graph layer: this project's (`fused`), PyG's or DGL's.
 
-`gnnhpc.models.<group>.fused`, `.pyg` and `.dgl` have classes of the same names, which take the same
-arguments, hold the same parameters and start from the same values. Free of torch until one is asked
-for.
+The implementations of a layer are classes of the same name, which take the same arguments, hold the
+same parameters and start from the same values. This file imports torch only where a layer is built.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.models.libraries import check_dgl_is_here, import_dgl
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-OLDER_NAME = {"reference": "pyg"}
-"""What earlier sweeps and records call an implementation."""
+Implementation = Literal["fused", "pyg", "dgl"]
+"""`fused` is this project's; `pyg` and `dgl` compute the same function with a library's layers."""
 
-
-_LACKING = "model.implementation: found dgl, which has no {what}; allowed: {allowed}"
+_MODULES = {
+    "fused": ("attention_layers", "convolution_layers", "deep_layers"),
+    "pyg": ("pyg_layers",),
+    "dgl": ("dgl_layers",),
+}
 
 
 def dgl_lacks(what: str, allowed: str = "fused or pyg") -> str:
-    """The words of `Model.misfit` for a layer that DGL does not have."""
-    return _LACKING.format(what=what, allowed=allowed)
+    """The text of `Model.misfit` for a layer that DGL does not have."""
+    return f"model.implementation: found dgl, which has no {what}; allowed: {allowed}"
 
 
 def check_library(implementation: str) -> None:
-    """Raises InputError where the library is not installed here; PyG always is."""
+    """Raise InputError where the library is not installed here; PyG is a dependency."""
     if implementation == "dgl":
-        from gnnhpc.models.dgl_import import check_dgl_is_here
-
         check_dgl_is_here()
 
 
-def _current_name(value: object) -> object:
-    return OLDER_NAME.get(value, value) if isinstance(value, str) else value
-
-
-Implementation = Annotated[Literal["fused", "pyg", "dgl"], BeforeValidator(_current_name)]
-"""`fused` is ours; `pyg` and `dgl` compute the same function with the library's own layers."""
-
-
 def build_implementation(
-    implementation: str, group: str, name: str, *arguments: object, **options: object
+    implementation: str, name: str, *arguments: object, **options: object
 ) -> nn.Module:
-    """A layer that starts from the values of our own form.
+    """A layer with the initial values of the fused layer.
 
-    Raises InputError where the library lacks it or is not installed.
+    Raises InputError where the library lacks the layer or is not installed.
     """
     import torch
 
-    fused = implementation_class("fused", group, name)(*arguments, **options)
+    fused = implementation_class("fused", name)(*arguments, **options)
     if implementation == "fused":
         return fused
-    # What the library draws is not used, and changes no later layer's values.
+    # A library's initial values are not used, and must not change those of later layers.
     with torch.random.fork_rng(devices=[]):
-        module = implementation_class(implementation, group, name)(*arguments, **options)
-    # Strictly: a parameter of another name or shape is a mistake of ours.
+        module = implementation_class(implementation, name)(*arguments, **options)
     module.load_state_dict(fused.state_dict())
     return module
 
 
-def implementation_class(implementation: str, group: str, name: str) -> type[nn.Module]:
+def implementation_class(implementation: str, name: str) -> type[nn.Module]:
     """The class of a layer; raises InputError where its library lacks it or is not installed."""
     if implementation == "dgl":
-        from gnnhpc.models.dgl_import import import_dgl
-
         import_dgl()
-    module: Any = import_module(f"gnnhpc.models.{group}.{implementation}")
-    found: type[nn.Module] | None = getattr(module, name, None)
-    if found is None:
-        allowed = "fused or pyg" if implementation == "dgl" else "fused"
-        raise InputError(
-            "model", "implementation", f"{implementation}, which lacks {name}", allowed
-        )
-    return found
+    for file in _MODULES[implementation]:
+        module: Any = import_module(f"gnnhpc.models.layers.{file}")
+        found: type[nn.Module] | None = getattr(module, name, None)
+        if found is not None:
+            return found
+    allowed = "fused or pyg" if implementation == "dgl" else "fused"
+    raise InputError("model", "implementation", f"{implementation}, which lacks {name}", allowed)
 
 
 def implementation_note(
     implementation: str, kernel: str, dtype: torch.dtype, device: torch.device
 ) -> str:
-    """Which code computes the layers here: PyG's is recorded under its older name."""
+    """Which code computes the layers here: `pyg`, `dgl`, or `fused/` and c++, triton or torch."""
     if implementation != "fused":
-        return "reference" if implementation == "pyg" else implementation
+        return implementation
     import torch
 
     from gnnhpc.kernels import kernel_traits

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.models.protocol import Outputs
+from gnnhpc.models.model import Outputs
 from gnnhpc.records.schema import Phase
 from gnnhpc.tasks.task import Tally, Targets
 

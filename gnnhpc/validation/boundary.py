@@ -62,7 +62,7 @@ class Validation:
         return [self._invariants, self._order, self._processors]
 
     def events(self) -> list[EventRecord]:
-        """What each rank records after the last step: its processors, and the cost of validation."""
+        """What a rank records after the last step: its processors, and the cost of validation."""
         return [self._processors.record(), EventRecord("validation", self.seconds)]
 
     def at_start(self, start: int) -> None:
@@ -120,6 +120,7 @@ class Validation:
         began_s = time.perf_counter()
         with self.parts.timer.outside(doing):
             yield
+            self.mesh.barrier()
         self.seconds += time.perf_counter() - began_s
 
 

@@ -6,9 +6,9 @@ different rows have equal sketches only by chance, and a sketch is small enough 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ class CapturedSteps(Listener):
             # Before hooks of a custom layer, which may change its input.
             stage.layers[0].register_forward_pre_hook(self._keep_input, prepend=True)
         for spec, layer in zip(stage.specs, stage.layers, strict=True):
-            layer.register_forward_hook(partial(self._keep_output, spec.name))
+            layer.register_forward_hook(functools.partial(self._keep_output, spec.name))
 
     def evaluation_begins(self) -> None:
         self._phase = "test"
@@ -204,6 +204,7 @@ def sketch(x: Any) -> npt.NDArray[np.float64]:
     return torch.zeros(x.shape[0], _VECTORS).double().index_add(0, rows, terms).numpy()
 
 
+@functools.lru_cache(maxsize=64)
 def _vectors(width: int) -> Tensor:
     """float64 [width, 2], the same on every machine."""
     generator = torch.Generator().manual_seed(width)

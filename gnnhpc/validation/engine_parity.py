@@ -26,7 +26,7 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.data.images import Images
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.seeding import fork_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.loop import NotFiniteError, TrainingLoop
@@ -34,7 +34,7 @@ from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.captured_steps import CapturedSteps, RankCapture, buffers_of
 from gnnhpc.validation.parity_slice import ParitySlice, parity_slice
 from gnnhpc.validation.reference.custom_model import (
-    CustomModel,
+    CustomReference,
     set_buffer,
     why_not_comparable,
 )
@@ -75,7 +75,7 @@ class Parity:
         steps = f"{self.part.steps} step{'s' if self.part.steps > 1 else ''}"
         steps += " and an evaluation" if self.part.experiment.test_steps else ""
         detail = f"{steps}{extent} agree with one process in float64"
-        if isinstance(self.part.experiment.model, OwnModel):
+        if isinstance(self.part.experiment.model, CustomModel):
             detail += "; the arithmetic of a custom layer is compared with itself"
         return Check(NAME, "ok", detail, values)
 
@@ -124,7 +124,7 @@ def compare_engine(
 def _why_not_comparable(part: ParitySlice, root: Path | None) -> str | None:
     """The reason in one sentence; None for a model whose reference can be computed."""
     model = reference_model(part)
-    if not isinstance(model, CustomModel):
+    if not isinstance(model, CustomReference):
         return None
     try:
         by_rows = model.has_batchnorm()
@@ -215,7 +215,7 @@ def _compare(
     began: float,
 ) -> Parity:
     model = reference_model(part)
-    by_rows = isinstance(model, CustomModel) and model.has_batchnorm()
+    by_rows = isinstance(model, CustomReference) and model.has_batchnorm()
     captured = {
         (each.step, each.replica, each.microbatch): each for rank in ranks for each in rank.edges
     }
@@ -251,7 +251,7 @@ def reference_model(part: ParitySlice) -> ReferenceModel:
     layers = [reference_layer(part.experiment.model, spec) for spec in part.layer_specs]
     built_in = [layer for layer in layers if layer is not None]
     if len(built_in) < len(layers):
-        return CustomModel(part.experiment, part.layer_specs)
+        return CustomReference(part.experiment, part.layer_specs)
     return BuiltInModel(part.experiment, part.layer_specs, built_in)
 
 
@@ -260,7 +260,7 @@ def reference_data(
 ) -> ReferenceData:
     """The reference's own micro-batches; `by_rows` as `CustomGraphData` has it."""
     experiment, specs = part.experiment, part.layer_specs
-    custom = isinstance(experiment.model, OwnModel)
+    custom = isinstance(experiment.model, CustomModel)
     match experiment.data.facts().kind:
         case "images":
             return ImageData(experiment, part.side, root)

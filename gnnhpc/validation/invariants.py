@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,8 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.channels import carried
 from gnnhpc.engines.gradient_sync import BucketedGradients
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.batchnorm import BatchNorm
-from gnnhpc.models.own_model import OwnModel
-from gnnhpc.models.tensor_bytes import checksum
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.records.schema import Check
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.setup import TrainingParts
@@ -153,7 +153,7 @@ class Invariants(Listener):
             counts = [everyone[rank].transferred for rank in layout.pipeline_ranks(replica)]
             self._known["messages"] += self._unpaired(counts, replica)
         self._observed = _Observed()
-        custom = isinstance(self._experiment.model, OwnModel)
+        custom = isinstance(self._experiment.model, CustomModel)
         checks = [
             verdict_of(
                 name,
@@ -248,7 +248,7 @@ class Invariants(Listener):
 
     def _batchnorms(self) -> list[tuple[str, BatchNorm]]:
         modules = self._stage.named_modules()
-        if isinstance(self._experiment.model, OwnModel):
+        if isinstance(self._experiment.model, CustomModel):
             return []
         return [(name, module) for name, module in modules if isinstance(module, BatchNorm)]
 
@@ -271,7 +271,13 @@ def expected_seed(experiment: Experiment, mesh: Mesh) -> int:
 
 
 def _hashes(named: Iterable[tuple[str, Tensor]]) -> Hashes:
-    return {name: checksum(tensor) for name, tensor in named}
+    return {name: _crc32(tensor) for name, tensor in named}
+
+
+def _crc32(tensor: Tensor) -> int:
+    """CRC-32 of a tensor's numbers."""
+    values = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return zlib.crc32(values.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

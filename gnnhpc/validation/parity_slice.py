@@ -24,10 +24,13 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 
-FLOPS = 6e9
-"""Operations of the reference over all steps, about half a second of one core in float64."""
+FLOPS = 3e9
+"""Operations of the reference over all steps: with the ranks' own steps about half a second of one
+core in float64."""
+RUN_SHARE = 0.01
+"""All micro-batches of images are kept up to this share of the run's own operations."""
 STEPS = 2
 IMAGES, CUSTOM_IMAGES = 2, 4
 """Images of a micro-batch: a BatchNorm of a custom model needs more than two to have a gradient."""
@@ -38,6 +41,8 @@ _STORED = 512
 """The most stored features that a node is taken to have."""
 _EDGE_FLOPS = 60.0
 """The cost of an edge a channel, forward and backward, in operations of a dense product."""
+_UNIT_FLOPS = 300.0
+"""The cost of a hidden unit beside its products, such as its activation and BatchNorm."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ def parity_slice(
     specs = outline(experiment)
     match experiment.data.facts().kind:
         case "images":
-            found = _image_slice(small, specs, flops, steps)
+            images = 3.0 * experiment.train_steps * (experiment.batch_size or 1)
+            most = RUN_SHARE * images * experiment.layout.replicas * _image_flops(specs)
+            found = _image_slice(small, specs, flops, most, steps)
         case "graph":
             found = _graph_slice(small, specs, flops, steps)
         case "graphs":
@@ -101,20 +108,26 @@ def parity_slice(
     return dataclasses.replace(found, first=first)
 
 
-def _image_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
-    choices = list(_image_slices(small, specs, larger=flops > FLOPS))
-    for found in choices:
+def _image_slice(
+    small: Experiment, specs: LayerSpecs, flops: float, most: float, steps: int
+) -> ParitySlice:
+    """`most` are the operations up to which all micro-batches are kept."""
+    found = None
+    for found in _image_slices(small, specs, larger=flops > FLOPS):
         images = (found.experiment.batch_size or 0) * small.layout.replicas
-        if images * (3 * steps + 1) * _image_flops(found.layer_specs) <= flops:
-            return found
-    return choices[-1]
+        needed = images * (3 * steps + 1) * _image_flops(found.layer_specs)
+        smallest = images == small.total_chunks and found.side == _smallest_side(small)
+        if needed <= flops or (smallest and needed <= most):
+            break
+    assert found is not None
+    return found
 
 
 def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iterator[ParitySlice]:
     """From the largest to the smallest; `larger` begins with whole micro-batches."""
     facts = small.data.facts()
     full = (small.batch_size or small.microbatches) // small.microbatches
-    custom = isinstance(small.model, OwnModel)
+    custom = isinstance(small.model, CustomModel)
     rows = min(CUSTOM_IMAGES if custom else IMAGES, full)
     # The interleaved schedule takes multiples of the stages.
     more = small.layout.stages if small.schedule == "interleaved" else 1
@@ -139,15 +152,24 @@ def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iter
         yield ParitySlice(small.model_copy(update=update), kept, side=side, extent=extent)
 
 
+def _smallest_side(small: Experiment) -> int | None:
+    """The least that images are cropped to; None where they are not. Custom models may take images
+    of one size only."""
+    size = small.data.facts().image_size
+    sides = [side for side in _SIDES if side < size]
+    return None if isinstance(small.model, CustomModel) or not sides else sides[-1]
+
+
 def _image_flops(specs: Sequence[LayerSpec]) -> float:
     """Of one image forward: each layer's parameters are used at each of its nodes."""
-    return sum(2.0 * (spec.parameters or math.prod(spec.shape)) * spec.inputs[0] for spec in specs)
+    counts = [(spec.parameters or math.prod(spec.shape), spec.inputs[0]) for spec in specs]
+    return sum((2.0 * count + _UNIT_FLOPS * math.sqrt(count)) * nodes for count, nodes in counts)
 
 
 def _graph_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
     facts = small.data.facts()
     # Each sampled micro-batch may reach all nodes, and so does each of a custom model.
-    each_has_all = small.sampling is not None or isinstance(small.model, OwnModel)
+    each_has_all = small.sampling is not None or isinstance(small.model, CustomModel)
     passes = small.total_chunks if each_has_all else 1
     node = _node_flops(specs, facts.edges / max(facts.nodes, 1))
     affordable = math.floor(flops / (node * (3 * steps * passes + 1)))

@@ -19,7 +19,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 from tests.tools.make_run import Story, make_run
 

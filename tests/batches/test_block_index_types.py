@@ -19,9 +19,9 @@ from gnnhpc.graphs.in_edges import InEdges
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, index_type, targets
-from gnnhpc.models.convolutions.model import Gcn, Gin, Sage
-from gnnhpc.models.gat.model import Gat, Gatv2
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.convolutions import Gcn, Gin, Sage
+from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.model import Model
 from tests.tools.graphs import gradients, make_graph, make_model
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")

@@ -18,9 +18,9 @@ from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import sample
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Gin, GraphConv, Sage
-from gnnhpc.models.gat.model import Gat, Gatv2
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.convolutions import Gin, GraphConv, Sage
+from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.model import Model
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,

@@ -28,12 +28,12 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.kernels import sample
-from gnnhpc.models import sampler_libraries
+from gnnhpc.models import libraries
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.deep.model import Gcnii, ResGcn
-from gnnhpc.models.gat.model import Gat, Gatv2
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.deep_gcn import Gcnii, ResGcn
+from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.model import Model
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
@@ -416,11 +416,11 @@ def state(pid: int) -> str:
 
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_libraries.importlib.util, "find_spec", lambda _: None)
-    sampler_libraries.check_sampler_is_here("ours")
+    monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda _: None)
+    libraries.check_sampler_is_here("ours")
     for name in ("pyg", "dgl"):
         with pytest.raises(InputError) as error:
-            sampler_libraries.check_sampler_is_here(name)
+            libraries.check_sampler_is_here(name)
         assert str(error.value).startswith(f"sampling: sampler: found {name}, ")
         assert f"make setup-{name}" in str(error.value)
         assert "\n" not in str(error.value)

@@ -23,9 +23,9 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.memory import FRESH, Memory
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Sage
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.convolutions import Sage
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import Model
 from gnnhpc.training.setup import set_up
 from tests.tools.cells import sampled
 from tests.tools.graphs import forward, make_graph, make_model

@@ -16,10 +16,8 @@ import runpy
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 from gnnhpc.distributed.signals import HANDLED
-from gnnhpc.records.schema import StepRecord
 
 MIB = 2**20
 
@@ -41,21 +39,18 @@ def fail(kind: str, late: int) -> None:
 
 
 def plant(kind: str, step: int) -> None:
-    """Let the training loop run into the fault when it reports the step."""
-    run = Trainer.run
+    """Let the training loop run into the fault after it has recorded the step."""
+    from gnnhpc.training.events import StepTaken
+    from gnnhpc.training.step_records import RecordsSteps
 
-    def run_into(self: Trainer, start: int = 0) -> None:
-        before: Callable[[StepRecord], None] = self.report
+    true = RecordsSteps.step_taken
 
-        def report(record: StepRecord) -> None:
-            before(record)
-            if record.phase == "train" and record.step >= step:
-                fail(kind, record.step - step)
+    def step_taken(self: RecordsSteps, taken: StepTaken) -> None:
+        true(self, taken)
+        if taken.phase == "train" and taken.step >= step:
+            fail(kind, taken.step - step)
 
-        self.report = report
-        run(self, start)
-
-    Trainer.run = run_into  # type: ignore[method-assign]
+    RecordsSteps.step_taken = step_taken  # type: ignore[method-assign]
 
 
 def main() -> None:

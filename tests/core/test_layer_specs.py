@@ -12,7 +12,7 @@ from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.settings import Cifar10
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 
 
@@ -64,7 +64,7 @@ def test_gat_is_the_six_published_modules() -> None:
 
 def test_both_implementations_have_the_same_layers() -> None:
     for model, facts in ((Vig(), Cifar10().facts()), (Gat(), PUBLISHED["pubmed"].facts)):
-        plain = model.model_copy(update={"implementation": "reference"}).outline(facts)
+        plain = model.model_copy(update={"implementation": "pyg"}).outline(facts)
         for fused, reference in zip(model.outline(facts), plain, strict=True):
             assert (fused.name, fused.shape) == (reference.name, reference.shape)
             assert fused.parameters == reference.parameters

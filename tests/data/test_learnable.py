@@ -11,7 +11,7 @@ from gnnhpc.batches.image_loader import ImageLoader
 from gnnhpc.data.images import load_images
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.vig.model import Vig
 
 

@@ -1,4 +1,4 @@
-"""Defects planted into our own code, each run as a user would run it: none may pass.
+"""Defects that are planted into runs, one for each way in which people err; every one is caught.
 
-`python -m tests.defects` plants them all and prints the matrix: defect, caught by, verdict.
+`python -m tests.defects` plants them all and prints the matrix: defect, mechanism, verdict, cause.
 """

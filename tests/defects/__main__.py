@@ -1,35 +1,35 @@
-"""`python -m tests.defects`: plant all, print the matrix; `--only NAME`, `--table`."""
+"""`python -m tests.defects`: plant all defects, print the matrix; `--only WORDS` for some."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
-from tests.defects.matrix import kinds, print_rows, write_block
-from tests.defects.planting import Planting
+from tests.defects.catalog import DEFECTS
+from tests.defects.matrix import Matrix, print_matrix
 
 
-def main() -> None:
+def main() -> int:
+    """Returns 1 where a defect passes, or is caught otherwise than it is to be."""
     parser = argparse.ArgumentParser(prog="python -m tests.defects", description=__doc__)
-    parser.add_argument("--only", metavar="NAME", help="defects with this in their name or class")
-    parser.add_argument(
-        "--table", action="store_true", help="write the table of tests/defects/README.md instead"
-    )
+    parser.add_argument("--only", metavar="WORDS", default="", help="in a defect's name or class")
+    parser.add_argument("--all-findings", action="store_true", help="print all that a run says")
     given = parser.parse_args()
-    if given.table:
-        write_block()
-        return
     with tempfile.TemporaryDirectory(prefix="gnnhpc-defects-") as folder:
-        planting = Planting(Path(folder))
-        wanted = [n for n, k in kinds().items() if given.only is None or given.only in f"{k} {n}"]
-        rows = [planting.row(name) for name in wanted]
-        print("\n".join(print_rows(rows)))
-        if given.only is not None:
-            for row in rows:
-                for outcome in (row.run, row.verify):
-                    print(*(outcome.complaints if outcome else ()), sep="\n")
+        matrix = Matrix(Path(folder))
+        for name, defect in DEFECTS.items():
+            if given.only not in f"{defect.kind} {name}":
+                continue
+            row = matrix.row(name)
+            print(row, file=sys.stderr, flush=True)
+            if given.all_findings:
+                for found in row.all:
+                    print(f"    {found.check}: {found.verdict}: {found.words}", file=sys.stderr)
+    print("\n".join(print_matrix(matrix.rows)))
+    return int(any(row.named is None for row in matrix.rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,36 +1,99 @@
-"""What a planted defect is."""
+"""A planted defect, the registry of all of them, and what plants change code with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from tests.defects.settings import Setting
+from gnnhpc.experiment.experiment import Experiment
 
-Plant = Callable[[], None]
+Plant = Callable[..., None]
+How = Literal["run", "beside", "resume", "files"]
+"""`run`: one cell with the defect. `beside`: that cell and its sequential equivalent without the
+defect, compared by the report. `resume`: a first attempt stops at a checkpoint, and the defect is
+in the second one. `files`: the plant changes the run folder of cells that ran without a defect."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Settings of an experiment, and environment variables of its ranks."""
+
+    settings: Mapping[str, Any]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def but(self, env: Mapping[str, str] | None = None, **changes: Any) -> Cell:
+        """The same cell with other settings; those of a mapping are replaced one by one."""
+        merged = {
+            name: {**self.settings[name], **value}
+            if isinstance(value, dict) and isinstance(self.settings.get(name), dict)
+            else value
+            for name, value in changes.items()
+        }
+        return Cell({**self.settings, **merged}, env or self.env)
+
+    def experiment(self, **changes: Any) -> Experiment:
+        return Experiment.model_validate({**self.settings, **changes})
 
 
 @dataclass(frozen=True)
 class Defect:
-    """A change of our code that every rank of one run makes before it starts."""
+    """A change of our code that every rank of a run makes before it starts.
 
-    name: str
+    `mechanism` is the one that must name it, `words` are part of the cause that it must give.
+    """
+
     kind: str
-    """The class it belongs to."""
-    setting: Setting
+    name: str
     plant: Plant
+    cell: Cell
+    mechanism: str
+    words: str
+    how: How = "run"
 
 
 DEFECTS: dict[str, Defect] = {}
-"""By name, in the order of their files."""
+"""All defects by name, in the order of their files."""
 
 
-def planted(name: str, kind: str, setting: Setting) -> Callable[[Plant], Plant]:
-    """Registers a function as the plant of a defect."""
+def planted(
+    name: str, kind: str, cell: Cell, mechanism: str, words: str, how: How = "run"
+) -> Callable[[Plant], Plant]:
+    """Register a function as the plant of a defect."""
 
     def register(plant: Plant) -> Plant:
         assert name not in DEFECTS, name
-        DEFECTS[name] = Defect(name, kind, setting, plant)
+        DEFECTS[name] = Defect(kind, name, plant, cell, mechanism, words, how)
         return plant
 
     return register
+
+
+def rank() -> int:
+    """The rank of this process."""
+    return int(os.environ["RANK"])
+
+
+def around(owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Replace `owner.name` by `change(original, *args, **kwargs)`."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        return change(original, *args, **kwargs)
+
+    replace(owner, name, changed)
+
+
+def replace(owner: Any, name: str, new: Any) -> None:
+    """Set `owner.name`; a function also in every module of gnnhpc that has imported it."""
+    original = getattr(owner, name)
+    setattr(owner, name, new)
+    if isinstance(owner, type):
+        return
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("gnnhpc.") and getattr(module, name, None) is original:
+            setattr(module, name, new)

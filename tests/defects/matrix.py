@@ -1,95 +1,86 @@
-"""The matrix: each defect, who catches it in a normal run, and what verification says."""
+"""The matrix: each defect, the mechanism that names it, its verdict and the cause that it gives."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from tests.defects.catalog import DEFECTS, KINDS
-from tests.defects.expected import EXPECTED
-from tests.defects.folders import FOLDER_DEFECTS
-from tests.defects.reading import Outcome
-from tests.defects.resumed import RESUME_DEFECTS
+from tests.defects.catalog import DEFECTS
+from tests.defects.defect import Defect
+from tests.defects.running import Finding, findings, run_healthy
 
-README = Path(__file__).parent / "README.md"
-BEGIN, END = (
-    "<!-- defects: written by `python -m tests.defects --table` -->",
-    "<!-- defects end -->",
-)
-NOT_VERIFIED = {"timing": "takes no times", "generators": "draws nothing from them"}
-"""Classes of which verification sees nothing."""
+MECHANISMS = {
+    "invariants": (
+        *("replica parameters", "evaluation", "continuity", "modes", "generators"),
+        *("running statistics", "optimizer", "all-reduce", "messages", "no-checkpoint"),
+    ),
+    "data-digests": ("data", "order"),
+    "record-audit": (
+        *("records", "headers", "same code", "cut", "step counts", "warm-up", "step times"),
+        *("spans", "barriers", "between-steps", "losses", "final metrics", "throughput"),
+        *("threads", "affinity", "damaged"),
+    ),
+}
+"""The names of the checks of each mechanism that has several; others are named as it is."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What happened to a defect."""
+    """A defect, all findings of its run, and the one that names it as it is to be named."""
 
-    defect: str
-    kind: str
-    run: Outcome
-    verify: Outcome | None
+    defect: Defect
+    all: list[Finding]
+
+    @cached_property
+    def named(self) -> Finding | None:
+        return next((each for each in self.all if _names(each, self.defect)), None)
+
+    def __str__(self) -> str:
+        of_mechanism = (f for f in self.all if mechanism_of(f) == self.defect.mechanism)
+        best = self.named or next(of_mechanism, next(iter(self.all), None))
+        if best is None:
+            return f"{self.defect.name:<64} PASSES"
+        sign = "" if self.named else "OTHERWISE "
+        by = f"{sign}{mechanism_of(best)}: {best.verdict}"
+        return f"{self.defect.name:<64} {by:<30} {' '.join(best.words.split())[:160]}"
 
 
-def kinds() -> dict[str, str]:
-    """The class of each defect, by name, classes in the order of `KINDS`."""
-    parts: tuple[Mapping[str, Any], ...] = (DEFECTS, RESUME_DEFECTS, FOLDER_DEFECTS)
-    found = {name: defect.kind for part in parts for name, defect in part.items()}
-    return dict(sorted(found.items(), key=lambda item: KINDS.index(item[1])))
+class Matrix:
+    """Plants defects in an empty folder, and keeps their rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+        self.rows: list[Row] = []
+
+    def row(self, name: str) -> Row:
+        here = self._folder / f"defect-{next(self._numbers)}"
+        row = Row(DEFECTS[name], list(findings(DEFECTS[name], here, self._healthy(name))))
+        self.rows.append(row)
+        return row
+
+    def _healthy(self, name: str) -> Path:
+        return self._real if DEFECTS[name].how == "files" else self._folder
+
+    @cached_property
+    def _real(self) -> Path:
+        return run_healthy(self._folder / "healthy")
 
 
-def print_rows(rows: list[Row]) -> Iterator[str]:
-    """The matrix of what happened, as lines of text."""
-    for kind, group in groupby(rows, lambda row: row.kind):
+def mechanism_of(finding: Finding) -> str:
+    return next((name for name, of in MECHANISMS.items() if finding.check in of), finding.check)
+
+
+def _names(finding: Finding, defect: Defect) -> bool:
+    return mechanism_of(finding) == defect.mechanism and defect.words in finding.words
+
+
+def print_matrix(rows: list[Row]) -> Iterator[str]:
+    """The rows as lines of text, under the name of their class, and how many are caught."""
+    for kind, of_kind in itertools.groupby(rows, lambda row: row.defect.kind):
         yield f"-- {kind}"
-        for row in group:
-            yield f"{row.defect:<62} {_caught(row.run):<40} {_caught(row.verify)}"
-
-
-def _caught(outcome: Outcome | None) -> str:
-    if outcome is None:
-        return "-"
-    if outcome.passed:
-        return "PASSES"
-    return ", ".join(dict.fromkeys(f"{c.by}: {c.verdict}" for c in outcome.complaints))
-
-
-def readme_block() -> str:
-    """The table of this folder's README, from what the tests hold."""
-    found = kinds()
-    caught = sum(EXPECTED[name].run is not None for name in found)
-    lines = [f"{len(found)} defects, {caught} of them caught by a normal run."]
-    argued = [(name, EXPECTED[name].argument) for name in found if EXPECTED[name].argument]
-    if argued:
-        lines += ["Not caught by one, and why not:", ""]
-        lines += [f"- *{name}*: {argument}" for name, argument in argued]
-    lines += [
-        "",
-        "| class | defect | caught by, verdict | `verify` |",
-        "|---|---|---|---|",
-    ]
-    for name, kind in found.items():
-        expected = EXPECTED[name]
-        by = f"{expected.run.by}, {expected.run.verdict}" if expected.run else "**nothing**"
-        if name not in DEFECTS:
-            verify = ""
-        else:
-            verify = "yes" if expected.verify else NOT_VERIFIED.get(kind, "no")
-        lines.append(f"| {kind} | {name} | {by} | {verify} |")
-    return "\n".join([BEGIN, *lines, "", END])
-
-
-def written_block(text: str) -> str | None:
-    """The block that a README has."""
-    found = re.search(f"{re.escape(BEGIN)}.*?{re.escape(END)}", text, re.DOTALL)
-    return found[0] if found else None
-
-
-def write_block(path: Path = README) -> None:
-    text = path.read_text(encoding="utf-8")
-    before = written_block(text)
-    assert before is not None, f"{path} has no block of defects"
-    path.write_text(text.replace(before, readme_block()), encoding="utf-8")
+        yield from map(str, of_kind)
+    yield f"{sum(row.named is not None for row in rows)} of {len(rows)} defects are named"

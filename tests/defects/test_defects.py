@@ -1,4 +1,4 @@
-"""No defect passes a run: each is planted, run and verified, and its verdict names the cause."""
+"""Each planted defect is named by the mechanism that is to find it, and healthy cells by none."""
 
 from __future__ import annotations
 
@@ -8,66 +8,47 @@ from typing import Any
 
 import pytest
 
-from tests.defects.expected import EXPECTED
-from tests.defects.matrix import NOT_VERIFIED, README, kinds, readme_block, written_block
-from tests.defects.outcome import normal_run, verification
-from tests.defects.planting import Planting
-from tests.defects.reading import judged_folder
-from tests.defects.resumed import HEALTHY, resumed_run
-from tests.defects.settings import SETTINGS, Setting
+from tests.defects.catalog import DEFECTS
+from tests.defects.defect import Cell
+from tests.defects.matrix import Matrix
+from tests.defects.running import without_defect
 
 pytestmark = pytest.mark.distributed
 
+QUICK = (
+    "gradients summed over replicas",
+    "an activation one micro-batch late",
+    "a halo one hop short",
+    "a kernel's gradient wrong in one parameter",
+    "an optimizer step skipped on one stage",
+    "a step missing from one rank's records",
+)
+"""Those that `make test` plants; `make defects` plants all."""
 
-def one_of_each_class() -> Iterator[Any]:
-    """Every defect: the first of each class is slow, the others are for `make defects`."""
-    seen: set[str] = set()
-    for name, kind in kinds().items():
-        yield pytest.param(name, marks=pytest.mark.defects if kind in seen else pytest.mark.slow)
-        seen.add(kind)
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    return Matrix(tmp_path_factory.mktemp("defects"))
+
+
+def all_defects() -> Iterator[Any]:
+    assert set(QUICK) <= set(DEFECTS)
+    for name in DEFECTS:
+        yield pytest.param(name, marks=() if name in QUICK else pytest.mark.defects)
+
+
+def all_cells() -> list[Cell]:
+    by_id = {defect.cell.experiment().id: defect.cell for defect in DEFECTS.values()}
+    return list(by_id.values())
+
+
+@pytest.mark.parametrize("name", list(all_defects()))
+def test_a_defect_is_named(name: str, matrix: Matrix) -> None:
+    row = matrix.row(name)
+    assert row.named is not None, (row.defect, row.all)
 
 
 @pytest.mark.defects
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_without_a_defect_there_is_no_complaint(setting: Setting, tmp_path: Path) -> None:
-    for outcome in (
-        normal_run(tmp_path / "run", setting),
-        verification(tmp_path / "verify", setting),
-    ):
-        assert outcome.passed, outcome
-
-
-@pytest.mark.defects
-@pytest.mark.parametrize("setting", HEALTHY, ids=lambda setting: setting.name)
-def test_without_a_defect_a_resume_is_no_complaint(setting: Setting, tmp_path: Path) -> None:
-    outcome = resumed_run(tmp_path, None, setting)
-    assert outcome.passed, outcome
-
-
-@pytest.mark.slow
-def test_without_a_defect_a_folder_is_no_complaint(planting: Planting) -> None:
-    outcome = judged_folder(planting.real)
-    assert outcome.passed, outcome
-
-
-def test_each_defect_is_in_the_matrix_once() -> None:
-    assert list(kinds()) == list(EXPECTED)
-
-
-@pytest.mark.parametrize("defect", list(one_of_each_class()))
-def test_a_defect_is_caught_and_named(defect: str, planting: Planting) -> None:
-    expected, row = EXPECTED[defect], planting.row(defect)
-    if expected.run is None:
-        assert row.run.passed, row.run
-    else:
-        assert not row.run.passed
-        assert row.run.has(expected.run), row.run
-    if row.verify is not None and row.kind not in NOT_VERIFIED:
-        assert row.verify.passed == (expected.verify is None), row.verify
-        assert (expected.verify or "") in row.verify.complaints[0].words, row.verify
-
-
-def test_the_readme_has_the_matrix_as_it_is() -> None:
-    assert written_block(README.read_text(encoding="utf-8")) == readme_block(), (
-        "run `python -m tests.defects --table`"
-    )
+@pytest.mark.parametrize("cell", all_cells(), ids=lambda cell: cell.experiment().id)
+def test_without_a_defect_nothing_is_found(cell: Cell, tmp_path: Path) -> None:
+    assert without_defect(cell, tmp_path) == []

@@ -92,7 +92,7 @@ def test_two_replicas_of_one_stage() -> None:
         vig(layout="dp2", microbatches=1),
         vig(layout="dp2", activation_checkpointing="always"),
         vig(layout="dp2", batchnorm="deferred"),
-        vig(layout="dp2", model={"name": "vig", "blocks": 2, "implementation": "reference"}),
+        vig(layout="dp2", model={"name": "vig", "blocks": 2, "implementation": "pyg"}),
         gat(layout="dp2"),
         gat(layout="dp2", model={"name": "resgcn", "layers": 4, "hidden": 8}),
         gat(layout="dp2", model={"name": "gcnii", "layers": 4, "hidden": 8}),

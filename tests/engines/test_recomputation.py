@@ -16,7 +16,7 @@ from gnnhpc.core.schedule import recomputed_microbatches
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
-from gnnhpc.models.recomputation import is_recomputing
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
 
@@ -26,7 +26,7 @@ CASES = {
     "resgcn": gat(**RESGCN),
     "vig": vig(batchnorm="deferred"),
     "vig micro": vig(),
-    "vig in PyG's form": vig(model={"name": "vig", "blocks": 1, "implementation": "reference"}),
+    "vig in PyG's form": vig(model={"name": "vig", "blocks": 1, "implementation": "pyg"}),
 }
 
 

@@ -14,8 +14,8 @@ from gnnhpc.experiment.stage_cut import cut
 from tests.tools.cells import gat, vig
 
 MODELS = [
-    vig(model=vig().model.model_copy(update={"implementation": "reference"})),
-    gat(model={"name": "gat", "layers": 3, "implementation": "reference"}),
+    vig(model=vig().model.model_copy(update={"implementation": "pyg"})),
+    gat(model={"name": "gat", "layers": 3, "implementation": "pyg"}),
     gat(model={"name": "gat", "layers": 3}),
     vig(),
 ]

@@ -18,7 +18,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
 from tests.tools.data_files import own_arrays
@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "vig": {"layout": "pp2", "batchnorm": "deferred"},
     "vig of torch": {
         "layout": "pp2",
-        "model": {"name": "vig", "blocks": 1, "implementation": "reference"},
+        "model": {"name": "vig", "blocks": 1, "implementation": "pyg"},
     },
     "vig micro": {"layout": "pp3", "model": {"name": "vig", "blocks": 1}},
 }
@@ -184,7 +184,7 @@ def context_of_the_first() -> None:
 
 def statistics_moved_again() -> None:
     """Once more by each forward that is computed again."""
-    from gnnhpc.models import batchnorm
+    from gnnhpc.models.layers import batchnorm
 
     batchnorm.is_recomputing = lambda: False  # type: ignore[attr-defined]
 

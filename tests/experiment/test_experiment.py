@@ -14,7 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.data.registry import allowed_data
 from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 
 VIG: dict[str, Any] = {

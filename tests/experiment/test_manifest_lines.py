@@ -8,20 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-
-from analysis.cli import main as analysis
-from analysis.load.run_data import load
-from gnnhpc.core.errors import InputError
-from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.experiment.manifest_lines import read_manifest_lines
-from gnnhpc.records.run_paths import RunPaths
 from jobs.actions.rerun import rerun
-from jobs.cli import main as jobs
 from jobs.cluster.launch import Launch
 from jobs.folder.run_folder import create_run_folder, extend_run_folder
 from jobs.folder.submission_records import read_submissions, record_submission
 from jobs.spec.planning import Plan, plan
 from jobs.state.run_status import status
+
+from analysis.cli import main as analysis
+from analysis.load.run_data import load
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
+from gnnhpc.records.run_paths import RunPaths
+from jobs.cli import main as jobs
 
 GRID = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "seeds": [0, 1]}
 MORE = GRID | {"seeds": [0, 1, 2]}

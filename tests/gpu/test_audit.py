@@ -25,7 +25,7 @@ PAIRS = {
 CELLS = {
     "vig": vig(device="gpu"),
     "vig as PyG has it": vig(
-        model={"name": "vig", "blocks": 2, "implementation": "reference"}, device="gpu"
+        model={"name": "vig", "blocks": 2, "implementation": "pyg"}, device="gpu"
     ),
     "vig, sgd": vig(
         batch_size=30, microbatches=3, optimizer={"name": "sgd", "lr": 0.001}, device="gpu"

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.kernels import segments
 from gnnhpc.kernels.mask import layer_mask, number_entries
-from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
-from gnnhpc.models.gat.pyg import AttentionLayer as ReferenceAttention
+from gnnhpc.models.layers.attention_layers import AttentionSettings
+from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention
+from gnnhpc.models.layers.pyg_layers import GatLayer as ReferenceAttention
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.reference import Ffn, Grapher
 from tests.tools.graphs import make_graph

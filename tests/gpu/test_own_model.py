@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.experiment.own_model_files import copy_models
+from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.records.run_paths import RunPaths
 from tests.gpu.test_cells import SHARED, visible
 from tests.tools.cells import Ran, manifest_of, run

@@ -14,8 +14,8 @@ from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model_registry import model_class
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("form")]
 GPU = torch.device("cuda", 0)

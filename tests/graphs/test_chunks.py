@@ -20,7 +20,7 @@ from gnnhpc.graphs.chunks import ChunkMode, ChunkSet, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from tests.tools.data_files import real_root
 from tests.tools.graphs import make_graph
 

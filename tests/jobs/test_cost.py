@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from analysis.load.run_data import load
-from analysis.report.what_it_cost import cost_text
-from gnnhpc.core.errors import InputError
-from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result
 from jobs.actions.submit import Submission
-from jobs.cli import main
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.core_hours import MostCoreHours, most_core_hours
 from jobs.cluster.launch import Launch
@@ -29,6 +20,15 @@ from jobs.printing.cost_text import cost_lines, most_line, predicted_line
 from jobs.printing.plan_text import print_submission
 from jobs.spec.planning import plan
 from jobs.state.run_cost import PredictedCost, predict_cells, run_cost
+
+from analysis.load.run_data import load
+from analysis.report.what_it_cost import cost_text
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
+from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import Result
+from jobs.cli import main
 
 GRID = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "repeats": 2}
 WHOLE = Launch("here", Site(exclusive=True), live=True)

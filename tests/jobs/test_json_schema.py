@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
-
-from gnnhpc.core.errors import InputError
-from gnnhpc.models.gat.model import Gat
-from jobs.cli import main
 from jobs.cluster.site_files import read_site_file
 from jobs.printing import json_schema
 from jobs.printing.json_schema import field_docstrings
 from jobs.spec.planning import plan
 from jobs.spec.sweep import GRID_KEYS
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.models.gat import Gat
+from jobs.cli import main
 from tests.tools.json_schema import mistakes
 
 sweep_schema, site_schema = map(

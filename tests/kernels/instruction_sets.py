@@ -30,7 +30,7 @@ from tests.kernels.pairwise import pairwise_cover
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
-    "tests/engines/test_one_call.py",
+    "tests/models/test_vig_stack.py",
     "tests/kernels/test_aggregate_kernel.py",
     "tests/kernels/test_sample_kernel.py",
     "tests/kernels/test_vig_kernel.py",

@@ -17,14 +17,14 @@ from gnnhpc.kernels import gatv2 as gatv2_kernel
 from gnnhpc.kernels import vig as vig_kernel
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.kernels.mask import layer_mask
-from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.dropout import drop
-from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
-from gnnhpc.models.gatv2.fused import AttentionLayer as FusedAttentionV2
-from gnnhpc.models.protocol import Model
-from gnnhpc.models.sparse_linear import linear, project
+from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.layers.attention_layers import AttentionSettings
+from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention
+from gnnhpc.models.layers.attention_layers import Gatv2Layer as FusedAttentionV2
+from gnnhpc.models.layers.dropout import drop
+from gnnhpc.models.layers.linear import linear, project
+from gnnhpc.models.model import Model
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.tools.graphs import forward, make_graph, make_model
 
@@ -164,7 +164,7 @@ def test_attention_keeps_it_at_nodes_without_a_gradient(
     ours = of_few(layer, x, context)
     for each in (kernel, gatv2_kernel):
         monkeypatch.setattr(each, "fits", lambda _: False)
-    monkeypatch.setattr("gnnhpc.models.sparse_linear.aggregate.fits", lambda _: False)
+    monkeypatch.setattr("gnnhpc.models.layers.linear.aggregate.fits", lambda _: False)
     plain = of_few(layer, x, context)
     assert ours.keys() == plain.keys()
     for name, wanted in plain.items():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnnhpc.kernels import aggregate
-from gnnhpc.models.sparse_linear import linear
+from gnnhpc.models.layers.linear import linear
 
 pytestmark = pytest.mark.skipif(
     not aggregate.fits(torch.zeros(1)), reason="needs a C++ compiler, as g++"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
+from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 
 
 def rows(count: int, seed: int = 0) -> torch.Tensor:

@@ -13,7 +13,7 @@ from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels.mask import layer_mask, number_entries
 from gnnhpc.models.context import Context
-from gnnhpc.models.dropout import Dropout, drop
+from gnnhpc.models.layers.dropout import Dropout, drop
 from tests.tools.graphs import make_graph
 
 ENTRIES = torch.arange(200_000)

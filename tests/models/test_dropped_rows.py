@@ -8,8 +8,8 @@ import torch
 from gnnhpc.kernels import gat
 from gnnhpc.kernels.dropped_rows import DroppedRows
 from gnnhpc.kernels.mask import layer_mask
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.sparse_linear import project
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.layers.linear import project
 from tests.tools.graphs import make_graph, make_model
 
 pytestmark = pytest.mark.skipif(not gat.fits(torch.zeros(1)), reason="no compiler")

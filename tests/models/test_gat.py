@@ -17,8 +17,8 @@ from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import BuildOptions
 from tests.tools.graphs import (
     forward,
     gradients,

@@ -12,11 +12,11 @@ from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.kernels import gat as kernel
 from gnnhpc.kernels import segments
-from gnnhpc.models.attention import AttentionSettings
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.fused import AttentionLayer as FusedAttention
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.gat.pyg import AttentionLayer as ReferenceAttention
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.layers.attention_layers import AttentionSettings
+from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention
+from gnnhpc.models.layers.pyg_layers import GatLayer as ReferenceAttention
 from tests.tools.graphs import (
     forward,
     gradients,

@@ -11,9 +11,9 @@ from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import sample
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.gat.model import Gat, Gatv2
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.convolutions import Convolutions, Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.model import BuildOptions
 from tests.tools.graphs import make_graph
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")

@@ -17,10 +17,10 @@ from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import aggregate, gat, gatv2
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.deep.model import Gcnii, ResGcn
-from gnnhpc.models.gat.model import Gat, Gatv2
-from gnnhpc.models.protocol import Model
+from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.deep_gcn import Gcnii, ResGcn
+from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.model import Model
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
@@ -212,11 +212,3 @@ def test_parameters_are_as_many_as_the_outline_says(name: str) -> None:
     outlines = MODELS[name].outline(facts)
     built = sum(p.numel() for p in make_model(graph, MODELS[name]).parameters())
     assert parameter_count(outlines) == built
-
-
-def test_pygs_older_name_is_kept_in_ids() -> None:
-    model = Gat.model_validate({"implementation": "reference"})
-    assert model.implementation == "pyg"
-    assert model.content()["implementation"] == "reference"
-    assert isinstance(Gcn(implementation="pyg"), Convolutions)
-    assert Gcn(implementation="pyg").content()["implementation"] == "pyg"

@@ -13,7 +13,7 @@ from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions.model import Gcn
+from gnnhpc.models.convolutions import Gcn
 from gnnhpc.models.implementations import implementation_class
 from tests.graphs.test_disjoint_union import graph_set
 from tests.tools.dgl import needs_dgl
@@ -38,7 +38,7 @@ def test_outputs_and_gradients_are_those_of_a_loop(
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(len(chunk.nodes), width, dtype=dtype, generator=generator, requires_grad=True)
     upstream = torch.randn(4, width, dtype=dtype, generator=generator)
-    layer = implementation_class(implementation, "pooling", "Pooling")(how)
+    layer = implementation_class(implementation, "Pooling")(how)
     found = layer(x, Context(graph=chunk))
     (gradient,) = torch.autograd.grad(found, x, upstream)
     bounds = chunk.pooling_block.indptr.tolist()

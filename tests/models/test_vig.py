@@ -11,9 +11,9 @@ from torch import nn
 from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.settings import Cifar10
-from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.vig import reference as vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.model import Vig
@@ -35,8 +35,8 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("implementation", ["fused", "reference"])
-def test_as_many_parameters_as_published(implementation: Literal["fused", "reference"]) -> None:
+@pytest.mark.parametrize("implementation", ["fused", "pyg"])
+def test_as_many_parameters_as_published(implementation: Literal["fused", "pyg"]) -> None:
     config = Vig(implementation=implementation)
     built = layers(config)
     counts = [parameters(layer) for layer in built]
@@ -71,7 +71,7 @@ def test_edges_join_neighbouring_pixels_of_one_image(grid: vig.Grid, images: int
 
 def test_both_implementations_start_alike() -> None:
     fused = layers(SMALL)
-    reference = layers(SMALL.model_copy(update={"implementation": "reference"}))
+    reference = layers(SMALL.model_copy(update={"implementation": "pyg"}))
     assert isinstance(fused[0], FusedGrapher)
     assert isinstance(reference[0], vig.Grapher)
     assert isinstance(fused[1], FusedFfn)
@@ -84,15 +84,15 @@ def test_both_implementations_start_alike() -> None:
 
 def test_building_the_reference_draws_no_more_numbers() -> None:
     after = []
-    for config in (SMALL, SMALL.model_copy(update={"implementation": "reference"})):
+    for config in (SMALL, SMALL.model_copy(update={"implementation": "pyg"})):
         torch.manual_seed(0)
         config.build(config.outline(CIFAR10)[0], BuildOptions(torch.float32))
         after.append(torch.rand(3))
     assert torch.equal(*after)
 
 
-@pytest.mark.parametrize("implementation", ["fused", "reference"])
-def test_images_in_logits_out(implementation: Literal["fused", "reference"]) -> None:
+@pytest.mark.parametrize("implementation", ["fused", "pyg"])
+def test_images_in_logits_out(implementation: Literal["fused", "pyg"]) -> None:
     config = SMALL.model_copy(update={"implementation": implementation})
     facts = Facts("images", 3, 7, image_size=5, train=10, test=10)
     x = torch.rand(4, 25, 3, dtype=torch.float64)
@@ -135,7 +135,7 @@ def test_batchnorm_mode_reaches_every_norm() -> None:
 
 def test_notes_say_what_runs() -> None:
     cpu = torch.device("cpu")
-    reference = SMALL.model_copy(update={"implementation": "reference"})
-    assert reference.implementation_note(torch.float32, cpu) == "reference"
+    reference = SMALL.model_copy(update={"implementation": "pyg"})
+    assert reference.implementation_note(torch.float32, cpu) == "pyg"
     assert SMALL.implementation_note(torch.float64, cpu) == "fused/torch"
     assert SMALL.implementation_note(torch.float32, cpu).startswith("fused/")

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from gnnhpc.kernels import build, vig_fold, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.models.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
 from tests.tools.rounding import STORED, UNIT, assert_within, tolerances

@@ -114,7 +114,8 @@ def test_weights_that_no_kernel_is_for_have_none_compiled(
     monkeypatch.setattr(build, "_load", asked.append)
     load_kernel.cache_clear()
     try:
-        assert FusedReadout(16, 10, dtype=torch.float32).to(**where).for_one_call() is None
+        x = torch.zeros(2, 4, 3).to(**where)
+        FusedReadout(16, 10, dtype=torch.float32).to(**where)(x, Context())
     finally:
         load_kernel.cache_clear()
     assert not asked
@@ -227,7 +228,7 @@ def test_wrong_shapes_are_named(shape: tuple[int, ...]) -> None:
 
 def test_each_implementation_has_its_own() -> None:
     from gnnhpc.data.settings import Cifar10
-    from gnnhpc.models.protocol import BuildOptions
+    from gnnhpc.models.model import BuildOptions
 
     for name, kind in (("fused", FusedReadout), ("reference", Readout)):
         model = Vig.model_validate({"implementation": name})

@@ -1,153 +1,188 @@
-"""The table of benchmarks: its ratios, its verdicts, and the file it leaves."""
+"""The benchmarks: contestants take turns, the table has their ratios, and all rows can be built."""
 
 from __future__ import annotations
 
 import csv
-import os
+import importlib
+import importlib.util
+import inspect
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
+from torch.nn import functional
 
-from benchmarks import bench_gpu
-from benchmarks.launch import Launcher, Measured
-from benchmarks.ratios import FEWEST, against_limit, paired, spread, take_turns
-from benchmarks.table import COLUMNS, Row, not_measured, write_csv
-from gnnhpc.records.schema import Result
+from benchmarks.__main__ import GROUPS
+from benchmarks.cells import ideal_s
+from benchmarks.table import COLUMNS, Comparison, Match, Row, measure, write_csv
+from benchmarks.turns import Contestant, compete
+from benchmarks.vig_steps import EdgeForm, FlatVig, batch_edges, made_up, our_layers, through
+from gnnhpc.models.vig.model import Vig
 from tests.analysis import test_zbv
 from tests.analysis.test_several_parts import BACKWARD, BY_HAND, FORWARD
 from tests.analysis.test_summary import vig
 
-SECONDS = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20)
+TOOLS = "tests.tools.contestants"
 
 
-@given(SECONDS)
-def test_an_interval_holds_its_median_and_stays_within_the_values(values: list[float]) -> None:
-    found = spread(values)
-    assert min(values) <= found.low <= found.value <= found.high <= max(values)
+def waiting(folder: Path, name: str, seconds: float = 1.0, per: float = 1.0) -> Contestant:
+    given = {"folder": str(folder), "name": name, "seconds": seconds}
+    return Contestant(f"{TOOLS}:waiting", given, per)
 
 
-def test_few_values_span_from_lowest_to_highest() -> None:
-    values = [3.0, 1.0, 2.0]
-    assert len(values) < FEWEST
-    found = spread(values)
-    assert (found.value, found.low, found.high) == (2.0, 1.0, 3.0)
+def broken(at_turn: int) -> Contestant:
+    return Contestant(f"{TOOLS}:broken", {"at_turn": at_turn})
 
 
-def test_ratios_are_taken_turn_by_turn() -> None:
-    found = paired([1.0, 2.0, 4.0], [2.0, 4.0, 8.0])
-    assert (found.ratio.low, found.ratio.value, found.ratio.high) == (2.0, 2.0, 2.0)
-    assert (found.ours, found.reference) == (2.0, 4.0)
+def test_contestants_take_turns_in_processes_of_their_own(tmp_path: Path) -> None:
+    entries = {"a": waiting(tmp_path, "a", 2.0), "b": waiting(tmp_path, "b", 3.0, per=10.0)}
+    taken = compete(entries, rounds=2, threads=1, warmup=1).taken
+    seconds = {name: [turn["seconds"] for turn in turns] for name, turns in taken.items()}
+    assert seconds == {"a": [2.0, 2.0], "b": [0.3, 0.3]}
+    assert all(turn["peak_mib"] > 1.0 for turns in taken.values() for turn in turns)
+    turns = [line.split() for line in (tmp_path / "turns").read_text().splitlines()]
+    assert [name for name, *_ in turns] == ["a", "b"] * 3
+    assert len({process for _, process, _ in turns}) == 2
+    assert {states for *_, states in turns} == {"S"}, "one computed in the other's turn"
 
 
-def test_turns_that_do_not_pair_are_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        paired([1.0, 2.0], [1.0])
-    with pytest.raises(ValueError, match="no values"):
-        spread([])
+@pytest.mark.parametrize(("at_turn", "why"), [(0, "No module named 'peer'"), (1, "out of memory")])
+def test_a_contestant_that_fails_takes_no_part(at_turn: int, why: str, tmp_path: Path) -> None:
+    entries = {"a": waiting(tmp_path, "a"), "b": broken(at_turn)}
+    outcome = compete(entries, rounds=2, threads=1)
+    assert why in outcome.missing["b"]
+    assert [len(turns) for turns in outcome.taken.values()] == [2]
 
 
-def test_a_limit_is_kept_from_a_ratio_of_one() -> None:
-    assert against_limit([2.0], 3.0).ratio.value == 1.5
-    assert Row("at the limit", against_limit([3.0], 3.0), 1.0).met == "yes"
-    assert Row("above it", against_limit([3.1], 3.0), 1.0).met == "no"
+def test_the_fastest_variant_competes(tmp_path: Path) -> None:
+    for folder in ("slow", "quick"):
+        (tmp_path / folder).mkdir()
+    quick = waiting(tmp_path / "quick", "b", 4.0, per=2.0)
+    variants = [waiting(tmp_path / "slow", "a", 3.0), broken(1), quick]
+    outcome = compete({"one": variants, "none": [broken(0), broken(1)]}, rounds=1, threads=1)
+    assert outcome.chosen == {"one": quick}
+    assert "out of memory" in outcome.missing["none"]
 
 
-def test_contestants_take_turns_and_warm_up_is_left_out() -> None:
-    order: list[str] = []
-
-    def contestant(name: str) -> float:
-        order.append(name)
-        return float(len(order))
-
-    found = take_turns({n: lambda n=n: contestant(n) for n in "ab"}, rounds=2, warmup=1)
-    assert order == ["a", "b"] * 3
-    assert found == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
+def test_each_start_of_a_process_is_one_observation(tmp_path: Path) -> None:
+    outcome = compete({"a": waiting(tmp_path, "a")}, rounds=3, threads=1, restarts=2)
+    assert len(outcome.taken["a"]) == 2
 
 
-def test_the_file_holds_every_row_with_its_verdict(tmp_path: Path) -> None:
-    rows = [
-        Row("fast", paired([1.0], [4.0]), 3.0),
-        Row("slow", paired([1.0], [2.0]), 3.0),
-        Row("small", paired([1.0], [4.0]), 3.0, quick=True),
-        Row("told", paired([1.0], [4.0]), None),
-        not_measured("absent", 3.0, "dgl not installed"),
+def test_a_match_gives_a_row_for_each_form_and_the_fastest_has_the_goal(tmp_path: Path) -> None:
+    for name in ("a", "x", "y"):
+        (tmp_path / name).mkdir()
+    entries = {
+        "ours": waiting(tmp_path / "a", "a", 1.0),
+        "x": waiting(tmp_path / "x", "x", 9.0),
+        "y": waiting(tmp_path / "y", "y", 5.0),
+        "z": broken(0),
+    }
+    comparisons = [
+        Comparison("a step", "ours", ("x", "y", "z"), 4.0),
+        Comparison("limit 2", "ours", 2.0, 2.5),
+        Comparison("half of x", "ours", "x", factor=0.5),
+        Comparison("z", "z", "ours"),
     ]
-    path = tmp_path / "report" / "bench.csv"
-    write_csv(path, rows)
-    with path.open(newline="", encoding="utf-8") as stream:
-        header, *lines = csv.reader(stream)
+    rows = list(measure(Match(entries, comparisons, rounds=2, warmup=0), threads=1))
+    assert [(row.what, row.goal, row.met.partition(":")[0]) for row in rows] == [
+        ("a step, x", None, "no goal"),
+        ("a step, y: the fastest form", 4.0, "yes"),
+        ("a step, z", None, "not measured"),
+        ("limit 2", 2.5, "no"),
+        ("half of x", None, "no goal"),
+        ("z", None, "not measured"),
+    ]
+    ratios = [row.ratio.value for row in rows if row.ratio]
+    assert ratios == pytest.approx([9.0, 5.0, 2.0, 4.5])
+    assert [row.failed for row in rows] == [False] * 5 + [True]
+
+
+def test_the_file_has_every_row(tmp_path: Path) -> None:
+    write_csv(tmp_path / "report" / "bench.csv", [Row("absent", 3.0, missing="no dgl")])
+    header, row = csv.reader((tmp_path / "report" / "bench.csv").open())
     assert tuple(header) == COLUMNS
-    assert [(line[0], line[-1]) for line in lines] == [
-        ("fast", "yes"),
-        ("slow", "no"),
-        ("small", "not judged: --quick"),
-        ("told", "no goal"),
-        ("absent", "not measured: dgl not installed"),
-    ]
-    assert lines[0] == ["fast", "1", "4", "4", "4", "4", "3", "yes"]
-    assert [entry.name for entry in path.parent.iterdir()] == ["bench.csv"]
+    assert row == ["absent", "", "", "", "", "", "3", "not measured: no dgl"]
 
 
-def test_without_a_gpu_its_table_says_so_of_every_part(tmp_path: Path) -> None:
-    machine = bench_gpu.Machine("2.13.0+cpu", 0, False, None, "gpu", False)
-    rows, failed = bench_gpu.measure(machine, Launcher(tmp_path))
-    assert not failed
-    assert len(rows) == 6
-    assert {row.met for row in rows} == {"not measured: no GPU that torch 2.13.0+cpu can use"}
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("group", GROUPS)
+def test_rows_name_contestants_that_exist(group: str, quick: bool) -> None:
+    for match in GROUPS[group](quick=quick):
+        entries = match.contestants.values()
+        variants = [v for e in entries for v in ([e] if isinstance(e, Contestant) else e)]
+        for each in variants:
+            module, _, name = each.function.partition(":")
+            function = getattr(importlib.import_module(module), name)
+            inspect.signature(function).bind(**each.arguments)
+        for comparison in match.comparisons:
+            names = comparison.reference
+            names = (
+                (names,) if isinstance(names, str) else () if isinstance(names, float) else names
+            )
+            assert {comparison.ours, *names} <= set(match.contestants), comparison.what
 
 
-def test_one_gpu_cannot_show_nccl(tmp_path: Path) -> None:
-    machine = bench_gpu.Machine("2.13.0", 1, True, None, "gpu", False)
-    rows = list(bench_gpu.two_ranks(machine, Launcher(tmp_path), shared=False))
-    assert [row.met for row in rows] == [
-        "not measured: 1 GPU, and NCCL needs one for each of two ranks"
-    ] * 4
+@pytest.mark.parametrize("form", ["edge_index", "adj_t"])
+def test_the_studys_form_is_the_same_model(form: EdgeForm) -> None:
+    """Loss and every gradient are our layers', so that equal work is timed."""
+    if form == "adj_t" and importlib.util.find_spec("torch_sparse") is None:
+        pytest.skip("torch_sparse is not installed")
+    sizes = Vig(
+        blocks=2, grapher_width=6, ffn_width=10, readout_width=8, implementation="reference"
+    )
+    side, images = 5, 3
+    ours = our_layers(sizes, torch.float64, side)
+    flat = FlatVig(sizes, classes=10).double()
+    # Both have their tensors in the same order.
+    flat.load_state_dict(dict(zip(flat.state_dict(), ours.state_dict().values(), strict=True)))
+    pixels, labels = made_up(images, torch.device("cpu"))
+    x = pixels[:, : side**2].double()
+    edges = batch_edges(form, side, images, torch.device("cpu"))
+    image = torch.arange(images).repeat_interleave(side**2)
+    outputs = [flat(x.reshape(-1, 3), edges, image), through(ours, x)]
+    for logits in outputs:
+        functional.cross_entropy(logits, labels).backward()
+    assert torch.allclose(*outputs)
+    for one, other in zip(flat.parameters(), ours.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(one.grad, other.grad, atol=1e-12)
 
 
-def test_a_gpu_is_shown_to_ranks_that_share_it_and_then_as_before(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("changes", "steps", "by_hand"),
+    [
+        (
+            {"schedule": "interleaved", "virtual_stages": 2},
+            [
+                {"virtual_stage_s": [[2 * FORWARD[n], 2 * BACKWARD[n]] for n in (s, s + 2)]}
+                for s in (0, 1)
+            ],
+            BY_HAND,
+        ),
+        (
+            {"schedule": "zbv"},
+            [
+                {
+                    "virtual_stage_s": [
+                        [2 * f, 2 * (b + w), 2 * w]
+                        for f, b, w in [list(zip(*test_zbv.COSTS, strict=True))[n] for n in numbers]
+                    ]
+                }
+                for numbers in ((0, 3), (1, 2))
+            ],
+            test_zbv.BY_HAND,
+        ),
+        (
+            # F0 F1 .  B0 W0 B1 W1, and the last stage one column later.
+            {"schedule": "zero-bubble"},
+            [{"forward_s": 2.0, "backward_s": 4.0, "weights_s": 2.0}] * 2,
+            7.0,
+        ),
+    ],
+)
+def test_the_ideal_step_is_that_of_the_schedule(
+    changes: dict[str, object], steps: list[dict[str, object]], by_hand: float
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    monkeypatch.delenv("GNNHPC_SHARE_GPU", raising=False)
-    with bench_gpu._gpus_shown(shared=True):
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
-        assert os.environ["GNNHPC_SHARE_GPU"] == "1"
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert "GNNHPC_SHARE_GPU" not in os.environ
-
-
-def test_the_ideal_of_several_parts_a_stage_is_of_each_ones_seconds() -> None:
-    """The costs and the step worked out by hand in test_several_parts."""
-    experiment = vig("pp2", 2, schedule="interleaved", virtual_stages=2)
-    step = {"kind": "step", "phase": "train", "warmup": False}
-    parts = [[2 * FORWARD[number], 2 * BACKWARD[number]] for number in range(4)]
-    ranks = [[step | {"part_s": parts[stage::2]}] for stage in (0, 1)]
-    result = Result(
-        *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
-    )
-    assert Measured(experiment, result, ranks, 0.0).ideals == [BY_HAND]
-
-
-def test_the_ideal_of_zbv_is_of_each_parts_halves() -> None:
-    """The costs and the step worked out by hand in test_zbv."""
-    experiment = vig("pp2", 2, schedule="zbv")
-    step = {"kind": "step", "phase": "train", "warmup": False}
-    told = [[2 * f, 2 * (b + w), 2 * w] for f, b, w in zip(*test_zbv.COSTS, strict=True)]
-    ranks = [[step | {"part_s": [told[n] for n in numbers]}] for numbers in ((0, 3), (1, 2))]
-    result = Result(
-        *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
-    )
-    assert Measured(experiment, result, ranks, 0.0).ideals == [test_zbv.BY_HAND]
-
-
-def test_the_ideal_of_weights_apart_knows_how_long_they_took() -> None:
-    """F0 F1 .  B0 W0 B1 W1, and the last stage one column later."""
-    experiment = vig("pp2", 2, schedule="zero-bubble")
-    step = {"kind": "step", "phase": "train", "warmup": False}
-    ranks = [[step | {"forward_s": 2.0, "backward_s": 4.0, "weights_s": 2.0}] for _ in range(2)]
-    result = Result(
-        *("cell", 1, "done", {}, {}, {}, "", ""), train_steps=1, test_steps=0, samples_per_step=1
-    )
-    assert Measured(experiment, result, ranks, 0.0).ideals == [7.0]
+    assert ideal_s(vig("pp2", 2, **changes), steps) == by_hand

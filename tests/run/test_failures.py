@@ -18,10 +18,10 @@ from torch import Tensor
 from gnnhpc.core.errors import InputError
 from gnnhpc.distributed import signals
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.own_model_files import copy_models
 from gnnhpc.models.context import Context
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.provenance import versions
 from gnnhpc.records.run_paths import RunPaths
@@ -284,7 +284,7 @@ def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(
     tmp_path: Path, lost: str
 ) -> None:
     (tmp_path / "own_net.py").write_text(OWN)
-    model = OwnModel(name="own_net:Net").planned(tmp_path)
+    model = CustomModel(name="own_net:Net").planned(tmp_path)
     run_folder = tmp_path / "run"
     (cell,) = manifest_of(run_folder, gat(model=model, layout="dp2", microbatches=2))
     copy_models(RunPaths(run_folder), [cell.experiment])

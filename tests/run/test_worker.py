@@ -26,7 +26,7 @@ pytestmark = pytest.mark.distributed
 FAMILIES: dict[str, dict[str, Experiment]] = {
     "vig, batch 8 in 4": {
         "seq": vig(),
-        "seq reference": vig(model=vig().model.model_copy(update={"implementation": "reference"})),
+        "seq reference": vig(model=vig().model.model_copy(update={"implementation": "pyg"})),
         "pp2 pipelining gpipe": vig(layout="pp2", spans=True, engine="pipelining"),
         "pp2 pipelining 1f1b": vig(layout="pp2", schedule="1f1b", engine="pipelining"),
         "pp2 native gpipe": vig(layout="pp2", balance=[1, 4]),
@@ -40,7 +40,7 @@ FAMILIES: dict[str, dict[str, Experiment]] = {
     },
     "gat in 4 contiguous chunks": {
         "seq": gat(),
-        "seq reference": gat(model={"name": "gat", "implementation": "reference"}),
+        "seq reference": gat(model={"name": "gat", "implementation": "pyg"}),
         "pp2 pipelining gpipe": gat(layout="pp2", engine="pipelining"),
         "pp2 native 1f1b": gat(layout="pp2", schedule="1f1b"),
         "dp2-pp2 pipelining gpipe": gat(layout="dp2-pp2", microbatches=2, engine="pipelining"),

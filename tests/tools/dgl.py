@@ -7,7 +7,7 @@ import os
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.models.dgl_import import import_dgl
+from gnnhpc.models.libraries import import_dgl
 
 
 def needs_dgl() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.models.dgl_import import import_dgl
+from gnnhpc.models.libraries import import_dgl
 
 with contextlib.suppress(InputError):
     import_dgl()

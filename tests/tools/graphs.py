@@ -15,8 +15,8 @@ from gnnhpc.graphs.chunks import ChunkSet
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat.model import Gat
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.gat import Gat
+from gnnhpc.models.model import BuildOptions
 
 
 def make_graph(

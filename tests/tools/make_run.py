@@ -27,7 +27,7 @@ from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.run_facts import PROVENANCE_VERSION
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import EXIT_UNFINISHED
+from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.own_model_files import copy_models
-from gnnhpc.models.own_model import OwnModel
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import GAT, Ran, manifest_of, run
 from tests.training.test_resume import warn_at
@@ -95,7 +95,7 @@ def cell(root: Path, kind: tuple[str, str], **changes: object) -> Experiment:
     root.mkdir(parents=True, exist_ok=True)
     text = MODEL.replace("MADE", made).replace("FORWARD", forward)
     (root / "drawing.py").write_text(text)
-    model = OwnModel(name="drawing:Drawing").planned(root)
+    model = CustomModel(name="drawing:Drawing").planned(root)
     steps = {"train_steps": 10, "test_steps": 1, "save_every": 5, "microbatches": 2}
     return Experiment.model_validate(GAT | {"model": model, **steps, **changes})
 

@@ -9,7 +9,7 @@ GRAPH = """
 import torch
 from torch import nn
 from gnnhpc import Layer, Model
-from gnnhpc.models.dropout import Dropout
+from gnnhpc.models.layers.dropout import Dropout
 
 
 class Net(Model):

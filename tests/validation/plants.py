@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.transfer import Receiver, Sender
-from gnnhpc.training import loop, optimizer
 from torch import Tensor
 
 from gnnhpc.batches import image_loader, order
@@ -25,10 +24,11 @@ from gnnhpc.engines.native import ForwardOnly, NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs import chunks
-from gnnhpc.models import dropout
-from gnnhpc.models.batchnorm import BatchNorm
+from gnnhpc.models.layers import dropout
+from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.tasks.classification import Classification
 from gnnhpc.tasks.task import Loss
+from gnnhpc.training import loop, optimizer
 
 
 def around(owner: Any, name: str, change: Callable[..., Any]) -> None:

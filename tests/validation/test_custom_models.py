@@ -49,7 +49,7 @@ COUNTS = (
     "return self.lin(x).tanh()",
     "self.calls = getattr(self, 'calls', 0) + 1\n        return self.lin(x).tanh() / self.calls",
 )
-IMPORT_BATCHNORM = "import Layer, Model\nfrom gnnhpc.models.batchnorm import BatchNorm"
+IMPORT_BATCHNORM = "import Layer, Model\nfrom gnnhpc.models.layers.batchnorm import BatchNorm"
 SPECTRAL = (
     "self.lin = nn.Linear(inputs, outputs)",
     "self.lin = nn.utils.parametrizations.spectral_norm(nn.Linear(inputs, outputs))",

@@ -1,64 +1,82 @@
 """ViG's Grapher and FFN without large intermediate tensors: same function and gradients.
 
-A layer equals a small network a node (`gnnhpc.kernels.vig_fold` says why), which the kernels
+A layer equals a small network for each node (`gnnhpc.kernels.vig_fold` says why), which the kernels
 evaluate some rows at a time, with the hidden layer in cache or registers, and again in backward.
-Saved for backward: the layer's input and its three-channel update before the last BatchNorm.
+Saved for backward are the layer's input and its three-channel update before the last BatchNorm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import kernel_status, kernel_traits, vig_torch
 from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.kernels.vig_layers import Layer
+from gnnhpc.kernels.vig_layers import Gradients, Layer, Layers
 from gnnhpc.kernels.vig_torch import Moved, Result, Statistics, Weights
-from gnnhpc.models.added_gradients import can_add, gradients_of, input_to_train, tell_added
-from gnnhpc.models.batchnorm import BatchNorm
 from gnnhpc.models.context import Context
-from gnnhpc.models.one_call import InOneCall
-from gnnhpc.models.vig.layer_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
-from gnnhpc.models.vig.one_call import prepare_call
+from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
+from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
+from gnnhpc.models.vig.reference import CHANNELS, FfnParameters, GrapherParameters, Grid
 
 _Conv = tuple[Tensor | None, Tensor | None, Tensor | None]
-_NO_CONV: _Conv = (None, None, None)
 
 
-class FusedGrapher(InOneCall, GrapherParameters):
+class VigStack:
+    """Graphers and FFNs one after the other, for micro-batches of two rows or more."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers = layers
+
+    def __call__(self, x: Tensor) -> Tensor | None:
+        if x.dim() != 3 or x.shape[2] != CHANNELS or x.shape[0] * x.shape[1] < 2:
+            return None
+        if kernels_for(x.dtype, x.device) is not vig_kernel or has_hooks(self.layers):
+            return None
+        calls = [cast(FusedGrapher | FusedFfn, layer).call() for layer in self.layers]
+        parameters = [p for call in calls for p in call.weights if p is not None]
+        if not all(call.moves for call in calls) or not adds_in_place(parameters):
+            return None
+        layers = Layers([call.stacked() for call in calls])
+        if layers.nodes not in (None, x.shape[1]):
+            return None
+        # Without an input that needs a gradient autograd would not call the backward.
+        trains = None if x.requires_grad else torch.empty(0, requires_grad=True)
+        apply = cast(Any, _Stack).apply
+        return cast(Tensor, apply(x.contiguous(), trains, layers, parameters))
+
+
+class FusedGrapher(Stackable, GrapherParameters):
     """The Grapher, `[B, H*W, 3]` in and out."""
 
-    prepare_call = staticmethod(prepare_call)
+    stack = VigStack
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        return _apply(self, x, self.grid, self._conv())
+        return _apply(x, self.call())
 
-    def for_one_call(self) -> Layer | None:
-        return _for_one_call(self, self.grid, self._conv())
-
-    def _conv(self) -> _Conv:
+    def call(self) -> _Call:
+        """Its parameters and buffers as they are now."""
         linear = self._modules["conv"]._modules  # type: ignore[union-attr]
-        own, around = (linear[name]._parameters for name in ("lin_root", "lin_rel"))  # type: ignore[union-attr]
-        return own["weight"], around["weight"], around["bias"]
+        root, around = (linear[name]._parameters for name in ("lin_root", "lin_rel"))  # type: ignore[union-attr]
+        return _call(self, self.grid, (root["weight"], around["weight"], around["bias"]))
 
 
-class FusedFfn(InOneCall, FfnParameters):
+class FusedFfn(Stackable, FfnParameters):
     """The FFN, `[B, H*W, 3]` in and out."""
 
-    prepare_call = staticmethod(prepare_call)
+    stack = VigStack
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        return _apply(self, x, (1, x.shape[1]), _NO_CONV)
+        return _apply(x, self.call())
 
-    def for_one_call(self) -> Layer | None:
-        return _for_one_call(self, None, _NO_CONV)
-
-
-_AS_WRITTEN = {each: each.forward for each in (FusedGrapher, FusedFfn)}
+    def call(self) -> _Call:
+        """Its parameters and buffers as they are now."""
+        return _call(self, None, (None, None, None))
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
@@ -84,44 +102,48 @@ def _fits_kernel(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype == torch.float32 and device.type == "cpu"
 
 
-def _apply(
+class _Call(NamedTuple):
+    """A layer's forward pass except for its input."""
+
+    grid: Grid | None
+    """None for an FFN."""
+    norm1: BatchNorm
+    norm2: BatchNorm
+    weights: Weights
+    eps: tuple[float, float]
+    """Of both BatchNorms at the forward."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether a training micro-batch moves the running statistics at once."""
+        return all(n.training and n.mode == "micro" for n in (self.norm1, self.norm2))
+
+    def statistics(self) -> Statistics:
+        """The running statistics of both BatchNorms."""
+        first: Any = self.norm1._buffers
+        second: Any = self.norm2._buffers
+        return Statistics(
+            *(first["running_mean"], first["running_var"]),
+            *(second["running_mean"], second["running_var"]),
+        )
+
+    def moved(self) -> Moved:
+        """What the kernel moves."""
+        first: Any = self.norm1._buffers["num_batches_tracked"]
+        second: Any = self.norm2._buffers["num_batches_tracked"]
+        return Moved(self.statistics(), (first, second), (self.norm1.step, self.norm2.step))
+
+    def stacked(self) -> Layer:
+        """The layer as one of a stack."""
+        return Layer(self.grid, self.weights, self.eps, self.moved())
+
+
+def _call(
     layer: GrapherParameters | FfnParameters,
-    x: Tensor,
-    grid: Grid,
+    grid: Grid | None,
     conv: _Conv,
-) -> Tensor:
-    nodes = grid[0] * grid[1]
-    if x.dim() != 3 or x.shape[1:] != (nodes, CHANNELS):
-        raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
-    weights, norm1, norm2 = _weights_of(layer, conv)
-    kernels = kernels_for(x.dtype, x.device)
-    call = _Call.of(grid, norm1, norm2, weights, kernels)
-    apply, x = cast(Any, _Layer).apply, x.contiguous()
-    if layer.adds_gradients and kernels is vig_kernel and can_add(weights):
-        return cast(Tensor, apply(x, call, input_to_train(x)))
-    return cast(Tensor, apply(x, call, None, *weights))
-
-
-def _for_one_call(layer: FusedGrapher | FusedFfn, grid: Grid | None, conv: _Conv) -> Layer | None:
-    """None where its forward is another one, in Python, or leaves something to autograd or to
-    BatchNorm."""
-    if "forward" in vars(layer) or type(layer).forward is not _AS_WRITTEN.get(type(layer)):
-        return None
-    weights, norm1, norm2 = _weights_of(layer, conv)
-    kernels = kernels_for(weights.w1.dtype, weights.w1.device)
-    trains = layer.training and norm1.training and norm2.training
-    if not (trains and layer.adds_gradients and kernels is vig_kernel and can_add(weights)):
-        return None
-    call = _Call.of(grid or (1, 1), norm1, norm2, weights, kernels)
-    moved = call.moved(rows=2)
-    return None if moved is None else Layer(grid, weights, call.eps, moved)
-
-
-def _weights_of(
-    layer: GrapherParameters | FfnParameters,
-    conv: _Conv,
-) -> tuple[Weights, BatchNorm, BatchNorm]:
-    """From the modules' own dictionaries: a module's attributes take ten times as long to find,
+) -> _Call:
+    """From the modules' own dictionaries: attributes of a module take ten times as long to find,
     which counts where a micro-batch has few images."""
     modules: Any = layer._modules
     norm1, norm2 = modules["norm1"], modules["norm2"]
@@ -132,98 +154,83 @@ def _weights_of(
         *conv,
         *(fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"]),
     )
-    return weights, norm1, norm2
+    return _Call(grid, norm1, norm2, weights, (norm1.eps, norm2.eps))
 
 
-class _Call(NamedTuple):
-    """A layer's forward pass but for its input."""
-
-    grid: Grid
-    norm1: BatchNorm
-    norm2: BatchNorm
-    weights: Weights
-    kernels: ModuleType
-    eps: tuple[float, float]
-    """Of the BatchNorms, at the forward."""
-
-    @classmethod
-    def of(
-        cls,
-        grid: Grid,
-        norm1: BatchNorm,
-        norm2: BatchNorm,
-        weights: Weights,
-        kernels: ModuleType,
-    ) -> _Call:
-        return cls(grid, norm1, norm2, weights, kernels, (norm1.eps, norm2.eps))
-
-    def statistics(self) -> Statistics:
-        """Both BatchNorms' running ones."""
-        first: Any = self.norm1._buffers
-        second: Any = self.norm2._buffers
-        return Statistics(
-            *(first["running_mean"], first["running_var"]),
-            *(second["running_mean"], second["running_var"]),
-        )
-
-    def moved(self, rows: int) -> Moved | None:
-        """What the kernel moves; None where BatchNorms are told what was observed."""
-        norm1, norm2 = self.norm1, self.norm2
-        if self.kernels is not vig_kernel or not (norm1.moves(rows) and norm2.moves(rows)):
-            return None
-        first: Any = norm1._buffers["num_batches_tracked"]
-        second: Any = norm2._buffers["num_batches_tracked"]
-        batches = first, second
-        return Moved(self.statistics(), batches, (norm1.step, norm2.step))
+def _apply(x: Tensor, call: _Call) -> Tensor:
+    nodes = "nodes" if call.grid is None else call.grid[0] * call.grid[1]
+    if x.dim() != 3 or x.shape[2] != CHANNELS or nodes not in ("nodes", x.shape[1]):
+        raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
+    kernels = kernels_for(x.dtype, x.device)
+    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), call, kernels, *call.weights))
 
 
 class _Layer(torch.autograd.Function):
-    """A whole Grapher, or without convolution weights a whole FFN.
-
-    Gradients are returned for `parameters`; without these they are added where they belong.
-    """
+    """A whole Grapher, or without convolution weights a whole FFN."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, call: _Call, trained: Tensor | None, *parameters: Tensor | None
+        ctx: Any, x: Tensor, call: _Call, kernels: ModuleType, *weights: Tensor | None
     ) -> Tensor:
-        rows = x.view(-1, CHANNELS)
-        by_batch = call.norm1.training
-        running, moved = None, None
-        if by_batch:
-            moved = call.moved(rows.shape[0])
-        else:
-            running = call.statistics()
-        given = (rows, call.grid, call.weights, running, call.eps)
-        result: Result = call.kernels.forward(*given, *(() if moved is None else (moved,)))
+        rows, grid = x.view(-1, CHANNELS), call.grid or (1, x.shape[1])
+        norm1, norm2, count = call.norm1, call.norm2, x.shape[0] * x.shape[1]
+        by_batch = norm1.training
+        moves = kernels is vig_kernel and norm1.moves(count) and norm2.moves(count)
+        running = None if by_batch else call.statistics()
+        given = (rows, grid, call.weights, running, call.eps)
+        result: Result = kernels.forward(*given, *([call.moved()] if by_batch and moves else []))
         if by_batch and result.statistics is not None:
             mean1, variance1, mean2, variance2 = result.statistics
-            call.norm1.observe(mean1, variance1, len(rows))
-            call.norm2.observe(mean2, variance2, len(rows))
-        ctx.call, ctx.by_batch, ctx.adds = call, by_batch, not parameters
-        ctx.save_for_backward(x, *call.weights, *result.saved)
+            norm1.observe(mean1, variance1, count)
+            norm2.observe(mean2, variance2, count)
+        ctx.kernels, ctx.grid, ctx.eps, ctx.by_batch = kernels, grid, call.eps, by_batch
+        ctx.save_for_backward(x, *weights, *result.saved)
         return result.out.view_as(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *rest = ctx.saved_tensors
-        call: _Call = ctx.call
         count = len(Weights._fields)
-        weights = Weights(*rest[:count])
-        d_rows, d_weights = call.kernels.backward(
+        d_rows, d_weights = ctx.kernels.backward(
             x.view(-1, CHANNELS),
-            call.grid,
-            weights,
+            ctx.grid,
+            Weights(*rest[:count]),
             tuple(rest[count:]),
             grad.contiguous().view(-1, CHANNELS),
-            call.eps,
+            ctx.eps,
             by_batch=ctx.by_batch,
             wants_x=ctx.needs_input_grad[0],
-            **({"into": gradients_of(call.weights)} if ctx.adds else {}),
         )
-        d_x = None if d_rows is None else d_rows.view_as(x)
-        if ctx.adds:
-            tell_added(call.weights)
-            return d_x, None, None
-        return (d_x, None, None, *d_weights)
+        return (None if d_rows is None else d_rows.view_as(x), None, None, *d_weights)
+
+
+class _Stack(torch.autograd.Function):
+    """Layers of a stack; gradients of the parameters are added in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, trains: Tensor | None, layers: Layers, parameters: list[Tensor]
+    ) -> Tensor:
+        done = layers.forward(x, moves=not is_recomputing())
+        ctx.layers = layers
+        # Autograd refuses a backward if one of the parameters was changed meanwhile.
+        ctx.save_for_backward(x, done.saved, *parameters)
+        return done.out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
+        x, saved, *_ = ctx.saved_tensors
+        into = Gradients([_gradients(layer.weights) for layer in ctx.layers.layers])
+        wants_x = ctx.needs_input_grad[0]
+        d_x = ctx.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
+        return d_x, None, None, None
+
+
+def _gradients(weights: Weights) -> Weights:
+    """The tensors to add gradients to; zeros where one was taken away since the forward."""
+    for parameter in weights:
+        if parameter is not None and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return Weights._make(None if p is None else p.grad for p in weights)

@@ -1,4 +1,4 @@
-"""ViG: settings, layers on paper, and which code builds each. Free of torch until one is built."""
+"""ViG: settings and layers on paper. It imports torch in `build` only."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pydantic import Field
 from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive
-from gnnhpc.models.protocol import BuildOptions, Model
+from gnnhpc.models.model import BuildOptions, Model
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Cost of a hidden unit's GELU, forward and backward, in multiply-adds: more than the small
-# products around it in the fused implementation.
+# Cost of a hidden unit's GELU, forward and backward, in multiply-adds. In the fused implementation
+# it is more than that of the small products around it.
 _GELU = 24.0
-# Cost of the rest of a fused Grapher a hidden unit, so that FFN : Grapher is the 1.36 that a
+# Cost of the rest of a fused Grapher for each hidden unit. It makes FFN : Grapher the 1.36 that a
 # profile (balance: profile) measures on one thread with 20 images or more.
 _FOLDED = 17.0
 
@@ -39,8 +39,8 @@ class Vig(Model):
     """Hidden channels of the FFN."""
     readout_width: Positive = 1024
     """Hidden channels of the readout."""
-    implementation: Literal["fused", "reference"] = "fused"
-    """`reference` is PyG's GraphConv; `fused` the same function without large intermediates."""
+    implementation: Literal["fused", "pyg"] = "fused"
+    """`pyg` uses PyG's GraphConv; `fused` computes the same without large intermediate tensors."""
 
     def outline(self, facts: Facts) -> LayerSpecs:
         layers: list[LayerSpec] = []
@@ -51,7 +51,7 @@ class Vig(Model):
     def _grapher(self, block: int, facts: Facts) -> LayerSpec:
         """Linear c->g, BatchNorm, GraphConv (two g x g products, bias), Linear g->c, BatchNorm."""
         nodes, c, g = facts.image_size**2, facts.features, self.grapher_width
-        if self.implementation == "reference":
+        if self.implementation == "pyg":
             cost = nodes * (2.0 * g * g + g * (2 * c + _GELU) + 8 * 3 * g)
         else:
             cost = nodes * g * (_FOLDED + c + _GELU)
@@ -92,14 +92,14 @@ class Vig(Model):
         Raises ValueError for a layer of another model, or images that are not square with three
         channels.
         """
-        from gnnhpc.models.vig import fused, layer_parameters, readout, reference
+        from gnnhpc.models.vig import fused, readout, reference
 
         nodes, channels = layer.inputs
         side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
-        wanted = layer_parameters.CHANNELS
-        if side * side != nodes or channels != wanted:
+        expected = reference.CHANNELS
+        if side * side != nodes or channels != expected:
             raise ValueError(
-                f"{layer.name}: square images of {wanted} channels, not {layer.inputs}"
+                f"{layer.name}: square images of {expected} channels, not {layer.inputs}"
             )
         is_fused = self.implementation == "fused"
         if layer.kind == "readout":
@@ -114,8 +114,8 @@ class Vig(Model):
         raise ValueError(f"{layer.name}: no ViG layer is a {layer.kind}")
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        if self.implementation == "reference":
-            return "reference"
+        if self.implementation == "pyg":
+            return "pyg"
         from gnnhpc.models.vig.fused import note
 
         return note(dtype, device)

@@ -1,28 +1,75 @@
 """ViG's layers with PyG, over an edge list: blocks of Grapher and FFN, then a readout.
 
-`gnnhpc.models.vig.fused` has the same layers with the same parameters, without large
-intermediate tensors.
+`gnnhpc.models.vig.fused` and `.readout` have the same layers with the same parameters, without
+large intermediate tensors.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BatchNormMode
-from gnnhpc.models.vig.layer_parameters import CHANNELS, FfnParameters, GrapherParameters, Grid
+from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.model import BatchNormMode
+
+if TYPE_CHECKING:
+    from torch_geometric.nn import GraphConv
+
+CHANNELS = 3
+"""Channels of a pixel, and of every activation between layers."""
+
+Grid = tuple[int, int]
+"""Height and width of an image."""
+
+
+class Neighbourhood(nn.Module):
+    """The parameters of a GraphConv with PyG's names, without importing PyG."""
+
+    def __init__(self, width: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.lin_rel = nn.Linear(width, width, dtype=dtype)
+        self.lin_root = nn.Linear(width, width, bias=False, dtype=dtype)
+
+
+class GrapherParameters(nn.Module):
+    """The parameters of both implementations of the Grapher; 3 -> width -> width -> 3."""
+
+    conv: Neighbourhood | GraphConv
+
+    def __init__(
+        self, grid: Grid, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.grid = grid
+        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
+        self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
+        self.conv = Neighbourhood(width, dtype=dtype)
+        self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
+        self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
+
+
+class FfnParameters(nn.Module):
+    """The parameters of both implementations of the FFN; 3 -> width -> 3."""
+
+    def __init__(self, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(CHANNELS, width, dtype=dtype)
+        self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
+        self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
+        self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
 
 
 @functools.lru_cache(maxsize=8)
 def grid_edges(grid: Grid, images: int, device: torch.device) -> Tensor:
     """Edges `[2, E]` from each pixel to its up to eight neighbours, no self-loops, all images.
 
-    Node `image * H * W + row * W + column`; sorted by (target, source). An image of 32 x 32 has
-    7,812. Built once for a batch size.
+    A node's number is `image * H * W + row * W + column`; edges are sorted by (target, source). An
+    image of 32 x 32 has 7,812. They are built once for a batch size.
     """
     height, width = grid
     node = torch.arange(height * width, device=device)
@@ -52,10 +99,10 @@ class Grapher(GrapherParameters):
         from torch_geometric.nn import GraphConv
 
         # The same initial values as the fused implementation, moved into PyG's layer.
-        drawn = self.conv.state_dict()
+        initial = self.conv.state_dict()
         with torch.random.fork_rng(devices=[]):
             self.conv = GraphConv(width, width, aggr="add").to(dtype)
-        self.conv.load_state_dict(drawn)
+        self.conv.load_state_dict(initial)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         rows = x.reshape(-1, CHANNELS)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gnnhpc.kernels import calls
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.differences import (
+    LIBRARIES,
     TOLERANCE,
     Comparison,
     Values,
@@ -26,6 +27,7 @@ from gnnhpc.validation.layers.differences import (
     relative_differences,
 )
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput, When
+from gnnhpc.validation.reference.convolutions import SageMax
 from gnnhpc.validation.reference.forward_pass import RunningStatistics, SparseFeatures
 from gnnhpc.validation.reference.layer import ReferenceLayer
 
@@ -51,9 +53,11 @@ def compare_layer(
     another slope than double. Gradients that differ are therefore computed again with parameters
     that differ a little from the run's: a mistake stays where it is, such a number does not.
     """
-    rows = compared_rows(layers, given, generator)
     modules = [copy.deepcopy(layer).train() for layer in layers.layers]
     implementation = implementation_of(modules[-1], {})
+    if implementation in LIBRARIES.values() and any(isinstance(form, SageMax) for form in forms):
+        given = _without_equal_numbers(given, generator)
+    rows = compared_rows(layers, given, generator)
     if not len(rows.outputs):
         return Comparison(implementation, 0.0, 0.0)
     differences, functions, finite = _differences(layers, modules, forms, rows, when, generator)
@@ -66,7 +70,7 @@ def compare_layer(
         _change_parameters(modules, generator)
         others, _, _ = _differences(layers, modules, forms, rows, when, generator)
         differences = _smaller_gradients(differences, others)
-    return Comparison.of(implementation, differences, rows.share, rows.outputs)
+    return Comparison.of(implementation, differences, rows.share, rows.outputs, rows.inputs)
 
 
 def _differences(
@@ -86,7 +90,7 @@ def _differences(
     counted = calls.counted()
     found = _forward_backward(modules, rows, few, takes_data=layers.takes_data, when=when)
     functions = calls.counted() - counted
-    expected = reference.backward(few.double(), found)
+    expected = reference.backward(few.double())
     return relative_differences(found, expected, before), functions, expected.is_finite
 
 
@@ -111,18 +115,35 @@ def _forward_backward(
             out = module(out, rows.context)
         out = out if isinstance(out, Tensor) else out.to_dense()
         if out.requires_grad:
-            elsewhere = ALMOST_ZERO if when == "start" else 0.0
-            upstream = torch.full_like(out, elsewhere)
+            upstream = torch.full_like(out, ALMOST_ZERO if when == "start" else 0.0)
             upstream[rows.outputs.to(out.device)] = few[rows.reference_outputs].to(upstream)
             out.backward(upstream)
     for module in modules:
         _end_minibatch(module)
+    input_gradient = others = None
+    if isinstance(x, Tensor) and x.requires_grad:
+        gradient, there = _gradient(x), rows.inputs.to(x.device)
+        input_gradient = in_double(gradient[there])
+        others = in_double(torch.linalg.vector_norm(gradient.index_fill_(0, there, 0.0), torch.inf))
     return Values(
         in_double(out[rows.outputs.to(out.device)]),
-        in_double(_gradient(x)) if isinstance(x, Tensor) and x.requires_grad else None,
+        input_gradient,
+        others,
         {name: in_double(_gradient(p)) for name, p in parameters.items()},
         {name: in_double(b) for m in modules for name, b in m.named_buffers()},
     )
+
+
+def _without_equal_numbers(given: LayerInput, generator: torch.Generator) -> LayerInput:
+    """The input with noise of a hundredth of its size.
+
+    Libraries divide the gradient of a maximum between equal neighbours, the reference form gives it
+    to the first of them.
+    """
+    if not isinstance(given.x, Tensor):
+        return given
+    noise = torch.randn(given.x.shape, generator=generator).to(given.x)
+    return dataclasses.replace(given, x=given.x + 0.01 * given.x.std() * noise)
 
 
 def _end_minibatch(layer: nn.Module) -> None:
@@ -165,18 +186,17 @@ class _Reference:
                 out = form.forward(out, self.parameters, scene)
             self.output = out if isinstance(out, Tensor) else out.to_dense()
 
-    def backward(self, few: Tensor, found: Values) -> Values:
-        """What the layers should have `found`, given the upstream gradient `few`."""
+    def backward(self, few: Tensor) -> Values:
+        """What the layers should give with the upstream gradient `few`."""
         if self.output.requires_grad:
             self.output.backward(few)
         input_gradient = None
-        if found.input_gradient is not None:
-            assert isinstance(self.x, Tensor)
-            input_gradient = torch.zeros_like(found.input_gradient)
-            input_gradient[self.rows.inputs] = _gradient(self.x)[self.rows.reference_inputs]
+        if isinstance(self.x, Tensor) and self.x.requires_grad:
+            input_gradient = _gradient(self.x)[self.rows.reference_inputs]
         return Values(
             self.output.detach()[self.rows.reference_outputs],
             input_gradient,
+            None if input_gradient is None else torch.zeros(()),
             {name: _gradient(p) * self.rows.repeats for name, p in self.parameters.items()},
             self._buffers(),
         )

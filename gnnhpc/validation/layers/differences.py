@@ -17,7 +17,8 @@ NOTHING = 1e-9
 """A gradient in float64 that is smaller than this share of another is a rounding error."""
 OUTPUT, INPUT_GRADIENT = "output", "input gradient"
 _TINY = torch.finfo(torch.float64).tiny
-_LIBRARIES = {"pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+LIBRARIES = {"pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+"""Their names, by the file in which a model has its layers of that library."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Values:
     """[rows, ...]; differences are [rows]."""
     input_gradient: Tensor | None
     """[rows, ...], or None for data; differences are [rows]."""
+    other_rows: Tensor | None
+    """The largest number of the input gradient in rows that nothing compared depends on."""
     gradients: dict[str, Tensor]
     """Of parameters, by name."""
     buffers: dict[str, Tensor]
@@ -38,6 +41,8 @@ class Values:
         yield OUTPUT, self.output
         if self.input_gradient is not None:
             yield INPUT_GRADIENT, self.input_gradient
+        if self.other_rows is not None:
+            yield f"{INPUT_GRADIENT} in other rows", self.other_rows
         for name, gradient in self.gradients.items():
             yield f"gradient of {name}", gradient
         yield from self.buffers.items()
@@ -64,20 +69,24 @@ class Comparison:
 
     @classmethod
     def of(
-        cls, implementation: str, differences: Values, share: float, rows: Tensor | None = None
+        cls,
+        implementation: str,
+        differences: Values,
+        share: float,
+        outputs: Tensor | None = None,
+        inputs: Tensor | None = None,
     ) -> Comparison:
-        """Judge differences; `rows` int64 [n] are the layer's rows that outputs are of."""
+        """Judge differences of some rows of a layer: `outputs` int64 [n] and `inputs` int64 [m]."""
         worst, wrong = 0.0, []
+        compared = {OUTPUT: outputs, INPUT_GRADIENT: inputs}
         for name, relative in differences.named():
             largest = largest_of(relative)
             worst = max(worst, largest)
             if largest > TOLERANCE:
                 place = ""
-                if name in (OUTPUT, INPUT_GRADIENT):
-                    row = int(relative.nan_to_num(nan=math.inf).argmax())
-                    if name == OUTPUT and rows is not None:
-                        row = int(rows[row])
-                    place = f" in row {row}"
+                if name in compared:
+                    row, rows = int(relative.nan_to_num(nan=math.inf).argmax()), compared[name]
+                    place = f" in row {row if rows is None else int(rows[row])}"
                 wrong.append(f"{name}{place} by {largest:.1e}")
         return cls(implementation, worst, share, wrong)
 
@@ -90,12 +99,15 @@ def relative_differences(found: Values, expected: Values, before: Mapping[str, T
     it is compared with the gradients of the other parameters.
     """
     largest = max((_usual(gradient) for gradient in expected.gradients.values()), default=0.0)
-    input_gradient = None
+    input_gradient = others = None
     if found.input_gradient is not None and expected.input_gradient is not None:
         input_gradient = _of_rows(found.input_gradient, expected.input_gradient)
+        if found.other_rows is not None:
+            others = found.other_rows / max(_usual(expected.input_gradient), _TINY)
     return Values(
         _of_rows(found.output, expected.output),
         input_gradient,
+        others,
         {
             name: _of_numbers(
                 found.gradients[name],
@@ -123,7 +135,7 @@ def largest_of(relative: Tensor) -> float:
 
 def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]) -> str:
     """Whose code a layer is: a library's, or ours in C++, Triton or torch, and which functions."""
-    library = _LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
+    library = LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
     if library is not None:
         return library
     languages = {calls.TORCH: "torch", calls.TRITON: "Triton"}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.gat.model import Gat, Gatv2
+from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.validation.reference.forward_pass import Activation, EdgeList, ForwardPass, product
 from gnnhpc.validation.reference.layer import (
     Dropout,

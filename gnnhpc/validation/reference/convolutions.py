@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.convolutions.model import Convolutions, Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.convolutions import Convolutions, Gcn, Gin, GraphConv, Sage
 from gnnhpc.validation.reference.forward_pass import (
     Activation,
     EdgeList,

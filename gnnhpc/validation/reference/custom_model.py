@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.models.protocol import BuildOptions
+from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.validation.reference.forward_pass import Activation, RunningStatistics
 from gnnhpc.validation.reference.layer import seed_of
@@ -28,7 +28,7 @@ SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
 
 
-class CustomModel:
+class CustomReference:
     """`dtype` is that of the layers."""
 
     def __init__(
@@ -52,7 +52,7 @@ class CustomModel:
         return layers
 
     def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        layers = CustomModel(self._experiment, self._specs, dtype).build()
+        layers = CustomReference(self._experiment, self._specs, dtype).build()
         return {name: value.detach() for name, value in _parameters(layers).items()}
 
     def load(self, parameters: Mapping[str, Array]) -> None:
@@ -131,7 +131,7 @@ class CustomModel:
         statistics.pending.append((mean, variance, len(rows)))
 
 
-def why_not_comparable(model: CustomModel, batch: ReferenceBatch) -> str | None:
+def why_not_comparable(model: CustomReference, batch: ReferenceBatch) -> str | None:
     """Why a custom model's layers cannot be compared, in one sentence; None if they can.
 
     A layer has to compute in float64, and to give the same output twice for one input.

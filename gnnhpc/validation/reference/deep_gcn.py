@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.models.deep.model import Deep, Gcnii
+from gnnhpc.models.deep_gcn import Deep, Gcnii
 from gnnhpc.validation.reference.forward_pass import (
     Activation,
     ForwardPass,

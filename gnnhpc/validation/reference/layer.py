@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gnnhpc.models.readout import Pooling
+from gnnhpc.models.pooling import Pooling
 from gnnhpc.validation.reference.forward_pass import Activation, ForwardPass, SparseFeatures
 from gnnhpc.validation.reference.random_numbers import dropout_weights
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.convolutions.model import Convolutions
-from gnnhpc.models.deep.model import Deep
-from gnnhpc.models.gat.model import Gat
+from gnnhpc.models.convolutions import Convolutions
+from gnnhpc.models.deep_gcn import Deep
+from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.validation.reference.attention import attention_layer
 from gnnhpc.validation.reference.convolutions import convolution_layer

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnnhpc.experiment.links import Links
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.models.protocol import OutputKind
+from gnnhpc.models.model import OutputKind
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.forward_pass import Activation
 from gnnhpc.validation.reference.layer import log_softmax

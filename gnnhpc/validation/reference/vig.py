@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -77,6 +78,7 @@ class Readout(WithoutNorms):
         return linear(gelu(linear(x.sum(1), p, "fc1")), p, "fc2")
 
 
+@functools.cache
 def grid_edges(side: int, images: int) -> tuple[Tensor, Tensor]:
     """Source and target of each edge between touching pixels, in all images."""
     place = torch.arange(side * side)

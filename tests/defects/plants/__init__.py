@@ -1,1 +1,1 @@
-"""The plants, a file a class of defects; each changes our code in the process of one rank."""
+"""The defects, a class of them a file; importing a file registers its defects."""

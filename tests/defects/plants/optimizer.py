@@ -1,4 +1,4 @@
-"""Optimizer and learning rate."""
+"""The optimizer of one stage or replica."""
 
 from __future__ import annotations
 
@@ -7,89 +7,73 @@ from typing import Any
 
 import torch
 
-from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.training import optimizer as module
-from gnnhpc.training.loop import TrainingLoop
-from tests.defects import settings
-from tests.defects.defect import planted
-from tests.defects.patching import Steps, around, is_unseen, rank
+from tests.defects import cells
+from tests.defects.defect import around, planted, rank, replace
 
-KIND = "optimizer and learning rate"
-defect = functools.partial(planted, kind=KIND)
+defect = functools.partial(planted, kind="optimizer", mechanism="engine-parity")
+VIG_SGD = cells.VIG.but(optimizer=cells.SGD)
 KINDS: tuple[Any, ...] = (module._Adam, module._SGD)
 
 
 def change_built(change: Any) -> None:
     """Change the optimizer that a rank builds."""
 
-    def changed(true: Any, *args: Any) -> Any:
-        optimizer = true(*args)
+    def changed(original: Any, *args: Any) -> Any:
+        optimizer = original(*args)
         change(optimizer)
         return optimizer
 
     around(module, "build_optimizer", changed)
 
 
-@defect("optimizer step skipped on one stage", setting=settings.VIG)
+@defect(
+    "an optimizer step skipped on one stage",
+    cell=cells.VIG,
+    words="moves 0 times as far",
+)
 def skipped() -> None:
     if rank() == 1:
         for kind in KINDS:
-            around(kind, "step", lambda true, optimizer: None)
+            around(kind, "step", lambda original, optimizer: None)
 
 
-@defect("optimizer step skipped now and then, later in the run", setting=settings.VIG)
-def skipped_late() -> None:
-    steps = Steps()
-    for kind in KINDS:
-        around(kind, "step", lambda true, o: None if steps.late and steps.taken % 2 else true(o))
-
-
-@defect("optimizer step taken twice", setting=settings.VIG_SGD)
+@defect(
+    "an optimizer step taken twice",
+    cell=VIG_SGD,
+    words="moves 2 times as far",
+)
 def twice() -> None:
     for kind in KINDS:
-        around(kind, "step", lambda true, optimizer: (true(optimizer), true(optimizer)))
+        around(kind, "step", lambda original, optimizer: (original(optimizer), original(optimizer)))
 
 
-@defect("learning rate ten times too high on one stage", setting=settings.VIG)
+@defect(
+    "a learning rate ten times too high on one stage",
+    cell=cells.VIG,
+    words="moves 10 times as far",
+)
 def too_high() -> None:
     if rank() == 1:
         change_built(lambda o: o.param_groups[0].update(lr=o.param_groups[0]["lr"] * 10))
 
 
-@defect("learning rate that decays unasked, later in the run", setting=settings.VIG)
-def decays() -> None:
-    steps = Steps()
-
-    def decayed(true: Any, optimizer: torch.optim.Optimizer) -> None:
-        if steps.late:
-            optimizer.param_groups[0]["lr"] *= 0.5
-        true(optimizer)
-
-    for kind in KINDS:
-        around(kind, "step", decayed)
-
-
-@defect("learning rate too high where no look was drawn", setting=settings.VIG_LONG_EPOCH)
-def too_high_unseen() -> None:
-    def step(true: Any, trainer: Trainer, number: int, batch: Batch) -> Any:
-        factor = 3.0 if is_unseen(trainer.experiment, number) else 1.0
-        groups = trainer.optimizer.param_groups if trainer.optimizer else []
-        for group in groups:
-            group["lr"] *= factor
-        found = true(trainer, number, batch)
-        for group in groups:
-            group["lr"] /= factor
-        return found
-
-    around(Trainer, "_train_step", step)
-
-
-@defect("weight decay forgotten", setting=settings.VIG_SGD)
+@defect(
+    "one replica without weight decay",
+    cell=cells.VIG_REPLICAS.but(optimizer=cells.SGD),
+    words="update: block0.grapher.fc1.weight on replica 1",
+)
 def no_decay() -> None:
-    change_built(lambda o: o.param_groups[0].update(weight_decay=0.0))
+    if rank() == 1:
+        change_built(lambda o: o.param_groups[0].update(weight_decay=0.0))
 
 
-@defect("half of the parameters not given to the optimizer", setting=settings.VIG)
+@defect(
+    "half of the parameters not given to the optimizer",
+    cell=cells.VIG,
+    words="moves 0 times as far",
+)
 def half() -> None:
     def halved(optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][::2]
@@ -97,30 +81,23 @@ def half() -> None:
     change_built(halved)
 
 
-@defect("Adam's moments forgotten before each step", setting=settings.VIG)
+@defect(
+    "Adam's moments reset before each step",
+    cell=cells.VIG,
+    words="in step 1 as adam's rule",
+)
 def forgotten() -> None:
-    def forgetful(true: Any, optimizer: torch.optim.Optimizer) -> None:
+    def forgetful(original: Any, optimizer: torch.optim.Optimizer) -> None:
         optimizer.state.clear()
-        true(optimizer)
+        original(optimizer)
 
     around(module._Adam, "step", forgetful)
 
 
-@defect("Adam with other betas", setting=settings.VIG)
-def betas() -> None:
-    change_built(lambda o: o.param_groups[0].update(betas=(0.9, 0.9)))
-
-
-@defect("gradients clipped unasked", setting=settings.VIG_SGD)
-def clipped() -> None:
-    def clips(true: Any, optimizer: torch.optim.Optimizer) -> None:
-        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.1)
-        true(optimizer)
-
-    around(module._SGD, "step", clips)
-
-
-@defect("gradients left over from the step before", setting=settings.VIG)
+@defect(
+    "gradients of the step before not zeroed",
+    cell=cells.VIG,
+    words="gradients: step 1",
+)
 def left_over() -> None:
-    for kind in KINDS:
-        around(kind, "zero_grad", lambda true, *args, **kwargs: None)
+    replace(FlatGradients, "zero", lambda gradients: None)

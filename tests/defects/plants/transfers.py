@@ -1,4 +1,4 @@
-"""Activations and gradients: stale, re-used, dropped, doubled."""
+"""Activations and gradients between stages: stale, reused, exchanged, lost, rounded."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ import torch
 from torch import Tensor
 
 from gnnhpc.engines import native
-from gnnhpc.engines.ddp_gradients import DdpReplicas
-from gnnhpc.engines.gradient_sync import Gradients
+from gnnhpc.engines.channels import SharedReceiver
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.part_links import PartLinks
 from gnnhpc.engines.torch_pipelining import TimedStage
-from gnnhpc.engines.transfer import Receiver, Sender
-from tests.defects import settings
-from tests.defects.defect import planted
-from tests.defects.patching import Steps, around, rank, replace
+from gnnhpc.engines.transfers import Receiver, Sender
+from tests.defects import cells
+from tests.defects.defect import around, planted, rank, replace
 
-KIND = "activations and gradients"
-defect = functools.partial(planted, kind=KIND)
+defect = functools.partial(
+    planted, kind="transfers between stages", mechanism="engine-parity", words=""
+)
 
 
-@defect("stale activation: one micro-batch late", setting=settings.VIG)
+@defect("an activation one micro-batch late", cell=cells.VIG, words="outputs: block1.grapher")
 def stale_activation() -> None:
     held: dict[int, Tensor] = {}
 
-    def late(true: Any, receiver: Receiver) -> Tensor:
-        buffer: Tensor = true(receiver)
+    def late(original: Any, receiver: Receiver) -> Tensor:
+        buffer: Tensor = original(receiver)
         if rank() == 1:
             before = held.get(id(receiver), buffer)
             held[id(receiver)] = buffer.detach().clone()
@@ -38,27 +36,14 @@ def stale_activation() -> None:
     around(Receiver, "take", late)
 
 
-@defect("stale activation, later in the run", setting=settings.VIG)
-def stale_late() -> None:
-    steps = Steps()
-    held: dict[int, Tensor] = {}
-
-    def late(true: Any, receiver: Receiver) -> Tensor:
-        buffer: Tensor = true(receiver)
-        if rank() == 1:
-            before = held.get(id(receiver), buffer)
-            held[id(receiver)] = buffer.detach().clone()
-            if steps.late:
-                buffer.data.copy_(before)
-        return buffer
-
-    around(Receiver, "take", late)
-
-
-@defect("a receive buffer re-used before its backward", setting=settings.VIG)
+@defect(
+    "a receive buffer reused before its backward",
+    cell=cells.VIG,
+    words="the gradient of block1.grapher differs",
+)
 def buffer_reused() -> None:
-    def into_one(true: Any, receiver: Receiver) -> Tensor:
-        buffer: Tensor = true(receiver)
+    def into_one(original: Any, receiver: Receiver) -> Tensor:
+        buffer: Tensor = original(receiver)
         if rank() == 1:
             receiver._buffers[0].data.copy_(buffer)
             buffer.data = receiver._buffers[0].data
@@ -67,160 +52,108 @@ def buffer_reused() -> None:
     around(Receiver, "take", into_one)
 
 
-@defect("a gradient sent back to the wrong micro-batch", setting=settings.VIG)
-def gradient_swapped() -> None:
-    held: list[Tensor] = []
+@defect(
+    "a slot of shared memory overwritten before it is read",
+    cell=cells.VIG,
+    words="outputs: block1.grapher",
+)
+def slot_overwritten() -> None:
+    """The receiver counts one slot fewer than the sender."""
 
-    def delayed(true: Any, sender: Sender, tensor: Tensor) -> None:
-        if rank() == 1:
-            held.append(tensor.clone())
-            tensor = held[-2] if len(held) > 1 else tensor
-            del held[:-1]
-        true(sender, tensor)
+    def opened(original: Any, receiver: SharedReceiver) -> None:
+        original(receiver)
+        assert receiver._slots is not None
+        address, count, slot_bytes = receiver._slots._place
+        receiver._slots._place = (address, count - 1, slot_bytes)
+
+    around(SharedReceiver, "open", opened)
+
+
+@defect("a gradient sent to the next micro-batch", cell=cells.VIG, words="the gradient of block0")
+def gradient_exchanged() -> None:
+    held: dict[Sender, Tensor] = {}
+
+    def delayed(original: Any, sender: Sender, tensor: Tensor) -> None:
+        own = tensor.clone()
+        original(sender, held.get(sender, own) if rank() == 1 else own)
+        held[sender] = own
 
     around(Sender, "send", delayed)
 
 
-@defect("activations sent in half precision", setting=settings.VIG)
-def half_precision() -> None:
-    around(
-        Sender,
-        "send",
-        lambda true, sender, tensor: true(sender, tensor.to(torch.bfloat16).to(tensor.dtype)),
-    )
+@defect(
+    "no gradient crosses the cut of torch's schedule",
+    cell=cells.VIG_TORCH,
+    words="backward does not reach it",
+)
+def cut_off_in_torch() -> None:
+    """A second schedule on the same stage once switched the communication of backward off."""
 
-
-@defect("backward of one micro-batch dropped", setting=settings.VIG)
-def dropped() -> None:
-    def only_others(true: Any, result: Tensor, gradient: Tensor | None) -> None:
-        only_others.calls += 1  # type: ignore[attr-defined]
-        zero = torch.zeros_like(result) if gradient is None else torch.zeros_like(gradient)
-        true(result, zero if only_others.calls % 4 == 0 else gradient)  # type: ignore[attr-defined]
-
-    only_others.calls = 0  # type: ignore[attr-defined]
-    around(native, "backward", only_others)
-
-
-@defect("backward of one micro-batch taken twice", setting=settings.VIG)
-def doubled() -> None:
-    def twice(true: Any, result: Tensor, gradient: Tensor | None) -> None:
-        twice.calls += 1  # type: ignore[attr-defined]
-        one = torch.ones_like(result) if gradient is None else gradient
-        true(result, one * 2 if twice.calls % 4 == 0 else gradient)  # type: ignore[attr-defined]
-
-    twice.calls = 0  # type: ignore[attr-defined]
-    around(native, "backward", twice)
-
-
-@defect("no gradient crosses the cut", setting=settings.VIG)
-def no_backward_communication() -> None:
-    """Raffi 1: gradients end at the cut."""
-
-    def one_way(true: Any, links: PartLinks, *args: Any, **kwargs: Any) -> None:
-        true(links, *args, **kwargs)
-        links.gradients_in = links.gradients_out = None
-
-    def only_last(true: Any, engine: NativeEngine, *args: Any) -> None:
-        if engine.plan.mesh.has_loss:
-            true(engine, *args)
-
-    around(PartLinks, "__init__", one_way)
-    around(NativeEngine, "_backward", only_last)
-
-
-@defect("no gradient crosses the cut, later in the run", setting=settings.VIG)
-def cut_off_late() -> None:
-    steps = Steps()
-
-    def zeroed(true: Any, sender: Sender, tensor: Tensor) -> None:
-        true(sender, torch.zeros_like(tensor) if rank() == 1 and steps.late else tensor)
-
-    around(Sender, "send", zeroed)
-
-
-@defect("no gradient crosses the cut, of torch's schedule", setting=settings.VIG_TORCH)
-def no_backward_communication_of_torch() -> None:
-    """Raffi 1, as it came about: a second schedule switched the first stage's share off."""
-
-    def only_last(true: Any, stage: TimedStage, chunk: int, *args: Any, **kwargs: Any) -> None:
+    def last_alone(original: Any, stage: TimedStage, *args: Any, **kwargs: Any) -> None:
         if stage.is_last:
-            true(stage, chunk, *args, **kwargs)
+            original(stage, *args, **kwargs)
 
     replace(TimedStage, "get_bwd_recv_ops", lambda *_: [])
     replace(TimedStage, "get_bwd_send_ops", lambda *_: [])
-    around(TimedStage, "backward_one_chunk", only_last)
+    around(TimedStage, "backward_one_chunk", last_alone)
 
 
-@defect("stale activation, of torch's schedule", setting=settings.VIG_TORCH)
-def stale_of_torch() -> None:
-    held: dict[int, Tensor] = {}
+@defect("activations sent in half precision", cell=cells.VIG, words="outputs: block1.grapher")
+def half_precision() -> None:
+    def rounded(original: Any, sender: Sender, tensor: Tensor) -> None:
+        original(sender, tensor.to(torch.bfloat16).to(tensor.dtype))
 
-    def late(true: Any, stage: TimedStage, chunk: int, *args: Any, **kwargs: Any) -> Any:
-        received = stage.args_recv_info[chunk] if not stage.is_first else ()
-        for info in received:
-            buffer = info.buffer
-            before = held.get(stage.stage_index, buffer.detach().clone())
-            held[stage.stage_index] = buffer.detach().clone()
-            buffer.data.copy_(before)
-        return true(stage, chunk, *args, **kwargs)
-
-    around(TimedStage, "forward_one_chunk", late)
+    around(Sender, "send", rounded)
 
 
-@defect("activations sent in single precision, not double", setting=settings.VIG_DOUBLE)
-def single_precision() -> None:
-    around(
-        Sender,
-        "send",
-        lambda true, sender, tensor: true(sender, tensor.to(torch.float32).to(tensor.dtype)),
-    )
+def scale_last_backward(factor: float) -> None:
+    calls = [0]
+
+    def scaled(original: Any, result: Tensor, gradient: Tensor | None) -> None:
+        calls[0] += 1
+        last = calls[0] % 4 == 0
+        gradient = torch.ones_like(result) if gradient is None else gradient
+        original(result, gradient * (factor if last else 1.0))
+
+    around(native, "backward", scaled)
 
 
-@defect("gradients not shared by torch's replicas", setting=settings.VIG_TORCH_REPLICAS)
-def not_shared_by_torch() -> None:
-    def alone(true: Any, replicas: DdpReplicas, bucket: Any) -> Any:
-        replicas.reductions += 1
-        done: torch.futures.Future[Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    around(DdpReplicas, "reduce", alone)
+@defect(
+    "the backward of one micro-batch left out",
+    cell=cells.VIG,
+    words="micro-batch 3 of replica 0 is missing",
+)
+def backward_left_out() -> None:
+    scale_last_backward(0.0)
 
 
-@defect("one wrong micro-batch in one step of the run", setting=settings.VIG)
-def once() -> None:
-    steps = Steps()
+@defect(
+    "the backward of one micro-batch taken twice",
+    cell=cells.VIG,
+    words="the gradient of readout differs",
+)
+def backward_twice() -> None:
+    scale_last_backward(2.0)
 
-    def wrong_once(true: Any, sender: Sender, tensor: Tensor) -> None:
-        true(sender, tensor * 1.01 if rank() == 0 and steps.taken == 7 else tensor)
 
+@defect(
+    "one micro-batch wrong in one step, as by a race",
+    cell=cells.VIG,
+    mechanism="equivalent-cells",
+    words="step 6",
+    how="beside",
+)
+def race() -> None:
+    """The check before the first step and the one after the last do not see it."""
+    sent = {"step": -1}
+
+    def step(original: Any, engine: NativeEngine, batch: Any) -> Any:
+        sent["step"] = batch.microbatches[0].context.step
+        return original(engine, batch)
+
+    def wrong_once(original: Any, sender: Sender, tensor: Tensor) -> None:
+        wrong = rank() == 0 and sent["step"] == 6
+        original(sender, tensor * 1.01 if wrong else tensor)
+
+    around(NativeEngine, "train_step", step)
     around(Sender, "send", wrong_once)
-
-
-@defect("gradients not shared by the replicas", setting=settings.VIG_REPLICAS)
-def not_shared() -> None:
-    def alone(true: Any, gradients: Gradients) -> None:
-        gradients.reductions += 1
-
-    around(Gradients, "average", alone)
-
-
-@defect("gradients shared before the last micro-batch", setting=settings.VIG_REPLICAS)
-def shared_early() -> None:
-    def early(true: Any, gradients: Gradients) -> None:
-        before = [flat.clone() for flat in gradients.flats]
-        true(gradients)
-        for flat, old in zip(gradients.flats, before, strict=True):
-            flat.add_(old, alpha=0.1)
-
-    around(Gradients, "average", early)
-
-
-@defect("one replica's gradient for all", setting=settings.VIG_REPLICAS)
-def one_for_all() -> None:
-    def first_only(true: Any, gradients: Gradients) -> None:
-        for flat in gradients.flats:
-            flat.mul_(2.0 if rank() == 0 else 0.0)
-        true(gradients)
-
-    around(Gradients, "average", first_only)

@@ -19,8 +19,8 @@ from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.kernels import aggregate, calls, dropped_product, gat, gatv2
 from gnnhpc.kernels.gpu import here
 from gnnhpc.models.context import Context
-from gnnhpc.models.protocol import BuildOptions
-from gnnhpc.models.registry import model_class
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model_registry import model_class
 from tests.tools.graphs import make_graph
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -25,8 +25,7 @@ from gnnhpc.batches.sampled.libraries.library_loader import (
 from gnnhpc.batches.sampled.libraries.worker_processes import WorkerProcesses
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.models.dgl_import import import_dgl
-from gnnhpc.models.sampler_libraries import ASKED_FOR
+from gnnhpc.models.libraries import SAMPLER_KEY, import_dgl
 
 
 class DglSampler:
@@ -48,7 +47,7 @@ class DglSampler:
         timeout_s: float = 0.0,
         fused: bool = True,
     ) -> None:
-        self._dgl = import_dgl(*ASKED_FOR)
+        self._dgl = import_dgl(*SAMPLER_KEY)
         self._seed = seed
         self._options = loader_options(workers, timeout_s)
         self.workers = WorkerProcesses()
@@ -119,7 +118,7 @@ class DglBlock(LibraryBlock):
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        from gnnhpc.models.dgl_parts import WITHOUT_LOOPS
+        from gnnhpc.models.layers.dgl_layers import WITHOUT_LOOPS
 
         return {WITHOUT_LOOPS: self.graph}
 

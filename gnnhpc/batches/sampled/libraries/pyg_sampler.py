@@ -30,7 +30,7 @@ from gnnhpc.batches.sampled.libraries.library_loader import (
 from gnnhpc.batches.sampled.libraries.worker_processes import WorkerProcesses
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.models.sampler_libraries import check_sampler_is_here, pyg_sampler_missing
+from gnnhpc.models.libraries import check_sampler_is_here, pyg_sampler_missing
 
 
 class PygSampler:

@@ -1,0 +1,98 @@
+"""Matches on GPUs: recording, one process against PyG's layers, and two ranks.
+
+Two ranks take a GPU each by NCCL where there are two. Two ranks that share one send through the
+host's memory, which shows what that costs and is no speedup.
+"""
+
+from __future__ import annotations
+
+from benchmarks.rows_many_processes import cell
+from benchmarks.rows_one_process import (
+    PUBMED,
+    SMALL,
+    Settings,
+    epochs,
+    gat_cell,
+    recorded,
+    vig_cell,
+)
+from benchmarks.table import Comparison, Match
+from benchmarks.turns import Contestant, Entry
+from gnnhpc.distributed.devices import SHARE_VARIABLE
+
+LARGE = {"nodes": 100_000, "edges": 10_000_000, "features": 128, "classes": 7}
+LAYERS: dict[str, Settings] = {
+    "GATv2": {"name": "gatv2"},
+    "GCN": {"name": "gcn"},
+    "SAGE, mean": {"name": "sage"},
+    "SAGE, max": {"name": "sage", "aggregator": "max"},
+    "GIN": {"name": "gin"},
+}
+RECORDING_GOAL = 1 / 1.02
+
+
+def gpu(*, quick: bool, device: str = "cuda") -> list[Match]:
+    """All matches; with `device` "cpu" they only try that the benchmark runs."""
+    on = {"device": "gpu" if device == "cuda" else "cpu"}
+    pubmed, large = (SMALL, SMALL) if quick else (PUBMED, LARGE)
+    matches = []
+    for what, sizes in (("GAT, PubMed's shape", pubmed), ("GAT, 10 M edges", large)):
+        matches += recorded(what, gat_cell(sizes, **on), 2 if quick else 20, RECORDING_GOAL)
+        matches.append(_epochs(what, {"name": "gat"}, "edge_index", sizes, device))
+    for what, model in LAYERS.items():
+        matches.append(_epochs(f"{what}, 10 M edges", model, "pyg", large, device))
+    return [*matches, _vig(device, quick=quick), *_two_ranks(on, large, quick=quick)]
+
+
+def _epochs(what: str, model: Settings, form: str, data: Settings, device: str) -> Match:
+    """Seconds an epoch and peak memory of our layers and PyG's, on dense features."""
+    forms = epochs(model, ("fused", form), data, density=1.0, device=device)
+    ours, pyg = forms
+    comparisons = [
+        Comparison(f"{what}, an epoch, {of}: ours, and {pyg}", ours, pyg, of=of)
+        for of in ("seconds", "peak_mib")
+    ]
+    return Match(forms, comparisons, rounds=10, warmup=3)
+
+
+def _vig(device: str, *, quick: bool) -> Match:
+    """Seconds an image, of each form at the batch that suits it best."""
+
+    def at(form: str, *images: int) -> list[Contestant]:
+        given = {"form": form, "device": device}
+        function = "benchmarks.vig_steps:contestant"
+        return [Contestant(function, given | {"images": n}, n) for n in images]
+
+    entries: dict[str, Entry] = {"ours": at("fused", *((8,) if quick else (1_000, 4_000)))}
+    forms = ("reference", "edge_index", "adj_t")
+    for form in forms:
+        entries[form] = at(form, *((2,) if quick else (50, 100, 250, 500, 1_000)))
+    what = "ViG training step, 8 blocks, seconds an image, PyG's layers"
+    return Match(entries, [Comparison(what, "ours", forms)], rounds=10)
+
+
+def _two_ranks(on: Settings, sizes: Settings, *, quick: bool) -> list[Match]:
+    """Two stages and two replicas, against one process with as many micro-batches."""
+    cells = {
+        "ViG": vig_cell(8 if quick else 2_000, microbatches=4, **on),
+        "GAT": gat_cell(sizes, microbatches=4, chunks="contiguous", **on),
+    }
+    where = {
+        "2 ranks of one GPU": {SHARE_VARIABLE: "1", "CUDA_VISIBLE_DEVICES": "0"},
+        "2 ranks of two GPUs": {},
+    }
+    matches = []
+    for model, settings in cells.items():
+        for name, environment in where.items():
+            for layout in ("pp2", "dp2"):
+                # Replicas of a graph share its chunks; replicas of images take a mini-batch each.
+                halved = {"microbatches": 2} if (layout, model) == ("dp2", "GAT") else {}
+                two = settings | {"layout": layout} | halved
+                entries = {
+                    layout: cell(two, quick, 20, environment=environment),
+                    "seq": cell(settings, quick, 20),
+                }
+                what = f"{model} {layout}, {name}: seconds a step, and one process"
+                comparisons = [Comparison(what, layout, "seq")]
+                matches.append(Match(entries, comparisons, rounds=5, warmup=0))
+    return matches

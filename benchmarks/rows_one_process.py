@@ -1,0 +1,282 @@
+"""Matches of one process: recording, and layers and loaders against PyG's and DGL's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.table import Comparison, Match
+from benchmarks.turns import Contestant
+
+Settings = dict[str, Any]
+PUBMED = {"nodes": 19_717, "edges": 88_648, "features": 500, "classes": 3}
+CORA = {"nodes": 2_708, "edges": 10_556, "features": 1_433, "classes": 7}
+LARGE = {"nodes": 100_000, "edges": 1_000_000, "features": 100, "classes": 40}
+SMALL = {"nodes": 500, "edges": 4_000, "features": 16, "classes": 3}
+ADAM = {"lr": 0.005, "weight_decay": 5e-4}
+LIBRARIES = {
+    "edge_index": "PyG with edge_index",
+    "adj_t": "PyG with adj_t",
+    "dgl": "DGL",
+}
+PYG = (LIBRARIES["edge_index"], LIBRARIES["adj_t"])
+VIG_FORMS = {
+    "edge_index": "the study's form with edge_index",
+    "adj_t": "the study's form with adj_t",
+    "reference": "PyG's layers a batch of images",
+}
+
+
+def gat_cell(sizes: Settings, **changes: Any) -> Settings:
+    """A GAT on a made-up graph; one mini-batch is the whole graph."""
+    data = {"name": "synthetic-citation", **sizes}
+    return {"model": {"name": "gat"}, "data": data, "layout": "seq", "microbatches": 1} | changes
+
+
+def vig_cell(images: int, **changes: Any) -> Settings:
+    """ViG on made-up images."""
+    data = {"name": "synthetic-cifar10", "train": 2 * images, "test": images}
+    settings = {"model": {"name": "vig"}, "data": data, "batch_size": images}
+    return settings | {"layout": "seq", "microbatches": 1} | changes
+
+
+def recording(*, quick: bool) -> list[Match]:
+    """A recorded step of a run over a bare loop of the same layers."""
+    sizes = (SMALL, SMALL, 20) if quick else (PUBMED, CORA, 100)
+    cells = {
+        "GAT, PubMed's shape": (gat_cell(sizes[0]), 40),
+        "GAT, Cora's shape": (gat_cell(sizes[1]), 80),
+        "ViG, 20 micro-batches": (vig_cell(sizes[2], microbatches=20), 6),
+    }
+    return [
+        match
+        for what, (cell, rounds) in cells.items()
+        for match in recorded(what, cell, 2 if quick else rounds)
+    ]
+
+
+def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> list[Match]:
+    """Goals: recording costs 1 % at most, and an analysis averages all measured steps."""
+    run = {"settings": cell, "turns": rounds + 2}
+    turns = Match(
+        {
+            "bare": Contestant("benchmarks.recording:bare", {"settings": cell}),
+            "run": Contestant("benchmarks.recording:recorded", run),
+        },
+        [Comparison(f"{what}: seconds of a recorded step, and bare", "run", "bare", goal)],
+        rounds=rounds,
+        restarts=5,
+    )
+    whole = Match(
+        {"run": Contestant("benchmarks.cells:cell", {"steps": 40, "analysed": True, **cell})},
+        [
+            Comparison(
+                f"{what}: measured steps, and those that an analysis averages",
+                *("run", "run", 1.0, "measured_steps", "averaged_steps"),
+            )
+        ],
+        rounds=2,
+        warmup=0,
+    )
+    return [turns, whole]
+
+
+def vig(*, quick: bool) -> list[Match]:
+    """Seconds an image, of every form at the batch that suits it best; then a step of 1,000."""
+
+    def at(form: str, *images: int) -> list[Contestant]:
+        function = "benchmarks.vig_steps:contestant"
+        return [Contestant(function, {"form": form, "images": n}, n) for n in images]
+
+    # At 1,000 images the libraries' forms take tens of GB.
+    few, many = ((2,), 50) if quick else ((1, 2, 5, 10, 20), 1_000)
+    entries = {VIG_FORMS[form]: at(form, *few) for form in VIG_FORMS}
+    what = "ViG training step, 8 blocks, seconds an image"
+    against = Comparison(what, "ours", tuple(entries), 20.0)
+    alone = f"ViG training step, {many} images"
+    return [
+        Match(
+            {"ours": at("fused", *({50, 100} & {many, 100}), many), **entries}, [against], rounds=6
+        ),
+        Match(
+            {"ours": at("fused", many)},
+            [
+                Comparison(f"{alone}: seconds; limit 12", "ours", 12.0 / many, 1.0),
+                Comparison(f"{alone}: peak MiB; limit 1024", "ours", 1024.0, 1.0, of="peak_mib"),
+            ],
+            rounds=4,
+            warmup=1,
+        ),
+    ]
+
+
+def epochs(
+    model: Settings, forms: tuple[str, ...], data: Settings, **arguments: Any
+) -> dict[str, Contestant]:
+    """Epochs on a whole graph, of our layers and of the libraries' programs."""
+    given = {"model": model, "data": data, **arguments}
+    names = {"fused": "ours", "pyg": "our model of PyG's layers"} | LIBRARIES
+    function = "benchmarks.graph_layers:contestant"
+    return {names[form]: Contestant(function, {"form": form, **given}) for form in forms}
+
+
+def gat(*, quick: bool) -> list[Match]:
+    """GAT on PubMed's shape, with a tenth of the features not zero, and with all."""
+    data, forms = SMALL if quick else PUBMED, ("fused", *LIBRARIES)
+    matches = []
+    for density, goals in ((0.1, (9.0, 9.0)), (1.0, (6.0, 5.0))):
+        which = "dense features" if density == 1.0 else "features as they are stored"
+        what = f"GAT epoch, {data['nodes']:,} nodes, {which}, seconds"
+        entries = epochs({"name": "gat"}, forms, data, density=density)
+        comparisons = [
+            Comparison(what, "ours", PYG, goals[0]),
+            Comparison(f"{what}, DGL", "ours", "DGL", goals[1]),
+        ]
+        if density < 1.0:
+            cut = epochs({"name": "gat"}, ("fused",), data, density=density, chunks=4)
+            entries["chunks"] = cut["ours"]
+            # Four halo chunks may cost 1.5 times the whole graph.
+            halo = f"{what}: 4 halo chunks, and the whole graph"
+            comparisons.append(Comparison(halo, "chunks", "ours", 1 / 1.5))
+        matches.append(Match(entries, comparisons, rounds=15, warmup=3))
+    return matches
+
+
+def layers(*, quick: bool) -> list[Match]:
+    """Two convolutions, 256 wide, on 10^6 edges; GIN's goal is against DGL alone."""
+    data, matches = SMALL if quick else LARGE, []
+    for name in ("gcn", "sage", "graphconv", "gin"):
+        model = {"name": name, "hidden": 256, "dropout": 0.5}
+        entries = epochs(model, ("fused", *LIBRARIES), data, density=1.0, all_labelled=True)
+        what = f"{name} epoch, 256 wide, {data['nodes']:,} nodes, {data['edges']:,} edges"
+        gin = name == "gin"
+        comparisons = [
+            Comparison(f"{what}, seconds", "ours", PYG, None if gin else 1.8),
+            Comparison(f"{what}, seconds, DGL", "ours", "DGL", 2.0 if gin else 1.5),
+            Comparison(f"{what}, peak MiB, {PYG[0]}", "ours", PYG[0], 2.0, of="peak_mib"),
+        ]
+        matches.append(Match(entries, comparisons))
+    return matches
+
+
+def graphs(*, quick: bool) -> list[Match]:
+    """Graph classification: five convolutions, 32 wide, batches of 128 graphs of 24 nodes."""
+    matches = []
+    for name in ("gin", "gcn"):
+        settings = {
+            "model": {"name": name, "layers": 5, "hidden": 32, "dropout": 0.5},
+            "data": {"name": "synthetic-graphs", "graphs": 1_000 if quick else 10_000},
+            "batch_size": 128,
+            "optimizer": {"lr": 0.01},
+        }
+        # A step takes milliseconds, so a turn is 20 of them.
+        given = {"settings": settings, "steps": 20}
+        loaders = {
+            name: Contestant("benchmarks.library_loaders:graphs", {"library": library} | given)
+            for library, name in (("pyg", "PyG"), ("dgl", "DGL"))
+        }
+        what = f"{name}, 5 layers 32 wide, 128 graphs of 24 nodes, seconds a step"
+        matches.append(
+            Match(
+                {"ours": Contestant("benchmarks.our_steps:step", given), **loaders},
+                [
+                    Comparison(f"{what}, DGL's loader and layers", "ours", "DGL", 2.0),
+                    Comparison(f"{what}, PyG's loader and layers", "ours", "PyG", 3.0),
+                ],
+                rounds=15,
+            )
+        )
+    return matches
+
+
+def links(*, quick: bool) -> list[Match]:
+    """Links of a graph of ogbl-collab's size: 1,024 and as many negatives a step."""
+    nodes, edges = (20_000, 200_000) if quick else (235_868, 2_570_930)
+    data = {"name": "reddit-shaped", "nodes": nodes, "edges": edges, "features": 128}
+    matches = []
+    for name in ("sage", "gcn"):
+        settings = {
+            "model": {"name": name, "layers": 3, "hidden": 256, "dropout": 0.5},
+            "data": data,
+            "sampling": {"fanouts": [10, 10, 10], "workers": 0},
+            "task": {"name": "links", "embedding": 256},
+            "batch_size": 1_024,
+            "optimizer": ADAM,
+        }
+        loaders = {
+            title: Contestant(
+                "benchmarks.library_loaders:links", {"library": library, "settings": settings}
+            )
+            for library, title in (("pyg", "PyG"), ("dgl", "DGL"))
+        }
+        what = f"links, {name}, 3 layers 256 wide, {edges:,} edges, 1,024 a step, seconds"
+        matches.append(
+            Match(
+                {
+                    "ours": Contestant("benchmarks.our_steps:step", {"settings": settings}),
+                    **loaders,
+                },
+                [
+                    Comparison(f"{what}, DGL", "ours", "DGL", 2.0),
+                    Comparison(f"{what}, PyG's LinkNeighborLoader, trimmed", "ours", "PyG", 3.0),
+                ],
+            )
+        )
+    return matches
+
+
+def sampled(*, quick: bool) -> list[Match]:
+    """Sampled training on a graph of Reddit's shape, each library with its sampler and layers.
+
+    The libraries' memory comes from the C library as in their own programs, or is kept once it is
+    freed, as a run of ours keeps it.
+    """
+    shape = {"nodes": 20_000, "edges": 200_000} if quick else {}
+    matches = []
+    for model in (
+        {"name": "sage", "layers": 3, "hidden": 256, "dropout": 0.5},
+        {"name": "gat", "layers": 3, "heads": 1, "hidden": 16, "dropout": 0.6},
+    ):
+        entries = {}
+        for name in ("ours", "dgl", "pyg", "dgl, memory kept"):
+            library = name.partition(",")[0]
+            settings = {
+                "model": model | {"implementation": "fused" if library == "ours" else library},
+                "data": {"name": "reddit-shaped", **shape},
+                "sampling": {"fanouts": [10, 10, 10], "workers": 0, "sampler": library},
+                "batch_size": 1_024,
+                "optimizer": ADAM,
+            }
+            given = {"settings": settings, "kept": name not in ("dgl", "pyg")}
+            entries[name] = Contestant("benchmarks.our_steps:step", given)
+        what = f"{model['name']}, sampled, 3 layers, 1,024 nodes a step, seconds"
+        others = [name for name in entries if name != "ours"]
+        comparisons = [Comparison(f"{what}, {name}", "ours", name) for name in others]
+        matches.append(Match(entries, comparisons))
+    return matches
+
+
+def microbatches(*, quick: bool) -> list[Match]:
+    """A sequential step in several micro-batches, one thread; it may cost 5 % more than in one."""
+    matches = []
+    for name, counts in {"ViG": [5, 10, 20], "GAT": [4, 8]}.items():
+        del counts[1 if quick else 3 :]
+        entries = {
+            str(count): Contestant(
+                "benchmarks.our_steps:step", {"settings": settings, "fresh": False}
+            )
+            for count in (1, *counts)
+            for settings in [
+                vig_cell(20 if quick else 100, microbatches=count)
+                if name == "ViG"
+                else gat_cell(SMALL if quick else PUBMED, microbatches=count)
+            ]
+        }
+        comparisons = [
+            Comparison(
+                f"{name} step, sequential, seconds: {count} micro-batches, and one",
+                *(str(count), "1", 1 / 1.05),
+            )
+            for count in counts
+        ]
+        matches.append(Match(entries, comparisons, threads=1))
+    return matches

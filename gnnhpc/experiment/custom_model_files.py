@@ -1,0 +1,80 @@
+"""The files of users' own models: copied into the run folder, and loaded from there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.custom_source import source_digest, source_files
+from gnnhpc.records.run_paths import RunPaths, temporary_beside
+
+
+def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
+    """Copy the sources of each own model into the run folder, once each, whole or not at all.
+
+    Raises InputError for sources that have changed since the plan, or a file that cannot be copied.
+    """
+    for model in _own_models(experiments):
+        assert model.digest is not None
+        folder = paths.own_model(model.digest)
+        if folder.exists():
+            continue
+        temporary = temporary_beside(folder)
+        try:
+            _copy_source(model.source, temporary)
+            _check_copy(model, temporary)
+            _rename(temporary, folder)
+        except OSError as error:
+            found = f"{model.source} cannot be copied to {folder} ({error.strerror or error})"
+            raise InputError(f"model {model.name}", None, found) from None
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy_source(source: Path, folder: Path) -> None:
+    # Listed first, as the run folder may lie in the package.
+    files = source_files(source)
+    for file in files:
+        copy = folder / file.relative_to(source.parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+
+
+def _check_copy(model: CustomModel, folder: Path) -> None:
+    if source_digest(folder / model.source.name) != model.digest:
+        raise InputError(
+            f"model {model.name}",
+            None,
+            f"{model.source} changed while it was being planned",
+            "sources at rest; submit again",
+        )
+
+
+def _rename(temporary: Path, folder: Path) -> None:
+    try:
+        temporary.rename(folder)
+    except OSError:
+        # Another submit may have copied the same sources meanwhile.
+        if not folder.exists():
+            raise
+
+
+def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:
+    """Load the experiment's model: from the run folder, from `others`, or from Python's path.
+
+    Raises InputError for a user's own model that is not found, or has changed since the plan.
+    """
+    model = experiment.model
+    kept = (
+        [paths.own_model(model.digest)] if isinstance(model, CustomModel) and model.digest else []
+    )
+    model.load([*(folder for folder in kept if folder.is_dir()), *others])
+
+
+def _own_models(experiments: Iterable[Experiment]) -> list[CustomModel]:
+    found = {id(e.model): e.model for e in experiments if isinstance(e.model, CustomModel)}
+    return list({model.digest: model for model in found.values()}.values())

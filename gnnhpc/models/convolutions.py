@@ -1,0 +1,215 @@
+"""GCN, GraphSAGE, GIN and GraphConv: settings and layers on paper.
+
+It imports torch in `build` only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
+from gnnhpc.core.settings import Layers, Positive, Probability
+from gnnhpc.models.implementations import (
+    Implementation,
+    build_implementation,
+    check_library,
+    dgl_lacks,
+    implementation_note,
+)
+from gnnhpc.models.model import BuildOptions, Model, Outputs
+from gnnhpc.models.pooling import READOUT, Pooling, build_readout, pooling_misfit, readout
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Convolutions(Model):
+    """Convolutions with ReLU and dropout between them, and log-softmax after the last.
+
+    The order is that of PyG's BasicGNN, without dropout of the features. Where graphs are
+    classified, ReLU and dropout follow the last convolution too, then pooling, a linear layer and
+    log-softmax.
+    """
+
+    takes: ClassVar[tuple[Kind, ...]] = ("graph", "graphs")
+
+    outputs: ClassVar[Outputs] = "log_probabilities"
+    uses_batchnorm: ClassVar[bool] = False
+    sparse_inputs: ClassVar[bool] = True
+    indexed_inputs: ClassVar[bool] = True
+
+    layers: Annotated[Layers, Field(ge=1)] = 2
+    """Convolutions; each is two modules: convolution, activation."""
+    hidden: Positive = 64
+    """Width of every layer but the last; where graphs are classified, of every convolution."""
+    dropout: Probability = 0.5
+    """Dropout probability of the activations between convolutions."""
+    pooling: Pooling = "mean"
+    """How a graph's nodes become one row, where graphs are classified."""
+    implementation: Implementation = "fused"
+
+    def outline(self, facts: Facts) -> LayerSpecs:
+        layers: list[LayerSpec] = []
+        width = facts.features
+        pools = facts.kind == "graphs"
+        degree = facts.edges / max(facts.nodes, 1)
+        for number in range(self.layers):
+            last = number == self.layers - 1 and not pools
+            out = facts.classes if last else self.hidden
+            layers += (
+                LayerSpec(
+                    f"layer{number}.convolution",
+                    (width,),
+                    (out,),
+                    kind="convolution",
+                    rows="hop",
+                    parameters=self._parameters(width, out),
+                    cost=2.0 * self._products(width, out) + degree * self._summed(width, out),
+                    number=number,
+                ),
+                LayerSpec(
+                    f"layer{number}.activation",
+                    (out,),
+                    (out,),
+                    kind="log_softmax" if last else "relu_dropout",
+                    parameters=0,
+                    cost=8.0 * out,
+                    number=number,
+                ),
+            )
+            width = out
+        return (*layers, *readout(width, facts)) if pools else tuple(layers)
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        """Numbers in the parameters of one convolution."""
+        raise NotImplementedError
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        """Multiplications for each node in one convolution's dense products."""
+        raise NotImplementedError
+
+    def _summed(self, inputs: int, outputs: int) -> int:
+        """Numbers that one convolution sums for each edge."""
+        return min(inputs, outputs)
+
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
+        """All implementations have the same initial values; raises ValueError for another layer."""
+        from gnnhpc.models.layers.activations import LogSoftmax, ReluDropout
+
+        if layer.name.startswith(READOUT):
+            return build_readout(layer, self.pooling, self.implementation).to(options.dtype)
+        if layer.kind == "relu_dropout":
+            return ReluDropout(layer.name, self.dropout, fused=self.implementation == "fused")
+        if layer.kind == "log_softmax":
+            return LogSoftmax()
+        if layer.kind != "convolution":
+            raise ValueError(f"{layer.name}: a stack of convolutions has no {layer.kind}")
+        sizes = (layer.number, layer.inputs[0], layer.shape[0])
+        module = build_implementation(
+            self.implementation, self._layer_class(), *sizes, **self._options()
+        )
+        # Converted from single precision: a model in float64 starts from the same values.
+        return module.to(options.dtype)
+
+    def _layer_class(self) -> str:
+        """The name of the class of one convolution, the same in every implementation."""
+        raise NotImplementedError
+
+    def _options(self) -> dict[str, object]:
+        return {}
+
+    def misfit_of_data(self, kind: Kind) -> str | None:
+        return pooling_misfit(self.pooling, kind)
+
+    def check_here(self) -> None:
+        check_library(self.implementation)
+
+    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
+        return implementation_note(self.implementation, "aggregate", dtype, device)
+
+
+class Gcn(Convolutions):
+    """Graph convolutional network: Kipf & Welling 2017."""
+
+    title: ClassVar[str] = "GCN"
+    name: Literal["gcn"] = "gcn"
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs
+
+    def _layer_class(self) -> str:
+        return "GcnLayer"
+
+
+class Sage(Convolutions):
+    """GraphSAGE, Hamilton et al. 2017, over whole neighbourhoods."""
+
+    title: ClassVar[str] = "GraphSAGE"
+    name: Literal["sage"] = "sage"
+    aggregator: Literal["mean", "max", "pool"] = "mean"
+    """`pool` takes the largest of relu(W x + b), `max` that of x itself."""
+
+    def misfit(self, chunks: str) -> str | None:
+        if self.implementation == "dgl" and self.aggregator == "max":
+            return dgl_lacks("aggregator max", "fused or pyg, or aggregator mean or pool")
+        return None
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        pooled = inputs * inputs + inputs if self.aggregator == "pool" else 0
+        return 2 * inputs * outputs + outputs + pooled
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return 2 * inputs * outputs + (inputs * inputs if self.aggregator == "pool" else 0)
+
+    def _summed(self, inputs: int, outputs: int) -> int:
+        return min(inputs, outputs) if self.aggregator == "mean" else inputs
+
+    def _layer_class(self) -> str:
+        return "MeanSageLayer" if self.aggregator == "mean" else "MaxSageLayer"
+
+    def _options(self) -> dict[str, object]:
+        return {} if self.aggregator == "mean" else {"pool": self.aggregator == "pool"}
+
+
+class Gin(Convolutions):
+    """Graph isomorphism network, Xu et al. 2019, with eps 0 and two linear layers without norms."""
+
+    title: ClassVar[str] = "GIN"
+    name: Literal["gin"] = "gin"
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs + outputs * outputs + outputs
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs * outputs
+
+    def _layer_class(self) -> str:
+        return "GinLayer"
+
+
+class GraphConv(Convolutions):
+    """The sum over neighbours and the node itself, each with its own weight: Morris et al. 2019."""
+
+    title: ClassVar[str] = "GraphConv"
+    name: Literal["graphconv"] = "graphconv"
+
+    def misfit(self, chunks: str) -> str | None:
+        if self.implementation == "dgl":
+            return dgl_lacks("GraphConv of Morris et al., its own being the GCN")
+        return None
+
+    def _parameters(self, inputs: int, outputs: int) -> int:
+        return 2 * inputs * outputs + outputs
+
+    def _products(self, inputs: int, outputs: int) -> int:
+        return 2 * inputs * outputs
+
+    def _layer_class(self) -> str:
+        return "GraphConvLayer"

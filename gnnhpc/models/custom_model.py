@@ -1,0 +1,190 @@
+"""A custom model: `module:Class` in a spec, from a file beside it or on PYTHONPATH.
+
+Before it is loaded it has only its name and settings: status and reports need no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+from pydantic import ConfigDict, PrivateAttr, ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.layer_specs import LayerSpec
+from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.models.custom_source import (
+    ALLOWED,
+    error_text,
+    import_source,
+    source_digest,
+    source_of,
+)
+from gnnhpc.models.model import Model, Outputs
+
+
+class CustomModel(Model):
+    """A user's model as a spec or a manifest names it; `planned` checks its settings.
+
+    `digest` is the digest of the source that it was planned with.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    digest: str | None = None
+    _loaded: Model | None = PrivateAttr(default=None)
+    _source: Path | None = PrivateAttr(default=None)
+
+    @property
+    def label(self) -> str:
+        return self.name.replace(":", ".")
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return self._loaded.takes if self._loaded else ("images", "graph", "graphs")
+
+    @property
+    def loaded(self) -> Model:
+        if self._loaded is None:
+            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        return self._loaded
+
+    @property
+    def source(self) -> Path:
+        """The file, or the folder of the package, that it was loaded from."""
+        if self._source is None:
+            raise RuntimeError(f"model {self.name} is used before it was loaded")
+        return self._source
+
+    def planned(self, folder: Path) -> Model:
+        """The same model with its digest and without settings that have their defaults.
+
+        Raises InputError for a file, class or setting that does not follow the protocol, and for a
+        digest other than the source's.
+        """
+        source = source_of(self.name, [folder])
+        digest = self._checked_digest(source)
+        loaded = _build(self, source)
+        settings = _plain_settings(loaded, f"model {self.name}") | {"name": self.name}
+        plan = CustomModel.model_validate(settings | {"digest": digest})
+        plan._loaded, plan._source = loaded, source
+        return plan
+
+    def load(self, folders: Sequence[Path]) -> None:
+        """Load the class. Raises InputError as `planned`, and if the source has changed since."""
+        if self._loaded is not None:
+            return
+        source = source_of(self.name, folders)
+        self._checked_digest(source)
+        self._loaded, self._source = _build(self, source), source
+
+    def _checked_digest(self, source: Path) -> str:
+        """The digest of the source; raises InputError where the plan has another one."""
+        digest = source_digest(source)
+        if self.digest is not None and digest != self.digest:
+            raise InputError(
+                f"model {self.name}",
+                "digest",
+                f"{digest} in {source}",
+                f"{self.digest}, the source that the cell was planned with",
+            )
+        return digest
+
+    def outline(self, facts: Facts) -> Sequence[LayerSpec]:
+        """The layers. Raises InputError for any error in the user's `outline`."""
+        try:
+            return tuple(self.loaded.outline(facts))
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"model {self.name}", "outline", error_text(error), "a list of gnnhpc.Layer"
+            ) from error
+
+    def content(self) -> dict[str, Any]:
+        return {"name": self.name, "digest": self.digest} | dict(self.model_extra or {})
+
+
+def is_custom(name: str) -> bool:
+    """Whether a name is `module:Class`."""
+    module, colon, attribute = name.partition(":")
+    parts = module.split(".")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in parts)
+
+
+def _build(model: CustomModel, source: Path) -> Model:
+    """An instance of the user's class with these settings."""
+    where = f"model {model.name}"
+    cls = _class(model.name, source, where)
+    settings = dict(model.model_extra or {})
+    allowed = sorted(cls.model_fields.keys() - {"name"})
+    for key in settings:
+        if key not in allowed:
+            raise InputError(where, key, "an unknown key", ", ".join(allowed) or "no settings")
+    try:
+        return cls.model_validate(settings | {"name": model.name})
+    except ValidationError as error:
+        raise input_error(error, where, cls) from None
+    except (Exception, SystemExit) as error:
+        found = f"{error_text(error)} while its settings were checked"
+        raise InputError(where, None, found, "a ValueError for a setting that is wrong") from error
+
+
+def _plain_settings(model: Model, where: str) -> dict[str, Any]:
+    """The settings that are not at their defaults, as a manifest has them."""
+    try:
+        return model.model_dump(mode="json", exclude_defaults=True)
+    except (Exception, SystemExit) as error:
+        found = f"settings that cannot be written ({error_text(error)})"
+        raise InputError(where, None, found, "settings that JSON can hold") from error
+
+
+def _class(name: str, source: Path, where: str) -> type[Model]:
+    module_name, _, attribute = name.partition(":")
+    module = import_source(module_name, source, where)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise InputError(where, None, f"no {attribute} in {source}", _classes(module) or ALLOWED)
+    if not (isinstance(found, type) and issubclass(found, Model)):
+        kind = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise InputError(where, None, f"{attribute} is {kind} that is no gnnhpc.Model", ALLOWED)
+    for method in ("outline", "build"):
+        if getattr(found, method) is getattr(Model, method):
+            raise InputError(where, None, f"{attribute} without {method}", "both outline and build")
+    _check_fields(found, where)
+    _check_class_variables(found, where)
+    return found
+
+
+def _check_fields(cls: type[Model], where: str) -> None:
+    """Raise InputError for a setting whose name means something else in a spec."""
+    name = cls.model_fields["name"]
+    if "digest" in cls.model_fields:
+        raise InputError(where, "digest", "a setting of this name", "another name")
+    if name.annotation is not str or not name.is_required() or name.metadata:
+        raise InputError(where, "name", "a setting of this name", "another name")
+
+
+def _check_class_variables(cls: type[Model], where: str) -> None:
+    """Raise InputError for a class variable with a value that the protocol does not have."""
+    kinds, outputs = get_args(Kind), get_args(Outputs)
+    takes = cls.takes
+    known = isinstance(takes, tuple) and bool(takes) and all(kind in kinds for kind in takes)
+    for key, fits, allowed in (
+        ("takes", known, f"a tuple of {' or '.join(map(repr, kinds))}, such as ('graph',)"),
+        ("outputs", cls.outputs in outputs, " or ".join(map(repr, outputs))),
+        ("sparse_inputs", isinstance(cls.sparse_inputs, bool), "True or False"),
+    ):
+        if key in cls.model_fields:
+            raise InputError(where, key, "a setting of this name", f"{key} = ... without a type")
+        if not fits:
+            raise InputError(where, key, repr(getattr(cls, key)), allowed)
+
+
+def _classes(module: ModuleType) -> str:
+    found: Iterable[str] = (
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Model) and value is not Model
+    )
+    return ", ".join(sorted(found))

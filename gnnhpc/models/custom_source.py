@@ -1,0 +1,219 @@
+"""The source of a custom model: where it is found, its files and digest, and importing it.
+
+A source is one file, or the folder of a package. A run keeps exactly the files listed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.source_files import files_below
+
+ALLOWED = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
+_torch_seconds: dict[str, float] = {}
+_imported_digests: dict[str, str] = {}
+"""Digests of the custom models that this process has imported, by the name of their module."""
+
+
+def source_of(name: str, folders: Sequence[Path]) -> Path:
+    """The file, or the folder of the package, that `module:Class` is found in.
+
+    `folders` come before Python's own path. Raises InputError where there is none.
+    """
+    top = name.partition(":")[0].partition(".")[0]
+    # Files may have been added since Python last listed their folder.
+    importlib.invalidate_caches()
+    for folder in (*map(str, folders), *sys.path):
+        found = PathFinder.find_spec(top, [folder or "."])
+        if found is None or found.origin is None or not found.has_location:
+            continue
+        origin = Path(found.origin).absolute()
+        return origin.parent if found.submodule_search_locations else origin
+    searched = ", ".join(str(folder) for folder in folders)
+    raise InputError(
+        f"model {name}", None, f"no module {top} in {searched} or on PYTHONPATH", ALLOWED
+    )
+
+
+def source_files(source: Path) -> list[Path]:
+    """The one file, or all files of the package, in a fixed order.
+
+    Hidden files and folders, `__pycache__`, and run folders inside the package are left out.
+    Raises InputError for a folder that cannot be listed.
+    """
+    if not source.is_dir():
+        return [source]
+    try:
+        return files_below(source)
+    except OSError as error:
+        raise _unreadable(source, error) from None
+
+
+def source_digest(source: Path) -> str:
+    """A digest of the names and contents of the source's files.
+
+    Raises InputError for a file that cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in source_files(source):
+        digest.update(path.relative_to(source.parent).as_posix().encode())
+        try:
+            digest.update(path.read_bytes())
+        except OSError as error:
+            raise _unreadable(path, error) from None
+    return digest.hexdigest()[:16]
+
+
+def import_source(name: str, source: Path, where: str) -> ModuleType:
+    """The module `name` of the file or package `source`, imported again where that has changed.
+
+    Raises InputError for a source that cannot be imported, that has the name of another module, or
+    that imports files beside itself.
+    """
+    top = name.partition(".")[0]
+    known, digest = sys.modules.get(top), source_digest(source)
+    if known is not None and top not in _imported_digests and _origin(known) != source:
+        found = f"{source}, but {top} is {_origin(known)} already"
+        raise InputError(where, None, found, "another file name")
+    if _imported_digests.get(top) != digest:
+        check_no_imports_beside(source, where)
+        # Two folders may have files of one name, and a notebook may edit a file and plan it again.
+        if top in _imported_digests:
+            _forget(top)
+    had_torch, start = "torch" in sys.modules, time.perf_counter()
+    try:
+        with _no_bytecode():
+            if top not in sys.modules:
+                _import_top(top, source)
+                _imported_digests[top] = digest
+            module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        found = f"{source} cannot be imported ({error_text(error)})"
+        raise InputError(where, None, found, ALLOWED) from error
+    if not had_torch and "torch" in sys.modules:
+        _torch_seconds[name] = time.perf_counter() - start
+    return module
+
+
+def torch_import_s(name: str) -> float | None:
+    """Seconds that importing `module:Class` took, if it imported torch; else None."""
+    return _torch_seconds.get(name.partition(":")[0])
+
+
+def error_text(error: BaseException) -> str:
+    """An error of a user's code in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def check_no_imports_beside(source: Path, where: str) -> None:
+    """Raise InputError if the source imports another file of the folder that it lies in.
+
+    Such a file is neither in the digest nor in the run folder. Imports inside functions count,
+    those for type checkers do not. Packages that are installed may import each other.
+    """
+    if source.parent.name in ("site-packages", "dist-packages"):
+        return
+    for path in source_files(source):
+        if path.suffix != ".py":
+            continue
+        for top in dict.fromkeys(_imported_names(path)):
+            if (beside := _place_beside(top, source)) is not None:
+                raise InputError(
+                    where,
+                    None,
+                    f"{path} that imports {beside} beside it",
+                    "one file, or a package (a folder with __init__.py) that holds both, as "
+                    "package.module:Class",
+                )
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(path, None, f"unreadable ({error.strerror})", ALLOWED)
+
+
+def _import_top(top: str, source: Path) -> None:
+    """Import this file or package, even if Python's path has another module of its name."""
+    spec = PathFinder.find_spec(top, [str(source.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[top] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        _forget(top)
+        raise
+
+
+def _forget(top: str) -> None:
+    """Remove a module and those inside it from the imported ones."""
+    _imported_digests.pop(top, None)
+    for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+        del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Write no bytecode, which Python would use for an edit of equal size in the same second."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def _origin(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).absolute()
+    return path.parent if hasattr(module, "__path__") else path
+
+
+def _imported_names(path: Path) -> Iterator[str]:
+    """First parts of the names that a file imports; none where it is no valid Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop(0)
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            pending += node.orelse
+        else:
+            pending += ast.iter_child_nodes(node)
+
+
+def _place_beside(top: str, source: Path) -> str | None:
+    """The file or folder beside the source that `import top` would import, or None."""
+    own = source.name if source.is_dir() else source.stem
+    if top in (own, "gnnhpc") or top in sys.stdlib_module_names:
+        return None
+    found: ModuleSpec | None = None
+    with contextlib.suppress(ValueError):
+        found = importlib.util.find_spec(top)
+    found = found or PathFinder.find_spec(top, [str(source.parent)])
+    if found is None:
+        return None
+    if found.submodule_search_locations:
+        places = [Path(place) for place in found.submodule_search_locations]
+    else:
+        places = [Path(found.origin)] if found.has_location and found.origin else []
+    folder = source.parent.resolve()
+    return next((place.name for place in places if place.parent.resolve() == folder), None)

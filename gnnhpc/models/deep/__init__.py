@@ -1,1 +1,0 @@
-"""Graph networks of many layers: a residual GCN and GCNII."""

@@ -1,1 +1,0 @@
-"""GATv2: Brody, Alon and Yahav 2022."""

@@ -1,0 +1,117 @@
+"""Layers of deep graph networks: the first, the last, and fused convolutions.
+
+Fused convolutions add residuals and biases in the pass that sums over neighbours. First and last
+layers are `fused`, or plain torch for the libraries' implementations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.models.layers.activations import ReluDropout
+from gnnhpc.models.layers.linear import features_linear, glorot, linear
+from gnnhpc.models.layers.neighbour_sums import degree_weights, relu_dropout, weighted_sum
+
+
+class ResGcnLayer(nn.Module):
+    """x + GCN(dropout(relu(norm(x)))): [rows_in, hidden] -> [rows_out, hidden]."""
+
+    def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
+        super().__init__()
+        self.name, self.hop, self.dropout = name, hop, dropout
+        self.norm = nn.LayerNorm(hidden)
+        self.lin = nn.Linear(hidden, hidden, bias=False)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        glorot(self.lin.weight)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        weights = degree_weights(context, block, x.dtype)
+        active = relu_dropout(self.norm(x), self.name, self.dropout, self.training, context)
+        return weighted_sum(
+            linear(active, self.lin.weight), block, weights, x[: block.rows_out], self.bias
+        )
+
+
+class GcniiLayer(nn.Module):
+    """[h | h0] of [rows_in, 2 * hidden] -> the same of [rows_out, 2 * hidden]."""
+
+    def __init__(
+        self, name: str, hop: int, hidden: int, *, alpha: float, theta: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.name, self.hop, self.hidden, self.dropout = name, hop, hidden, dropout
+        self.alpha, self.beta = alpha, math.log(theta / (hop + 1) + 1.0)
+        self.weight1 = nn.Parameter(torch.empty(hidden, hidden))
+        glorot(self.weight1)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        weights = degree_weights(context, block, x.dtype)
+        first = x[: block.rows_out, self.hidden :]
+        around = weighted_sum(x[:, : self.hidden], block, weights.times(1.0 - self.alpha))
+        total = torch.add(around, first, alpha=self.alpha)
+        out = torch.addmm(total, total, self.weight1, beta=1.0 - self.beta, alpha=self.beta)
+        active = relu_dropout(out, self.name, self.dropout, self.training, context)
+        return torch.cat((active, first), 1)
+
+
+class LinearInput(nn.Module):
+    """[rows, features] -> [rows, hidden]."""
+
+    def __init__(self, inputs: int, outputs: int, *, fused: bool) -> None:
+        super().__init__()
+        self.lin, self.fused = nn.Linear(inputs, outputs), fused
+
+    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+        return features_linear(x, self.lin, fused=self.fused)
+
+
+class NormReadout(nn.Module):
+    """LayerNorm, ReLU, dropout and a linear layer: [rows, hidden] -> [rows, classes]."""
+
+    def __init__(
+        self, name: str, inputs: int, outputs: int, dropout: float, *, fused: bool
+    ) -> None:
+        super().__init__()
+        self.activation = ReluDropout(name, dropout, fused=fused)
+        self.norm = nn.LayerNorm(inputs)
+        self.lin = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.lin(self.activation(self.norm(x), context))
+        return out
+
+
+class DoubledInput(nn.Module):
+    """h0 = relu(W x + b), twice side by side: [rows, features] -> [rows, 2 * hidden].
+
+    The first copy is dropped out for the first convolution; the second stays as it is.
+    """
+
+    def __init__(self, name: str, inputs: int, hidden: int, dropout: float, *, fused: bool) -> None:
+        super().__init__()
+        self.lin, self.fused = nn.Linear(inputs, hidden), fused
+        self.activation = ReluDropout(name, dropout, fused=fused)
+
+    def forward(self, x: Tensor | SparseRows, context: Context) -> Tensor:
+        first = torch.relu(features_linear(x, self.lin, fused=self.fused))
+        return torch.cat((self.activation(first, context), first), 1)
+
+
+class HalfReadout(nn.Module):
+    """A linear layer of h, the first half: [rows, 2 * hidden] -> [rows, classes]."""
+
+    def __init__(self, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.lin = nn.Linear(hidden, outputs)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        out: Tensor = self.lin(x[:, : self.hidden])
+        return out

@@ -1,0 +1,267 @@
+"""DGL's own layers over a chunk's block.
+
+Classes have the names, arguments and parameters of the fused layers in `attention_layers`,
+`convolution_layers` and `deep_layers`; they hold their parameters under PyG's names. Dropout is
+this project's, so that masks are equal. DGL has no GraphConv of Morris et al., and its SAGE takes
+the largest of projected neighbours only. `gnnhpc.models.implementations.import_dgl` comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import dgl
+import torch
+from dgl.nn import pytorch as dgl_nn
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.models.context import Context
+from gnnhpc.models.layers import convolution_layers
+from gnnhpc.models.layers.attention_layers import AttentionSettings
+from gnnhpc.models.layers.dropout import masked_relu
+from gnnhpc.models.layers.pyg_layers import Preactivated, edge_weights
+
+Input = Tensor | SparseRows
+
+WITHOUT_LOOPS = "dgl, without self-loops"
+"""The key in `Block.kept` of a block's graph; DGL's sampler keeps the graph that it made there."""
+
+
+class _PygNames(nn.Module):
+    """Mixed into a layer of DGL's: its parts are kept under PyG's names, and found under both."""
+
+    pyg_names: ClassVar[dict[str, str]]
+    """PyG's name by DGL's name, of linear layers and parameters."""
+
+    def take_pyg_names(self) -> None:
+        """Rename the parts; call it once DGL's layer has been made."""
+        for held in (self._modules, self._parameters):
+            parts: Any = held
+            for name in [name for name in self.pyg_names if name in parts]:
+                parts[self.pyg_names[name]] = parts.pop(name)
+
+    def __getattr__(self, name: str) -> Any:
+        renamed = self.pyg_names.get(name, name)
+        has = renamed in self._modules or renamed in self._parameters
+        return super().__getattr__(renamed if has else name)
+
+
+class _AttentionDropout(nn.Module):
+    """Takes the place of the dropout of [edges, heads, 1] coefficients in DGL's layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask: Mask | None = None
+        self.edge: Tensor | None = None
+
+    def forward(self, coefficients: Tensor) -> Tensor:
+        if self.mask is None:
+            return coefficients
+        assert self.edge is not None
+        entries = number_entries(self.edge, coefficients.shape[1])
+        return coefficients * self.mask.weights(entries, coefficients.dtype)[..., None]
+
+
+class _Attention(_PygNames):
+    """Mixed into an attention layer of DGL's; the bias is added after heads are averaged."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    """Options of DGL's layer that keep it from adding a bias of its own."""
+
+    def __init__(self, settings: AttentionSettings) -> None:
+        options = {"allow_zero_in_degree": True, **self.options}
+        super().__init__(settings.inputs, settings.channels, settings.heads, **options)
+        self.settings = settings
+        self.attn_drop = _AttentionDropout()
+        # Without a bias of its own GATConv has an empty buffer of that name.
+        self._buffers.pop("bias", None)
+        self.bias = settings.bias()
+        self.take_pyg_names()
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block, mask = self.settings.block(context), self.settings.mask(self.training, context)
+        self.attn_drop.mask, self.attn_drop.edge = mask, None if mask is None else block.edge
+        out: Tensor = super().forward(dgl_block(block, loops=True), x.to_dense())
+        return self.settings.joined(out) + self.bias
+
+
+class GatLayer(_Attention, dgl_nn.GATConv):  # type: ignore[misc]
+    """GATConv."""
+
+    options: ClassVar[dict[str, Any]] = {"bias": False}
+    pyg_names: ClassVar[dict[str, str]] = {"fc": "lin", "attn_l": "att_src", "attn_r": "att_dst"}
+
+
+class Gatv2Layer(_Attention, dgl_nn.GATv2Conv):  # type: ignore[misc]
+    """GATv2Conv."""
+
+    pyg_names: ClassVar[dict[str, str]] = {"fc_src": "lin_l", "fc_dst": "lin_r", "attn": "att"}
+
+
+class GcnLayer(dgl_nn.GraphConv):  # type: ignore[misc]
+    """GraphConv with each edge's weight given, as DGL's EdgeWeightNorm would compute it."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, norm="none", weight=False, allow_zero_in_degree=True)
+        self.hop = hop
+        self.lin = nn.Linear(inputs, outputs, bias=False)
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        weights = edge_weights(context, block, self.bias.dtype)
+        rows = x.to_dense()
+        out: Tensor = super().forward(
+            dgl_block(block, loops=True),
+            (rows, rows[: block.rows_out]),
+            weight=self.lin.weight.t(),
+            edge_weight=weights,
+        )
+        return out
+
+
+class _Product(nn.Linear):
+    """A linear layer whose bias is added elsewhere: a node without neighbours has it too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight)
+
+
+class _Sage(_PygNames, dgl_nn.SAGEConv):  # type: ignore[misc]
+    pyg_names: ClassVar[dict[str, str]] = {
+        "fc_pool": "lin",
+        "fc_neigh": "lin_l",
+        "fc_self": "lin_r",
+    }
+
+    def __init__(self, hop: int, inputs: int, outputs: int, aggregator: str) -> None:
+        super().__init__(inputs, outputs, aggregator, bias=False)
+        self.hop = hop
+        self.fc_neigh = _Product(inputs, outputs)
+        self.take_pyg_names()
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        rows = x.to_dense()
+        graph = dgl_block(block, loops=False)
+        out: Tensor = super().forward(graph, (rows, rows[: block.rows_out]))
+        out += self.fc_neigh.bias
+        return out
+
+
+class MeanSageLayer(_Sage):
+    """SAGEConv with DGL's mean aggregator."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(hop, inputs, outputs, "mean")
+
+
+class MaxSageLayer(_Sage):
+    """SAGEConv with DGL's pooling aggregator; raises InputError without `pool`."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int, *, pool: bool) -> None:
+        if not pool:
+            raise InputError("model", "implementation", "dgl, which lacks aggregator max", "pool")
+        super().__init__(hop, inputs, outputs, "pool")
+
+
+class GinLayer(dgl_nn.GINConv):  # type: ignore[misc]
+    """GINConv with two linear layers."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(aggregator_type="sum")
+        self.hop = hop
+        self.nn = nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
+        self.apply_func = self._apply_layers
+        # A fixed eps is a setting, not part of what a run learns and saves.
+        del self._buffers["eps"]
+        self.eps = 0.0
+
+    def _apply_layers(self, total: Tensor) -> Tensor:
+        out: Tensor = self.nn(total)
+        return out
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        rows = x.to_dense()
+        graph = dgl_block(block, loops=False)
+        out: Tensor = super().forward(graph, (rows, rows[: block.rows_out]))
+        return out
+
+
+class ResGcnLayer(Preactivated, GcnLayer):  # type: ignore[misc]
+    """GraphConv in a residual block."""
+
+
+class GcniiLayer(dgl_nn.GCN2Conv):  # type: ignore[misc]
+    """GCN2Conv, which computes the weights of edges from the degrees in its own graph.
+
+    These are right only for a chunk without a halo.
+    """
+
+    def __init__(
+        self, name: str, hop: int, hidden: int, *, alpha: float, theta: float, dropout: float
+    ) -> None:
+        super().__init__(hidden, hop + 1, alpha, theta, allow_zero_in_degree=True, bias=False)
+        self.name, self.hop, self.dropout = name, hop, dropout
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        h, first = x.tensor_split(2, dim=1)
+        out: Tensor = super().forward(_square_graph(block), h, first)
+        active = masked_relu(out, self.name, self.dropout, self.training, context)
+        return torch.cat((active, first), 1)
+
+
+class Pooling(convolution_layers.Pooling):
+    """DGL's pooling over the numbers of nodes of each graph, as its readouts call it."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        counts = context.chunk.pooling_block.indptr.diff()
+        pooled: Tensor = dgl.ops.segment_reduce(counts, x, reducer=self.how)
+        return pooled
+
+
+def dgl_block(block: Block, *, loops: bool) -> Any:
+    """The block's edges, in their order, as a graph of DGL's; made once for a block."""
+    name = "dgl, with self-loops" if loops else WITHOUT_LOOPS
+    if name not in block.kept:
+        graph = dgl.create_block(
+            _by_target(block) if loops else tuple(block.neighbours),
+            num_src_nodes=block.rows_in,
+            num_dst_nodes=block.rows_out,
+        )
+        block.kept[name] = _in_all_formats(graph)
+    return block.kept[name]
+
+
+def _by_target(block: Block) -> Any:
+    """All edges of a block, which are sorted by target, so that DGL has nothing to sort.
+
+    They are numbered in their order, as DGL assumes in all of its kernels but one. A block of our
+    sampler becomes int64 here: the conversion is part of making the graph, and of its time.
+    """
+    numbers = torch.arange(len(block.source), device=block.source.device)
+    return "csc", (block.indptr.long(), block.source.long(), numbers)
+
+
+def _square_graph(block: Block) -> Any:
+    """The edges, self-loops included, of a block whose sources are its targets; made once."""
+    name = "dgl, square"
+    if name not in block.kept:
+        assert block.rows_in == block.rows_out
+        source, target = block.edge_index
+        graph = dgl.graph((source, target), num_nodes=block.rows_in)
+        block.kept[name] = _in_all_formats(graph)
+    return block.kept[name]
+
+
+def _in_all_formats(graph: Any) -> Any:
+    """Make the formats of forward and backward kernels now, so that no step makes them."""
+    formatted = graph.formats(["coo", "csc", "csr"])
+    formatted.create_formats_()
+    return formatted

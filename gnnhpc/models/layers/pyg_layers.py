@@ -1,0 +1,220 @@
+"""PyG's own layers over a chunk's block, in the form that most programs use: an edge_index.
+
+Classes have the names, arguments and parameters of the fused layers in `attention_layers`,
+`convolution_layers` and `deep_layers`. Dropout is this project's, so that masks are equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels.mask import number_entries
+from gnnhpc.models.context import Context
+from gnnhpc.models.layers import convolution_layers
+from gnnhpc.models.layers.attention_layers import AttentionSettings
+from gnnhpc.models.layers.dropout import masked_relu
+from gnnhpc.models.layers.neighbour_sums import degree_weights
+
+Input = Tensor | SparseRows
+
+
+class _Attention:
+    """Mixed into an attention layer of PyG's; a block has the self-loops that PyG would add.
+
+    PyG reads the names of the arguments of `edge_update`, so that each layer has its own, which
+    passes its softmax to `masked`.
+    """
+
+    heads: int
+    training: bool
+
+    def __init__(self, settings: AttentionSettings) -> None:
+        options: dict[str, Any] = {"concat": not settings.average, "add_self_loops": False}
+        sizes: tuple[Any, ...] = (settings.inputs, settings.channels, settings.heads)
+        super().__init__(*sizes, **options)
+        self.settings = settings
+        self._weights: Tensor | None = None
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block, mask = self.settings.block(context), self.settings.mask(self.training, context)
+        rows = x.to_dense()
+        self._weights = None
+        if mask is not None:
+            self._weights = mask.weights(number_entries(block.edge, self.heads), rows.dtype)
+        pair = (rows, rows[: block.rows_out])
+        out: Tensor = super().forward(pair, block.edge_index)  # type: ignore[misc]
+        return out
+
+    def masked(self, alpha: Tensor) -> Tensor:
+        """Attention coefficients times the dropout mask."""
+        return alpha if self._weights is None else alpha * self._weights
+
+
+class GatLayer(_Attention, pyg.GATConv):  # type: ignore[misc]
+    """GATConv."""
+
+    def edge_update(
+        self,
+        alpha_j: Tensor,
+        alpha_i: Tensor | None,
+        edge_attr: Tensor | None,
+        index: Tensor,
+        ptr: Tensor | None,
+        dim_size: int | None,
+    ) -> Tensor:
+        """PyG's softmax, then the dropout mask."""
+        return self.masked(super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size))
+
+
+class Gatv2Layer(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
+    """GATv2Conv."""
+
+    def edge_update(
+        self,
+        x_j: Tensor,
+        x_i: Tensor,
+        edge_attr: Tensor | None,
+        index: Tensor,
+        ptr: Tensor | None,
+        dim_size: int | None,
+    ) -> Tensor:
+        """PyG's softmax, then the dropout mask."""
+        return self.masked(super().edge_update(x_j, x_i, edge_attr, index, ptr, dim_size))
+
+
+class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
+    """GCNConv, with the weights that `cached=True` would keep: those of the graph as it is cut."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, add_self_loops=False, normalize=False)
+        self.hop = hop
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        out: Tensor = self.propagate(
+            block.edge_index,
+            x=(self.lin(x.to_dense()), None),
+            edge_weight=edge_weights(context, block, self.bias.dtype),
+            size=(block.rows_in, block.rows_out),
+        )
+        out += self.bias
+        return out
+
+
+class _OfNeighbours:
+    """Mixed into a convolution of PyG's that takes pairs of rows and no self-loops."""
+
+    hop: int
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        rows = x.to_dense()
+        pair = (rows, rows[: block.rows_out])
+        out: Tensor = super().forward(pair, block.neighbours)  # type: ignore[misc]
+        return out
+
+
+class MeanSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
+    """SAGEConv."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.hop = hop
+
+
+class MaxSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
+    """SAGEConv with `aggr="max"`."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int, *, pool: bool) -> None:
+        super().__init__(inputs, outputs, aggr="max", project=pool)
+        self.hop = hop
+
+
+class GraphConvLayer(_OfNeighbours, pyg.GraphConv):  # type: ignore[misc]
+    """GraphConv."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.hop = hop
+
+
+class GinLayer(_OfNeighbours, pyg.GINConv):  # type: ignore[misc]
+    """GINConv with two linear layers."""
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(
+            nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
+        )
+        self.hop = hop
+        # A fixed eps is a setting, not part of what a run learns and saves.
+        del self._buffers["eps"]
+        self.eps = 0.0
+
+
+class Preactivated:
+    """Mixed into a library's GCN layer: norm, ReLU and dropout before it, a residual around it.
+
+    This is the "res+" block of DeepGCNLayer, whose dropout would have other masks.
+    """
+
+    training: bool
+
+    def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
+        super().__init__(hop, hidden, hidden)  # type: ignore[call-arg]
+        self.name, self.dropout = name, dropout
+        self.norm = nn.LayerNorm(hidden)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        active = masked_relu(self.norm(x), self.name, self.dropout, self.training, context)
+        out: Tensor = super().forward(active, context)  # type: ignore[misc]
+        return out + x[: len(out)]
+
+
+class ResGcnLayer(Preactivated, GcnLayer):  # type: ignore[misc]
+    """GCNConv in a residual block."""
+
+
+class GcniiLayer(pyg.GCN2Conv):  # type: ignore[misc]
+    """GCN2Conv, with the weights that `cached=True` would keep: those of the graph as it is cut."""
+
+    def __init__(
+        self, name: str, hop: int, hidden: int, *, alpha: float, theta: float, dropout: float
+    ) -> None:
+        super().__init__(hidden, alpha, theta, hop + 1, normalize=False)
+        self.name, self.hop, self.dropout = name, hop, dropout
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        h, first = x.tensor_split(2, dim=1)
+        weights = edge_weights(context, block, x.dtype)
+        out: Tensor = super().forward(h, first, block.edge_index, weights)[: block.rows_out]
+        active = masked_relu(out, self.name, self.dropout, self.training, context)
+        return torch.cat((active, first[: block.rows_out]), 1)
+
+
+class Pooling(convolution_layers.Pooling):
+    """PyG's pooling over a vector that names each node's graph."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        block = context.chunk.pooling_block
+        pool = pyg.global_mean_pool if self.how == "mean" else pyg.global_add_pool
+        pooled: Tensor = pool(x, block.target, block.rows_out)
+        return pooled
+
+
+def edge_weights(context: Context, block: Block, dtype: torch.dtype) -> Tensor:
+    """GCN's weight of each edge, [edges], computed once for a block."""
+    name = f"gcn, {dtype}"
+    if name not in block.kept:
+        weights = degree_weights(context, block, dtype)
+        assert weights.source is not None
+        assert weights.target is not None
+        block.kept[name] = weights.source[block.source] * weights.target[block.target]
+    found: Tensor = block.kept[name]
+    return found

@@ -1,0 +1,118 @@
+"""The protocol of a model: its settings, the data it takes, its layers on paper, how each is built.
+
+Built-in and custom models follow the same protocol. This file does not import torch: a model
+imports what builds its layers inside `build`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.layer_specs import LayerSpec
+from gnnhpc.core.settings import Strict
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Outputs = Literal["logits", "log_probabilities"]
+OutputKind = Outputs | Literal["embeddings"]
+"""What a run's model returns; in link prediction, embeddings of nodes."""
+BatchNormMode = Literal["micro", "deferred"]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Settings of the experiment that layers are built with, besides the model's own settings."""
+
+    dtype: torch.dtype
+    batchnorm: BatchNormMode = "micro"
+
+
+class Model(Strict):
+    """A model: its settings are fields, its layers are methods. Custom models derive from it.
+
+    A layer is a torch module whose `forward(x, context)` maps one micro-batch's activation
+    [rows, *inputs] to [rows, *shape]; `context` is a `gnnhpc.models.context.Context`.
+    """
+
+    takes: ClassVar[tuple[Kind, ...]] = ("graph",)
+    """Kinds of data this model works on."""
+    outputs: ClassVar[Outputs] = "logits"
+    """What the last layer returns for each row, as [classes] numbers."""
+    uses_batchnorm: ClassVar[bool] = True
+    """Whether the experiment's `batchnorm` changes what the layers compute."""
+    title: ClassVar[str] = ""
+    """The name in figures; the label is used where it is empty."""
+    sparse_inputs: ClassVar[bool] = False
+    """Whether the first layer accepts `SparseRows` where features are stored as sparse rows."""
+    indexed_inputs: ClassVar[bool] = False
+    """Whether the first layer accepts dense features as `IndexedRows`."""
+
+    name: str
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether the first layer reads dense features where they lie, without a copy."""
+        return self.indexed_inputs and getattr(self, "implementation", "fused") == "fused"
+
+    @property
+    def label(self) -> str:
+        """The model's name as file names, tables and figures show it."""
+        return self.name
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of data this model works on."""
+        return self.takes
+
+    @property
+    def loaded(self) -> Model:
+        """The model itself; of a custom model, an instance of the class in its file."""
+        return self
+
+    def planned(self, folder: Path) -> Model:
+        """These settings with what planning adds to them; `folder` is the folder of the spec.
+
+        Raises InputError for a model that cannot be found or loaded.
+        """
+        return self
+
+    def load(self, folders: Sequence[Path]) -> None:
+        """Load a custom model from `folders` or Python's path; other models need no loading."""
+
+    def outline(self, facts: Facts) -> Sequence[LayerSpec]:
+        """The layers for data of these sizes, first to last; it must not need torch."""
+        raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
+
+    def misfit(self, chunks: str) -> str | None:
+        """Why these settings cannot compute graphs that are cut by `chunks`; None if they can.
+
+        The text is worded as errors of a spec are: "key: found ...; allowed: ...".
+        """
+        return None
+
+    def misfit_of_data(self, kind: Kind) -> str | None:
+        """Why a setting has no meaning for data of this kind; None if all settings have one.
+
+        The text is worded as that of `misfit`.
+        """
+        return None
+
+    def check_here(self) -> None:
+        """Raise InputError where this machine lacks a library that these settings need."""
+
+    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
+        """Build one layer with initial parameters from torch's global generator."""
+        raise NotImplementedError(f"{type(self).__name__} has no build(self, layer, options)")
+
+    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
+        """Which code computes the layers here, for the record of a run."""
+        return "custom"
+
+    def content(self) -> dict[str, Any]:
+        """The name, and settings that are not at their defaults; a cell's id is made from it."""
+        return {"name": self.name} | self.model_dump(mode="json", exclude_defaults=True)

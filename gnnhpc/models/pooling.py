@@ -1,0 +1,77 @@
+"""The last layers of a model that classifies graphs: pooling, linear, log-softmax.
+
+It imports torch in `build_readout` only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
+from gnnhpc.models.implementations import build_implementation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Pooling = Literal["mean", "sum"]
+"""Over all nodes of a graph; Xu et al. 2019, section 4.2, compare how well they separate graphs."""
+READOUT = "readout."
+"""The prefix of these layers' names."""
+
+
+def readout(width: int, facts: Facts) -> LayerSpecs:
+    """The layers from nodes' rows [width] to log-probabilities of graphs [classes]."""
+    classes = facts.classes
+    # Costs are for each node, and there are fewer rows after the pooling.
+    share = facts.graphs / max(facts.nodes, 1)
+    linear_cost = 2.0 * width * classes * share
+    return (
+        LayerSpec(
+            f"{READOUT}pooling",
+            (width,),
+            (width,),
+            kind="pooling",
+            rows="pool",
+            parameters=0,
+            cost=2.0 * width,
+        ),
+        LayerSpec(
+            f"{READOUT}linear",
+            (width,),
+            (classes,),
+            kind="linear",
+            parameters=width * classes + classes,
+            cost=linear_cost,
+        ),
+        LayerSpec(
+            f"{READOUT}log_softmax",
+            (classes,),
+            (classes,),
+            kind="log_softmax",
+            parameters=0,
+            cost=8.0 * classes * share,
+        ),
+    )
+
+
+def build_readout(layer: LayerSpec, pooling: Pooling, implementation: str) -> nn.Module:
+    """Build one of these layers; raises ValueError for another layer."""
+    from gnnhpc.models.layers.activations import LogSoftmax
+    from gnnhpc.models.layers.linear import Linear
+
+    match layer.kind:
+        case "pooling":
+            return build_implementation(implementation, "Pooling", pooling)
+        case "linear":
+            return Linear(layer.inputs[0], layer.shape[0])
+        case "log_softmax":
+            return LogSoftmax()
+    raise ValueError(f"{layer.name}: a readout has no {layer.kind}")
+
+
+def pooling_misfit(pooling: Pooling, kind: Kind) -> str | None:
+    """The text of `Model.misfit_of_data` for a pooling of data without graphs to pool."""
+    if kind == "graphs" or pooling == "mean":
+        return None
+    return f"model.pooling: found {pooling!r}; allowed: none where nodes are classified"

@@ -1,0 +1,57 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Cluster(StrEnum):
+    slurm = "slurm"
+    local = "local"
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")]
+SiteName = Annotated[str | None, typer.Option("--site", help="A site of the site file.")]
+SiteFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Site settings, which override those of ./site.yaml, ~/.config/gnnhpc/site.yaml and "
+        "/etc/xdg/gnnhpc/site.yaml; by default $GNNHPC_SITE_FILE."
+    ),
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm",
+        metavar="NAME=VALUE",
+        help="Set an option of sbatch instead of the site's, such as reservation=x, time=30 or "
+        "exclusive; may be repeated.",
+    ),
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RUN|JOB", help="Start after this run or job has ended; may be repeated."),
+]
+Live = Annotated[
+    bool,
+    typer.Option("--live", help="Run the current checkout instead of the copy in the run folder."),
+]
+Paired = Annotated[
+    bool,
+    typer.Option(
+        "--paired",
+        help="Run all cells of a model and repeat in one job, on the same nodes, in random order.",
+    ),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
+ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]
+
+
+def print_note(note: str) -> None:
+    """Print a note to stderr, since it is not a result."""
+    print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,196 @@
+"""`status`, `list`, `logs` and `clean`: commands about runs that exist."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnnhpc.core.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_UNFINISHED,
+    InputError,
+)
+from jobs.cli.options import ArrayName, Run, print_note
+
+STATUS_EPILOG = (
+    "States: done, flagged (done, but a check found it invalid), running, pending, "
+    "unknown (may run or wait, and Slurm does not say), failed, timed out, preempted, out of "
+    "memory, cancelled, interrupted, lost (neither process nor result), missing (never started)."
+    "\n\nExit status: 0 when every cell is done and valid, 3 while cells run, wait or may do so, 1 "
+    "when none does and one is not done or not valid, 2 for wrong input.\n\n"
+    "Example: python -m jobs status runs/quickstart --cells"
+)
+LIST_EPILOG = "Example: python -m jobs list --runs /scratch/me/runs"
+LOGS_EPILOG = (
+    "Examples:\n\n"
+    "python -m jobs logs runs/quickstart vig-pp2:3 --rank 1\n\n"
+    "python -m jobs logs runs/quickstart --array vig-pp2 --index 3 --follow"
+)
+CLEAN_EPILOG = "Example: python -m jobs clean runs/quickstart"
+
+
+def status(
+    run: Run,
+    json_: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every ten seconds until all is done.")
+    ] = False,
+    cells: Annotated[bool, typer.Option("--cells", help="Print a line for each cell.")] = False,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Print core-hours and CPU efficiency so far.")
+    ] = False,
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="With --cost, ask sacct for so long until it has the end of every job.",
+        ),
+    ] = 0.0,
+) -> int:
+    """Show the state of every cell, from its folder and from Slurm's queue.
+
+    Slurm is asked at most once in ten seconds. It works without Slurm, without sacct and on a
+    copied folder. --cost asks sacct too, and keeps its answer in the run folder for reports.
+    """
+    from jobs.cli.terminal_tables import print_status, status_json
+    from jobs.run.cost import run_cost
+    from jobs.run.run_state import read_run
+    from jobs.run.status import status_of
+
+    while True:
+        state = read_run(run)
+        current = status_of(state)
+        spent = run_cost(state, patience) if cost else None
+        if json_:
+            print(status_json(current, spent))
+        else:
+            print_status(current, cells=cells, cost=spent)
+        if not (watch and current.live):
+            break
+        sys.stdout.flush()
+        time.sleep(10)
+    if current.live:
+        return EXIT_UNFINISHED
+    return EXIT_DONE if current.complete else EXIT_FAILED
+
+
+def list_runs(
+    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
+    json_: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
+) -> int:
+    """List the runs of a folder, newest first: age, size on disk, cells and their states.
+
+    Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
+    """
+    from gnnhpc.core.user_paths import expand_user
+    from jobs.cli.terminal_tables import runs_json, runs_lines
+    from jobs.run.status import known_runs
+
+    found = known_runs(expand_user(runs, "--runs"))
+    if json_:
+        print(runs_json(found))
+        return EXIT_DONE
+    print("\n".join(runs_lines(found)) if found else f"no run in {runs}")
+    for answer in {
+        one.status.slurm for one in found if one.status and "unknown" in one.status.counts()
+    }:
+        print_note(f"unknown cells may run or wait: {answer}")
+    return EXIT_DONE
+
+
+def logs(
+    run: Run,
+    cell: Annotated[
+        str | None, typer.Argument(help="A cell's id, the start of one, or array:index.")
+    ] = None,
+    array: ArrayName = None,
+    index: Annotated[int | None, typer.Option(help="The cell of the array by index.")] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            help="The rank; by default the first that failed, or 0, and with --follow all ranks."
+        ),
+    ] = None,
+    attempt: Annotated[int | None, typer.Option(help="The attempt; by default the newest.")] = None,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Print only the last lines; with --follow these come first, by default 10."
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print new log lines until the cell ends.")
+    ] = False,
+) -> int:
+    """Print the log of one rank of a cell; its path goes to stderr.
+
+    With --follow the status is 0 when the cell has ended done and valid, else 1.
+    """
+    from jobs.run.logs import find_log, offset_of_last_lines
+
+    if (cell is None) == (array is None and index is None):
+        raise InputError("logs", None, "no cell, or two", "CELL, or --array with --index")
+    name = cell if cell is not None else f"{array or ''}:{'' if index is None else index}"
+    if follow and attempt is not None:
+        raise InputError("--attempt", None, "--follow beside it", "one of the two")
+    if follow:
+        return _follow(run, name, rank, 10 if lines is None else lines)
+    path = find_log(run, name, rank, attempt)
+    print(path, file=sys.stderr)
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        stream.seek(0 if lines is None else offset_of_last_lines(path, lines))
+        for line in stream:
+            sys.stdout.write(line)
+    return EXIT_DONE
+
+
+def clean(
+    run: Run,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove the files without asking.")] = False,
+) -> int:
+    """Remove what no report, check, rerun or resume needs, after nothing runs; asks first.
+
+    These are checkpoints of done cells, records of invalid attempts that a valid one replaced, and
+    temporary files. Results, failures, logs, provenance, code and all valid attempts stay.
+    """
+    from jobs.cli.terminal_tables import clean_lines, format_total
+    from jobs.run.clean import clean as clean_run
+    from jobs.run.clean import find_removable
+    from jobs.run.disk_use import disk_use
+
+    found = find_removable(run)
+    if not found:
+        print(f"nothing to remove in {run}")
+        return EXIT_DONE
+    print("\n".join(clean_lines(found, run, disk_use(run))))
+    if not yes and not sys.stdin.isatty():
+        raise InputError("clean", None, "no terminal to ask on", "--yes")
+    if not yes and input("remove it? [y/N] ").strip().lower() not in ("y", "yes"):
+        print("nothing removed")
+        return EXIT_FAILED
+    removed = clean_run(run, found)
+    print(f"removed {len(removed)} files and folders, {format_total(removed)}")
+    return EXIT_DONE
+
+
+def _follow(run: Path, name: str, rank: int | None, lines: int) -> int:
+    from jobs.run.logs import follow, open_cell
+
+    paths, cell = open_cell(run, name, rank)
+    try:
+        ended = follow(paths, cell, rank, lines, _print_now, print_note)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_DONE if ended.state == "done" else EXIT_FAILED
+
+
+def _print_now(lines: list[str]) -> None:
+    if lines:
+        print("\n".join(lines), flush=True)

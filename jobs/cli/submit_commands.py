@@ -1,0 +1,300 @@
+"""`submit`, `rerun` and `cancel`: commands that change which jobs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, InputError
+from jobs.cli.options import (
+    After,
+    ArrayName,
+    Cluster,
+    Live,
+    Paired,
+    Run,
+    SiteFile,
+    SiteName,
+    SlurmOptions,
+    Wait,
+    print_note,
+)
+
+if TYPE_CHECKING:
+    from jobs.run.status import RunStatus
+    from jobs.run.submission import Submission
+    from jobs.run.submit import Submitted
+
+SUBMIT_EPILOG = (
+    "Examples:\n\n"
+    "python -m jobs submit quickstart --cluster local --wait\n\n"
+    "python -m jobs submit raffi-vig --site my-cluster --data-root /data\n\n"
+    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
+)
+RERUN_EPILOG = (
+    "Examples:\n\n"
+    "python -m jobs rerun runs/quickstart --failed\n\n"
+    "python -m jobs rerun runs/quickstart --array vig-pp2 --index 3,5-7"
+)
+
+
+def submit(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.yaml", help="A sweep spec, or quickstart.")],
+    cluster: Annotated[
+        Cluster, typer.Option(help="Where the cells run: Slurm, or this machine.")
+    ] = Cluster.slurm,
+    runs: Annotated[Path, typer.Option(help="The folder of the run folders.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run, else the spec's.")] = None,
+    site: SiteName = None,
+    site_file: SiteFile = None,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the data sets; by default the spec's, $GNNHPC_DATA, ./data or the "
+            "user's cache."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a value in the defaults and every grid: train_steps=5, layouts=\\[seq,pp2], "
+            "data.train=100, grids.0.repeats=2; may be repeated.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show arrays, cells and scripts; write nothing.")
+    ] = False,
+    wait: Wait = False,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
+    ] = False,
+    paired: Paired = False,
+    live: Live = False,
+    slurm: SlurmOptions = None,
+    after: After = None,
+    test_only: Annotated[
+        bool,
+        typer.Option(
+            "--test-only", help="Ask Slurm when each array would start; write and submit nothing."
+        ),
+    ] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report",
+            help="Write the report after all cells have ended, in one more job; for a local run "
+            "with --wait, in this process.",
+        ),
+    ] = False,
+) -> int:
+    """Expand a sweep, write its run folder and submit one job array for each model and layout.
+
+    Returns at once with the job ids. A mistake in the spec is reported before anything is written.
+    The run folder keeps the current code, and the jobs run that copy.
+    """
+    from gnnhpc.records.run_paths import RunPaths
+    from jobs.run.run_state import read_run
+    from jobs.run.submit import check_cluster, prepare, run_folder_path
+    from jobs.run.submit import submit as submit_plan
+    from jobs.slurm.sbatch_options import parse_options
+    from jobs.slurm.site_files import load_site
+    from jobs.sweep.plan import plan
+
+    planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
+    for note in planned.notes():
+        print_note(note)
+    run = run_folder_path(planned, runs)
+    extends = extend and RunPaths(run).manifest.is_file()
+    chosen = None if extends and not (site or site_file) else load_site(site_file, site)
+    settings, waits = parse_options(slurm or []), after or []
+    if not (dry_run or test_only):
+        done = submit_plan(
+            planned,
+            cluster=cluster.value,
+            runs=runs,
+            site=chosen,
+            settings=settings,
+            after=waits,
+            extend=extend,
+            paired=paired,
+            live=live,
+            wait=wait,
+            reporting=report,
+            watch=_print_changes() if wait else None,
+            notify=print_note,
+        )
+        return _print_submitted(done)
+    if test_only and cluster is not Cluster.slurm:
+        raise InputError("--test-only", None, f"--cluster {cluster.value}", "--cluster slurm")
+    if test_only:
+        check_cluster(cluster.value, run)
+    submission, _ = prepare(
+        planned,
+        run,
+        read_run(run) if extends else None,
+        cluster.value,
+        chosen,
+        settings,
+        waits,
+        paired=paired,
+        live=live,
+        notify=print_note,
+        ask=test_only,
+    )
+    if test_only:
+        return _test(submission)
+    from jobs.cli.terminal_tables import print_dry_run
+
+    print_dry_run(submission, planned)
+    return EXIT_DONE
+
+
+def rerun(
+    run: Run,
+    array: ArrayName = None,
+    index: Annotated[
+        str | None, typer.Option(metavar="3,5-7", help="Select cells of the array by index.")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Select cells that ended without a result.")
+    ] = False,
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="Select failed cells and cells that never started."),
+    ] = False,
+    flagged: Annotated[
+        bool, typer.Option("--flagged", help="Select cells that are done with a flag.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also select cells whose state Slurm did not report; they may run twice.",
+        ),
+    ] = False,
+    cluster: Annotated[
+        Cluster | None,
+        typer.Option(help="Where the cells run; by default where the run was submitted."),
+    ] = None,
+    site: SiteName = None,
+    site_file: SiteFile = None,
+    time_: Annotated[
+        str | None, typer.Option("--time", metavar="2:00:00", help="Time limit of a cell.")
+    ] = None,
+    mem: Annotated[str | None, typer.Option(metavar="64G", help="Memory of a node.")] = None,
+    exclude: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Nodes that no cell uses, such as n3,n7.")
+    ] = None,
+    exclude_failed: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-failed", help="Exclude nodes where a rank of this run was lost or hung."
+        ),
+    ] = False,
+    slurm: SlurmOptions = None,
+    after: After = None,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="Run the whole blocks that hold these cells.")
+    ] = False,
+    live: Live = False,
+    wait: Wait = False,
+) -> int:
+    """Run cells again, each as a new attempt; nothing is overwritten.
+
+    They run the code that the run folder keeps, where and with the site that the run was submitted
+    with. Cells that run or wait already are left alone, and --index refuses them; so are unknown
+    cells without --force.
+    """
+    from jobs.run.rerun import rerun as rerun_cells
+    from jobs.slurm.sbatch_options import parse_options
+    from jobs.slurm.site_files import load_site
+
+    flags = {"time": time_, "mem": mem, "exclude": exclude}
+    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    done = rerun_cells(
+        run,
+        array=array,
+        index=index,
+        failed=failed,
+        missing=missing,
+        flagged=flagged,
+        force=force,
+        cluster=cluster.value if cluster else None,
+        site=load_site(site_file, site) if site or site_file else None,
+        settings=parse_options([*(slurm or []), *given]),
+        exclude_failed=exclude_failed,
+        after=after or [],
+        paired=paired,
+        live=live,
+        wait=wait,
+        watch=_print_changes() if wait else None,
+        notify=print_note,
+    )
+    return _print_submitted(done)
+
+
+def cancel(
+    run: Run,
+    array: ArrayName = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Cancel all recorded jobs if Slurm does not say which have ended."
+        ),
+    ] = False,
+) -> int:
+    """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
+    from jobs.run.cancel import cancel as cancel_run
+
+    ended = cancel_run(run, array, force=force)
+    print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
+    return EXIT_DONE
+
+
+def _test(submission: Submission) -> int:
+    """Print Slurm's answer for each array; status 2 if it refuses one."""
+    import tempfile
+
+    from jobs.slurm.sbatch import Request, test_script
+
+    refused = False
+    with tempfile.TemporaryDirectory() as folder:
+        for array in submission.arrays:
+            script = Path(folder) / f"{array.label}.sbatch"
+            script.write_text(submission.script(array), encoding="utf-8")
+            waits = submission.dependencies
+            options = [f"--dependency=afterany:{':'.join(waits)}"] if waits else []
+            request = Request(script, submission.run, array.resources.options(), options)
+            accepted, words = test_script(request)
+            count = f"{len(array.cells)} cell{'s' if len(array.cells) != 1 else ''}"
+            print(f"{array.label} ({count}): {words}")
+            refused = refused or not accepted
+    return EXIT_INPUT if refused else EXIT_DONE
+
+
+def _print_changes() -> Callable[[RunStatus], None]:
+    """A function that prints a run's status where it has changed."""
+    from jobs.cli.terminal_tables import status_line
+
+    printed: list[str] = []
+
+    def print_change(current: RunStatus) -> None:
+        line = status_line(current).rpartition(" (")[0]
+        if printed[-1:] != [line]:
+            printed.append(line)
+            print(line, flush=True)
+
+    return print_change
+
+
+def _print_submitted(done: Submitted) -> int:
+    """Print what was submitted; returns the exit status."""
+    from jobs.cli.terminal_tables import print_submitted
+
+    print_submitted(done)
+    return EXIT_FAILED if done.failed else EXIT_DONE

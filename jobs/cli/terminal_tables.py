@@ -1,0 +1,354 @@
+"""What the commands print: tables, lines and JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.index_list import format_indices
+from jobs.run.clean import KINDS, Removable
+from jobs.run.cost import RunCost
+from jobs.run.states import MAY_RUN, UNFINISHED, CellState
+from jobs.run.status import KnownRun, RunStatus, status
+from jobs.run.submission import Submission
+from jobs.run.submit import Submitted
+from jobs.sweep.plan import Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_ANSI = {"done": "", "running": "36", "pending": "34", "unknown": "33", "missing": "2"}
+_ANSI_ELSE = "31"
+_COLOURS = {
+    "done": "green",
+    "running": "cyan",
+    "pending": "blue",
+    "unknown": "yellow",
+    "missing": "dim",
+}
+_PASSING = frozenset(
+    ("None", "Priority", "Resources", "Dependency", "BeginTime", "JobArrayTaskLimit", "Prolog")
+)
+"""Slurm's reasons that pass by themselves."""
+_UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"))
+
+
+def print_dry_run(submission: Submission, plan: Plan) -> None:
+    """Print scripts and cells, then what a screen shows last: arrays, resources and cost."""
+    for array in submission.arrays:
+        print(f"--- {submission.run}/arrays/{array.label}.sbatch")
+        print(submission.script(array))
+    for cell in submission.cells:
+        print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
+    for array in submission.arrays:
+        if array.is_paired:
+            for task in array.tasks:
+                cells = ", ".join(f"{cell.array} {cell.index}" for cell in task.cells)
+                print(f"{array.name} {task.number}: {cells}")
+    paired = any(array.is_paired for array in submission.arrays)
+    count = submission.tasks if paired else len(submission.arrays)
+    what = f"{count} {'block' if paired else 'array'}{'s' if count != 1 else ''}"
+    head = f"{len(submission.cells)} cells in {what}; site {submission.launch.site_name}"
+    print(f"\ndry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
+    if missing := " ".join(plan.missing_data()):
+        there = f" --data-root {quote(plan.data_root)}" if plan.data_root else ""
+        print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
+    print(f"would write {submission.run}\n")
+    console().print(_resource_table(submission))
+    print(most_line(submission))
+    if submission.one_at_a_time:
+        most = submission.launch.site.max_parallel
+        print(f"at most {most} cells at once: one array after another")
+
+
+def _resource_table(submission: Submission) -> Table:
+    table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
+    for array in submission.arrays:
+        needs = array.resources
+        table.add_row(
+            array.label,
+            str(len(array.cells)),
+            array.array_option(submission.launch.site.max_parallel),
+            str(needs.nodes),
+            str(needs.tasks_per_node),
+            str(needs.cpus_per_task),
+            format_duration(needs.time_min * 60),
+        )
+    return table
+
+
+def print_submitted(done: Submitted) -> None:
+    """Print job ids, the run folder, and the next command or how many cells failed."""
+    submission = done.submission
+    where = "Slurm job" if done.cluster == "slurm" else "local process"
+    for job, array in zip(done.jobs, submission.arrays, strict=True):
+        print(f"{array.name} {format_indices(array.numbers)}: {where} {job}")
+    if done.report_job is not None:
+        print(f"report, after these have ended: Slurm job {done.report_job}")
+    print(f"run folder {done.run}")
+    if done.cluster == "slurm":
+        print(most_line(submission))
+    if done.failed is None:
+        print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
+        return
+    print(f"{len(submission.cells) - done.failed} done, {done.failed} failed")
+    if (command := next_command(status(done.run))) is not None:
+        print(f"next: {command}")
+
+
+def most_line(submission: Submission) -> str:
+    """The most core-hours that a submission can take."""
+    site, hours = submission.launch.site, submission.most_core_hours
+    line = f"at most {hours:.3g} core-hours, each task up to its time limit"
+    if site.max_requeues:
+        most = hours * (1 + site.max_requeues)
+        line += f" ({most:.3g} if each is requeued as often as it may be)"
+    return f"{line}; whole nodes may have more CPUs" if site.exclusive else line
+
+
+def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
+    """Print a line for each array, or each cell; then the counts, and what it cost."""
+    out = console()
+    if cells:
+        for line in _cell_lines(current, colour=sys.stdout.isatty()):
+            print(line)
+    else:
+        out.print(_array_table(current))
+    out.print(status_line(current), markup=False)
+    if not cells:
+        for cell in _notable_cells(current.cells):
+            out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
+    for reason, count in _hold_ups(current.cells).items():
+        out.print(f"  pending: {count} cells wait, Slurm says {reason}", markup=False)
+    if (unknown := current.counts().get("unknown")) is not None:
+        detail = next(cell.detail for cell in current.cells if cell.state == "unknown")
+        out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
+    for line in cost_lines(cost) if cost else ():
+        out.print(line, markup=False)
+    if (command := next_command(current)) is not None:
+        out.print(f"next: {command}", markup=False)
+
+
+def next_command(current: RunStatus) -> str | None:
+    """What to type after nothing runs: a rerun of cells without a valid result, or a report."""
+    if current.live:
+        return None
+    counts, run = current.counts(), quote(str(current.run))
+    if any(state in counts for state in UNFINISHED):
+        which = "--missing" if "missing" in counts else "--failed"
+    elif not current.complete:
+        which = "--flagged"
+    else:
+        return f"{as_typed('analysis', 'report')} {run}"
+    paired = " --paired" if current.paired else ""
+    return f"{as_typed('jobs', 'rerun')} {run} {which}{paired}"
+
+
+def status_line(current: RunStatus) -> str:
+    """The counts of all states, and when Slurm was asked, in one line."""
+    counts = ", ".join(f"{count} {state}" for state, count in current.counts().items())
+    return f"{current.run.name}: {counts or 'no cells'} ({current.slurm})"
+
+
+def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
+    """Run, counts, every cell, and what it cost if that was asked for."""
+    facts: dict[str, object] = {
+        "run": str(current.run),
+        "slurm": current.slurm,
+        "counts": current.counts(),
+        "cells": [asdict(cell) for cell in current.cells],
+    }
+    if cost is not None:
+        efficiency = cost.accounted.efficiency if cost.accounted else None
+        facts["cost"] = asdict(cost) | {"efficiency": efficiency}
+    return json.dumps(facts, indent=1)
+
+
+def cost_lines(cost: RunCost) -> Iterator[str]:
+    """What a run has cost, in core-hours and energy."""
+    known = cost.accounted
+    if known is None:
+        line = (
+            f"cost: {cost.recorded_core_s / 3600:.3g} core-hours of {cost.attempts} attempts, from "
+            "their ranks' start to their results, since sacct says nothing; CPU efficiency unknown"
+        )
+        yield f"{line}; {cost.unknown} attempts without a result" if cost.unknown else line
+        return
+    share = "unknown" if known.efficiency is None else f"{known.efficiency:.0%}"
+    running = f", {known.running} of them running" if known.running else ""
+    yield (
+        f"cost: {known.core_s / 3600:.3g} core-hours of {known.tasks} tasks{running}, as sacct "
+        f"said at {known.at}; CPU efficiency {share}"
+    )
+    if known.energy_j is not None:
+        yield f"energy: {known.energy_j / 3.6e6:.3g} kWh of the nodes while the ranks ran"
+
+
+def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
+    """A line for each run, in columns: its name, age, size, cells, and the counts of states."""
+    now = time.time()
+    rows = [("run", "age", "size", "cells", "state")]
+    for one in runs:
+        cells = str(len(one.status.cells)) if one.status else ""
+        state = f"damaged: {one.damage}"
+        if one.status is not None:
+            state = ", ".join(f"{count} {name}" for name, count in one.status.counts().items())
+        age, size = format_age(now - one.created_at), format_size(one.size)
+        rows.append((one.run.name, age, size, cells, state))
+    return _columns(rows, "<>>>")
+
+
+def runs_json(runs: Sequence[KnownRun]) -> str:
+    """Of each run its folder, age in seconds, bytes, counts and damage."""
+    now = time.time()
+    facts = [
+        {
+            "run": str(one.run),
+            "age_s": round(now - one.created_at),
+            "bytes": one.size,
+            "cells": len(one.status.cells) if one.status else None,
+            "counts": one.status.counts() if one.status else None,
+            "slurm": one.status.slurm if one.status else None,
+            "damage": one.damage,
+        }
+        for one in runs
+    ]
+    return json.dumps(facts, indent=1, ensure_ascii=False)
+
+
+def clean_lines(found: Sequence[Removable], run: Path, size: int | None) -> list[str]:
+    """A line for each kind of file; then all together, and the size of the run folder."""
+    by_kind = {kind: [one for one in found if one.kind == kind] for kind in KINDS}
+    rows = [(kind, str(len(some)), format_total(some)) for kind, some in by_kind.items() if some]
+    last = f"together {format_total(found)} of the {format_size(size)} of {run}"
+    return [*_columns(rows, "<>"), last]
+
+
+def format_total(found: Sequence[Removable]) -> str:
+    """The size of all files; `unknown` where one is not known."""
+    sizes = [one.size for one in found if one.size is not None]
+    return format_size(sum(sizes) if len(sizes) == len(found) else None)
+
+
+def format_size(size: int | None) -> str:
+    """Bytes as 512 B, 3.4 MiB, 120 GiB; `unknown` for None."""
+    if size is None:
+        return "unknown"
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1024:.3g} TiB"
+
+
+def format_age(seconds: float) -> str:
+    """Seconds as 3 d, 5 h, 12 min or now: whole units, of the largest that fits."""
+    for unit, name in _UNITS:
+        if seconds >= unit:
+            return f"{int(seconds // unit)} {name}"
+    return "now"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Seconds as 42 s, 3:05 or 2:10:00."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def console() -> Console:
+    """As wide as the terminal; in a file or pipe wide enough that no line is cut."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
+
+
+def new_table(*headings: str) -> Table:
+    """A table without lines; numbers are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        text = heading in ("array", "--array")
+        table.add_column(heading, justify="left" if text else "right", no_wrap=True)
+    return table
+
+
+def _array_table(current: RunStatus) -> Table:
+    states = list(current.counts())
+    table = new_table("array", "cells", *states, "s a step", "left")
+    for name, cells in current.arrays().items():
+        counts = {state: sum(cell.state == state for cell in cells) for state in states}
+        step_s = [c.step_s for c in cells if c.state == "running" and c.step_s is not None]
+        etas = [c.eta_s for c in cells if c.eta_s is not None]
+        table.add_row(
+            name,
+            str(len(cells)),
+            *(
+                f"[{_COLOURS.get(state, 'red')}]{count}[/]" if count else ""
+                for state, count in counts.items()
+            ),
+            f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
+            format_duration(max(etas)) if etas else "",
+        )
+    return table
+
+
+def _cell_lines(current: RunStatus, *, colour: bool) -> Iterator[str]:
+    """A line for each cell; a table of rich's takes a minute for ten thousand rows."""
+    head = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
+    rows = [head, *(_cell_row(cell) for cell in current.cells)]
+    lines = _columns(rows, "<><>><<")
+    for line, cell in zip(lines, (None, *current.cells), strict=True):
+        code = _ANSI.get(cell.state, _ANSI_ELSE) if cell and colour else ""
+        yield f"\x1b[{code}m{line}\x1b[0m" if code else line
+
+
+def _cell_row(cell: CellState) -> tuple[str, ...]:
+    left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
+    return (
+        cell.array,
+        str(cell.index),
+        cell.state,
+        str(cell.attempts or ""),
+        f"{cell.step} of {cell.steps}" if cell.step else "",
+        "" if cell.step_s is None else f"{cell.step_s:.3g} s a step{left}",
+        cell.cell,
+        cell.detail or "",
+    )
+
+
+def _columns(rows: Sequence[tuple[str, ...]], sides: str) -> list[str]:
+    """Rows in columns that are aligned to these sides; the last column has any width."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(sides))]
+    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return [f"{form.format(*row)}  {row[-1]}".rstrip() for row in rows]
+
+
+def _notable_cells(cells: Sequence[CellState], most: int = 10) -> list[CellState]:
+    """The first `most` cells that ended badly, with a detail to print."""
+    ended = [cell for cell in cells if cell.state not in ("done", *MAY_RUN)]
+    return [cell for cell in ended if cell.detail][:most]
+
+
+def _hold_ups(cells: Sequence[CellState]) -> Counter[str]:
+    """Slurm's reasons that need not pass by themselves, with how many cells wait for each."""
+    reasons = (cell.reason for cell in cells if cell.state == "pending")
+    return Counter(reason for reason in reasons if reason and reason not in _PASSING)

@@ -1,0 +1,130 @@
+"""arrays/<model>-paired.cells: the cells of each paired block, in the order in which they run.
+
+A tab-separated table with a head, for the block's script, for `status` and for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell
+from gnnhpc.records.run_paths import RunPaths, write_atomically
+from jobs.slurm.job_array import Task
+
+Key = tuple[str, int]
+"""Array and index of a cell."""
+
+
+@dataclass(frozen=True)
+class BlockLine:
+    """One cell of a block."""
+
+    block: int
+    array: str
+    index: int
+    ranks: int
+    cell: str
+    """The cell's id."""
+
+    @property
+    def key(self) -> Key:
+        return self.array, self.index
+
+
+_HEAD = tuple(each.name for each in fields(BlockLine))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The paired blocks of a run; without any every task of an array runs one cell."""
+
+    tables: Mapping[str, list[BlockLine]] = field(default_factory=dict)
+    """Lines of each array of blocks."""
+
+    @cached_property
+    def _keys(self) -> dict[Key, list[Key]]:
+        found: dict[Key, list[Key]] = {}
+        for name, lines in self.tables.items():
+            for line in lines:
+                found.setdefault((name, line.block), []).append(line.key)
+        return found
+
+    @cached_property
+    def block_of(self) -> dict[Key, Key]:
+        """Cell -> the array and number of its block."""
+        return {key: block for block, keys in self._keys.items() for key in keys}
+
+    @property
+    def count(self) -> dict[str, int]:
+        """The number of blocks of each array."""
+        return {name: 1 + max(line.block for line in lines) for name, lines in self.tables.items()}
+
+    def keys(self, array: str, number: int) -> list[Key]:
+        """The cells that a task of an array runs."""
+        return self._keys.get((array, number), [(array, number)])
+
+    def number(self, array: str, key: Key) -> int:
+        """The number under which an array runs a cell: that of its block, or its own index."""
+        block = self.block_of.get(key)
+        return block[1] if block is not None and block[0] == array else key[1]
+
+    def with_cells(self, chosen: Iterable[Cell], cells: Iterable[Cell]) -> dict[str, list[Task]]:
+        """The whole blocks that hold any of the chosen cells, from all `cells` of the run.
+
+        Raises InputError for a cell that is in no block.
+        """
+        by_key = {(cell.array, cell.index): cell for cell in cells}
+        blocks: dict[Key, None] = {}
+        for cell in chosen:
+            block = self.block_of.get((cell.array, cell.index))
+            if block is None:
+                found = f"{cell.array} {cell.index}, which is in no block"
+                raise InputError("--paired", None, found, "a run that was submitted with --paired")
+            blocks[block] = None
+        found_blocks: dict[str, list[Task]] = {}
+        for name, number in sorted(blocks):
+            task = Task(number, tuple(by_key[key] for key in self.keys(name, number)))
+            found_blocks.setdefault(name, []).append(task)
+        return found_blocks
+
+
+def read_blocks(paths: RunPaths) -> Blocks:
+    """Raises InputError naming the damaged line of a table."""
+    return Blocks({path.stem: _read_table(path) for path in sorted(paths.arrays.glob("*.cells"))})
+
+
+def write_blocks(paths: RunPaths, before: Blocks, new: Mapping[str, Iterable[Task]]) -> None:
+    """Write the tables of the arrays that have new blocks."""
+    for name, tasks in new.items():
+        lines = [*before.tables.get(name, [])]
+        for task in tasks:
+            lines += [
+                BlockLine(task.number, cell.array, cell.index, cell.world_size, cell.id)
+                for cell in task.cells
+            ]
+        rows = [_HEAD, *(astuple(line) for line in lines)]
+        text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
+        write_atomically(paths.block_table(name), text)
+
+
+def _read_table(path: Path) -> list[BlockLine]:
+    try:
+        rows = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(path, None, f"unreadable ({error})", "a table of blocks") from None
+    if not rows or tuple(rows[0].split("\t")) != _HEAD:
+        raise InputError(f"{path}:1", None, "another head", " ".join(_HEAD))
+    return [_line(row, f"{path}:{number}") for number, row in enumerate(rows[1:], 2)]
+
+
+def _line(row: str, where: str) -> BlockLine:
+    words = row.split("\t")
+    numbers = [words[at] for at in (0, 2, 3)] if len(words) == len(_HEAD) else [""]
+    if not all(number.isdecimal() for number in numbers):
+        raise InputError(where, None, repr(row), " ".join(_HEAD))
+    block, index, ranks = map(int, numbers)
+    return BlockLine(block, words[1], index, ranks, words[4])

@@ -1,0 +1,136 @@
+"""submissions.jsonl: who submitted which cells, when, and under which job id."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.index_list import format_indices, parse_indices
+from gnnhpc.core.stored_records import build_record
+from gnnhpc.records.failures import utc_now
+from gnnhpc.records.provenance import command_line, user
+from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
+from gnnhpc.records.run_paths import RunPaths
+from jobs.run.open_run import append_lines
+from jobs.slurm.launch import Launch
+
+Cluster = Literal["slurm", "local"]
+CLUSTERS: tuple[Cluster, ...] = ("slurm", "local")
+_CLOCK_S = 2.0
+"""How far two readings of a process's start may be apart."""
+
+
+@dataclass(frozen=True)
+class SubmissionRecord:
+    """One line of submissions.jsonl: tasks of one array, submitted together."""
+
+    cluster: Cluster
+    array: str
+    indices: str
+    """Indices of the cells, or numbers of the blocks: 3,5-7."""
+    job_id: str
+    """Slurm's job id, or the process id of the supervisor of a local run."""
+    at: str
+    """UTC, ISO 8601."""
+    user: str
+    host: str
+    live: bool
+    """Whether the checkout's code was to run."""
+    site: dict[str, Any]
+    """The site's name and settings."""
+    command: tuple[str, ...] = ()
+    first_task: int = 0
+    """Index of the cell, or number of the block, that the job's task 0 runs."""
+    started: float | None = None
+    """Start of the local supervisor's process, seconds since the epoch: process ids are reused."""
+    manifest: int | None = None
+    """Inode of the run's manifest: a copy of the folder has another, and no supervisor."""
+    version: int = SUBMISSIONS_VERSION
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    def numbers(self) -> list[int]:
+        return parse_indices(self.indices, "submissions.jsonl")
+
+    @property
+    def is_of_this_host(self) -> bool:
+        return self.host == socket.gethostname()
+
+    @property
+    def place(self) -> str:
+        """Where a local run runs, in words."""
+        return "on this machine" if self.is_of_this_host else f"on {self.host}"
+
+    def task(self, number: int) -> str:
+        """Slurm's name of the array task with this number: 1234_5."""
+        return f"{self.job_id}_{number - self.first_task}"
+
+    @property
+    def supervisor_is_alive(self) -> bool:
+        """Whether the supervisor of a local run still runs; False on any other machine.
+
+        False also for this very process: a `submit --wait` that asks has finished its cells.
+        """
+        if self.cluster != "local" or self.started is None or not self.is_of_this_host:
+            return False
+        if int(self.job_id) == os.getpid():
+            return False
+        started = process_start(int(self.job_id))
+        return started is not None and abs(started - self.started) < _CLOCK_S
+
+
+def process_start(pid: int) -> float | None:
+    """When a process of this machine began, seconds since the epoch; None if it does not run."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return None if ended else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def record_submission(
+    paths: RunPaths,
+    cluster: Cluster,
+    array: str,
+    numbers: Sequence[int],
+    job: str,
+    launch: Launch,
+    first_task: int = 0,
+) -> None:
+    """Append one line to submissions.jsonl; the caller holds the run's lock."""
+    submission = SubmissionRecord(
+        cluster=cluster,
+        array=array,
+        indices=format_indices(numbers),
+        job_id=job,
+        at=utc_now(),
+        user=user(),
+        host=socket.gethostname(),
+        live=launch.live,
+        site=launch.recorded(),
+        command=tuple(command_line()),
+        first_task=first_task,
+        started=process_start(int(job)) if cluster == "local" else None,
+        manifest=paths.manifest.stat().st_ino,
+    )
+    append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
+
+
+def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
+    """All submissions, oldest first; raises InputError naming the damaged line."""
+    submissions = []
+    for where, raw in read_submission_lines(paths):
+        submission = build_record(SubmissionRecord, raw, where)
+        if submission.cluster == "local" and not submission.job_id.isdecimal():
+            raise InputError(where, "job_id", repr(submission.job_id), "a process id")
+        if submission.manifest != paths.manifest.stat().st_ino:
+            submission = replace(submission, started=None)
+        submissions.append(submission)
+    return submissions

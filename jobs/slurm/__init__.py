@@ -1,0 +1,1 @@
+"""Slurm: sites, job arrays and their scripts, sbatch, the queue, the accounting."""

@@ -1,0 +1,126 @@
+"""The batch script of an array: what `submit` gives to sbatch, and what a user may by hand."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnnhpc.core.python_path import ROOT, is_installed
+from jobs.slurm.job_array import JobArray, Resources, one_task
+from jobs.slurm.launch import Launch
+
+if TYPE_CHECKING:
+    import jinja2
+
+CODE_OF_RUN = '"$run/code"'
+"""The run's own code in its scripts, which find the run folder themselves."""
+REPORT = "report"
+"""The name of the job that writes a report, where arrays have theirs."""
+ACCOUNTING_S = 60
+"""How long that job waits for Slurm's accounting, which records the end of jobs some time later."""
+
+
+def checkout(home: Path = ROOT) -> str | None:
+    """The folder of the packages that this process runs, quoted; None where they are installed.
+
+    The interpreter finds an installed package; a checkout must be on PYTHONPATH.
+    """
+    return None if is_installed(home) else shlex.quote(str(home))
+
+
+def job_name(label: str, run: Path) -> str:
+    """The name of a job in squeue; the array comes first, because squeue cuts long names."""
+    return f"{label}@{run.name}"
+
+
+def batch_script(array: JobArray, run: Path, launch: Launch, *, script: str | None = None) -> str:
+    """The text of an array's script; `script` is the name of its file."""
+    needs, site = array.resources, launch.site
+    return _template("array.sbatch.j2").render(
+        title=_title(array),
+        script=script or f"{array.label}.sbatch",
+        array=array.name,
+        paired=array.is_paired,
+        first_task=array.first_task,
+        tasks=array.array_option(site.max_parallel),
+        run=str(run),
+        job_name=job_name(array.label, run),
+        options=needs.options(),
+        signal=needs.signal_s,
+        set_up=set_up_lines(launch),
+        code=checkout() if launch.live else CODE_OF_RUN,
+        site=json.dumps(launch.compared()),
+        max_requeues=site.max_requeues,
+        interface=site.interface,
+        cpus_per_task=needs.cpus_per_task,
+        tasks_per_node=needs.tasks_per_node,
+        cpu_bind=needs.cpu_bind,
+        python=launch.interpreter(),
+        live=launch.live,
+    )
+
+
+def report_script(run: Path, launch: Launch) -> tuple[str, Resources]:
+    """The script of one task that records what the run cost and writes its report."""
+    needs = one_task(launch.site)
+    keeps = (run / "code" / "analysis").is_dir() and not launch.live
+    text = _template("report.sbatch.j2").render(
+        run=str(run),
+        job_name=job_name(REPORT, run),
+        options=needs.options(),
+        set_up=set_up_lines(launch),
+        code=shlex.quote(str(run / "code")) if keeps else checkout(),
+        python=launch.interpreter(),
+        patience=ACCOUNTING_S,
+    )
+    return text, needs
+
+
+def set_up_lines(launch: Launch) -> list[str]:
+    """Shell lines of the site that run before the ranks."""
+    site = launch.site
+    lines = [*(f"module load {name}" for name in site.modules), *site.setup]
+    lines += [site.activate] if site.activate else []
+    if site.scratch:
+        # In double quotes the shell expands variables of the path, such as $SLURM_JOB_ID.
+        path = '"' + site.scratch.replace('"', '\\"') + '"'
+        lines += [f'export TMPDIR={path} && mkdir -p "$TMPDIR"']
+    return lines
+
+
+def _title(array: JobArray) -> str:
+    experiment = array.cells[0].experiment
+    first, last = array.numbers[0], array.numbers[-1]
+    what = "block" if array.is_paired else "cell"
+    count = f"{len(array.tasks)} {what}{'s' if len(array.tasks) != 1 else ''}"
+    which = f"{what}s {first} to {last}" if array.first_task else count
+    if array.is_paired:
+        most = max(len(task.cells) for task in array.tasks)
+        return f"Array {array.name}: {which} of up to {most} cells of {experiment.model.name},"
+    ranks = array.cells[0].world_size
+    each = f"{ranks} rank{'s' if ranks != 1 else ''} each"
+    model, layout = experiment.model.name, experiment.layout
+    return f"Array {array.name}: {which} of {model} in layout {layout} ({each}),"
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    environment.filters["sbatch_value"] = sbatch_value
+    return environment.get_template(name)
+
+
+def sbatch_value(value: object) -> str:
+    """A value quoted for an #SBATCH line: as for a shell, with backslashes doubled."""
+    return shlex.quote(str(value).replace("\\", "\\\\"))

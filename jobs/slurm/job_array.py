@@ -1,0 +1,249 @@
+"""Job arrays: which cells each task runs, and the resources that Slurm is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.index_list import format_indices
+from gnnhpc.core.layout import Layout
+from gnnhpc.experiment.manifest import Cell
+from jobs.slurm.site import Site
+
+_PART = re.compile(r"^(.+)\.([1-9]\d*)$")
+PAIRED = "-paired"
+"""The end of the name of an array whose tasks run all cells of a model and repeat."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one task of an array runs: one cell, or the cells of a paired block in their order."""
+
+    number: int
+    """Index of the cell, or number of the block."""
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What Slurm is asked for, for one task of an array; None is not asked for."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    time_min: int
+    signal_s: int
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    mem: str | None = None
+    gres: str | None = None
+    gpus_per_node: int | None = None
+    exclusive: bool | str = False
+    hint: str | None = None
+    cpu_bind: str | None = None
+    slurm: tuple[tuple[str, str | int | bool], ...] = ()
+    """Other options of sbatch."""
+
+    @property
+    def cores(self) -> int:
+        return self.nodes * self.tasks_per_node * self.cpus_per_task
+
+    def options(self) -> dict[str, str | int | bool]:
+        """Options of sbatch with their values, which are True for an option without a value."""
+        named: dict[str, str | int | bool | None] = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "nodes": self.nodes,
+            "ntasks-per-node": self.tasks_per_node,
+            "cpus-per-task": self.cpus_per_task,
+            "gres": self.gres,
+            "gpus-per-node": self.gpus_per_node,
+            "mem": self.mem,
+            "time": self.time_min,
+            "exclusive": self.exclusive,
+            "hint": self.hint,
+        }
+        everything = [*named.items(), *self.slurm]
+        return {
+            name: value for name, value in everything if value is not None and value is not False
+        }
+
+
+@dataclass(frozen=True)
+class JobArray:
+    """One Slurm job array: tasks of one cell each, or of the cells of a paired block each.
+
+    Slurm limits the ids of tasks, so a large array comes in parts: task t is `first_task` + t.
+    """
+
+    name: str
+    """Such as vig-pp2, or vig-paired."""
+    tasks: tuple[Task, ...]
+    first_task: int
+    resources: Resources
+
+    @property
+    def label(self) -> str:
+        """The name of the part's script and jobs: vig-pp2, and vig-pp2.1000 for a second part."""
+        return f"{self.name}.{self.first_task}" if self.first_task else self.name
+
+    @property
+    def is_paired(self) -> bool:
+        return self.name.endswith(PAIRED)
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for task in self.tasks for cell in task.cells]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Indices of the cells, or numbers of the blocks."""
+        return [task.number for task in self.tasks]
+
+    def array_option(self, max_parallel: int | None) -> str:
+        """The value of sbatch's --array: the tasks, and how many of them may run at once: 0-9%4."""
+        tasks = format_indices(number - self.first_task for number in self.numbers)
+        limited = max_parallel is not None and max_parallel < len(self.tasks)
+        return f"{tasks}%{max_parallel}" if limited else tasks
+
+
+def parse_label(label: str) -> tuple[str, int]:
+    """The array's name and first task. A name ends in a layout, never in a dot and a number."""
+    match = _PART.match(label)
+    return (match[1], int(match[2])) if match else (label, 0)
+
+
+def array_of_job(job_name: str) -> tuple[str, int]:
+    """The array's name and first task in the name of a job: vig-pp2.1000@quickstart."""
+    return parse_label(job_name.partition("@")[0])
+
+
+def cell_arrays(cells: Iterable[Cell], site: Site, limit: int) -> list[JobArray]:
+    """Arrays of one cell a task, in the order in which they first appear.
+
+    `limit` is the most tasks of an array. Raises InputError as `resources_for` does.
+    """
+    by_array: dict[str, list[Task]] = {}
+    for cell in cells:
+        by_array.setdefault(cell.array, []).append(Task(cell.index, (cell,)))
+    return _in_parts(by_array, site, limit)
+
+
+def block_arrays(blocks: Mapping[str, Iterable[Task]], site: Site, limit: int) -> list[JobArray]:
+    """Arrays of paired blocks, by the name of their array; as `cell_arrays`."""
+    return _in_parts({name: list(tasks) for name, tasks in blocks.items()}, site, limit)
+
+
+def pair_cells(cells: Iterable[Cell], taken: Mapping[str, int]) -> dict[str, list[Task]]:
+    """Blocks of all cells of a model that share seed and repeat, by the name of their array.
+
+    `taken` has the number of blocks that an array has already; new ones follow. The order of the
+    cells in a block is random: it comes from a digest of their ids.
+    """
+    together: dict[str, dict[tuple[int, int], list[Cell]]] = {}
+    for cell in cells:
+        experiment = cell.experiment
+        blocks = together.setdefault(f"{experiment.model.label}{PAIRED}", {})
+        blocks.setdefault((experiment.seed, experiment.repeat), []).append(cell)
+    return {
+        name: [
+            Task(number, _shuffled(blocks[key]))
+            for number, key in enumerate(sorted(blocks), taken.get(name, 0))
+        ]
+        for name, blocks in together.items()
+    }
+
+
+def _shuffled(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    known = sorted(cells, key=lambda cell: cell.id)
+    block = " ".join(cell.id for cell in known)
+    return tuple(
+        sorted(known, key=lambda cell: hashlib.sha256(f"{cell.id} of {block}".encode()).digest())
+    )
+
+
+def _in_parts(by_array: Mapping[str, list[Task]], site: Site, limit: int) -> list[JobArray]:
+    arrays = []
+    for name, tasks in by_array.items():
+        parts: dict[int, list[Task]] = {}
+        for task in sorted(tasks, key=lambda task: task.number):
+            parts.setdefault(task.number // limit * limit, []).append(task)
+        arrays += [
+            JobArray(name, tuple(some), first, resources_for(some, site))
+            for first, some in parts.items()
+        ]
+    return arrays
+
+
+def resources_for(tasks: Sequence[Task], site: Site) -> Resources:
+    """What each of these tasks needs: the nodes of its largest cell, and time for all its cells.
+
+    A cell has a task of Slurm's for each rank, and a GPU for each stage that a rank holds. Raises
+    InputError if the tasks a node do not divide the ranks, or a node has too few GPUs.
+    """
+    experiments = [cell.experiment for task in tasks for cell in task.cells]
+    gpu = any(experiment.device == "gpu" for experiment in experiments)
+    layouts = dict.fromkeys((each.layout, each.process_layout) for each in experiments)
+    needs = [_nodes_for(layout, processes, site, gpu=gpu) for layout, processes in layouts]
+    nodes, tasks_per_node, _ = max(needs, key=lambda each: each[0] * each[1])
+    gpus = max((each[2] for each in needs if each[2] is not None), default=None)
+    return Resources(
+        nodes=nodes,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=site.cpus_per_task,
+        time_min=site.time_min * max(len(task.cells) for task in tasks),
+        signal_s=site.signal,
+        partition=site.partition,
+        account=site.account,
+        qos=site.qos,
+        constraint=site.constraint,
+        mem=site.mem,
+        gres=site.gres if gpu else None,
+        gpus_per_node=gpus if gpu else None,
+        exclusive=site.exclusive,
+        hint=site.hint,
+        cpu_bind=site.cpu_bind,
+        slurm=tuple(site.slurm.items()),
+    )
+
+
+def one_task(site: Site) -> Resources:
+    """Resources of a single task that measures nothing, so that it may share its node."""
+    return Resources(
+        nodes=1,
+        tasks_per_node=1,
+        cpus_per_task=site.cpus_per_task,
+        time_min=site.time_min,
+        signal_s=site.signal,
+        partition=site.partition,
+        account=site.account,
+        qos=site.qos,
+        constraint=site.constraint,
+        mem=site.mem,
+        slurm=tuple(site.slurm.items()),
+    )
+
+
+def _nodes_for(
+    layout: Layout, processes: Layout, site: Site, *, gpu: bool
+) -> tuple[int, int, int | None]:
+    """Nodes, tasks a node, and GPUs a node for one cell."""
+    ranks = processes.world_size
+    tasks = min(site.tasks_per_node, ranks)
+    if ranks % tasks:
+        divisors = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+        found = f"{tasks} for the {ranks} ranks of {layout}"
+        raise InputError("site", "tasks_per_node", found, f"a divisor: {divisors}")
+    stages = layout.world_size // ranks
+    gpus = site.gpus_per_node if site.gpus_per_node or site.gres else tasks * stages
+    if gpu and stages > 1 and gpus is not None and gpus < tasks * stages:
+        allowed = f"at least {tasks * stages}, one for each stage of {layout} in one task"
+        raise InputError("site", "gpus_per_node", gpus, allowed)
+    return ranks // tasks, tasks, gpus

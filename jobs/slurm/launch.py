@@ -1,0 +1,125 @@
+"""How the ranks of a submission are started: with which site, interpreter and code."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gnnhpc.core.ask_slurm import ask
+from gnnhpc.core.errors import InputError
+from jobs.slurm.sbatch_options import speed_options
+from jobs.slurm.site import Site
+
+COMPARED = (
+    "partition",
+    "constraint",
+    "gres",
+    "gpus_per_node",
+    "cpus_per_task",
+    "tasks_per_node",
+    "modules",
+    "setup",
+    "container",
+    "interface",
+    "exclusive",
+    "hint",
+    "cpu_bind",
+)
+"""Settings that may decide how fast a cell runs, so that results record them."""
+THREADS_VARIABLE = "GNNHPC_THREADS"
+MOST_TASKS = 1000
+"""Tasks of an array by default: Slurm's MaxArraySize of 1001 allows ids up to 1000."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What all arrays that are started together have in common."""
+
+    site_name: str = "built-in"
+    site: Site = field(default_factory=Site)
+    python: str = sys.executable
+    """Path of the interpreter, where the site names none."""
+    live: bool = False
+    """Whether the ranks run the checkout although the run keeps its code."""
+    array_limit: int = MOST_TASKS
+    """The most tasks of one job array; a larger array is submitted in parts."""
+
+    def interpreter(self) -> str:
+        """The Python command of Slurm's jobs, quoted for a shell, after its container."""
+        site = self.site
+        if site.python:
+            python = site.python
+        elif site.activate or site.container:
+            python = "python"
+        else:
+            python = shlex.quote(self.python)
+        return f"{site.container} {python}" if site.container else python
+
+    def recorded(self) -> dict[str, Any]:
+        """The site's name and the settings that were set, for provenance and submissions."""
+        return {"name": self.site_name} | self.site.settings()
+
+    def compared(self) -> dict[str, Any]:
+        """The site's name and the settings that decide which results may be compared."""
+        settings = self.site.model_dump(mode="json", include=set(COMPARED))
+        named = {key: settings[key] for key in COMPARED if settings[key]}
+        return {"name": self.site_name} | named | speed_options(self.site.slurm)
+
+
+def for_cluster(launch: Launch, cluster: str) -> Launch:
+    """The launch with its CPUs, tasks and array limit set, also where they come from a default.
+
+    A local run takes its threads from $GNNHPC_THREADS where the site sets none. Raises InputError
+    if that is no number, or the cluster has no job arrays.
+    """
+    site = launch.site
+    cpus, text = site.cpus_per_task, os.environ.get(THREADS_VARIABLE)
+    if cluster == "local" and text and "cpus_per_task" not in site.model_fields_set:
+        if not text.isdigit() or int(text) < 1:
+            raise InputError("environment", THREADS_VARIABLE, repr(text), "a whole number from 1")
+        cpus = int(text)
+    update = {"cpus_per_task": cpus, "tasks_per_node": site.tasks_per_node}
+    limit = launch.array_limit
+    if cluster == "slurm":
+        limit = min(limit, array_limit(site, slurm_limit("MaxArraySize")))
+    return replace(launch, site=site.model_copy(update=update), array_limit=limit)
+
+
+def slurm_limit(name: str) -> int | None:
+    """A number of slurm.conf, such as MaxArraySize; None where scontrol does not show it."""
+    shown = ask("scontrol", "show", "config") or ""
+    match = re.search(rf"^{name}\s*=\s*(\d+)", shown, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def array_limit(site: Site, max_array_size: int | None) -> int:
+    """The most tasks of an array that this cluster and site allow: at most 1000.
+
+    Raises InputError where the cluster has no job arrays.
+    """
+    if max_array_size == 0:
+        raise InputError("--cluster", None, "slurm with MaxArraySize 0: no job arrays", "local")
+    sizes = [size for size in (max_array_size, site.max_array_size) if size is not None]
+    return min([MOST_TASKS, *(max(1, size - 1) for size in sizes)])
+
+
+def differing_settings(here: Site, there: Site) -> list[str]:
+    """Each setting in which two sites differ: `cpus_per_task 1 instead of 2`."""
+    ours, theirs = (site.model_dump(mode="json") for site in (here, there))
+    return [
+        f"{key} {_shown(ours[key])} instead of {_shown(theirs[key])}"
+        for key in ours
+        if ours[key] != theirs[key]
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={each}" for key, each in value.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

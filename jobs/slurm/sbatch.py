@@ -1,0 +1,184 @@
+"""Calls sbatch so that an array is in Slurm once, and scancel so that it is gone for good."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.records.provenance import user
+from jobs.slurm.queue import SlurmSilentError, ask_squeue
+from jobs.slurm.sbatch_options import sbatch_environment
+
+WAITS_S = (2.0, 6.0, 18.0)
+"""Pauses before sbatch is called again where it did not reach Slurm."""
+LOOK_AFTER_S = 5.0
+"""Pause before the queue is asked whether a job whose answer was lost is there."""
+CANCEL_PATIENCE_S = 45.0
+"""How long jobs may take to end: by default Slurm gives ranks half a minute to save (KillWait)."""
+_TIMEOUT_S = 120.0
+_NOT_REACHED = re.compile(
+    r"connect failure|connection failure|connection refused|temporarily|standby|"
+    r"configuration (source|file)",
+    re.IGNORECASE,
+)
+"""sbatch reached no controller, or one that takes no jobs at the moment: nothing is submitted."""
+_ANSWER_LOST = re.compile(
+    r"timed out|zero bytes|(send|receive|shutdown) failure|unexpected message|connection reset|"
+    r"broken pipe|not connected",
+    re.IGNORECASE,
+)
+"""sbatch's request may have arrived although its answer did not."""
+_REFUSED = "Batch job submission failed"
+"""How sbatch begins what Slurm answers; other words may come from a site's own wrapper, which may
+fail after it has submitted."""
+
+
+class MaybeSubmittedError(GnnhpcError):
+    """A job of the run is in Slurm, or may be: its run folder must stay."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of sbatch."""
+
+    script: Path
+    run: Path
+    """The run folder, which the job's comment names."""
+    script_options: Collection[str]
+    """Options of sbatch that the script sets, which no variable may overrule."""
+    options: Sequence[str] = ()
+    """Options of this call, such as --array=3."""
+
+
+def check_slurm(run: Path, reason: str | None = None) -> None:
+    """Raises InputError without sbatch or srun, and for a path that log names cannot contain.
+
+    `reason` says why Slurm is used, where the user did not ask for it.
+    """
+    for program in ("sbatch", "srun"):
+        if shutil.which(program) is None:
+            allowed = "--cluster local, which runs it here" if reason else "local"
+            found = f"{reason or 'slurm'}, but no {program} here"
+            raise InputError("--cluster", None, found, allowed)
+    if any(c in str(run.absolute()) for c in "%\\\n"):
+        raise InputError(run, None, "a path with %, backslash or line break", "one without")
+
+
+def submit_script(request: Request) -> str:
+    """Submit a script; returns the job's id.
+
+    The job's comment holds a random token, so where the answer is lost one look into the queue
+    shows whether the job is there. Raises InputError where Slurm refuses the script, GnnhpcError
+    where Slurm cannot be reached, and MaybeSubmittedError where nobody can tell.
+    """
+    environment = sbatch_environment(request.script_options)
+    token = secrets.token_hex(6)
+    comment = f"--comment={request.run} [{token}]"
+    command = ["sbatch", comment, *request.options, str(request.script)]
+    for wait in (*WAITS_S, None):
+        status, words = _call(command, environment)
+        job = re.search(r"^Submitted batch job (\d+)", words, re.MULTILINE)
+        if status == 0 and job:
+            return job[1]
+        if not _NOT_REACHED.search(words) or wait is None:
+            break
+        time.sleep(wait)
+    line = " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without words"
+    label = request.script.stem
+    if _NOT_REACHED.search(words):
+        raise GnnhpcError(f"{label} is not submitted: {line}")
+    if _REFUSED in words and not _ANSWER_LOST.search(words):
+        allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
+        raise InputError(f"sbatch {label}", None, line, allowed)
+    return _look_for(token, label, line, request.run)
+
+
+def test_script(request: Request) -> tuple[bool, str]:
+    """Whether Slurm would take a script, and its answer in one line; submits nothing."""
+    environment = sbatch_environment(request.script_options)
+    command = ["sbatch", "--test-only", *request.options, str(request.script)]
+    status, words = _call(command, environment)
+    return status == 0, " ".join(words.replace("sbatch: ", "").split()) or "nothing"
+
+
+def _call(command: Sequence[str], environment: dict[str, str]) -> tuple[int | None, str]:
+    """The exit status, None without an answer in time, and all that sbatch prints."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"timed out: no answer within {_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        raise GnnhpcError(f"sbatch: {error.strerror}, nothing submitted") from None
+    return done.returncode, f"{done.stdout}\n{done.stderr}"
+
+
+def _look_for(token: str, label: str, words: str, run: Path) -> str:
+    """The id of the job whose comment holds the token. Raises MaybeSubmittedError without one."""
+    time.sleep(LOOK_AFTER_S)
+    try:
+        jobs = [job.job_id for job in ask_squeue([user()]) if job.comment.endswith(f"[{token}]")]
+        if jobs:
+            return jobs[0]
+        answer = "Slurm lists no such job"
+    except SlurmSilentError as silent:
+        answer = f"Slurm does not say whether it is submitted ({silent})"
+    raise MaybeSubmittedError(
+        f"sbatch {label}: {words}; {answer}; {run} stays as it is: once Slurm answers, "
+        f"`{as_typed('jobs', 'status')} {run}` shows the cells, and "
+        f"`{as_typed('jobs', 'rerun')} {run} --missing` submits those that are not there"
+    )
+
+
+def scancel(jobs: Sequence[str]) -> None:
+    """Cancel these jobs; raises GnnhpcError if scancel refuses, InputError without one here."""
+    if shutil.which("scancel") is None:
+        found = f"jobs {', '.join(jobs)} and no scancel here"
+        raise InputError("cancel", None, found, "a host with Slurm")
+    command = ["scancel", *jobs]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise GnnhpcError("scancel: no answer within 60 s") from None
+    if done.returncode:
+        raise GnnhpcError(f"scancel: {' '.join(done.stderr.split())}")
+
+
+def cancel_for_good(jobs: Sequence[str], users: Iterable[str]) -> set[str] | None:
+    """Cancel these jobs of these users, and again those that come back into the queue.
+
+    A job whose ranks save and have asked for a requeue waits in the queue again after they end.
+    Returns the jobs that have not ended yet, None where Slurm does not say. Raises as `scancel`.
+    """
+    scancel(jobs)
+    owners, wait = list(users), 0.5
+    deadline = time.monotonic() + CANCEL_PATIENCE_S
+    while True:
+        time.sleep(wait)
+        wait = min(2 * wait, 10.0)
+        try:
+            listed = [job for job in ask_squeue(owners) if job.job_id in jobs and not job.has_ended]
+        except SlurmSilentError:
+            return None
+        if back := {job.job_id for job in listed if job.state != "COMPLETING"}:
+            with contextlib.suppress(GnnhpcError):
+                scancel(sorted(back))
+        if not listed or time.monotonic() > deadline:
+            return {job.job_id for job in listed}

@@ -1,0 +1,137 @@
+"""Options of sbatch that users may set, by a site, by --slurm or by variables of their shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from gnnhpc.core.errors import InputError
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SITE_KEYS = {
+    "account": "account",
+    "constraint": "constraint",
+    "cpu-bind": "cpu_bind",
+    "cpus-per-task": "cpus_per_task",
+    "exclusive": "exclusive",
+    "gpus-per-node": "gpus_per_node",
+    "gres": "gres",
+    "hint": "hint",
+    "mem": "mem",
+    "ntasks-per-node": "tasks_per_node",
+    "partition": "partition",
+    "qos": "qos",
+    "signal": "signal",
+    "tasks-per-node": "tasks_per_node",
+    "time": "time",
+}
+"""Options with a key of their own in a site; cpu-bind is an option of srun."""
+_NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
+_LOCAL = frozenset(("cpus_per_task", "signal", "time"))
+"""The keys that local runs use too."""
+OURS = _names(
+    "array clusters comment error export export-file get-user-env help input job-name no-requeue "
+    "nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable "
+    "quiet requeue test-only uid gid usage verbose version wait wrap"
+)
+"""Options that follow from the cells, or that the scripts and `status` rely on."""
+SPEED = _names(
+    "contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu distribution extra-node-info "
+    "gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres-flags mem-bind mincpus network "
+    "overcommit oversubscribe power profile sockets-per-node spread-job switches thread-spec "
+    "threads-per-core"
+)
+"""Options that may decide how fast a cell runs, so that results record them."""
+_VARIABLES = {
+    "SBATCH_ARRAY_INX": "array",
+    "SBATCH_MEM_PER_NODE": "mem",
+    "SBATCH_REQ_SWITCH": "switches",
+    "SBATCH_TIMELIMIT": "time",
+    "SLURM_HINT": "hint",
+}
+"""Variables of sbatch that do not have the name of their option."""
+_HARMLESS = frozenset(("account", "mem", "qos", "signal", "time"))
+"""Keys of a site that do not decide speed, and that a user's shell may set."""
+_MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))
+"""Options that exclude each other."""
+_WHERE_SLURM_IS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+
+
+def check_options(options: Iterable[str], where: object, key: str) -> None:
+    """Raises InputError for an option that a site's key stands for, or that is not a user's."""
+    for name in options:
+        if name in SITE_KEYS:
+            raise InputError(where, f"{key}.{name}", name, f"the site's key {SITE_KEYS[name]}")
+        if name in OURS:
+            allowed = "other options of sbatch: this one follows from the cells, or status needs it"
+            raise InputError(where, f"{key}.{name}", name, allowed)
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """Settings of a site from `NAME=VALUE`, or NAME alone, as --slurm takes them."""
+    settings: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.removeprefix("--").partition("=")
+        if not name:
+            raise InputError("--slurm", None, repr(text), "NAME=VALUE, such as reservation=x")
+        given: object = value if sign else True
+        if (key := SITE_KEYS.get(name)) is not None:
+            settings[key] = int(value) if key in _NUMBERS and value.isdecimal() else given
+        else:
+            options[name] = given
+    return settings | ({"slurm": options} if options else {})
+
+
+def check_local_options(settings: Mapping[str, Any]) -> None:
+    """Raises InputError for settings of the command line that a local run cannot use."""
+    names = {key: name for name, key in SITE_KEYS.items()}
+    options = {names[key]: value for key, value in settings.items() if key in names.keys() - _LOCAL}
+    for name, value in (options | (settings.get("slurm") or {})).items():
+        given = f"--{name}" if value is True else f"--{name} {value}"
+        raise InputError("command line", None, f"{given} for a local run", "--cluster slurm")
+
+
+def speed_options(options: Mapping[str, object]) -> dict[str, object]:
+    """The options that may decide speed, under the names that records give them."""
+    return {name.replace("-", "_"): options[name] for name in sorted(options) if name in SPEED}
+
+
+def sbatch_environment(script_options: Collection[str]) -> dict[str, str]:
+    """The variables that sbatch gets: none of a surrounding job, none that overrules the script.
+
+    sbatch's variables, such as SBATCH_TIMELIMIT, overrule what a script says. Raises InputError for
+    one that may decide how fast a cell runs where the script says nothing.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _WHERE_SLURM_IS or not name.startswith(("SLURM", "SRUN_", "PMI", "TORCHELASTIC"))
+    }
+    overruled = {*script_options, "signal"} | OURS
+    if overruled & _MEMORY:
+        overruled |= _MEMORY
+    decisive = (SPEED | SITE_KEYS.keys()) - _HARMLESS - set(script_options)
+    for name, option in _variables().items():
+        if option in decisive or option == "clusters":
+            raise InputError(
+                f"${name} would change the run without being recorded. "
+                f"Unset it or pass --slurm {option}=VALUE."
+            )
+        if option in overruled:
+            kept.pop(name, None)
+    return kept
+
+
+def _variables() -> dict[str, str]:
+    """The variables of sbatch that are set, with the options that they stand for."""
+    return {
+        name: _VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-"))
+        for name in sorted(os.environ)
+        if name.startswith("SBATCH_") or name in _VARIABLES
+    }

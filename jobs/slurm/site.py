@@ -1,0 +1,163 @@
+"""Site settings: partition, account, modules and the like, which differ between clusters.
+
+default: cineca
+sites:
+  cineca:
+    partition: g100_usr_prod
+    account: my_account
+    cpus_per_task: 4
+    time: 02:00:00
+    modules: [python/3.11]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.settings import Positive, Strict, Whole
+from jobs.slurm.sbatch_options import check_options
+from jobs.sweep.spec_errors import as_mapping, check_keys, from_validation_error
+
+_TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){0,2})$")
+_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+
+
+def time_limit_minutes(text: str) -> int:
+    """A Slurm time limit in whole minutes, rounded up; raises ValueError for other text."""
+    match = _TIME.match(text.strip())
+    if match is None:
+        raise ValueError(f"found {text!r}; allowed: {_FORMS}")
+    clock = [int(part) for part in match["clock"].split(":")]
+    if match["days"] is not None:
+        hours, mins, seconds = (*clock, 0, 0)[:3]
+        total = ((int(match["days"]) * 24 + hours) * 60 + mins) * 60 + seconds
+    elif len(clock) == 1:
+        total = clock[0] * 60
+    elif len(clock) == 2:
+        total = clock[0] * 60 + clock[1]
+    else:
+        total = (clock[0] * 60 + clock[1]) * 60 + clock[2]
+    if total <= 0:
+        raise ValueError(f"found {text!r}; allowed: more than no time")
+    return -(-total // 60)
+
+
+def _checked_time_limit(text: str) -> str:
+    time_limit_minutes(text)
+    return text.strip()
+
+
+def _one_line(text: str) -> str:
+    if not text.strip() or any(ord(c) < 32 for c in text):
+        raise ValueError(f"found {text!r}; allowed: one line of text")
+    return text
+
+
+Word = Annotated[str, Field(pattern=r"^[^\s'\"\\`$;&|<>]+$")]
+Line = Annotated[str, AfterValidator(_one_line)]
+
+
+Value = bool | int | Annotated[str, AfterValidator(_one_line)]
+
+
+class Site(Strict):
+    """One cluster's settings; Slurm's defaults hold for what is left out."""
+
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Annotated[str, Field(pattern=r"^[^\s'\"\\`$;<>]+$")] | None = None
+    gres: Word | None = None
+    """GPUs as --gres asks for them, a node, such as `gpu:a100:2`; for cells with device gpu."""
+    gpus_per_node: Positive | None = None
+    """GPUs as --gpus-per-node asks for them; for cells with device gpu."""
+    cpus_per_task: Positive = 1
+    """CPUs a rank; the worker uses as many threads."""
+    tasks_per_node: Positive = 1
+    """Ranks a node, at most the layout's; it must divide them."""
+    mem: Annotated[str, Field(pattern=r"^\d+[KMGT]?B?$")] | None = None
+    """Memory a node, such as 16G."""
+    exclusive: bool | Literal["user", "mcs"] = False
+    """Whole nodes, without other jobs beside this one's; Slurm's default shares them."""
+    hint: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = None
+    """How tasks are bound, as --hint says, such as nomultithread."""
+    cpu_bind: Word | None = None
+    """How srun binds ranks to CPUs, such as cores."""
+    slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
+        default_factory=dict
+    )
+    """Any other option of sbatch, such as reservation; `true` for one that takes no value."""
+    time: Annotated[str, AfterValidator(_checked_time_limit)] = "01:00:00"
+    """Time limit of one cell."""
+    modules: tuple[Word, ...] = ()
+    """Environment modules to load, in order."""
+    setup: tuple[Line, ...] = ()
+    """Shell lines run before the ranks start."""
+    activate: Line | None = None
+    """Shell line that activates the Python environment; `python` is then what it activates."""
+    python: Line | None = None
+    """Interpreter; if None, the submitting one, or `python` with activate or container."""
+    container: Line | None = None
+    """Command put before the interpreter, such as `apptainer exec image.sif`."""
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:=^,-]+$")] | None = None
+    """Network interface of gloo and nccl, such as ib0."""
+    scratch: Line | None = None
+    """Folder for temporary files on the nodes, set as TMPDIR."""
+    max_parallel: Positive | None = None
+    """Cells of one submission that run at once."""
+    max_array_size: Annotated[Whole, Field(ge=2)] | None = None
+    """Slurm's MaxArraySize, where scontrol does not say it: the highest task id is one less."""
+    signal: Annotated[int, Field(ge=5, le=3600)] = 90
+    """Seconds before the time limit at which ranks are told to save and stop."""
+    max_requeues: Annotated[Whole, Field(ge=0)] = 5
+    """How often a cell that runs out of time, or is preempted, goes back into the queue."""
+
+    @property
+    def time_min(self) -> int:
+        return time_limit_minutes(self.time)
+
+    def settings(self) -> dict[str, Any]:
+        """What was set, as JSON and a site file have it."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+def parse_site(entry: object, where: object, key: str) -> Site:
+    """One site's settings; raises InputError for every mistake in them, with its key."""
+    raw: dict[str, Any] = {} if entry is None else as_mapping(entry, where, key)
+    check_keys(raw, Site.model_fields, where, key)
+    lists = {name: tuple(value) for name, value in raw.items() if isinstance(value, list)}
+    # YAML reads a time limit of plain minutes as a number.
+    time = raw.get("time")
+    texts = {"time": str(time)} if isinstance(time, int) and not isinstance(time, bool) else {}
+    try:
+        return Site.model_validate(raw | lists | texts, strict=True)
+    except ValidationError as error:
+        raise from_validation_error(error, where, key) from None
+
+
+def check_site(site: Site, where: object, key: str | None = None) -> None:
+    """Raises InputError for settings that contradict one another, or that sbatch does not have."""
+
+    def at(name: str) -> str:
+        return f"{key}.{name}" if key else name
+
+    for one, other in (("gres", "gpus_per_node"), ("hint", "cpu_bind")):
+        if getattr(site, one) is not None and getattr(site, other) is not None:
+            raise InputError(where, at(one), f"both {one} and {other}", "one of them")
+    if site.time_min * 60 <= site.signal:
+        found = f"{site.time}, and signal {site.signal} s before its end"
+        raise InputError(where, at("time"), found, f"more than {site.signal} seconds")
+    check_options(site.slurm, where, at("slurm"))
+
+
+def changed_site(site: Site, settings: Mapping[str, Any]) -> Site:
+    """The site with these settings in place of its own; those of `slurm` one by one."""
+    raw = site.settings() | dict(settings)
+    if "slurm" in settings:
+        raw["slurm"] = site.slurm | settings["slurm"]
+    return parse_site(raw, "site", "settings") if settings else site

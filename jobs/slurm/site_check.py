@@ -1,0 +1,159 @@
+"""`site check`: compares a site's settings with what sinfo says the cluster has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnnhpc.core.errors import GnnhpcError
+from jobs.slurm.site import Site, time_limit_minutes
+
+_FORMAT = "%P|%a|%l|%D|%c|%m|%G|%f"
+_MEM = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One line of sinfo: a partition's nodes of one kind."""
+
+    name: str
+    default: bool
+    up: bool
+    time_min: int | None
+    """Longest time limit, minutes; None if there is no limit."""
+    nodes: int
+    cpus: int
+    mem_mib: int
+    gres: str
+    features: tuple[str, ...]
+
+    def described(self) -> str:
+        """Name and offer in one line."""
+        limit = "no limit" if self.time_min is None else f"{self.time_min} min"
+        marks = [mark for mark, on in (("default", self.default), ("down", not self.up)) if on]
+        mark = f" ({', '.join(marks)})" if marks else ""
+        offer = f"{self.nodes} nodes, {self.cpus} CPUs, {self.mem_mib} MiB, {limit}"
+        return f"{self.name}{mark}: {offer}{', ' + self.gres if self.gres else ''}"
+
+
+def query_partitions() -> list[Partition] | None:
+    """The partitions that sinfo lists; None where there is no Slurm.
+
+    Raises GnnhpcError if sinfo fails.
+    """
+    if shutil.which("sinfo") is None:
+        return None
+    command = ["sinfo", "--noheader", f"--format={_FORMAT}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise GnnhpcError("sinfo: no answer within a minute") from None
+    if done.returncode:
+        words = [line for line in done.stderr.splitlines() if line.strip()]
+        raise GnnhpcError(words[-1] if words else "sinfo failed without a message")
+    return parse_sinfo(done.stdout)
+
+
+def parse_sinfo(text: str) -> list[Partition]:
+    """Partitions from sinfo's output in the format `_FORMAT`."""
+    found = []
+    for line in text.splitlines():
+        name, avail, limit, nodes, cpus, mem, gres, features = line.split("|")
+        found.append(
+            Partition(
+                name=name.rstrip("*"),
+                default=name.endswith("*"),
+                up=avail == "up",
+                time_min=None if limit == "infinite" else time_limit_minutes(limit),
+                nodes=int(nodes),
+                cpus=_leading_number(cpus),
+                mem_mib=_leading_number(mem),
+                gres="" if gres == "(null)" else gres,
+                features=() if features == "(null)" else tuple(features.split(",")),
+            )
+        )
+    return found
+
+
+def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
+    """One line for each setting that this cluster cannot satisfy."""
+    names = sorted({p.name for p in partitions})
+    if site.partition is not None:
+        mine = [p for p in partitions if p.name in site.partition.split(",")]
+        if not mine:
+            return [f"partition: found {site.partition!r}; allowed: {', '.join(names)}"]
+    else:
+        mine = [p for p in partitions if p.default]
+        if not mine:
+            return [f"partition: found nothing, and no default; allowed: {', '.join(names)}"]
+    found = []
+    if not any(p.up for p in mine):
+        found.append(f"partition: found {mine[0].name}, which is down; allowed: one that is up")
+    limits = [p.time_min for p in mine]
+    longest = max((limit for limit in limits if limit is not None), default=0)
+    if None not in limits and site.time_min > longest:
+        found.append(f"time: found {site.time}; allowed: at most {longest} minutes")
+    need = site.cpus_per_task * site.tasks_per_node
+    most = max(p.cpus for p in mine)
+    if need > most:
+        found.append(
+            f"cpus_per_task: found {site.cpus_per_task} for {site.tasks_per_node} tasks a node; "
+            f"allowed: {most} CPUs a node"
+        )
+    if site.mem and _mib(site.mem) > max(p.mem_mib for p in mine):
+        found.append(f"mem: found {site.mem}; allowed: {max(p.mem_mib for p in mine)}M a node")
+    return (
+        found
+        + _gpu_mismatches(site, mine)
+        + _constraint_mismatches(site, mine)
+        + _container_mismatches(site)
+    )
+
+
+def _gpu_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
+    offered = sorted({part for p in mine for part in p.gres.split(",") if part})
+    if site.gres is None and site.gpus_per_node is None:
+        return []
+    key, value = ("gres", site.gres) if site.gres else ("gpus_per_node", site.gpus_per_node)
+    kinds = {re.sub(r"[:(].*", "", part) for part in offered}
+    wanted = site.gres.split(":")[0] if site.gres else "gpu"
+    if wanted in kinds:
+        return []
+    return [f"{key}: found {value}; allowed: {', '.join(offered) or 'no GPUs in this partition'}"]
+
+
+def _constraint_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
+    if site.constraint is None:
+        return []
+    offered = {feature for p in mine for feature in p.features}
+    wanted = [part for part in re.split(r"[&|,()\[\]!*0-9]+", site.constraint) if part]
+    missing = [part for part in wanted if part not in offered]
+    if not missing:
+        return []
+    return [f"constraint: found {missing[0]}; allowed: {', '.join(sorted(offered)) or 'none'}"]
+
+
+def _container_mismatches(site: Site) -> list[str]:
+    """Checked only without modules and set-up lines, which may provide the command on the nodes."""
+    if site.container is None or site.modules or site.setup:
+        return []
+    program = shlex.split(site.container)[0]
+    if shutil.which(program):
+        return []
+    return [f"container: found {program}, which is not in PATH here; allowed: a command"]
+
+
+def _mib(text: str) -> float:
+    match = re.match(r"(\d+)([KMGT]?)", text)
+    assert match is not None
+    return int(match[1]) * _MEM[match[2] or "M"]
+
+
+def _leading_number(text: str) -> int:
+    """sinfo writes a minimum over several nodes as `16+`."""
+    digits = re.sub(r"\D", "", text)
+    return int(digits) if digits else 0

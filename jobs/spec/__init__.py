@@ -1,4 +1,0 @@
-"""Reads a sweep's YAML and expands it to checked cells: grids, overrides, plans.
-
-Imports gnnhpc alone.
-"""

@@ -1,0 +1,170 @@
+"""A plan: every cell that a spec asks for, checked before anything is written."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.user_paths import check_is_utf8, expand_user
+from gnnhpc.data.roots import data_root
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, assign_indices
+from gnnhpc.experiment.stage_cut import cut
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.custom_source import torch_import_s
+from jobs.sweep.expand import expand
+from jobs.sweep.overrides import apply_overrides
+from jobs.sweep.sweep import Sweep, read_sweep
+from jobs.sweep.yaml_file import read_mapping, read_text
+
+SHIPPED = Path(__file__).parents[1] / "sweeps"
+"""Folder of the sweeps that a bare name finds: `submit quickstart`."""
+_NAME_ALLOWED = (
+    "a folder name: no slash, %, backslash or line break, no . or - or space at its start"
+)
+_MAX_NAME_BYTES = 120
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep's cells in the order in which they should run, with the text they come from."""
+
+    name: str
+    source: str
+    """Path of the spec, or `spec` for a mapping; error lines begin with it."""
+    text: str
+    """The spec as written."""
+    overrides: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    data_root: str | None
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        return [cell.experiment for cell in self.cells]
+
+    def notes(self) -> list[str]:
+        """What a user should know about a correct plan: unmeasured cells and slow imports."""
+        unmeasured = Counter(
+            (each.warmup_steps, each.train_steps)
+            for each in self.experiments
+            if 0 < each.train_steps <= each.warmup_steps
+        )
+        notes = [
+            f"{count} of {len(self.cells)} cells measure no training step: warmup_steps {warmup} "
+            f"of train_steps {steps}"
+            for (warmup, steps), count in unmeasured.items()
+        ]
+        models = {each.model.name: each.model for each in self.experiments}
+        return notes + [
+            f"{model.source.name} imports torch at its top, which takes {seconds:.1f} s of each "
+            "submit on this login node; imported inside build() it is loaded on the nodes alone"
+            for name, model in models.items()
+            if isinstance(model, CustomModel) and (seconds := torch_import_s(name)) is not None
+        ]
+
+    def missing_data(self) -> list[str]:
+        """Names of data sets that are not where the jobs would look for them."""
+        root = Path(self.data_root) if self.data_root else None
+        missing: list[str] = []
+        for data in dict.fromkeys(each.data for each in self.experiments):
+            try:
+                data.check(root)
+            except InputError:
+                missing.append(data.name)
+        return list(dict.fromkeys(missing))
+
+
+def plan(
+    spec: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    name: str | None = None,
+    root: str | Path | None = None,
+    check: bool = True,
+) -> Plan:
+    """Read a spec (a path, or its content as a mapping) and expand it to cells.
+
+    A bare name such as quickstart means the shipped sweep, unless there is such a file.
+    `overrides` are `key=value` as of --set; `root` is the data root and replaces the spec's.
+    `check=False` skips the check that the files of the data exist. Raises InputError for any
+    mistake, with the key it is in.
+    """
+    if isinstance(spec, Mapping):
+        source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
+    else:
+        path = find_spec(Path(spec))
+        check_is_utf8(path, "SPEC.yaml")
+        source, base = str(path), path.resolve().parent
+        text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
+    raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
+    sweep = read_sweep(apply_overrides(raw, overrides), source)
+    experiments = expand(sweep, source, base)
+    _check_stages(experiments, source)
+    where = _data_root(root, sweep, base, source)
+    if check:
+        for data in dict.fromkeys(experiment.data for experiment in experiments):
+            data.check(where)
+    run = check_run_name(name, "--name") if name else check_run_name(sweep.name, f"{source}: name")
+    absolute = str(where.resolve()) if where else None
+    cells = tuple(assign_indices(experiments, absolute))
+    return Plan(run, source, text, tuple(overrides), cells, absolute)
+
+
+def find_spec(spec: Path) -> Path:
+    """The spec itself, or the shipped sweep where `spec` is a bare name and no file.
+
+    Raises InputError for a bare name that is neither.
+    """
+    if spec.is_file() or spec.suffix or len(spec.parts) != 1 or spec.exists():
+        return spec
+    shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
+    if spec.name not in shipped:
+        allowed = f"a sweep spec's path, or one of {', '.join(sorted(shipped))}"
+        raise InputError(spec, None, "no such file, and no sweep of this name", allowed)
+    return shipped[spec.name]
+
+
+def check_run_name(name: str, where: str) -> str:
+    """The name, unchanged; raises InputError if a folder, a job or a script cannot have it."""
+    bad = [c for c in name if c in "/%\\" or unicodedata.category(c).startswith("C")]
+    if bad:
+        raise InputError(where, None, f"{name!r} with {bad[0]!r}", _NAME_ALLOWED)
+    if not name or name[0] in ".- " or name != name.strip():
+        raise InputError(where, None, repr(name), _NAME_ALLOWED)
+    if (size := len(name.encode())) > _MAX_NAME_BYTES:
+        allowed = f"at most {_MAX_NAME_BYTES}, it names folders"
+        raise InputError(where, None, f"{size} bytes", allowed)
+    return name
+
+
+def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -> Path | None:
+    """The flag's folder, the spec's, or what the environment names; a named one must exist."""
+    if flag is not None:
+        place, named = "--data-root", expand_user(flag, "--data-root")
+    elif sweep.data_root is not None:
+        place = f"{source}: data_root"
+        named = base / expand_user(sweep.data_root, place)
+    else:
+        return data_root(None)
+    if not named.is_dir():
+        raise InputError(place, None, f"{named}, which is no folder", "the folder of the data sets")
+    check_is_utf8(named, place)
+    return named.absolute()
+
+
+def _check_stages(experiments: Iterable[Experiment], source: str) -> None:
+    """Raises InputError for more stages than layers, or a balance with another sum."""
+    seen: set[tuple[object, ...]] = set()
+    for experiment in experiments:
+        stages, virtual = experiment.layout.stages, experiment.virtual_stages
+        key = (experiment.model, experiment.data, stages, virtual, experiment.balance)
+        if key not in seen:
+            seen.add(key)
+            cut(experiment, where=source)

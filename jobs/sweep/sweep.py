@@ -1,0 +1,143 @@
+"""A sweep spec: YAML with defaults and grids, which expand to a list of experiments.
+
+name: raffi-vig
+description: ViG on CIFAR-10
+defaults:                 any field of an experiment
+  batch_size: 1000
+grids:                    each overrides the defaults; lists are multiplied
+  - models: [vig]
+    data: [cifar10]
+    layouts: [seq, pp2, dp2-pp2]
+    microbatches: [5, 10]
+    repeats: 3
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError, create_model
+from pydantic.json_schema import WithJsonSchema
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.settings import Positive, Strict
+from gnnhpc.experiment.experiment import Experiment
+from jobs.sweep.spec_errors import as_mapping, check_keys, from_validation_error, short_value
+
+AXES = {
+    "model": "models",
+    "data": "data",
+    "layout": "layouts",
+    "microbatches": "microbatches",
+    "schedule": "schedules",
+    "virtual_stages": "virtual_stages",
+    "seed": "seeds",
+    "chunks": "chunks",
+    "batch_size": "batch_size",
+    "sampling": "sampling",
+}
+"""Field of an experiment -> key of a grid that takes one value or a list of them."""
+SINGULAR = {field: axis for field, axis in AXES.items() if field != axis}
+"""Other names of these keys, for a single value: `layout: pp2`."""
+NAMED = ("model", "data", "layout")
+"""Fields whose JSON Schema `sweep_schema` writes, since it depends on the registries."""
+MERGED = ("optimizer", "sampling")
+"""Settings of a grid that are merged into those of the defaults instead of replacing them."""
+MOST_CELLS = 100_000
+"""The most cells of a sweep: each is a line of the manifest and a folder."""
+
+Settings = dict[str, Any]
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+class _Grid(Strict):
+    """Fields of experiments; a key of an axis takes one value or a list of values."""
+
+    repeats: Annotated[int, Field(strict=True, ge=1, le=MOST_CELLS)] = 1
+    """Measurements of each cell."""
+    seq_microbatches: Annotated[
+        list[Positive],
+        Field(min_length=1),
+        BeforeValidator(_as_list, json_schema_input_type=Positive | list[Positive]),
+    ] = Field(default=[1], validate_default=False)
+    """Micro-batches of layout seq; by default 1 and those of the other layouts."""
+
+    def given(self) -> dict[str, Any]:
+        """The keys that were set, with their checked values."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def _grid_fields() -> dict[str, Any]:
+    """A grid's field for each field of an experiment, without its default."""
+    found: dict[str, Any] = {}
+    for name, field in Experiment.model_fields.items():
+        if name == "repeat":
+            continue
+        kind: Any = Settings if name in MERGED else field.rebuild_annotation()
+        if name == "sampling":
+            kind = Settings | None
+        if name in NAMED:
+            kind = Annotated[kind, WithJsonSchema({"x-named": name})]
+        if name in AXES:
+            either = BeforeValidator(_as_list, json_schema_input_type=kind | list[kind])
+            kind = Annotated[list[kind], Field(min_length=1), either]
+        key = AXES.get(name, name)
+        found[key] = (kind, Field(None, validate_default=False, description=field.description))
+    return found
+
+
+if TYPE_CHECKING:
+    Grid = _Grid
+else:
+    Grid = create_model("Grid", __base__=_Grid, __doc__=_Grid.__doc__, **_grid_fields())
+GRID_KEYS = frozenset(Grid.model_fields) | SINGULAR.keys()
+
+
+class Sweep(Strict):
+    """The content of a spec: what each cell has in common, and grids of what differs."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Name of the run folder, unless --name gives another."""
+    description: str | None = None
+    """What the sweep measures, for its readers."""
+    data_root: str | None = None
+    """Folder of the data sets, relative to the spec's own folder."""
+    defaults: Grid = Grid()
+    """Settings of every grid that does not set them itself."""
+    grids: Annotated[list[Grid], Field(min_length=1)]
+    """Each is a product of lists of values."""
+
+
+def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
+    """The checked content of a spec.
+
+    Raises InputError for the first unknown key or value that does not fit.
+    """
+    check_keys(raw, Sweep.model_fields, where, None)
+    grids = raw.get("grids")
+    if not isinstance(grids, list) or not grids:
+        raise InputError(where, "grids", short_value(grids), "a list of at least one grid")
+    places = [("defaults", raw.get("defaults", {}))]
+    places += [(f"grids.{number}", grid) for number, grid in enumerate(grids)]
+    defaults, *grids = [_plural_names(mapping, where, key) for key, mapping in places]
+    try:
+        # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
+        text = json.dumps({**raw, "defaults": defaults, "grids": grids})
+        return Sweep.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise from_validation_error(error, where) from None
+
+
+def _plural_names(mapping: object, where: object, key: str) -> dict[str, Any]:
+    """A grid with `layouts` for `layout`, and so on. Raises InputError for an unknown key."""
+    grid = as_mapping(mapping, where, key)
+    check_keys(grid, GRID_KEYS, where, key)
+    for name, axis in SINGULAR.items():
+        if name in grid and axis in grid:
+            raise InputError(where, f"{key}.{name}", f"both {name} and {axis}", "one of them")
+    return {SINGULAR.get(name, name): value for name, value in grid.items()}

@@ -1,0 +1,104 @@
+"""The JSON Schema of sweep specs, by which editors complete and check them.
+
+It comes from the classes that check a spec and the docstrings of their fields. What it cannot say
+(that pp4 needs four layers, or images a batch_size) `submit --dry-run` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
+from gnnhpc.data.published import PUBLISHED
+from gnnhpc.data.registry import DATA
+from gnnhpc.experiment.experiment import OptimizerConfig
+from gnnhpc.experiment.sampling import Sampling
+from gnnhpc.models.model_registry import BUILT_IN, model_class
+from jobs.sweep.sweep import SINGULAR, Sweep
+
+Schema = dict[str, Any]
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_CUSTOM_MODEL = r"^\w+(\.\w+)*:\w+$"
+_LAYOUT: Schema = {
+    "type": "string",
+    "pattern": r"^(seq|pp[1-9][0-9]*|dp[1-9][0-9]*(-pp[1-9][0-9]*)?)$",
+    "description": LAYOUTS_ALLOWED,
+}
+
+
+def sweep_schema() -> Schema:
+    """The schema of a sweep: its names, lists of names, and entries with settings."""
+    schema = plain_schema(Sweep)
+    grid = schema["$defs"]["Grid"]
+    sampling = settings_schema(Sampling, partial=True)
+    for name, of_list in (("optimizer", False), ("sampling", True)):
+        one = settings_schema(OptimizerConfig, partial=True) if not of_list else sampling
+        either = {"anyOf": [one, {"type": "null"}, {"type": "array", "items": one, "minItems": 1}]}
+        described = {"description": grid["properties"][name].get("description", "")}
+        grid["properties"][name] = described | (either if of_list else one)
+    for field, axis in SINGULAR.items():
+        grid["properties"][field] = grid["properties"][axis]
+    schema["$defs"] |= {"model": _models(), "data": _data(), "layout": _LAYOUT}
+    return {"$schema": DRAFT, "title": "gnnhpc sweep"} | schema
+
+
+def plain_schema(cls: type[BaseModel]) -> Schema:
+    """pydantic's schema of a class, with all references and without titles."""
+    schema: Schema = _cleaned(cls.model_json_schema())
+    schema.pop("description", None)
+    return schema
+
+
+def settings_schema(cls: type[BaseModel], *, partial: bool = False, **known: Schema) -> Schema:
+    """The schema of an entry with settings; `known` replaces properties of these names.
+
+    With `partial` no setting is required. `name` is required where it is `known`.
+    """
+    schema = plain_schema(cls)
+    schema["properties"] |= known
+    required = {*schema.pop("required", ()), *({"name"} & known.keys())}
+    return schema | ({"required": sorted(required)} if required and not partial else {})
+
+
+def _models() -> Schema:
+    custom = {
+        "type": "object",
+        "description": "A custom model, with its settings.",
+        "properties": {"name": {"type": "string", "pattern": _CUSTOM_MODEL}},
+        "required": ["name"],
+    }
+    name = {"anyOf": [{"enum": sorted(BUILT_IN)}, {"type": "string", "pattern": _CUSTOM_MODEL}]}
+    classes = [(each, model_class(each)) for each in BUILT_IN]
+    entries = [settings_schema(cls, name={"const": each}) for each, cls in classes if cls]
+    return {"anyOf": [name, *entries, custom]}
+
+
+def _data() -> Schema:
+    usable = sorted(name for name in DATA if name not in PUBLISHED or not PUBLISHED[name].refused)
+    by_class: dict[type[BaseModel], list[str]] = {}
+    for name in usable:
+        by_class.setdefault(DATA[name], []).append(name)
+    entries = [settings_schema(cls, name={"enum": names}) for cls, names in by_class.items()]
+    # The name `file` alone does not say which file.
+    return {"anyOf": [{"enum": [name for name in usable if name != "file"]}, *entries]}
+
+
+def _cleaned(schema: Any) -> Any:
+    """Without titles and null defaults; patterns as ECMAScript has them, where \\" is no escape."""
+    if isinstance(schema, list):
+        return [_cleaned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    clean = {key: _cleaned(value) for key, value in schema.items() if key != "title"}
+    if "x-named" in clean:
+        clean["$ref"] = f"#/$defs/{clean.pop('x-named')}"
+    if isinstance(clean.get("pattern"), str):
+        clean["pattern"] = clean["pattern"].replace('\\"', '"')
+    if isinstance(clean.get("description"), str):
+        clean["description"] = " ".join(clean["description"].split())
+    if clean.get("default", "") is None:
+        del clean["default"]
+    return clean

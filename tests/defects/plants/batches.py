@@ -1,0 +1,87 @@
+"""Mini-batches: which samples, in which order, with which labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from gnnhpc.batches import image_loader
+from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.batches.shares import Share, Shares
+from tests.defects import cells
+from tests.defects.defect import around, planted, rank
+
+defect = functools.partial(planted, kind="mini-batches")
+parity = functools.partial(
+    defect, mechanism="engine-parity", words="train targets are not those of its inputs"
+)
+order = functools.partial(defect, mechanism="data-digests", words="the samples are not those")
+
+
+@parity("labels rolled in the loader", cell=cells.VIG)
+def rolled() -> None:
+    def fill(original: Any, loader: ImageLoader, step: int, buffers: Any) -> Any:
+        loaded = original(loader, step, buffers)
+        buffers.labels.numpy()[:] = np.roll(buffers.labels.numpy(), 1)
+        return loaded
+
+    around(ImageLoader, "_fill", fill)
+
+
+@parity("labels of the next mini-batch", cell=cells.VIG)
+def next_labels() -> None:
+    def fill(original: Any, loader: ImageLoader, step: int, buffers: Any) -> Any:
+        loaded = original(loader, step, buffers)
+        buffers.labels.numpy()[:] = loader._images.labels[loader._part(step + 1)[1]]
+        return loaded
+
+    around(ImageLoader, "_fill", fill)
+
+
+@order("every epoch in the order of the first", cell=cells.VIG, words="epoch")
+def never_shuffled_again() -> None:
+    around(
+        image_loader,
+        "permutation",
+        lambda original, samples, seed, epoch: original(samples, seed, 0),
+    )
+
+
+@order(
+    "every replica trains on all samples of a step",
+    cell=cells.GRAPHS_REPLICAS,
+    words="replica 1 has the samples of replica 0",
+)
+def not_sharded() -> None:
+    def whole(original: Any, shares: Shares, step: int) -> Share:
+        share: Share = original(dataclasses.replace(shares, replica=0), step)
+        return share
+
+    around(Shares, "of_step", whole)
+
+
+@order("shards of replicas that overlap", cell=cells.VIG_REPLICAS)
+def overlapping() -> None:
+    """The second replica's shard begins one sample early."""
+
+    def one_early(original: Any, samples: int, size: int, replicas: int, *rest: Any) -> Any:
+        epoch, indices = original(samples, size, replicas, *rest)
+        if rank() == 1:
+            _, before = original(samples, size, replicas, 0, *rest[1:])
+            indices = np.concatenate((before[-1:], indices[:-1]))
+        return epoch, indices
+
+    around(image_loader, "epoch_indices", one_early)
+
+
+@order("a mini-batch without its last graph", cell=cells.GRAPHS)
+def last_graph_left_out() -> None:
+    def shorter(original: Any, shares: Shares, step: int) -> Share:
+        share: Share = original(shares, step)
+        seeds = (*share.seeds[:-1], share.seeds[-1][:-1])
+        return dataclasses.replace(share, places=share.places[:-1], seeds=seeds)
+
+    around(Shares, "of_step", shorter)

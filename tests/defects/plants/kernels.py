@@ -1,0 +1,99 @@
+"""Kernels: wrong numbers, wrong only in large tensors, read before they are done."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels import aggregate, gat, vig, vig_layers
+from gnnhpc.kernels.vig_torch import Weights
+from tests.defects import cells
+from tests.defects.defect import around, planted
+
+defect = functools.partial(
+    planted, kind="kernels", mechanism="kernel-parity", words="differs from the reference form"
+)
+
+
+@defect("a kernel wrong in the third digit", cell=cells.VIG)
+def third_digit() -> None:
+    def off(original: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        return result._replace(out=result.out * 1.003)
+
+    around(vig, "forward", off)
+    around(vig_layers.Layers, "forward", off)
+
+
+@defect("a kernel's gradient wrong in one parameter", cell=cells.VIG)
+def wrong_parameter() -> None:
+    def off(original: Any, *args: Any, into: Weights | None = None, **kwargs: Any) -> Any:
+        before = 0.0 if into is None else into.gamma1.clone()
+        d_x, weights = original(*args, into=into, **kwargs)
+        weights.gamma1.add_(weights.gamma1 - before, alpha=0.01)
+        return d_x, weights
+
+    def of_layers(original: Any, *args: Any, **kwargs: Any) -> Any:
+        into: vig_layers.Gradients = args[-1]
+        before = [weights.gamma1.clone() for weights in into.tensors]
+        result = original(*args, **kwargs)
+        for weights, at in zip(into.tensors, before, strict=True):
+            weights.gamma1.add_(weights.gamma1 - at, alpha=0.01)
+        return result
+
+    around(vig, "backward", off)
+    around(vig_layers.Layers, "backward", of_layers)
+
+
+@defect("the last rows of large tensors left out, as by a grid too small", cell=cells.LARGE)
+def last_rows() -> None:
+    def cut(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+        out: Tensor = original(*args, **kwargs)
+        out[8_192:] = 0
+        return out
+
+    around(aggregate, "sum_forward", cut)
+
+
+@defect("a row at the border of two blocks added twice", cell=cells.LARGE)
+def block_border() -> None:
+    def twice(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+        grad: Tensor = original(*args, **kwargs)
+        grad[4_096:4_097] *= 2
+        return grad
+
+    around(aggregate, "sum_backward", twice)
+
+
+@defect("an index that overflows in large tensors", cell=cells.LARGE)
+def index_overflow() -> None:
+    """Imitated with 2^20 elements in place of 2^31: later ones are written from the start on."""
+
+    def wrapped(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+        out: Tensor = original(*args, **kwargs)
+        flat = out.reshape(-1).clone()
+        beyond = flat[2**20 : 2**21].clone()
+        flat[2**20 :] = 0
+        flat[: len(beyond)] = beyond
+        return out.copy_(flat.view_as(out))
+
+    around(aggregate, "sum_forward", wrapped)
+
+
+@defect("a result read before its kernel is done", cell=cells.GAT)
+def not_synchronised() -> None:
+    """Imitated: the last rows are still those of the call before, or were never written."""
+    before: dict[torch.Size, Tensor] = {}
+
+    def early(original: Any, *args: Any, **kwargs: Any) -> Any:
+        attended = original(*args, **kwargs)
+        out = attended.out
+        written = out.clone()
+        out[-8:] = before.get(out.shape, torch.zeros_like(out))[-8:]
+        before[out.shape] = written
+        return attended
+
+    around(gat, "attend_forward", early)

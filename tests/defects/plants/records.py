@@ -1,0 +1,96 @@
+"""Files of a run folder that are damaged or changed after healthy runs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gnnhpc.experiment.manifest import read_manifest
+from gnnhpc.records.content_digest import with_digest
+from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.records.schema import NOT_DIGESTED
+from tests.defects import cells
+from tests.defects.defect import planted
+
+BASELINE, FIRST, REPEAT = range(3)
+"""The cells of `run_healthy`: a sequential one and two repeats of a pipeline."""
+Line = dict[str, Any]
+defect = functools.partial(
+    planted, kind="records", cell=cells.VIG, mechanism="record-audit", how="files"
+)
+
+
+def attempt(folder: Path, number: int = FIRST) -> AttemptPaths:
+    cell = read_manifest(RunPaths(folder).manifest)[number]
+    return RunPaths(folder).cell(cell.id).attempts()[-1]
+
+
+def change_steps(path: Path, change: Callable[[int, Line], Line | None]) -> None:
+    """Replace each step's record, counted from 0; None leaves it out."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    steps = iter(range(len(lines)))
+    new = [change(next(steps), line) if line["kind"] == "step" else line for line in lines]
+    path.write_text("".join(json.dumps(line) + "\n" for line in new if line is not None))
+
+
+def change_result(folder: Path, number: int, change: Callable[[Line], None], **seal: Any) -> None:
+    """Change a result; with its digests if it is `sealed`, as another machine would write it."""
+    paths = attempt(folder, number)
+    raw = json.loads(paths.result.read_text())
+    change(raw)
+    if seal.get("sealed"):
+        for path in sorted(paths.root.glob("rank-*.jsonl")):
+            content = path.read_bytes()
+            digest = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            raw["records"][path.name] = digest
+        raw |= with_digest(raw, NOT_DIGESTED)
+    paths.result.write_text(json.dumps(raw))
+
+
+@defect(
+    "a step missing from one rank's records",
+    words="changed since it was written",
+)
+def step_missing(folder: Path) -> None:
+    change_steps(attempt(folder).records(1), lambda n, line: None if n == 7 else line)
+
+
+@defect(
+    "the end of every rank's records cut off",
+    words="written",
+)
+def end_cut(folder: Path) -> None:
+    for path in attempt(folder).root.glob("rank-*.jsonl"):
+        content = path.read_text()
+        path.write_text(content[: 2 * len(content) // 3])
+
+
+@defect(
+    "parts of a step that do not add up",
+    words="add up",
+)
+def parts_do_not_add_up(folder: Path) -> None:
+    for path in attempt(folder).root.glob("rank-*.jsonl"):
+        change_steps(path, lambda n, line: line | {"wall_s": line["wall_s"] / 2})
+    change_result(folder, FIRST, lambda raw: None, sealed=True)
+
+
+@defect("an accuracy edited in a result", words="changed since it was written")
+def edited(folder: Path) -> None:
+    change_result(folder, FIRST, lambda raw: raw["final"].update(test_accuracy=0.99))
+
+
+@defect("a repeat by another version of torch", mechanism="not-comparable", words="torch 2.0.0")
+def other_torch(folder: Path) -> None:
+    for path in attempt(folder, REPEAT).root.glob("rank-*.jsonl"):
+        first, _, rest = path.read_text().partition("\n")
+        header = json.loads(first)
+        header["versions"]["torch"] = "2.0.0"
+        path.write_text(json.dumps(header) + "\n" + rest)
+    change_result(
+        folder, REPEAT, lambda raw: raw["provenance"]["versions"].update(torch="2.0.0"), sealed=True
+    )

@@ -1,0 +1,45 @@
+"""An attempt that resumes from a checkpoint."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.training import checkpoint
+from tests.defects import cells
+from tests.defects.defect import around, planted
+
+defect = functools.partial(
+    planted, kind="resume", cell=cells.VIG, mechanism="failure", how="resume"
+)
+
+
+def after_loading(change: Any) -> None:
+    def load(original: Any, path: Any, mesh: Any, stage: Any, optimizer: Any) -> None:
+        fresh = {name: tensor.clone() for name, tensor in stage.state_dict().items()}
+        original(path, mesh, stage, optimizer)
+        change(stage, optimizer, fresh)
+
+    around(checkpoint, "load", load)
+
+
+@defect(
+    "a resume without the optimizer's state",
+    mechanism="invariants",
+    words="counts 4 steps of",
+)
+def without_moments() -> None:
+    after_loading(lambda stage, optimizer, fresh: optimizer.state.clear())
+
+
+@defect(
+    "a resume that repeats the first steps' samples",
+    words="inputs: train step 6",
+)
+def order_anew() -> None:
+    def opened(original: Any, loader: ImageLoader, *args: Any, **kwargs: Any) -> None:
+        first = kwargs["start"]
+        original(loader, *args, **kwargs | {"start": 0, "stop": kwargs["stop"] - first})
+
+    around(ImageLoader, "__init__", opened)

@@ -1,0 +1,108 @@
+"""Sampled mini-batches of nodes and links."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
+from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
+from gnnhpc.batches.shares import Share
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.kernels.memory import Memory
+from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.links.negatives import Negatives
+from tests.defects import cells
+from tests.defects.defect import around, planted
+
+defect = functools.partial(
+    planted,
+    kind="sampling and links",
+    mechanism="engine-parity",
+    words="outputs: layer0.convolution",
+)
+
+
+@defect("Floyd's last candidate never sampled", cell=cells.SAMPLED)
+def biased() -> None:
+    """As in issue 385 of torch-sparse: of each node the last neighbour is replaced by the first."""
+
+    def short(original: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
+        sampled: Drawn = original(sampler, layer, memory)
+        targets = sampler.nodes[: len(sampled.indptr) - 1]
+        last, first = sampler.indptr[targets + 1] - 1, sampler.indptr[targets]
+        target = torch.repeat_interleave(torch.arange(len(targets)), sampled.indptr.diff())
+        is_last = sampled.edge == last[target]
+        rows = {node: row for row, node in enumerate(sampler.nodes.tolist())}
+        edge, source = sampled.edge.clone(), sampled.source.clone()
+        for place in is_last.nonzero().flatten().tolist():
+            other = int(first[target[place]])
+            row = rows.get(int(sampler.columns[other]))
+            if row is not None:
+                edge[place], source[place] = other, row
+        return dataclasses.replace(sampled, edge=edge, source=source)
+
+    around(Sampler, "draw", short)
+
+
+@defect(
+    "the sample of the step before",
+    cell=cells.SAMPLED,
+    words="rows are of other nodes",
+)
+def stale_sample() -> None:
+    def stale(
+        original: Any, sampler: GraphSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
+    ) -> GraphChunk:
+        chunk: GraphChunk = original(sampler, seeds, max(step - 1, 0), *rest, **memory)
+        return chunk
+
+    around(GraphSampler, "chunk", stale)
+
+
+@defect("a library's edges of the step before", cell=cells.SAMPLED_DGL)
+def librarys_step_before() -> None:
+    """The sources of the edges are nodes of the step before."""
+    before: list[Tensor] = []
+
+    def stale(original: Any, sampler: DglSampler, sampled: Any) -> GraphChunk:
+        nodes, seeds, graphs = sampled
+        mixed = nodes.clone()
+        for old in before:
+            count = min(len(nodes), len(old)) - len(seeds)
+            mixed[len(nodes) - count :] = old[len(old) - count :]
+        before[:] = [nodes]
+        chunk: GraphChunk = original(sampler, (mixed, seeds, graphs))
+        return chunk
+
+    around(DglSampler, "_chunk", stale)
+
+
+@defect("the links that a step predicts in its message graph", cell=cells.LINKS)
+def leaking_links() -> None:
+    def whole(original: Any, learnt: LinksLearnt, share: Share) -> tuple[Asked, ...]:
+        asked = original(learnt, share)
+        return tuple(dataclasses.replace(each, without=None) for each in asked)
+
+    around(LinksLearnt, "asked", whole)
+
+
+@defect(
+    "negative samples that are edges",
+    cell=cells.LINKS,
+    words="of 300 train targets are not those",
+)
+def edges_as_negatives() -> None:
+    def any_node(original: Any, negatives: Negatives, kept: Tensor, *args: Any) -> Tensor:
+        sampled: Tensor = original(negatives, kept, *args)
+        edges = negatives._edges
+        joined = edges.source[edges.indptr[kept].clamp(max=len(edges.source) - 1)].long()
+        sampled[::9] = joined[::9, None]
+        return sampled
+
+    around(Negatives, "of", any_node)

@@ -1,0 +1,87 @@
+"""Orders of actions, virtual stages, split backward, recomputation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from gnnhpc.models.recomputation import is_recomputing
+from torch import Tensor
+
+from gnnhpc.engines.native import Held, NativeEngine
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.stage_transfers import StageTransfers
+from gnnhpc.models.context import Context
+from tests.defects import cells
+from tests.defects.defect import around, planted, rank
+
+defect = functools.partial(planted, kind="schedules and recomputation", mechanism="engine-parity")
+
+
+@defect(
+    "split backward: gradients of weights never computed",
+    cell=cells.GAT_ZERO_BUBBLE,
+    words="the gradient of layer0.attention differs",
+)
+def weights_never_computed() -> None:
+    def weights(
+        original: Any, engine: NativeEngine, links: StageTransfers, m: int, held: Held
+    ) -> None:
+        if rank() == 1 or m != 2:
+            original(engine, links, m, held)
+
+    around(NativeEngine, "_weights", weights)
+
+
+@defect(
+    "the input of one virtual stage taken for another's",
+    cell=cells.VIG_VIRTUAL,
+    words="outputs: block1.ffn",
+)
+def virtual_stages_exchanged() -> None:
+    held: dict[int, Tensor] = {}
+
+    def received(original: Any, engine: NativeEngine, links: StageTransfers, m: int) -> Any:
+        x = original(engine, links, m)
+        if rank() == 1 and links.part.place == 0:
+            held[m] = x.clone()
+        elif rank() == 1:
+            x.copy_(held[m])
+        return x
+
+    around(NativeEngine, "_received", received)
+
+
+@defect(
+    "interleaved: two actions in another order than the schedule's",
+    cell=cells.VIG_VIRTUAL.but(spans=True),
+    mechanism="record-audit",
+    words="order",
+)
+def order_exchanged() -> None:
+    """On the last stage, the last forward comes before the backward that precedes it."""
+
+    def build(original: Any, engine: NativeEngine, plan: Any) -> None:
+        original(engine, plan)
+        if rank() == 1:
+            last = max(n for n, action in enumerate(engine.order) if action.kind == "forward")
+            backward, forward = engine.order[last - 1 : last + 1]
+            engine.order[last - 1 : last + 1] = [forward, backward]
+
+    around(NativeEngine, "__init__", build)
+
+
+@defect(
+    "a forward recomputed with another dropout mask",
+    cell=cells.GAT_GPIPE,
+    words="the gradient of layer1.attention differs",
+)
+def recomputed_with_other_mask() -> None:
+    def next_steps(original: Any, part: Stage, x: Any, context: Context) -> Tensor:
+        if is_recomputing():
+            context = dataclasses.replace(context, step=context.step + 1)
+        output: Tensor = original(part, x, context)
+        return output
+
+    around(Stage, "forward", next_steps)

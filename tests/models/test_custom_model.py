@@ -1,0 +1,394 @@
+"""A custom model is found, checked when it is planned, kept with the run, and run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jobs.spec.overrides import apply_overrides
+from jobs.spec.planning import plan
+from torch_geometric.nn import GCNConv
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layer_specs import hops
+from gnnhpc.experiment.custom_model_files import copy_models, load_model
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell, read_manifest
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.models.context import Context
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.custom_source import source_digest
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.records.run_paths import RunPaths
+from tests.tools.graphs import make_graph, relative_error
+
+EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
+GRAPH = {"name": "synthetic-citation", "nodes": 60, "edges": 240, "features": 16, "classes": 3}
+HEAD = "from gnnhpc import Layer, Model\n"
+NET = """
+class Net(Model):
+    takes = ("graph",)
+    width: int = 4
+
+    def outline(self, facts):
+        return [Layer("a", (facts.features,), (self.width,)), Layer("b", (self.width,), (3,))]
+
+    def build(self, layer, options):
+        raise NotImplementedError
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the user's; what is imported from it is forgotten."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def sweep(model: Any, data: Any = GRAPH, **keys: Any) -> dict[str, Any]:
+    return {"name": "mine", "grids": [{"models": [model], "data": [data], **keys}]}
+
+
+def planned(folder: Path, model: Any, *, text: str = HEAD + NET, **keys: Any) -> tuple[Cell, ...]:
+    """The cells of a spec beside a file net.py with this text."""
+    import yaml
+
+    (folder / "net.py").write_text(text)
+    (folder / "mine.yaml").write_text(yaml.safe_dump(sweep(model, **keys)))
+    return plan(folder / "mine.yaml").cells
+
+
+BAD_VALIDATOR = """
+    @__import__("pydantic").field_validator("width")
+    @classmethod
+    def _check(cls, value):
+        return {}["gone"]
+"""
+
+# What stands in net.py and how the model is named there -> how the one line goes on.
+MISTAKES: list[tuple[str, Any, str]] = [
+    (NET, "other:Net", "grids.0.models: model other:Net: found no module other in "),
+    (NET, "net:Nett", "grids.0.models: model net:Nett: found no Nett in "),
+    (NET, "net:", "grids.0.models.name: found 'net:'; allowed: gat, gatv2, gcn, "),
+    (NET, ":Net", "grids.0.models.name: found ':Net'; allowed: gat, gatv2, gcn, "),
+    (NET, "net.py:Net", "grids.0.models: model net.py:Net: found "),
+    ("Net = 3", "net:Net", "grids.0.models: model net:Net: found Net is a int that is no gnnhpc"),
+    ("class Net: pass", "net:Net", "grids.0.models: model net:Net: found Net is a class that is n"),
+    ("class Net(Model): pass", "net:Net", "grids.0.models: model net:Net: found Net without outli"),
+    (NET + "    build = Model.build", "net:Net", "grids.0.models: model net:Net: found Net withou"),
+    ("def (", "net:Net", "grids.0.models: model net:Net: found "),
+    ("import nothing_of_this_name", "net:Net", "grids.0.models: model net:Net: found "),
+    ("1 / 0", "net:Net", "grids.0.models: model net:Net: found "),
+    (NET, {"name": "net:Net", "widht": 3}, "grids.0.models: model net:Net: widht: found an unknow"),
+    (NET, {"name": "net:Net", "width": "x"}, "grids.0.models: model net:Net: width: found 'x'; al"),
+    (NET, {"name": "net:Net", "width": None}, "grids.0.models: model net:Net: width: found nothin"),
+    ("raise SystemExit(3)", "net:Net", "cannot be imported (SystemExit: 3); allowed: a gnnhpc.Mod"),
+    (NET + BAD_VALIDATOR, "net:Net", "net:Net: found KeyError: 'gone' while its settings were ch"),
+    (NET.replace('("graph",)', '"graph"'), "net:Net", "takes: found 'graph'; allowed: a tuple of"),
+    (NET.replace('("graph",)', "()"), "net:Net", "takes: found (); allowed: a tuple of 'images' "),
+    (NET.replace('"graph"', '"atoms"'), "net:Net", "takes: found ('atoms',); allowed: a tuple "),
+    (NET.replace("takes =", "takes: tuple ="), "net:Net", "takes: found a setting of this name; a"),
+    (NET + "    outputs = 'odds'", "net:Net", "outputs: found 'odds'; allowed: 'logits' or 'log_p"),
+    (NET + "    sparse_inputs = 1", "net:Net", "sparse_inputs: found 1; allowed: True or False"),
+    (NET + "    digest: str = 'x'", "net:Net", "digest: found a setting of this name; allowed: an"),
+    (NET + "    name: str = 'x'", "net:Net", "name: found a setting of this name; allowed: anothe"),
+    (NET, {"name": "net:Net", "digest": "0"}, "digest: found "),
+    (NET.replace('"graph"', '"images"'), "net:Net", "grids.0.data: found 'synthetic-citation'; al"),
+    (NET.replace("return [", "return 3 #"), "net:Net", "model net:Net: outline: found TypeError"),
+    (NET.replace("return [", "return [] #"), "net:Net", "outline: found no layers; allowed: at le"),
+    (NET.replace("facts.features", "facts.pixels"), "net:Net", "model net:Net: outline: found Att"),
+    (NET.replace('Layer("b"', '("b"'), "net:Net", "outline.1: found a tuple; allowed: a gnnhpc.La"),
+    (NET.replace('"b"', '"a"'), "net:Net", "outline.1.name: found 'a' twice; allowed: a name of i"),
+    (NET.replace('"b"', '"a.b"'), "net:Net", "outline.0.name: found 'a', which other layers begin"),
+    (NET.replace('"b"', '"b c"'), "net:Net", "outline.1.name: found 'b c'; allowed: names joined"),
+    (NET.replace("(3,))]", "(3,), cost=0)]"), "net:Net", "outline.1.cost: found 0; allowed: more"),
+    (NET.replace("(3,))]", '(3,), rows="all")]'), "net:Net", "outline.1.rows: found 'all'; allowe"),
+    (NET.replace("(self.width,), (3,)", "(9,), (3,)"), "net:Net", "outline.1.inputs: found (9,) i"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "model", "line"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_line(folder: Path, text: str, model: Any, line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        planned(folder, model, text=HEAD + text)
+    said = str(refused.value)
+    assert said.startswith((f"{folder / 'mine.yaml'}: ", "model net:Net: "))
+    assert line in said
+    assert "\n" not in said
+
+
+def test_more_stages_than_layers_are_refused_where_it_is_planned(folder: Path) -> None:
+    with pytest.raises(
+        InputError, match="layout: found pp3; allowed: at most 2 stages, one a layer"
+    ):
+        planned(folder, "net:Net", layouts=["pp3"])
+
+
+def test_a_file_that_is_a_module_already_is_refused(folder: Path) -> None:
+    (folder / "json.py").write_text(HEAD + NET)
+    with pytest.raises(InputError, match=r"json\.py, but json is .* already; allowed: another"):
+        CustomModel(name="json:Net").planned(folder)
+
+
+@pytest.mark.parametrize("helper", ["helper_x.py", "helper_x/__init__.py", "helper_x/v.py"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import helper_x\n" + NET,
+        NET.replace("raise", "import helper_x.v; raise"),
+    ],
+    ids=["top", "build"],
+)
+@pytest.mark.parametrize("on_path", [False, True])
+def test_files_beside_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, helper: str, text: str, on_path: bool
+) -> None:
+    (folder / helper).parent.mkdir(exist_ok=True)
+    (folder / helper).write_text("")
+    if on_path:
+        monkeypatch.syspath_prepend(str(folder))
+    with pytest.raises(InputError) as refused:
+        planned(folder, "net:Net", text=HEAD + text)
+    beside = helper.partition("/")[0]
+    assert f"net.py that imports {beside} beside it; allowed: one file" in str(refused.value)
+    assert not {"net", "helper_x"} & set(sys.modules)
+
+
+def test_what_is_beside_does_no_harm_unless_it_is_imported(folder: Path) -> None:
+    (folder / "helper_x.py").write_text("1 / 0")
+    (folder / "numpy.py").write_text("1 / 0")
+    types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING: import helper_x\nimport numpy\n"
+    planned(folder, "net:Net", text=HEAD + types + NET)
+    assert str(folder) not in sys.path
+
+
+def test_a_failed_import_leaves_other_modules_alone(folder: Path) -> None:
+    import numpy as np
+
+    before = set(sys.modules)
+    for name in ("numpy.nothing:X", "wheel_of_ours.nothing:X"):
+        (folder / "wheel_of_ours.py").write_text("")
+        with pytest.raises(InputError, match="cannot be imported"):
+            CustomModel(name=name).planned(folder)
+    assert sys.modules["numpy"] is np
+    assert before <= set(sys.modules)
+
+
+def test_settings_and_digest_are_content_and_defaults_are_not(folder: Path) -> None:
+    (plain,) = planned(folder, "net:Net")
+    (same,) = planned(folder, {"name": "net:Net", "width": 4})
+    (wide,) = planned(folder, {"name": "net:Net", "width": 5})
+    assert plain.id == same.id != wide.id
+    assert plain.array == "net.Net-seq"
+    digest = source_digest(folder / "net.py")
+    assert plain.experiment.content()["model"] == {"name": "net:Net", "digest": digest}
+    assert wide.experiment.content()["model"] == {"name": "net:Net", "digest": digest, "width": 5}
+
+
+def test_a_manifest_is_read_without_the_users_file(folder: Path) -> None:
+    (cell,) = planned(folder, {"name": "net:Net", "width": 5})
+    (folder / "net.py").unlink()
+    read = Cell.from_line(cell.to_line(), "manifest")
+    assert read.id == cell.id
+    assert isinstance(read.experiment.model, CustomModel)
+    with pytest.raises(RuntimeError, match="used before it was loaded"):
+        _ = read.experiment.model.loaded
+
+
+def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> None:
+    (cell,) = planned(folder, "net:Net")
+    again = Cell.from_line(cell.to_line(), "manifest").experiment
+    run = RunPaths(folder / "run")
+    (folder / "net.py").write_text(HEAD + NET.replace("width: int = 4", "width: int = 6"))
+    with pytest.raises(InputError, match=r"model net:Net: digest: found .* in .*net\.py; all"):
+        load_model(again, run, folder)
+    (folder / "net.py").write_text(HEAD + NET)
+    copy_models(run, [cell.experiment])
+    (folder / "net.py").unlink()
+    load_model(again, run)
+    assert isinstance(again.model, CustomModel)
+    assert again.model.source.is_relative_to(run.code)
+
+
+def test_a_file_that_is_edited_is_read_again(folder: Path) -> None:
+    first = planned(folder, "net:Net")[0].experiment
+    text = HEAD + NET.replace("(3,))]", '(3,)), Layer("c", (3,), (3,))]')
+    second = planned(folder, "net:Net", text=text)[0].experiment
+    assert len(first.model.outline(first.data.facts())) == 2
+    assert len(second.model.outline(second.data.facts())) == 3
+    assert first.id != second.id
+
+
+def package_in(folder: Path) -> Path:
+    """A package deep with the model in deep/model.py and its width in deep/width.py."""
+    package = folder / "deep"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    text = NET.replace("int = 4", "int = WIDTH")
+    (package / "model.py").write_text(HEAD + "from deep.width import WIDTH\n" + text)
+    (package / "width.py").write_text("WIDTH = 4\n")
+    return package
+
+
+def experiment_of(folder: Path) -> Experiment:
+    model = CustomModel(name="deep.model:Net").planned(folder)
+    return Experiment.model_validate({"model": model, "data": GRAPH})
+
+
+def digest_of(experiment: Experiment) -> str:
+    assert isinstance(experiment.model, CustomModel)
+    assert experiment.model.digest is not None
+    return experiment.model.digest
+
+
+def files_below(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_package_is_kept_whole(folder: Path) -> None:
+    package = package_in(folder)
+    (package / "table.csv").write_text("1")
+    before = experiment_of(folder)
+    run = RunPaths(folder / "run")
+    copy_models(run, [before])
+    kept = run.own_model(digest_of(before)) / "deep"
+    assert files_below(kept) == {"__init__.py", "model.py", "width.py", "table.csv"}
+    (package / "table.csv").write_text("2")
+    assert digest_of(experiment_of(folder)) != digest_of(before), "data of the package count too"
+
+
+def test_a_package_is_read_again_where_any_of_it_is_edited(folder: Path) -> None:
+    package = package_in(folder)
+    first = experiment_of(folder)
+    # Of the same size and in the same second, as a notebook may.
+    (package / "width.py").write_text("WIDTH = 5\n")
+    second = experiment_of(folder)
+    widths = [e.model.outline(e.data.facts())[0].shape for e in (first, second)]
+    assert widths == [(4,), (5,)]
+
+
+def test_a_package_that_holds_the_runs_is_not_copied_into_itself(folder: Path) -> None:
+    package = package_in(folder)
+    before = digest_of(experiment_of(folder))
+    for number in (1, 2):
+        run = RunPaths(package / "runs" / f"mine-{number}")
+        run.root.mkdir(parents=True)
+        run.manifest.write_text("")
+        for other in (".cache", "__pycache__"):
+            (package / other).mkdir(exist_ok=True)
+            (package / other / "file").write_text(f"{number}")
+        (package / ".hidden").write_text(f"{number}")
+        (package / "above").unlink(missing_ok=True)
+        (package / "above").symlink_to(package, target_is_directory=True)
+        experiment = experiment_of(folder)
+        assert digest_of(experiment) == before
+        copy_models(run, [experiment])
+        kept = run.own_model(before) / "deep"
+        assert files_below(kept) == {"__init__.py", "model.py", "width.py"}
+
+
+def test_a_copy_is_whole_or_not_there(folder: Path) -> None:
+    package = package_in(folder)
+    experiment, run = experiment_of(folder), RunPaths(folder / "run")
+    (package / "width.py").write_text("WIDTH = 6\n")
+    with pytest.raises(InputError, match="deep changed while it was being planned; allowed: s"):
+        copy_models(run, [experiment])
+    assert list(run.code.iterdir()) == []
+    (package / "width.py").write_text("WIDTH = 4\n")
+    run.code.rmdir()
+    run.code.write_text("no folder")
+    with pytest.raises(InputError, match=r"deep cannot be copied to .*model-"):
+        copy_models(run, [experiment])
+    run.code.unlink()
+    copy_models(run, [experiment])
+    assert source_digest(run.own_model(digest_of(experiment)) / "deep") == digest_of(experiment)
+
+
+@pytest.mark.parametrize(
+    ("models", "changed"),
+    [
+        (["gat", "net:Net"], [True, False]),
+        (["gat", {"name": "net:Net", "heads": 2}], [True, True]),
+        (["vig", "net:Net"], [False, True]),
+    ],
+)
+def test_set_reaches_own_models_that_may_have_the_field(
+    models: list[Any], changed: list[bool]
+) -> None:
+    raw = apply_overrides({"grids": [{"models": models}]}, ["model.heads=[4, 1]"])
+    assert [m.get("heads") == [4, 1] for m in raw["grids"][0]["models"]] == changed
+
+
+def test_planning_imports_torch_only_where_the_users_file_does(folder: Path) -> None:
+    code = (
+        "import sys; from jobs.cli import main; "
+        "status = main(['submit', 'own-model.yaml', '--dry-run', *sys.argv[1:]]); "
+        "print(status, 'torch' in sys.modules)"
+    )
+    for file in EXAMPLE.iterdir():
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
+
+    def dry_run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+
+    assert dry_run().stdout.splitlines()[-1] == "0 False"
+    path = folder / "deep_gcn.py"
+    path.write_text(path.read_text().replace("from typing", "import torch\nfrom typing", 1))
+    done = dry_run()
+    assert done.stdout.splitlines()[-1] == "0 True"
+    assert "note: deep_gcn.py imports torch at its top" in done.stderr
+
+
+def test_the_example_is_pygs_gcn_on_the_whole_graph_and_in_halo_chunks(folder: Path) -> None:
+    graph = make_graph(40, 60, seed=1)
+    shutil.copyfile(EXAMPLE / "deep_gcn.py", folder / "deep_gcn.py")
+    own = CustomModel.model_validate({"name": "deep_gcn:DeepGcn", "layers": 3, "hidden": 8})
+    model = own.planned(folder).loaded
+    data = {"name": "synthetic-citation", "nodes": 40, "edges": 60, "features": 12, "classes": 3}
+    experiment = Experiment.model_validate({"model": {"name": "gat"}, "data": data})
+    layers = model.outline(experiment.data.facts())
+    torch.manual_seed(0)
+    built = [model.build(layer, BuildOptions(torch.float64)) for layer in layers]
+    for layer, module in zip(layers, built, strict=True):
+        if layer.parameters is not None:
+            assert sum(p.numel() for p in module.parameters()) == layer.parameters
+
+    def run(count: int) -> torch.Tensor:
+        out = torch.empty(40, 3, dtype=torch.float64)
+        for number, chunk in enumerate(build_chunks(graph, count, "halo", hops(layers)).chunks):
+            x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
+            for module in built:
+                x = module(x, Context(number, graph=chunk))
+            out[chunk.nodes[: chunk.own]] = x[: chunk.own]
+        return out
+
+    x = built[0].linear(graph.features.to_dense().double())
+    for module in built[1:-1]:
+        plain = GCNConv(8, 8).double()
+        plain.load_state_dict(module.conv.state_dict())
+        x = x + plain(x, graph.edges).relu()
+    expected = built[-1].linear(x)
+    assert relative_error(run(1), expected) < 1e-12
+    assert relative_error(run(3), expected) < 1e-12
+
+
+def test_manifests_of_own_models_list_without_loading(folder: Path) -> None:
+    cells = planned(folder, "net:Net", layouts=["seq", "pp2"])
+    path = folder / "manifest.jsonl"
+    path.write_text("".join(cell.to_line() + "\n" for cell in cells))
+    del sys.modules["net"]
+    assert [cell.array for cell in read_manifest(path)] == ["net.Net-seq", "net.Net-pp2"]
+    assert "net" not in sys.modules

@@ -1,0 +1,186 @@
+"""A stack of ViG's layers computes what the layers compute one by one, to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.models.context import Context
+from gnnhpc.models.layers.stacked import stacks_of
+from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+from gnnhpc.models.vig.readout import FusedReadout
+
+pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
+GRID, WIDTH, IMAGES, MICROBATCHES = (5, 7), 12, 3, 3
+
+
+def layers(*, batchnorm: str = "micro") -> nn.ModuleList:
+    torch.manual_seed(1)
+    options = {"batchnorm": batchnorm, "dtype": torch.float32}
+    made: list[nn.Module] = []
+    for _ in range(2):
+        made += FusedGrapher(GRID, WIDTH, **options), FusedFfn(WIDTH, **options)  # type: ignore[arg-type]
+    module = nn.ModuleList(made)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    return module
+
+
+def one_by_one(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        for module in modules:
+            x = module(x, Context())
+        return x
+
+    return forward
+
+
+def stacked(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
+    (stack,) = stacks_of(list(modules)).values()
+
+    def forward(x: Tensor) -> Tensor:
+        output = stack(x)
+        assert output is not None
+        return output
+
+    return forward
+
+
+def train(forward: Callable[[Tensor], Tensor], *, of_input: bool = True) -> list[Tensor]:
+    """Outputs of several micro-batches, and the gradients of the inputs if they are wanted."""
+    generator = torch.Generator().manual_seed(2)
+    results = []
+    for _ in range(MICROBATCHES):
+        x = torch.rand(IMAGES, GRID[0] * GRID[1], 3, generator=generator).requires_grad_(of_input)
+        output = forward(x)
+        output.backward(torch.rand(output.shape, generator=generator))
+        results += [output.detach()] + ([] if x.grad is None else [x.grad])
+    return results
+
+
+def state(module: nn.Module) -> dict[str, Tensor]:
+    gradients = {f"{name}.grad": p.grad for name, p in module.named_parameters()}
+    return {name: value for name, value in gradients.items() if value is not None} | dict(
+        module.named_buffers()
+    )
+
+
+def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+@pytest.mark.parametrize("of_input", [True, False])
+def test_outputs_gradients_and_statistics_are_the_same(of_input: bool) -> None:
+    """Also in a first layer, whose input needs no gradient."""
+    ours, theirs = layers(), layers()
+    held = {name: p.grad for name, p in ours.named_parameters()}
+    results = [
+        train(stacked(ours), of_input=of_input),
+        train(one_by_one(theirs), of_input=of_input),
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert_same(state(ours), state(theirs))
+    # They may be views of an engine's flat buffer.
+    assert all(p.grad is held[name] for name, p in ours.named_parameters())
+
+
+def test_stacks_are_two_or_more_neighbours() -> None:
+    ffn = FusedFfn(WIDTH, batchnorm="micro", dtype=torch.float32)
+    readout = FusedReadout(WIDTH, 5, dtype=torch.float32)
+    assert not stacks_of([ffn, readout])
+    stacks = stacks_of([ffn, ffn, readout, ffn, ffn, ffn])
+    assert {first: len(stack.layers) for first, stack in stacks.items()} == {0: 2, 3: 3}
+
+
+def hooked(module: nn.ModuleList) -> None:
+    module[1].register_forward_hook(lambda *_: None)
+
+
+def hooked_parameter(module: nn.ModuleList) -> None:
+    module[1].get_parameter("fc1.bias").register_post_accumulate_grad_hook(lambda _: None)
+
+
+def frozen(module: nn.ModuleList) -> None:
+    module[1].get_parameter("fc1.bias").requires_grad_(False)
+
+
+def without_gradient(module: nn.ModuleList) -> None:
+    module[1].get_parameter("fc1.bias").grad = None
+
+
+def in_evaluation(module: nn.ModuleList) -> None:
+    module.eval()
+
+
+@pytest.mark.parametrize(
+    "change", [hooked, hooked_parameter, frozen, without_gradient, in_evaluation]
+)
+def test_layers_are_called_one_by_one_where_a_call_would_differ(
+    change: Callable[[nn.ModuleList], None],
+) -> None:
+    module = layers()
+    change(module)
+    (stack,) = stacks_of(list(module)).values()
+    assert stack(torch.rand(IMAGES, GRID[0] * GRID[1], 3)) is None
+
+
+def test_inputs_that_the_kernel_cannot_take_and_deferred_statistics_are_left_to_the_layers() -> (
+    None
+):
+    (stack,) = stacks_of(list(layers())).values()
+    assert stack(torch.rand(1, 1, 3)) is None
+    assert stack(torch.rand(IMAGES, GRID[0] * GRID[1] + 1, 3)) is None
+    assert stack(torch.rand(IMAGES, GRID[0] * GRID[1], 3, dtype=torch.float64)) is None
+    with torch.no_grad():
+        assert stack(torch.rand(IMAGES, GRID[0] * GRID[1], 3)) is None
+    (deferred,) = stacks_of(list(layers(batchnorm="deferred"))).values()
+    assert deferred(torch.rand(IMAGES, GRID[0] * GRID[1], 3)) is None
+
+
+def test_a_gradient_taken_away_before_the_backward_starts_at_zero() -> None:
+    ours, theirs = layers(), layers()
+    for module, forward in ((ours, stacked(ours)), (theirs, one_by_one(theirs))):
+        output = forward(torch.linspace(0, 1, 105).view(1, 35, 3))
+        module.zero_grad(set_to_none=True)
+        output.square().sum().backward()
+    assert_same(state(ours), state(theirs))
+
+
+def test_a_weight_changed_before_the_backward_is_an_error() -> None:
+    module = layers()
+    output = stacked(module)(torch.rand(IMAGES, GRID[0] * GRID[1], 3))
+    with torch.no_grad():
+        module[0].get_parameter("fc1.weight").add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_bias_that_is_not_finite_reaches_the_output(value: float) -> None:
+    """Though BatchNorm removes a bias, the mean of its batch is not finite either."""
+    module = layers()
+    with torch.no_grad():
+        module[0].get_parameter("fc1.bias")[0] = value
+    assert not stacked(module)(torch.rand(IMAGES, GRID[0] * GRID[1], 3)).isfinite().any()
+
+
+@pytest.mark.parametrize("form", [stacked, one_by_one])
+def test_a_backward_uses_the_settings_of_its_forward(
+    form: Callable[[Sequence[nn.Module]], Callable[[Tensor], Tensor]],
+) -> None:
+    results = []
+    for eps in (None, 0.5):
+        module = layers()
+        output = form(module)(torch.linspace(0, 1, 105).view(1, 35, 3))
+        if eps is not None:
+            module[0].get_submodule("norm2").eps = eps
+        output.square().sum().backward()
+        results.append(state(module))
+    assert_same(*results)

@@ -1,0 +1,136 @@
+"""The reference of each built-in model computes what PyG's layers compute in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import outline
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.validation.engine_parity import reference_data, reference_model
+from gnnhpc.validation.parity_slice import ParitySlice
+from gnnhpc.validation.reference.custom_model import CustomModel
+from gnnhpc.validation.reference.graph_data import CustomGraphData
+from gnnhpc.validation.reference.layer import seed_of
+from gnnhpc.validation.reference.micro_batches import ReferenceBatch
+from gnnhpc.validation.reference.step import evaluate, train_step
+from tests.tools.cells import gat, vig
+
+MODELS: dict[str, Experiment] = {
+    "vig": vig(dtype="float64", microbatches=2),
+    "vig, deferred": vig(dtype="float64", microbatches=2, batchnorm="deferred"),
+} | {
+    " ".join(map(str, model.values())): gat(dtype="float64", microbatches=1, model=model)
+    for model in (
+        {"name": "gat"},
+        {"name": "gat", "layers": 3, "dropout": 0.0},
+        {"name": "gatv2", "layers": 3},
+        {"name": "gcn", "layers": 3},
+        {"name": "sage"},
+        {"name": "sage", "aggregator": "max"},
+        {"name": "sage", "aggregator": "pool"},
+        {"name": "gin"},
+        {"name": "graphconv"},
+        {"name": "resgcn", "layers": 4},
+        {"name": "gcnii", "layers": 4},
+    )
+}
+
+
+def library_layers(experiment: Experiment) -> nn.Module:
+    """PyG's layers with the experiment's initial values."""
+    form = "reference" if experiment.model.name == "vig" else "pyg"
+    model: Any = experiment.model.model_copy(update={"implementation": form})
+    options, layers = BuildOptions(torch.float64, experiment.batchnorm), nn.ModuleDict()
+    for spec in outline(experiment):
+        torch.manual_seed(seed_of(experiment.seed, spec.name))
+        layers[spec.name.replace(".", "/")] = model.build(spec, options)
+    return layers
+
+
+def named(layers: nn.Module, what: str) -> dict[str, Tensor]:
+    tensors = getattr(layers, f"named_{what}")()
+    return {name.replace("/", "."): tensor for name, tensor in tensors}
+
+
+def library_batches(experiment: Experiment, step: int) -> list[ReferenceBatch]:
+    """The same micro-batches in the form that the layers of the suite take."""
+    part = ParitySlice(experiment, outline(experiment))
+    if experiment.data.facts().kind == "images":
+        return reference_data(part, None, None, by_rows=False).batches("train", step)
+    graph, specs = part.graph(None), part.layer_specs
+    data = CustomGraphData(experiment, specs, graph, None, by_rows=True)
+    return data.batches("train", step)
+
+
+def through(layers: nn.Module, batch: ReferenceBatch) -> Tensor:
+    x: Any = batch.inputs if batch.layer_input is None else batch.layer_input
+    for layer in layers.children():
+        x = layer(x, batch.context)
+    output: Tensor = x
+    return output
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_steps_and_an_evaluation(name: str) -> None:
+    experiment = MODELS[name]
+    layers, images = library_layers(experiment), experiment.model.name == "vig"
+    part = ParitySlice(experiment, outline(experiment))
+    model, data = reference_model(part), reference_data(part, None, None, by_rows=False)
+    parameters = {n: p.detach().numpy() for n, p in named(layers, "parameters").items()}
+    initial = model.initial(torch.float64)
+    assert initial.keys() == parameters.keys()
+    for key, value in initial.items():
+        np.testing.assert_allclose(value.numpy(), parameters[key], rtol=1e-12)
+    loss_of = functional.cross_entropy if images else functional.nll_loss
+    for step in range(2):
+        batches = data.batches("train", step)
+        found = train_step(model, batches, parameters, step, experiment.outputs)
+        layers.zero_grad()
+        total, counted, outputs = torch.zeros(()).double(), 0, []
+        for batch in library_batches(experiment, step):
+            outputs.append(through(layers, batch))
+            target = batch.targets["train"]
+            total = total + loss_of(outputs[-1], target, reduction="sum", ignore_index=-100)
+            counted += int((target >= 0).sum())
+        (total / counted).backward()  # type: ignore[no-untyped-call]
+        for module in layers.modules():
+            if hasattr(module, "end_minibatch"):
+                module.end_minibatch()
+        assert found.loss == pytest.approx(float(total.detach()) / counted, rel=1e-11)
+        for ours, theirs in zip(found.activations, outputs, strict=True):
+            torch.testing.assert_close(ours[-1], theirs.detach(), rtol=1e-9, atol=1e-11)
+        largest = max(float(np.linalg.norm(g)) for g in found.gradients.values())
+        for key, parameter in named(layers, "parameters").items():
+            assert parameter.grad is not None
+            away = np.linalg.norm(found.gradients[key] - parameter.grad.numpy())
+            assert away < 1e-10 * largest, key
+        for key, buffer in named(layers, "buffers").items():
+            torch.testing.assert_close(model.buffers(0)[key].to(buffer.dtype), buffer)
+    layers.eval()
+    activations = evaluate(model, data.batches("train", 0), parameters, 0)
+    for ours, batch in zip(activations, library_batches(experiment, 0), strict=True):
+        with torch.no_grad():
+            theirs = through(layers, batch)
+        torch.testing.assert_close(ours[-1], theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_built_in_layers_agree_with_fresh_layers_of_their_own() -> None:
+    """The reference of custom models, which takes any layers."""
+    experiment = gat(dtype="float64", chunks="halo", microbatches=3)
+    part = ParitySlice(experiment, outline(experiment))
+    model, custom = reference_model(part), CustomModel(experiment, part.layer_specs)
+    parameters = {n: v.numpy() for n, v in custom.initial(torch.float64).items()}
+    data = CustomGraphData(experiment, part.layer_specs, part.graph(None), None, by_rows=False)
+    whole = reference_data(part, None, None, by_rows=False).batches("train", 0)
+    expected = train_step(model, whole, parameters, 0, experiment.outputs)
+    found = train_step(custom, data.batches("train", 0), parameters, 0, experiment.outputs)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-12)
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-9, atol=1e-13)

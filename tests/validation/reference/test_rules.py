@@ -1,0 +1,122 @@
+"""The reference's random numbers, links and optimizers are those of the suite and of torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.experiment.experiment import OptimizerConfig
+from gnnhpc.kernels import sample
+from gnnhpc.kernels.mask import layer_mask
+from gnnhpc.links.negatives import Negatives, pool
+from gnnhpc.links.split import split_links
+from gnnhpc.validation.reference.links import LinkSplit
+from gnnhpc.validation.reference.optimizer_rule import OptimizerRule
+from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
+from tests.tools.cells import linked
+from tests.tools.graphs import make_graph
+
+needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+
+
+@given(
+    st.integers(0, 2**20),
+    st.integers(0, 10**6),
+    st.sampled_from(["layer0.dropout", "layer1.attention"]),
+    st.floats(0, 0.999),
+    st.lists(st.integers(0, 2**34), min_size=1, max_size=50),
+)
+def test_dropout_masks(seed: int, step: int, layer: str, p: float, numbers: list[int]) -> None:
+    entries = torch.tensor(numbers)
+    expected = layer_mask(seed, step, layer, p).weights(entries, torch.float64)
+    found = torch.from_numpy(dropout_weights(seed, step, layer, p, entries.numpy()))
+    torch.testing.assert_close(found, expected)
+
+
+@needs_sampler
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("step", [0, 7])
+def test_sampled_edges(step: int, replace: bool) -> None:
+    graph = make_graph(60, 500, seed=1)
+    seeds = torch.arange(0, 60, 3)
+    chunk = GraphSampler(graph, (4,), 5, replace=replace).chunk(seeds, step)
+    degrees = torch.bincount(graph.edges[1], minlength=60)
+    rule = NeighborSampling(4, 5, step, 0, replace)
+    places = rule.places(seeds.tolist(), degrees[seeds].tolist())
+    first = degrees.cumsum(0) - degrees
+    expected = sorted(
+        int(first[node]) + place
+        for node, each in zip(seeds.tolist(), places, strict=True)
+        for place in each
+    )
+    edges = chunk.blocks[0].edge
+    assert sorted(edges[edges < graph.edges.shape[1]].tolist()) == expected
+
+
+@given(st.integers(1, 30), st.data())
+def test_picks_are_distinct(n: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(0, n))
+    rng = np.random.default_rng(n)
+    numbers = iter(lambda: int(rng.integers(0, 2**32)), None)
+    found = pick(numbers, n, k)  # type: ignore[arg-type]
+    assert found == sorted(set(found))
+    assert len(found) == k
+    assert set(found) <= set(range(n))
+
+
+def test_links_and_negatives() -> None:
+    experiment = linked(task={"name": "links", "embedding": 8, "negatives": 2, "hits": 3})
+    graph = make_graph(80, 400, seed=3)
+    task = experiment.task
+    assert task is not None
+    theirs = split_links(graph, experiment.seed, task.val_share, task.test_share)
+    ours = LinkSplit.of(experiment, *graph.edges.numpy(), graph.nodes)
+    for split in ("train", "val", "test"):
+        assert np.array_equal(ours.by_split[split], getattr(theirs, split).numpy())
+    assert np.array_equal(np.stack((ours.source, ours.target)), theirs.message.edges.numpy())
+    numbers = np.arange(0, len(theirs.train), 5)
+    both = theirs.both[torch.from_numpy(numbers)].flatten().sort().values
+    assert np.array_equal(ours.edges_of(numbers), both.numpy())
+    count = min(len(theirs.val), task.pool)
+    negatives = pool(theirs.joined, graph.nodes, count, experiment.seed, "val")
+    pairs = [ours.evaluated("val", place, 3) for place in range(3)]
+    sizes = [ours.links_of("val", place, 3) for place in range(3)]
+    found = np.concatenate([each[:n] for each, n in zip(pairs, sizes, strict=True)])
+    assert np.array_equal(found, theirs.val.numpy())
+    for each, n in zip(pairs, sizes, strict=True):
+        assert np.array_equal(each[n:], negatives.numpy())
+
+
+@needs_sampler
+def test_negatives_of_a_step() -> None:
+    experiment = linked(task={"name": "links", "embedding": 8, "negatives": 2, "hits": 3})
+    graph, numbers = make_graph(80, 400, seed=3), np.arange(0, 200, 5)
+    theirs = split_links(graph, experiment.seed, 0.05, 0.1)
+    ours = LinkSplit.of(experiment, *graph.edges.numpy(), graph.nodes)
+    found = ours.pairs(numbers, step=4)[len(numbers) :]
+    kept = theirs.train[torch.from_numpy(numbers), 0]
+    expected = Negatives(theirs.message, experiment.seed).of(kept, torch.from_numpy(numbers), 4, 2)
+    assert np.array_equal(found[:, 1], expected.flatten().numpy())
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_optimizers(name: str) -> None:
+    config = OptimizerConfig(name=name, lr=0.01, weight_decay=0.1)  # type: ignore[arg-type]
+    rule, rng = OptimizerRule(config), np.random.default_rng(0)
+    value = {"a": rng.normal(size=(3, 4)), "b": rng.normal(size=5)}
+    tensors = {n: torch.nn.Parameter(torch.from_numpy(v.copy())) for n, v in value.items()}
+    kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
+    optimizer = kind(tensors.values(), lr=0.01, weight_decay=0.1)
+    for _ in range(4):
+        gradients = {n: rng.normal(size=v.shape) for n, v in value.items()}
+        for n, tensor in tensors.items():
+            tensor.grad = torch.from_numpy(gradients[n].copy())
+        optimizer.step()
+        moves = rule.step(value, gradients)
+        value = {n: v + moves[n] for n, v in value.items()}
+        for n, tensor in tensors.items():
+            np.testing.assert_allclose(value[n], tensor.detach().numpy(), rtol=1e-11)

@@ -1,0 +1,197 @@
+"""Kernel parity agrees with every healthy layer, and leaves the run as it was."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from gnnhpc.distributed.environment import read_environment
+from gnnhpc.distributed.mesh import Mesh, join, leave
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.kernels import aggregate
+from gnnhpc.records.schema import Check
+from gnnhpc.training.setup import TrainingParts, set_up
+from gnnhpc.validation.kernel_parity import check_kernels
+from gnnhpc.validation.layers import compared_rows
+from gnnhpc.validation.layers.compared_rows import chosen_rows
+from tests.tools.cells import GAT, GRAPHS, LINKED, SAMPLED, VIG
+from tests.tools.dgl import needs_dgl
+from tests.tools.forked import spawn
+
+When = Literal["start", "end"]
+CPU = torch.device("cpu")
+MODELS: list[dict[str, Any]] = [
+    {"name": "gat"},
+    {"name": "gatv2"},
+    {"name": "gcn"},
+    {"name": "sage"},
+    {"name": "sage", "aggregator": "max"},
+    {"name": "sage", "aggregator": "pool"},
+    {"name": "gin"},
+    {"name": "graphconv"},
+    {"name": "resgcn", "layers": 3},
+    {"name": "gcnii", "layers": 3},
+]
+NOT_OF_DGL = ("graphconv-", "sage-max-", "gcnii-")
+OTHER_DATA = {
+    "sampled": SAMPLED,
+    "sampled gat": SAMPLED | {"model": {"name": "gat"}},
+    "links": LINKED,
+    "small graphs": GRAPHS,
+    "small graphs of PyG": GRAPHS | {"model": {"name": "gin", "implementation": "pyg"}},
+    "images": VIG,
+    "one image": VIG | {"batch_size": 4},
+    "deferred statistics": VIG | {"batchnorm": "deferred"},
+    "images of PyG": VIG | {"model": VIG["model"] | {"implementation": "reference"}},
+    "images in float64": VIG | {"dtype": "float64"},
+}
+
+
+def parts_of(raw: dict[str, Any]) -> tuple[Experiment, TrainingParts, Mesh]:
+    """The parts of an experiment that one process runs."""
+    experiment = Experiment.model_validate(raw)
+    mesh = Mesh(experiment.process_layout, 0, CPU)
+    return experiment, set_up(experiment, mesh, None), mesh
+
+
+def checked(raw: dict[str, Any], when: When = "start") -> Check:
+    """The verdict about an experiment in this process."""
+    experiment, parts, mesh = parts_of(raw)
+    (check,) = check_kernels(experiment, parts, mesh, when=when)
+    return check
+
+
+@pytest.mark.parametrize("implementation", ["fused", "pyg", "dgl"])
+@pytest.mark.parametrize("model", MODELS, ids=lambda each: "-".join(map(str, each.values())) + "-")
+@pytest.mark.parametrize("chunks", ["contiguous", "halo"])
+def test_the_layers_of_graphs_agree(
+    model: dict[str, Any], implementation: str, chunks: str, request: pytest.FixtureRequest
+) -> None:
+    if implementation == "dgl":
+        needs_dgl()
+        if any(name in request.node.name for name in NOT_OF_DGL):
+            pytest.skip("DGL has no such layer")
+    raw = GAT | {"model": model | {"implementation": implementation}, "chunks": chunks}
+    for when in ("start", "end"):
+        check = checked(raw, when)  # type: ignore[arg-type]
+        assert check.verdict == "ok", check.detail
+        assert set(check.values["compared"].values()) == {1.0}
+    name = {"fused": "", "pyg": "PyG", "dgl": "DGL"}[implementation]
+    assert name in check.detail
+
+
+@pytest.mark.parametrize("raw", OTHER_DATA.values(), ids=OTHER_DATA)
+def test_the_layers_of_other_data_agree(raw: dict[str, Any]) -> None:
+    for when in ("start", "end"):
+        check = checked(raw, when)  # type: ignore[arg-type]
+        assert check.verdict == "ok", check.detail
+
+
+def test_few_rows_of_a_large_graph_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compared_rows, "MOST_NUMBERS", 3_000)
+    for when in ("start", "end"):
+        check = checked(GAT | {"microbatches": 1}, when)  # type: ignore[arg-type]
+        assert check.verdict == "ok", check.detail
+        assert 0 < min(check.values["compared"].values()) < 0.5
+
+
+def test_compared_rows_are_borders_the_largest_and_random_ones() -> None:
+    edges = torch.ones(100_000, dtype=torch.int64)
+    edges[54_321], edges[777] = 400, 5_000
+    rows = set(chosen_rows(edges, 2_000, torch.Generator()).tolist())
+    assert {0, 1, 15, 16, 63, 64, 1024, 65_535, 65_536, 99_998, 99_999, 54_321} <= rows
+    assert 777 not in rows
+    assert int(edges[sorted(rows)].sum()) <= 2_000
+    assert len(rows) > 1_000
+
+
+@pytest.mark.parametrize("raw", [VIG, GAT], ids=["vig", "gat"])
+def test_the_run_is_left_as_it_was(raw: dict[str, Any]) -> None:
+    experiment, parts, mesh = parts_of(raw)
+    before = {name: value.clone() for name, value in parts.stage.state_dict().items()}
+    numbers = torch.random.get_rng_state()
+    parts.stage.train()
+    check_kernels(experiment, parts, mesh, when="start")
+    assert all(module.training for module in parts.stage.modules())
+    assert not any(module._forward_pre_hooks for module in parts.stage.modules())
+    assert torch.equal(torch.random.get_rng_state(), numbers)
+    for name, value in parts.stage.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize(("when", "block"), [("start", 1), ("end", 0)])
+def test_the_end_takes_other_layers_than_the_start(when: When, block: int) -> None:
+    layers = checked(VIG, when).values["layers"]
+    assert set(layers) == {f"block{block}.grapher", f"block{block}.ffn", "readout"}
+
+
+def test_a_run_that_diverged_is_not_compared() -> None:
+    experiment, parts, mesh = parts_of(GAT)
+    with torch.no_grad():
+        next(parts.stage.parameters()).fill_(torch.inf)
+    (check,) = check_kernels(experiment, parts, mesh, when="end")
+    assert check.verdict == "inconclusive"
+    assert "layer0.attention give" in check.detail
+
+
+def on_a_rank(raw: dict[str, Any]) -> list[Check]:
+    experiment = Experiment.model_validate(raw)
+    mesh = join(read_environment(), experiment.process_layout, CPU, ends_at=experiment.loss_stage)
+    parts = set_up(experiment, mesh, None)
+    found = [
+        check
+        for when in ("start", "end")
+        for check in check_kernels(experiment, parts, mesh, when=when)  # type: ignore[arg-type]
+    ]
+    leave(mesh)
+    return found
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "raw",
+    [
+        VIG | {"layout": "pp2"},
+        GAT | {"layout": "dp2-pp2", "microbatches": 2, "chunks": "halo"},
+        VIG | {"layout": "dp2"},
+        GAT | {"layout": "pp2", "engine": "pipelining"},
+    ],
+    ids=["vig-pp2", "gat-dp2-pp2", "vig-dp2", "gat-pipelining"],
+)
+def test_all_ranks_layers_are_compared(raw: dict[str, Any]) -> None:
+    size = Experiment.model_validate(raw).process_layout.world_size
+    first, *others = spawn(on_a_rank, size, raw)
+    assert others == [[]] * (size - 1)
+    assert [check.verdict for check in first] == ["ok", "ok"], first[0].detail
+    kinds = {name.rpartition(".")[2] for check in first for name in check.values["layers"]}
+    expected = {"grapher", "ffn", "readout"}
+    if raw["model"]["name"] == "gat":
+        expected = {"dropout", "attention", "elu", "log_softmax"}
+    assert kinds == expected
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("width", [8, 37])
+def test_sums_reach_rows_beyond_2_to_the_31st_number(index: torch.dtype, width: int) -> None:
+    """Three rows lie so far apart that their places need more than 32 bits."""
+    from gnnhpc.graphs.blocks import Block
+    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+
+    apart = 2**30 + 1
+    try:
+        memory = torch.empty(2 * apart + width)
+    except RuntimeError as error:
+        pytest.skip(f"no address space: {error}")
+    x = memory.as_strided((3, width), (apart, 1))
+    if not aggregate.fits(x):
+        pytest.skip("no compiled kernel")
+    x.copy_(torch.arange(3.0 * width).view(3, width))
+    ends = torch.tensor([2, 1, 2, 0], dtype=index)
+    indptr = torch.tensor([0, 1, 4], dtype=index)
+    block = Block(indptr, ends, torch.tensor([0, 1, 1, 1], dtype=index), ends, 3)
+    total = aggregate.sum_forward(x, block, NeighbourWeights(loops=True))
+    assert torch.equal(total, torch.stack((x[2], x.sum(0))))
+    largest, _ = aggregate.max_forward(x, block)
+    assert torch.equal(largest, torch.stack((x[2], x[2])))

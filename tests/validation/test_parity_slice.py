@@ -1,0 +1,87 @@
+"""The slice of an experiment that an engine parity check works on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.validation.parity_slice import (
+    FLOPS,
+    labelled_neighborhood,
+    parity_slice,
+    some_of_each_split,
+)
+from tests.tools.cells import gat, graphs, vig
+
+
+def large_vig(microbatches: int, layout: str = "pp2") -> Experiment:
+    raw = {"model": "vig", "data": "cifar10", "batch_size": 100, "layout": layout}
+    return build_experiment(raw | {"microbatches": microbatches}, "test")
+
+
+def test_a_small_experiment_is_whole_and_in_float64() -> None:
+    part = parity_slice(vig(layout="pp2"))
+    small = part.experiment
+    assert (small.microbatches, small.batch_size, small.dtype) == (4, 8, "float64")
+    assert (small.train_steps, small.test_steps, small.test_every) == (2, 1, None)
+    assert (part.side, part.extent) == (None, "2 of 2 images a micro-batch")
+
+
+def test_steps_go_on_after_the_runs_last_one() -> None:
+    part = parity_slice(gat(), first=6)
+    assert (part.first, part.experiment.train_steps, part.steps) == (6, 8, 2)
+
+
+def test_no_evaluation_where_the_run_has_none() -> None:
+    assert parity_slice(vig(test_steps=0)).experiment.test_steps == 0
+
+
+@pytest.mark.parametrize("microbatches", [1, 5, 10, 20])
+def test_all_micro_batches_are_kept(microbatches: int) -> None:
+    part = parity_slice(large_vig(microbatches))
+    assert part.experiment.microbatches == microbatches
+    assert part.layer_specs[0].inputs[0] == (part.side or 32) ** 2
+
+
+def test_the_pipeline_is_filled_and_emptied_where_nothing_is_small_enough() -> None:
+    part = parity_slice(large_vig(100, "pp4"), flops=1.0)
+    assert part.experiment.microbatches == 5
+    assert part.side == 8
+
+
+def test_a_verification_has_more_of_each_micro_batch() -> None:
+    part = parity_slice(vig(layout="pp2", batch_size=32), flops=16 * FLOPS)
+    assert part.extent == "8 of 8 images a micro-batch"
+
+
+def test_few_of_many_graphs_still_give_a_mini_batch() -> None:
+    experiment = graphs(layout="dp2", microbatches=3)
+    part = parity_slice(experiment, flops=1.0)
+    assert part.graphs is not None
+    assert part.experiment.batch_size is not None
+    assert part.experiment.batch_size * 2 <= part.graphs
+
+
+@given(st.integers(20, 140))
+def test_a_neighborhood_is_a_graph_with_labels(count: int) -> None:
+    graph = load_graph(gat().data, None)
+    part = labelled_neighborhood(graph, count)
+    assert part.nodes == count
+    assert all(bool(mask.any()) for mask in part.masks.values())
+    source, target = part.edges
+    assert bool(((target * count + source).diff() > 0).all())
+    assert part.features.shape == (count, graph.features.shape[1])
+    assert int(part.edges.max()) < count
+
+
+def test_some_graphs_of_each_split_keep_their_edges() -> None:
+    whole = load_graph_set(graphs().data, None)
+    part = some_of_each_split(whole, 3)
+    assert all(int(mask.sum()) == 3 for mask in part.masks.values())
+    assert part.nodes == int(part.first[-1])
+    assert int(part.edges.max()) < part.nodes

@@ -1,0 +1,82 @@
+"""The command `gnnhpc verify`, as users call it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.tools.forked import started
+from tests.tools.own_models import add_folder
+from tests.tools.ranks import ROOT
+from tests.validation import plants
+from tests.validation.custom_models import IMAGES, write_model
+
+pytestmark = pytest.mark.distributed
+
+GAT = ["--model", "gat", "--microbatches", "3", "--set", "data.nodes=121"]
+GAT += ["--set", "data.edges=500", "--set", "data.features=24"]
+
+
+def verify(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m gnnhpc verify`, which starts its ranks itself."""
+    command = [sys.executable, "-m", "gnnhpc", "verify", *arguments]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, check=False)
+
+
+def test_a_right_layout_passes(tmp_path: Path) -> None:
+    found = verify(tmp_path, *GAT, "--layout", "pp2")
+    assert found.returncode == 0, found.stderr
+    assert "PASSED: 3 steps and an evaluation agree with one process" in found.stdout
+    assert "layer0.attention" in found.stdout
+
+
+def test_a_wrong_one_fails_with_its_cause(tmp_path: Path) -> None:
+    command = ["verify", *GAT, "--layout", "pp2"]
+    with started(command, 2, tmp_path, plant=plants.single_precision_transfers) as ranks:
+        assert 1 in ranks.wait()
+        printed = ranks.out(0)
+    assert "FAILED: outputs: layer1" in " ".join(printed.split())
+
+
+def test_what_cannot_be_compared_is_inconclusive(tmp_path: Path) -> None:
+    write_model(
+        tmp_path,
+        IMAGES,
+        ("return self.lin(x).tanh()", "return nn.functional.dropout(self.lin(x).tanh())"),
+    )
+    flags = [
+        "--data",
+        "synthetic-cifar10",
+        "--set",
+        "data.train=96",
+        "--set",
+        "data.test=32",
+        "--set",
+        "data.image_size=8",
+    ]
+    flags += ["--set", "batch_size=16", "--microbatches", "2", "--layout", "seq"]
+    command = ["verify", "--model", "net:Net", *flags]
+    plant = partial(add_folder, tmp_path)
+    with started(command, 1, tmp_path, plant=plant) as ranks:
+        assert ranks.wait() == [1], ranks.err(0)
+        assert "INCONCLUSIVE: layer middle returns two different outputs" in ranks.out(0)
+
+
+def test_an_error_of_the_input_is_one_line(tmp_path: Path) -> None:
+    """Other ranks lose their connection, which nobody needs to read."""
+    lazy = "nn.LazyLinear(outputs) if outputs < 16 else nn.Linear(inputs, outputs)"
+    write_model(tmp_path, IMAGES, ("nn.Linear(inputs, outputs)", lazy))
+    found = verify(
+        *(tmp_path, "--model", "net:Net", "--layout", "pp2", "--microbatches", "2"),
+        *("--data", "synthetic-cifar10", "--set", "data.train=96", "--set", "data.test=32"),
+        *("--set", "data.image_size=8", "--set", "batch_size=16"),
+    )
+    assert found.returncode == 2
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("error: model net:Net: layer out, lin.weight: found no shape yet")
