@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.load.raised import DAMAGED
-from analysis.load.run_data import RunData as Run, load
+from analysis.load.run_data import RunData as Run, load_run
 from analysis.render.document import Document
 from analysis.render.markdown import document_to_markdown
 from analysis.report.first_page import first_page_section
@@ -64,7 +64,7 @@ def judged(result: Result) -> Outcome:
 def judged_folder(folder: Path) -> Outcome:
     """What reading it, or the first page and the summary of its report, says."""
     try:
-        loaded = load(folder)
+        loaded = load_run(folder)
         summary = summarise(loaded)
     except InputError as error:
         return Outcome([Complaint("reader", str(error))], passed=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main as analysis
-from analysis.load.run_data import load
+from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.experiment.manifest_lines import read_manifest_lines
@@ -52,7 +52,7 @@ def keep(run: RunPaths, *numbers: int) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "status": status,
     "rerun": lambda root: rerun(root, missing=True, cluster="local"),
-    "report": load,
+    "report": load_run,
     "verify": lambda root: read_manifest(root / "manifest.jsonl"),
 }
 

@@ -133,7 +133,7 @@ def test_report_and_check_say_the_same_afterwards(
     run: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def say() -> tuple[list[pd.DataFrame], str]:
-        loaded = analysis.load(run.root)
+        loaded = analysis.load_run(run.root)
         status = analysis_main(["check", str(run.root)])
         frames = [analysis.summarise(loaded), loaded.cells, loaded.attempts, loaded.checks]
         said = f"{status}\n{loaded.siblings}\n{capsys.readouterr().out}"

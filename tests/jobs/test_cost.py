@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.load.run_data import load
+from analysis.load.run_data import load_run
 from analysis.report.what_it_cost import cost_text
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.manifest import read_manifest
@@ -339,25 +339,25 @@ def test_nothing_done_predicts_nothing() -> None:
 
 
 def test_the_report_says_what_it_cost(run: RunPaths) -> None:
-    assert cost_text(load(run.root)) == ""
+    assert cost_text(load_run(run.root)) == ""
     finish(run, "gat-seq", 0, 36)
     run.cell(read_manifest(run.manifest)[1].id).claim_attempt()
     recorded = (
         "0.02 core-hours of 1 attempts, from their ranks' start to their results; of 1 attempts "
         "without a result it is not known"
     )
-    assert cost_text(load(run.root)) == recorded
+    assert cost_text(load_run(run.root)) == recorded
     cost = AccountedCost("2026-01-01T00:00:00+00:00", 3, 1, 7200.0, 3600.0, 1800.0, 3.6e6)
     write_accounted(run, cost)
-    assert cost_text(load(run.root)) == (
+    assert cost_text(load_run(run.root)) == (
         "2 core-hours of 3 tasks, 1 of them still running, as Slurm's accounting had them at "
         "2026-01-01T00:00:00+00:00; CPU efficiency 50%; 1 kWh of the nodes while the ranks ran; "
         + recorded
     )
     write_accounted(run, replace(cost, running=0, cpu_s=None, energy_j=None))
-    assert "of 3 tasks, as Slurm's accounting" in cost_text(load(run.root))
-    assert "CPU efficiency unknown; 0.02 core" in cost_text(load(run.root))
+    assert "of 3 tasks, as Slurm's accounting" in cost_text(load_run(run.root))
+    assert "CPU efficiency unknown; 0.02 core" in cost_text(load_run(run.root))
     run.accounting.write_text("{")
-    assert "accounting.json: found damaged JSON" in cost_text(load(run.root))
+    assert "accounting.json: found damaged JSON" in cost_text(load_run(run.root))
     with pytest.raises(InputError):
         read_accounted(run)

@@ -193,7 +193,7 @@ def test_a_site_without_lines_has_nothing_to_look_at(planned: Plan) -> None:
 
 def test_a_report_tells_the_cause_too(run: RunPaths, planned: Plan) -> None:
     job(run, planned, Site(setup=("ls /no/such/place",)), "true")
-    loaded = analysis.load(run.root)
+    loaded = analysis.load_run(run.root)
     told = "rank 0 on n1: set-up line 'ls /no/such/place' failed with status 2: ls: cannot access"
     assert loaded.cells["failure"].dropna().str.startswith(told).tolist() == [True]
     assert loaded.attempts["failure"].str.startswith(told).tolist() == [True]
