@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from jobs.actions.clean import clean, what_to_clean
+from jobs.folder.removable import CHECKPOINTS, RECORDS, SUBMITIT, TEMPORARY, find_removable
 
 import analysis
 from analysis.cli import main as analysis_main
@@ -17,9 +19,7 @@ from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.resume import find_resume_point
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Check
-from jobs.actions.clean import clean, what_to_clean
 from jobs.cli import main
-from jobs.folder.removable import CHECKPOINTS, RECORDS, SUBMITIT, TEMPORARY, find_removable
 from tests.jobs.test_run_status import begin
 from tests.tools.make_run import Story, make_run
 
@@ -133,7 +133,7 @@ def test_report_and_check_say_the_same_afterwards(
     run: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def say() -> tuple[list[pd.DataFrame], str]:
-        loaded = analysis.load(run.root)
+        loaded = analysis.load_run(run.root)
         status = analysis_main(["check", str(run.root)])
         frames = [analysis.summarise(loaded), loaded.cells, loaded.attempts, loaded.checks]
         said = f"{status}\n{loaded.siblings}\n{capsys.readouterr().out}"

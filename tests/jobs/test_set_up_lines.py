@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-import analysis
-from gnnhpc.records.run_paths import RunPaths
 from jobs.cluster.array_script import setup_lines
 from jobs.cluster.arrays import group_by_array, resources_for
 from jobs.cluster.launch import Launch
@@ -20,6 +17,9 @@ from jobs.folder.attempt_files import read_attempt_job
 from jobs.folder.run_folder import create_run_folder
 from jobs.spec.planning import Plan, plan
 from jobs.state.run_status import status
+
+import analysis
+from gnnhpc.records.run_paths import RunPaths
 
 GRID = {"models": "gat", "data": "synthetic-citation", "layouts": ["seq", "pp2"], "repeats": 2}
 MODULE_3 = """\
@@ -193,7 +193,7 @@ def test_a_site_without_lines_has_nothing_to_look_at(planned: Plan) -> None:
 
 def test_a_report_tells_the_cause_too(run: RunPaths, planned: Plan) -> None:
     job(run, planned, Site(setup=("ls /no/such/place",)), "true")
-    loaded = analysis.load(run.root)
+    loaded = analysis.load_run(run.root)
     told = "rank 0 on n1: set-up line 'ls /no/such/place' failed with status 2: ls: cannot access"
     assert loaded.cells["failure"].dropna().str.startswith(told).tolist() == [True]
     assert loaded.attempts["failure"].str.startswith(told).tolist() == [True]
