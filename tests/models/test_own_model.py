@@ -25,8 +25,8 @@ from gnnhpc.models.own_model import OwnModel
 from gnnhpc.models.own_source import source_digest
 from gnnhpc.models.protocol import BuildOptions
 from gnnhpc.records.run_paths import RunPaths
-from jobs.spec.overrides import apply_overrides
-from jobs.spec.planning import plan
+from jobs.sweep.overrides import apply_overrides
+from jobs.sweep.plan import plan
 from tests.tools.graphs import make_graph, relative_error
 
 EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
