@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.loading.run import Run, load
+    from analysis.load.run_data import RunData, load
     from analysis.summary.summary_table import summarise
 
-__all__ = ["Run", "load", "summarise"]
+__all__ = ["RunData", "load", "summarise"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,8 +21,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     homes = {
-        "Run": "analysis.loading.run",
-        "load": "analysis.loading.run",
+        "RunData": "analysis.load.run_data",
+        "load": "analysis.load.run_data",
         "summarise": "analysis.summary.summary_table",
     }
     if name not in homes:

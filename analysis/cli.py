@@ -12,7 +12,7 @@ from gnnhpc.core.cli_support import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
 
 if TYPE_CHECKING:
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData
 
 app = typer.Typer(
     help="Make tables, figures and reports of runs.\n\n"
@@ -52,12 +52,12 @@ def report(
             help="Speedups are over this layout, with one micro-batch unless given.",
         ),
     ] = "seq",
-    apart: Annotated[
+    separate: Annotated[
         bool,
         typer.Option(
-            "--apart",
-            help="Show cells that are unlike the others (other code, versions, CPU, threads, "
-            "kernels) as rows of their own, compared among themselves; else they are left out.",
+            "--separate",
+            help="Show cells of another environment (code, versions, CPU, threads, kernels) as "
+            "rows of their own, compared among themselves; else they are left out.",
         ),
     ] = False,
     only: Annotated[
@@ -78,35 +78,35 @@ def report(
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run, or several.
 
-    Runs that are alike in code, versions, CPU, threads and kernels are joined; unlike ones are
-    rows of their own. Status 1 when records are damaged or cells contradict one another.
+    Runs with equal code, versions, CPU, threads and kernels share rows; other runs have rows of
+    their own. Status 1 when records are damaged or equivalent cells learn something else.
     """
     from analysis.render.terminal import print_frame, summary_columns
     from analysis.report.report_folder import write_report_folder, write_single_figures
-    from analysis.summary.varying_settings import varying_settings
+    from analysis.summary.settings_in_words import varying_settings
 
     if only is not None:
         loaded, paths = write_single_figures(
-            runs, only, out, baseline, apart=apart, width=width, format=format
+            runs, only, out, baseline, apart=separate, width=width, format=format
         )
         for path in paths:
             print(f"figure: {path}")
-        _tell_left_out(loaded)
-        return _tell_wrong(loaded)
+        _print_left_out(loaded)
+        return _print_invalid(loaded)
     for flag, given in (("--format", format), ("--width", width)):
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
-    loaded, summary, folder = write_report_folder(runs, out, baseline, apart=apart)
-    for line in loaded.joining:
+    loaded, summary, folder = write_report_folder(runs, out, baseline, apart=separate)
+    for line in loaded.notes:
         print(line)
     measured = summary[summary["n"] > 0]
     print_frame(measured, summary_columns(varying_settings(measured) if len(measured) else ()))
-    _tell_left_out(loaded)
+    _print_left_out(loaded)
     print(f"report: {folder / 'report.html'}")
-    return _tell_wrong(loaded)
+    return _print_invalid(loaded)
 
 
-def _tell_left_out(loaded: Run) -> None:
+def _print_left_out(loaded: RunData) -> None:
     left_out = int((~loaded.cells["counts"].astype(bool)).sum())
     if left_out:
         missing = int((loaded.cells["status"] == "missing").sum())
@@ -116,14 +116,11 @@ def _tell_left_out(loaded: Run) -> None:
         print(f"{left_out} of {total} cells left out{which}; see the report's first page")
 
 
-def _tell_wrong(loaded: Run) -> int:
-    """Cells that are damaged or contradict others, on stderr; the exit status."""
-    from analysis.loading.attempts import DAMAGED
-    from analysis.loading.judged_cells import SIBLINGS
+def _print_invalid(loaded: RunData) -> int:
+    """Print damaged and diverging cells, which `status` does not show, to stderr; exit status."""
+    from analysis.load.raised import DAMAGED, EQUIVALENT
 
-    # `status` reads neither records nor other cells, so that it cannot tell.
-    found = loaded.checks[loaded.checks["name"].isin((DAMAGED, SIBLINGS))]
-    wrong = found[found["verdict"] == "invalid"].drop_duplicates("cell")
+    wrong = loaded.checks[loaded.checks["name"].isin((DAMAGED, EQUIVALENT))].drop_duplicates("cell")
     for cell, detail in zip(wrong["cell"], wrong["detail"], strict=True):
         print(f"{cell}: {detail}", file=sys.stderr)
     return EXIT_FAILED if len(wrong) else EXIT_DONE
@@ -152,28 +149,25 @@ def compare(
     ] = None,
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
-    from analysis.compare.in_lines import (
+    from analysis.render.terminal import print_frame
+    from analysis.report.comparison import (
         STEP_COLUMNS,
-        average_lines,
-        differing_lines,
-        group_lines,
-        verdict_line,
+        comparison_lines,
+        result_lines,
         write_comparison,
     )
-    from analysis.compare.ratios import compared_frame
-    from analysis.compare.two_runs import compare_runs
-    from analysis.render.terminal import print_frame
+    from analysis.summary.compare_runs import compare_runs, steps_frame
 
-    found = compare_runs(run_a, run_b, tolerance, of)
-    for line in differing_lines(found):
+    a, b, found = compare_runs(run_a, run_b, tolerance, of)
+    for line in comparison_lines(a, b, found):
         print(line)
-    print_frame(compared_frame(found.steps, tolerance, of), STEP_COLUMNS)
-    for line in (*average_lines(found), *group_lines(found), verdict_line(found)):
+    print_frame(steps_frame(found.steps, tolerance, of), STEP_COLUMNS)
+    for line in result_lines(found):
         print(line)
     if out is not None:
-        write_comparison(found, out)
+        write_comparison(a, b, found, out)
         print(f"tables: {out}")
-    return EXIT_FAILED if found.anything_slower else EXIT_DONE
+    return EXIT_FAILED if found.slower_steps or found.slower_groups else EXIT_DONE
 
 
 @app.command(
@@ -190,45 +184,15 @@ def check(
         typer.Option(metavar="DIR", help="Where the data lie; else where the run took them from."),
     ] = None,
 ) -> int:
-    """Ask a run what a reviewer asks, an answer a line; status 1 when one is not ok."""
-    from analysis.artifact.check_run import check_run
+    """Answer what a reviewer asks of a run, one line a question; status 1 when one is not ok."""
+    from analysis.report.checklist import check_run
 
-    found = check_run(run, repeats, data_root)
-    for finding in found:
-        print(finding.line)
-    wrong = sum(not finding.ok for finding in found)
-    print(f"{len(found) - wrong} of {len(found)} ok")
+    answers = check_run(run, repeats, data_root)
+    for answer in answers:
+        print(answer.line)
+    wrong = sum(not answer.ok for answer in answers)
+    print(f"{len(answers) - wrong} of {len(answers)} ok")
     return EXIT_FAILED if wrong else EXIT_DONE
-
-
-@app.command(
-    epilog="Examples:\n\npython -m analysis export runs/raffi --to tensorboard\n\n"
-    "python -m analysis export runs/raffi --to mlflow --out ~/mlruns"
-)
-def export(
-    run: RunFolder,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="tensorboard|mlflow", help="For which program; its extra must be installed."
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; else RUN/export/PROGRAM.")
-    ] = None,
-) -> int:
-    """Export loss, accuracy and step seconds of each valid cell, with its settings.
-
-    Once the cells have ended; nothing is tracked while they run.
-    """
-    from analysis.foreign.export_run import export_run
-    from gnnhpc.core.user_paths import expand_user
-
-    written, cells, folder = export_run(run, to, expand_user(out, "--out") if out else None)
-    print(f"{to}: {folder}, {written} cells")
-    if written < cells:
-        print(f"left out: {cells - written} cells that are not valid")
-    return EXIT_DONE
 
 
 @app.command(
@@ -290,7 +254,7 @@ def trace(
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
-    from analysis.loading.run import load
+    from analysis.load.run_data import load
     from analysis.timeline.chrome_trace import write_trace
     from analysis.timeline.step_timeline import find_cell
     from gnnhpc.records.run_paths import RunPaths

@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import median, t_bounds, welch_bounds
-from analysis.stats.noise import counted_step_times
+from analysis.statistics.intervals import median, t_bounds, welch_bounds
+from analysis.statistics.noise import counted_step_times
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
 
 Values = NDArray[np.float64]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import t_bounds, welch_bounds
-from analysis.stats.skewness import skewness_of_means
+from analysis.statistics.intervals import t_bounds, welch_bounds
+from analysis.statistics.skewness import skewness_of_means
 from gnnhpc.core.student_t import CONFIDENCE
 
 Values = NDArray[np.float64]

@@ -10,6 +10,7 @@ import typer
 from gnnhpc.core.cli_support import add_version, run_app
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
+from gnnhpc.data.commands.app import NamesOrFiles, Root
 from gnnhpc.data.commands.app import app as data_app
 
 app = typer.Typer(
@@ -129,6 +130,31 @@ def verify(
         raise InputError("verify", None, "nothing to verify", "--model, --cell or --all")
     flags = _flags(model, data, layout, microbatches, settings)
     return verify_cells([cell_from_flags(flags, data_root)], steps)
+
+
+@data_app.command(
+    epilog="Exit status 1 if one of them is not whole. Example: gnnhpc data check cora"
+)
+def check(names: NamesOrFiles, data_root: Root = None) -> int:
+    """Read data sets as a run would and by an independent reader, and compare them.
+
+    The digests of the second reading are kept: later runs compare their data with them.
+    """
+    from gnnhpc.data import roots
+    from gnnhpc.data.commands.check import check_data_set
+    from gnnhpc.data.commands.show import named_data
+    from gnnhpc.validation.data_digests import verify_data
+
+    root, whole = roots.data_root(data_root), True
+    for name in names:
+        data = named_data(name, own=True)
+        finding = check_data_set(data, root)
+        text, whole = finding.text, whole and finding.whole
+        if finding.whole:
+            digests = verify_data(data, root)
+            text, whole = f"{text}; {digests.detail}", whole and digests.verdict == "ok"
+        print(f"{name}: {text}")
+    return 0 if whole else 1
 
 
 def _flags(

@@ -40,7 +40,6 @@ COMMANDS = {
     "report": ("analysis", REPORTS),
     "compare": ("analysis", REPORTS),
     "check": ("analysis", REPORTS),
-    "export": ("analysis", REPORTS),
     "import-csv": ("analysis", REPORTS),
     "trace": ("analysis", REPORTS),
 }

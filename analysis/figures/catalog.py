@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 MAX_STUDIES = 8
 MAX_TIMELINES = 12

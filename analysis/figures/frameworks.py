@@ -19,7 +19,7 @@ from analysis.figures.panels import (
 )
 from analysis.figures.studies import Study
 from analysis.figures.style import layout_look, styled
-from analysis.summary.frameworks import FRAMEWORKS
+from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _APART = (
     *("implementation", "device", "rebuild", "chunks"),
-    *("engine", "schedule", "virtual_stages", "balance", "checkpoint", "bucket_mib"),
+    *("engine", "schedule", "virtual_stages", "balance", "activation_checkpointing", "bucket_mib"),
 )
 """Settings that have no panel of their own here."""
 _BESIDE = 0.22

@@ -14,7 +14,7 @@ from analysis.figures.style import (
     new_figure,
     styled,
 )
-from analysis.stats.split_backward import LEAST_SHARE
+from analysis.summary.split_backward import LEAST_SHARE
 from analysis.timeline.step_timeline import Bar, RankRow, Timeline
 
 if TYPE_CHECKING:

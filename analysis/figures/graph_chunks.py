@@ -36,7 +36,7 @@ _WHO_COMPUTES = (
     "schedule",
     "virtual_stages",
     "balance",
-    "checkpoint",
+    "activation_checkpointing",
     "bucket_mib",
 )
 """Settings that decide neither which edges are kept nor which nodes are computed."""

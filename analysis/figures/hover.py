@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from analysis.render.document import Mark
 from analysis.render.interval_text import interval_text
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from analysis.figures.hover import tell
 from analysis.figures.panels import add_legend, layouts_in, panel_grid, title_panels
 from analysis.figures.studies import Study
 from analysis.figures.style import SERIES_COLOURS, layout_look, styled
-from analysis.loading.record_frames import REPLICA_LOSS
+from analysis.load.read_records import REPLICA_LOSS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from analysis.figures.catalog import FIGURE_KINDS, PublishedPoints, timeline_cel
 from analysis.figures.origin import origin_of
 from analysis.figures.studies import find_studies
 from analysis.figures.style import FORMATS, Format, at_width, save_figure
-from analysis.summary.baseline import Baseline
+from analysis.summary.baseline_and_speedup import Baseline
 from analysis.timeline.step_timeline import find_cell, measured_timeline
 from gnnhpc.core.errors import InputError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 _UNITS_IN = {"mm": 1 / 25.4, "cm": 1 / 2.54, "in": 1.0}
 NARROWEST_MM, WIDEST_MM = 40, 400

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.loading.judged_cells import APART
-from analysis.summary.baseline import Baseline
+from analysis.load.comparable import SEPARATE
+from analysis.summary.baseline_and_speedup import Baseline
 
 if TYPE_CHECKING:
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def origin_of(
     `baseline` is what its speedups are over; None for a figure without any.
     """
     names = tuple(map(str, cells))
-    digests = {run.facts.get(name, {}).get("code") or "unknown" for name in names}
+    digests = {run.environments.get(name, {}).get("code") or "unknown" for name in names}
     commit = (run.provenance or {}).get("commit") or "unknown"
-    command = f"gnnhpc report {' '.join(run.joined) or run.name} --only {figure}"
+    command = f"gnnhpc report {' '.join(run.runs) or run.name} --only {figure}"
     if baseline is not None and baseline != Baseline():
         command += f" --baseline {baseline.option}"
-    command += " --apart" if APART in run.settings else ""
+    command += " --separate" if SEPARATE in run.settings else ""
     command += f" --width {width}" if width else ""
     # A figure of several runs belongs into none of their folders.
-    command += " --out DIR" if run.joined else ""
+    command += " --out DIR" if run.runs else ""
     code = f"commit {commit}, digest {', '.join(sorted(digests))}"
     return Origin(run.name, names, code, f"remade by: {command}")

@@ -21,7 +21,8 @@ from analysis.figures.panels import (
 )
 from analysis.figures.studies import Study
 from analysis.figures.style import layout_look, layout_order, styled
-from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS
+from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
+from analysis.summary.settings_in_words import SAMPLERS
 
 if TYPE_CHECKING:
     import pandas as pd

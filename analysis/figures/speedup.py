@@ -32,7 +32,7 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.render.interval_text import significant
-from analysis.stats.intervals import FEWEST_STEPS
+from analysis.statistics.intervals import FEWEST_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.summary.baseline import Baseline
-from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS
+from analysis.summary.baseline_and_speedup import Baseline
+from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
+from analysis.summary.settings_in_words import SAMPLERS, _with_schedules
 from analysis.summary.summary_table import VARIANT_COLUMNS
-from analysis.summary.varying_settings import with_parts_in_words
 from gnnhpc.models.registry import model_class
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
-_NAMED = ("batchnorm", "rebuild", "checkpoint", "balance", "data_storage")
+_NAMED = ("batchnorm", "rebuild", "activation_checkpointing", "balance", "data_storage")
 """Settings whose values say nothing without their names."""
 _SCHEDULING = ("schedule", "virtual_stages")
 _AXES = ("model", "data", "layout", "microbatches")
@@ -95,7 +95,7 @@ def figure_label(settings: Mapping[str, object]) -> str:
 
 def settings_label(settings: Mapping[str, object]) -> str:
     """Settings as a short title; numbers, and words like `once`, with the name of the setting."""
-    return ", ".join(_in_words(key, value) for key, value in with_parts_in_words(settings))
+    return ", ".join(_in_words(key, value) for key, value in _with_schedules(settings))
 
 
 def is_missing(value: object) -> bool:

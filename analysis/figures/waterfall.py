@@ -9,7 +9,7 @@ from analysis.figures.hover import tell
 from analysis.figures.panels import ARROW, GOES_ON_RIGHT, IN_FRONT, panel_grid, title_panels
 from analysis.figures.studies import Study, figure_label
 from analysis.figures.style import layout_look, layout_order, styled
-from analysis.summary.lost_time import PREFIX
+from analysis.summary.time_breakdown import PREFIX
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ PARTS = {
     "schedule": "schedule",
     "recomputation": "recomputation",
     "microbatches": "micro-batches",
-    "company": "company",
+    "contention": "contention",
     "imbalance": "imbalance",
     "waits": "waits, transfers",
     "allreduce": "all-reduce",
@@ -68,7 +68,7 @@ def _draw(axes: Axes, row: dict[Any, Any], end_ms: float) -> None:
     for place, part in enumerate(PARTS):
         seconds = row[f"{PREFIX}{part}_s"]
         if math.isnan(seconds):
-            axes.text(1e3 * at, place, " with company", fontsize=6, va="center", color="#606060")
+            axes.text(1e3 * at, place, " with contention", fontsize=6, va="center", color="#606060")
             continue
         length = 1e3 * seconds
         whole = part == "linear"

@@ -13,8 +13,9 @@ import pandas as pd
 from analysis.foreign.csv_logs import StepLog, read_log
 from analysis.foreign.published_beside_logs import compare_with_published
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import ONE_RUN, Interval, Sample, ratio_in_words
-from analysis.stats.step_times import detect_warmup, effective_n, mark_outliers, step_statistics
+from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
+from analysis.statistics.sample import Sample
+from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
 from gnnhpc.core.bounds import bound
 from gnnhpc.core.errors import InputError
 

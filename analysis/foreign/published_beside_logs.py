@@ -14,7 +14,7 @@ from analysis.papers.published_data import (
     read_published_text,
 )
 from analysis.render.named_table import NamedTable
-from analysis.stats.step_times import step_statistics
+from analysis.statistics.warmup import step_statistics
 
 
 def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:

@@ -19,8 +19,8 @@ from analysis.papers.boca_claims import (
 )
 from analysis.papers.boca_runs import BocaRow, BocaRows
 from analysis.papers.claims import Claim, Finding
-from analysis.stats.intervals import Interval
-from analysis.summary.frameworks import SAMPLERS
+from analysis.statistics.intervals import Interval
+from analysis.summary.settings_in_words import SAMPLERS
 
 _ENDED = ("done",)
 _FOUR = 4

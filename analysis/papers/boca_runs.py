@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.loading.run import Run
+from analysis.load.run_data import RunData as Run
 from analysis.papers.boca_claims import EPOCHS, MODELS
-from analysis.stats.intervals import Interval, interval_of_shares
+from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.summary.configurations import Configuration, make_configurations
-from analysis.summary.frameworks import FRAMEWORKS, SAMPLERS, find_like
-from analysis.summary.varying_settings import settings_in_words, varying_settings
+from analysis.summary.frameworks import find_like
+from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
+from analysis.summary.settings_in_words import SAMPLERS, settings_in_words, varying_settings
 
 _TOLD = ("implementation", "sampler", "semantics", "batch_size", "workers", "train_steps")
 _CROWDED = ("oversubscribed", "shared_gpu")

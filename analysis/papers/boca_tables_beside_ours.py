@@ -13,7 +13,7 @@ from analysis.papers.boca_runs import BocaRow, BocaRows
 from analysis.papers.conclusions import conclusions_frame, finding_row
 from analysis.papers.published_data import published_studies, study_notes
 from analysis.render.named_table import NamedTable
-from analysis.stats.pairs import FEWEST_PAIRS
+from analysis.statistics.pairs import FEWEST_PAIRS
 
 _KEYS = ["model", "library", "ranks", "batch_size"]
 _COLUMNS = [

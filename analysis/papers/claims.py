@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from analysis.stats.intervals import Interval
-from analysis.stats.pairs import FEWEST_PAIRS
+from analysis.statistics.intervals import Interval
+from analysis.statistics.pairs import FEWEST_PAIRS
 
 Judged = Literal["holds", "does not hold", "cannot be told", "not measured"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.loading.run import Run
+from analysis.load.run_data import RunData as Run
 from analysis.papers.boca_runs import BocaRows
 from analysis.papers.boca_tables_beside_ours import boca_finding_rows
 from analysis.papers.gat_runs import GatRows
 from analysis.papers.gat_verdicts import gat_verdict_rows
 from analysis.papers.other_studies import boca_verdict_rows, torchgpipe_verdict_rows
 from analysis.papers.vig_verdicts import vig_verdict_rows
-from analysis.summary.baseline import Baseline
+from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import summarise
 
 STUDY_COLUMNS = [

@@ -20,10 +20,10 @@ from analysis.papers.gat_claims import (
     published_numbers,
 )
 from analysis.papers.gat_runs import GatRow, GatRows, ratio_of_speedups
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 from gnnhpc.core.bounds import bound
 
-_ON_ONE_DEVICE = ("engine", "schedule", "virtual_stages", "balance", "checkpoint")
+_ON_ONE_DEVICE = ("engine", "schedule", "virtual_stages", "balance", "activation_checkpointing")
 """Settings that one device does not have."""
 
 
@@ -75,7 +75,7 @@ def _frameworks(row: GatRow, rows: GatRows) -> Iterator[Finding]:
 
 def _four_devices(row: GatRow, rows: GatRows) -> Iterator[Finding]:
     """Where the one chunk's forward is not computed again, which takes time on any device."""
-    if row.settings["checkpoint"] == "always":
+    if row.settings["activation_checkpointing"] == "always":
         return
     one = rows.like(row, {"layout": "seq"}, _ON_ONE_DEVICE)
     if one is not None and row.row.layout.replicas == 1:

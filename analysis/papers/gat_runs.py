@@ -10,20 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.loading.run import Run
-from analysis.stats.intervals import Interval, ratio_of_pairs, t_bounds
-from analysis.stats.pairs import FEWEST_PAIRS
+from analysis.load.run_data import RunData as Run
+from analysis.statistics.intervals import Interval, ratio_of_pairs, t_bounds
+from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.summary.configurations import Configuration, make_configurations
-from analysis.summary.frameworks import FRAMEWORKS, find_like, same_value
+from analysis.summary.frameworks import find_like, same_value
 from analysis.summary.learnt_columns import learnt_columns
-from analysis.summary.varying_settings import settings_in_words, varying_settings
+from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS
+from analysis.summary.settings_in_words import settings_in_words, varying_settings
 
 _TOLD = ("implementation", "chunks", "rebuild", "device", "data_features")
 _CROWDED = ("oversubscribed", "shared_gpu")
 """Flags of ranks that had no processor each."""
 _WHO_COMPUTES = (
     *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
-    *("chunks", "rebuild", "checkpoint", "bucket_mib"),
+    *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
 )
 """What one chunk of a graph may differ in and learn the same."""
 
@@ -175,7 +176,7 @@ class GatRows:
             if (row.settings["model"], row.phase) == ("gat", "train")
             and row.step_times
             and pd.isna(row.settings.get("sampler"))
-            and row.parts == 1
+            and row.virtual_stages == 1
             and not row.split_backward
         ]
 

@@ -11,7 +11,7 @@ from analysis.papers.gat_runs import GatRow, GatRows
 from analysis.papers.gat_verdicts import gat_conclusions
 from analysis.papers.published_data import published_studies, read_published, study_notes
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 _DEVICE = ["data", "framework", "compute"]
 _DEVICE_COLUMNS = [

@@ -11,7 +11,7 @@ from analysis.papers.gat_findings import gat_findings
 from analysis.papers.gat_runs import GatRows
 from analysis.papers.published_data import published_studies, read_published, study_notes
 from analysis.render.named_table import NamedTable
-from analysis.stats.pairs import FEWEST_PAIRS
+from analysis.statistics.pairs import FEWEST_PAIRS
 
 _COMPUTED_AGAIN = (
     "Under checkpoint except_last, which is torchgpipe's default, k chunks compute k - 1 of their "
@@ -31,7 +31,7 @@ def gat_conclusions(rows: GatRows) -> NamedTable:
     findings = gat_findings(rows)
     frame = conclusions_frame(CLAIMS, findings)
     notes = study_notes(published_studies()["dearing"], "edges", "rebuild", "devices")
-    if any(row.settings["checkpoint"] == "except_last" for row in rows):
+    if any(row.settings["activation_checkpointing"] == "except_last" for row in rows):
         notes = (*notes, _COMPUTED_AGAIN)
     rule = f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
     return NamedTable(

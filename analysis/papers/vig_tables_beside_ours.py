@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.loading.run import Run
+from analysis.load.run_data import RunData as Run
 from analysis.papers.published_data import published_studies, read_published
 from analysis.render.named_table import NamedTable
-from analysis.stats.intervals import Sample
-from analysis.stats.split_backward import rows_with_weights_apart
-from analysis.summary.varying_settings import settings_in_words, varying_settings
+from analysis.statistics.sample import Sample
+from analysis.summary.settings_in_words import settings_in_words, varying_settings
+from analysis.summary.split_backward import rows_with_split_backward
 
 _STATISTICS = ["mean_s", "std_s", "min_s", "max_s", "n"]
 _IN_EVERY_LABEL = ("batch_size", "implementation", "schedule", "virtual_stages")
@@ -87,7 +87,7 @@ def _layout_rows(
         & (summary["microbatches"] == microbatches)
         # The study has one part a stage and backwards whole: no table of it has any others.
         & (summary["virtual_stages"] == 1)
-        & ~rows_with_weights_apart(summary)
+        & ~rows_with_split_backward(summary)
         & (summary["n"] > 0)
     ]
     for _, row in measured.iterrows():
@@ -108,7 +108,7 @@ def layer_group_rows(run: Run, kind: str, names: Sequence[str]) -> Iterator[dict
     ]
     counted = run.steps.loc[run.steps["kept"], ["cell", "phase", "step"]]
     for _, same in cells.groupby(list(run.settings), sort=False, dropna=False):
-        groups = run.groups[run.groups["cell"].isin(same["cell"])]
+        groups = run.layer_times[run.layer_times["cell"].isin(same["cell"])]
         groups = groups[groups["group"].astype(str).str.startswith(kind)]
         groups = groups.merge(counted, on=["cell", "phase", "step"])
         label, many = run_label(same.iloc[0], names), groups["group"].nunique()

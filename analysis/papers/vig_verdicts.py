@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.loading.run import Run
+from analysis.load.run_data import RunData as Run
 from analysis.papers.published_data import (
     LOG_FOLDER,
     matches_published_digits,
@@ -16,8 +16,8 @@ from analysis.papers.published_data import (
     read_published_text,
 )
 from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
-from analysis.stats.split_backward import rows_with_weights_apart
-from analysis.stats.step_times import step_statistics
+from analysis.statistics.warmup import step_statistics
+from analysis.summary.split_backward import rows_with_split_backward
 from gnnhpc.core.bounds import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}
@@ -151,7 +151,7 @@ def _measured(summary: pd.DataFrame, layout: str, microbatches: int, phase: str)
         & (summary["microbatches"] == microbatches)
         & (summary["phase"] == phase)
         & (summary["virtual_stages"] == 1)
-        & ~rows_with_weights_apart(summary)
+        & ~rows_with_split_backward(summary)
         & summary["speedup"].notna()
     ]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.render.interval_text import interval_text, significant
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 DIGITS = 4
 

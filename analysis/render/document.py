@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.render.cell_text import format_value
 from analysis.render.interval_text import join_intervals
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 
 import pandas as pd
 
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 INTERVAL_DIGITS = 2
 """Significant digits of an interval's width that are printed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from analysis.figures.catalog import Figures
-from analysis.loading.attempts import DAMAGED
-from analysis.loading.measured_again import measured_again
+from analysis.load.raised import DAMAGED
+from analysis.load.run_data import RunData
 from analysis.render.document import (
     Block,
     Folded,
@@ -21,21 +21,19 @@ from analysis.render.document import (
     frame_table,
     rows_table,
 )
-from analysis.report.beside_one_another import (
-    likeness,
-    self_checks,
-    siblings_compared,
-    unlike_cells,
-    what_numbers_depend_on,
-)
 from analysis.report.headline import headline
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.report.what_it_cost import cost_text
+from analysis.report.what_was_checked import (
+    comparability_texts,
+    environment_table,
+    equivalence_texts,
+    measured_again,
+    not_comparable_table,
+    validation_texts,
+)
 from gnnhpc.models.registry import model_class
-
-if TYPE_CHECKING:
-    from analysis.loading.run import Run
 
 _PROVENANCE = {
     "commit": "code",
@@ -73,7 +71,7 @@ class CellCounts:
 
 
 def count_cells(cells: pd.DataFrame) -> CellCounts:
-    """Count the rows of `Run.cells`."""
+    """Count the rows of `RunData.cells`."""
     kinds = Counter(_how_it_ended(row) for row in cells.to_dict("records"))
     names = ("clean", "flagged", "invalid", "failed", "missing")
     damaged = int((cells["status"] == DAMAGED).sum())
@@ -88,12 +86,19 @@ def _how_it_ended(cell: dict[Any, Any]) -> str:
     return "invalid" if cell["status"] in ("done", DAMAGED) else "failed"
 
 
-def first_page_section(run: Run, summary: pd.DataFrame, figures: Figures | None = None) -> Section:
+def first_page_section(
+    run: RunData, summary: pd.DataFrame, figures: Figures | None = None
+) -> Section:
     """The verdict, the speedups, what was checked, every flag and cell that is not valid.
 
     Where the numbers come from is folded.
     """
-    checked = [*map(Text, run.joining), *self_checks(run), *siblings_compared(run), *likeness(run)]
+    checked = [
+        *map(Text, run.notes),
+        *validation_texts(run),
+        *equivalence_texts(run),
+        *comparability_texts(run),
+    ]
     blocks: list[Block | None] = [
         *_verdict(count_cells(run.cells)),
         *(text for text in checked if text.kind == "bad"),
@@ -104,16 +109,16 @@ def first_page_section(run: Run, summary: pd.DataFrame, figures: Figures | None 
         _flag_table(run),
         *_summary_flag_table(summary),
         _invalid_cell_table(run),
-        *unlike_cells(run),
+        *not_comparable_table(run),
         Folded("What was run, and what numbers depend on", tuple(_origin(run))),
     ]
     return Section("verdict", "Verdict", tuple(block for block in blocks if block is not None))
 
 
-def _origin(run: Run) -> Iterator[Block]:
+def _origin(run: RunData) -> Iterator[Block]:
     yield what_was_run(run)
     yield from _batchnorm(run)
-    yield from what_numbers_depend_on(run)
+    yield from environment_table(run)
 
 
 def _verdict(counts: CellCounts) -> Iterator[Text]:
@@ -141,7 +146,7 @@ def _verdict(counts: CellCounts) -> Iterator[Text]:
         )
 
 
-def _chunks_without_speed(run: Run) -> Iterator[Text]:
+def _chunks_without_speed(run: RunData) -> Iterator[Text]:
     cells = run.cells
     chosen = (cells["engine"] == "torchgpipe") & (cells["device"] == "cpu") & (cells["stages"] > 1)
     if chosen.any():
@@ -152,7 +157,7 @@ def _chunks_without_speed(run: Run) -> Iterator[Text]:
         )
 
 
-def _batchnorm(run: Run) -> Iterator[Text]:
+def _batchnorm(run: RunData) -> Iterator[Text]:
     """Which statistics BatchNorm used; nothing for models without it."""
     using = [_uses_batchnorm(str(model)) for model in run.cells["model"]]
     modes = run.cells.loc[using, "batchnorm"]
@@ -176,16 +181,16 @@ def _uses_batchnorm(model: str) -> bool:
     return known is not None and known.uses_batchnorm
 
 
-def _flag_table(run: Run) -> Block | None:
+def _flag_table(run: RunData) -> Block | None:
     """One row a flag: how many cells have it, and its detail in the first of them."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for cell, name, verdict, detail in run.checks.itertuples(index=False):
         found.setdefault((name, verdict), []).append((cell, detail))
     if not found:
-        return Text("No audit raised a flag on any cell.") if run.cells["valid"].any() else None
+        return Text("No cell has a flag.") if run.cells["valid"].any() else None
     return rows_table(
-        "Flags raised by audits and by comparing cells: cells with an invalid one are left out of "
-        "averages, and those that are unlike; cells with another suspect one are not",
+        "Flags of cells: an invalid cell is in no average, and so is one that is not comparable; "
+        "cells with another flag are",
         ("flag", "verdict", "cells", "what it says (first cell)", "first cell"),
         [
             (name, verdict, len(cells), cells[0][1], cells[0][0])
@@ -213,7 +218,7 @@ def _summary_flag_table(summary: pd.DataFrame) -> Iterator[TableBlock]:
         )
 
 
-def _invalid_cell_table(run: Run) -> TableBlock | None:
+def _invalid_cell_table(run: RunData) -> TableBlock | None:
     """Each cell that is not valid, and why."""
     invalid = run.checks[run.checks["verdict"] == "invalid"]
     reasons = (invalid["name"] + ": " + invalid["detail"]).groupby(invalid["cell"]).agg("; ".join)
@@ -247,7 +252,7 @@ def _reason_not_valid(cell: dict[Any, Any]) -> str:
     return "its result gives no reason"
 
 
-def what_was_run(run: Run) -> TableBlock:
+def what_was_run(run: RunData) -> TableBlock:
     """Commit, versions, machines, models, data and layouts of the run."""
     cells = run.cells[~run.cells["status"].isin(NO_RECORDS)]
     rows: list[tuple[str, str]] = [("run", run.name)]
@@ -275,7 +280,7 @@ def what_was_run(run: Run) -> TableBlock:
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
 
 
-def _attempts_text(run: Run) -> str:
+def _attempts_text(run: RunData) -> str:
     text = f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"
     again = len(measured_again(run.attempts))
     if again:

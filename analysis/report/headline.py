@@ -11,7 +11,7 @@ from analysis.figures.catalog import Figures
 from analysis.render.document import Beside, Block, TableBlock, Text, frame_table
 from analysis.render.interval_text import join_intervals
 from analysis.report.settings_columns import ROW_KEYS, with_study
-from analysis.stats.intervals import ONE_RUN, Interval
+from analysis.statistics.intervals import ONE_RUN, Interval
 from gnnhpc.core.student_t import CONFIDENCE
 
 _COLUMNS = {

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.figures.one_figure import parse_format, parse_width, remake
-from analysis.loading.joined_runs import load_runs
-from analysis.loading.run import Run
+from analysis.load.concat_runs import load_runs
+from analysis.load.run_data import RunData as Run
 from analysis.render.output_folder import atomic_output_folder
 from analysis.report.report_pages import published_points, write_report_pages
 from analysis.report.report_tables import make_report_tables, write_report_tables
-from analysis.summary.baseline import Baseline
+from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.user_paths import check_is_utf8
@@ -27,14 +27,14 @@ def write_report_folder(
 ) -> tuple[Run, pd.DataFrame, Path]:
     """Load the runs at `roots` and write their report; returns run, summary and its folder.
 
-    With `apart`, cells that are unlike the most of their study are rows of their own.
+    With `apart`, cells that are not comparable with most of their study are rows of their own.
     `out` is RUN/report unless given, as it must be for several runs. It is written completely or
     not at all; files of the same names are replaced, others stay. Raises InputError if one of
     `roots` is no run folder, none has the `baseline`, `out` cannot be written, or a path is no
     UTF-8.
     """
     report = _folder(roots, out)
-    run = load_runs(roots, apart=apart)
+    run = load_runs(roots, separate=apart)
     summary = _summary(run, baseline)
     with atomic_output_folder(report) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
@@ -86,7 +86,7 @@ def write_single_figures(
     if width is not None:
         parse_width(width)
     folder = _folder(roots, out) / ("only" if out is None else "")
-    run = load_runs(roots, apart=apart)
+    run = load_runs(roots, separate=apart)
     summary = _summary(run, baseline)
     try:
         paths = remake(

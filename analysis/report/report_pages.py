@@ -24,7 +24,7 @@ from gnnhpc.records.run_paths import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 MAX_TRACES = 20
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.loading.run import Run
+from analysis.load.run_data import RunData as Run
 from analysis.papers.boca_runs import BocaRows
 from analysis.papers.boca_tables_beside_ours import boca_tables
 from analysis.papers.corrected_study import corrected_study_frame
@@ -19,9 +19,9 @@ from analysis.render.table_files import write_table
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.summary.frameworks import frameworks_frame
-from analysis.summary.lost_time import COLUMNS as LOST_COLUMNS
+from analysis.summary.settings_in_words import varying_settings
 from analysis.summary.summary_table import DROPPED_COLUMNS
-from analysis.summary.varying_settings import varying_settings
+from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
 from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from analysis.stats.split_backward import LEAST_SHARE
-from analysis.summary.varying_settings import settings_in_words, varying_settings
+from analysis.summary.settings_in_words import settings_in_words, varying_settings
+from analysis.summary.split_backward import LEAST_SHARE
 
 if TYPE_CHECKING:
     import pandas as pd

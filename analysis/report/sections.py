@@ -11,14 +11,14 @@ from analysis.render.document import Block, Bullets, Picture, Section, Text, fra
 from analysis.render.interval_text import join_intervals
 from analysis.report.link_columns import judged_in_words, link_columns
 from analysis.report.settings_columns import ROW_KEYS, with_study
-from analysis.stats.intervals import FEWEST_STEPS, ONE_RUN
-from analysis.stats.step_times import OUTLIER_Z
+from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
+from analysis.statistics.warmup import OUTLIER_Z
 from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
     from analysis.render.named_table import NamedTable
 
 _ROWS = {**ROW_KEYS, "phase": "phase"}
@@ -51,8 +51,7 @@ _COUNT_COLUMNS = {
     "attempts": "attempts",
     "redone": "steps redone",
     "warmup_dropped": "warm-up steps",
-    "looked_dropped": "steps looked at",
-    "unlike_dropped": "unlike steps",
+    "profiled_dropped": "profiled steps",
     "outliers": "outliers",
 }
 _NOISE_COLUMNS = {

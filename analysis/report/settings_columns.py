@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.figures.studies import settings_label
-from analysis.summary.varying_settings import varying_settings
+from analysis.summary.settings_in_words import varying_settings
 
 ROW_KEYS = {"study": "study", "layout": "layout", "microbatches": "micro-batches"}
 """Columns of `with_study` that name a row, with their headings."""

@@ -9,7 +9,7 @@ from gnnhpc.records.cost import AccountedCost, read_accounted
 from gnnhpc.records.run_paths import RunPaths
 
 if TYPE_CHECKING:
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 
 def cost_text(run: Run) -> str:
@@ -18,7 +18,7 @@ def cost_text(run: Run) -> str:
     What Slurm's accounting says is in the run folder once `status --cost` or a report job has asked
     it; several runs have their results alone.
     """
-    parts = [] if run.joined else _accounted(RunPaths(run.root))
+    parts = [] if run.runs else _accounted(RunPaths(run.root))
     told = run.attempts["core_s"].dropna()
     if len(told):
         parts.append(

@@ -11,30 +11,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.across.likeness import Facts, joined_facts
-from analysis.loading.run import Run
-from analysis.loading.timed_whole import timed_whole
-from analysis.stats.intervals import (
+from analysis.load.comparable import Environment
+from analysis.load.run_data import RunData
+from analysis.statistics.intervals import (
     ONE_RUN,
     Interval,
-    Sample,
     finite_values,
     interval_of_runs,
     interval_of_shares,
 )
-from analysis.stats.noise import counted_step_times
-from analysis.stats.pairs import Repeat
-from analysis.stats.split_backward import Shares, has_weights_apart, shares_of
+from analysis.statistics.noise import counted_step_times
+from analysis.statistics.pairs import Repeat
+from analysis.statistics.sample import Sample
 from analysis.summary.epochs import epoch_frame
 from analysis.summary.ideal_step import ideal_steps
-from analysis.summary.lost_time import StepSeconds
+from analysis.summary.split_backward import Shares, has_split_backward, shares_of
+from analysis.summary.time_breakdown import StepSeconds
 from gnnhpc.core.layout import Layout
 
 _AVERAGED = (
     *("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s"),
     *("forwards_s", "passes_s", "weights_s", "outside_s"),
 )
-"""Columns of steps, seconds, of which a cell has the mean."""
+"""Columns of steps of which a cell has the mean: of its kept steps, or where only profiled steps
+have any, as seconds of stages on a GPU, of those."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Configuration:
     settings: dict[str, Any]
     phase: str
     cells: pd.DataFrame
-    """Rows of `Run.cells`, also of cells that failed or are invalid."""
+    """Rows of `RunData.cells`, with cells that failed or are invalid."""
     cell_phases: pd.DataFrame
     """One row a cell that counts, from `cell_phase_frame`."""
     step_times: list[NDArray[Any]]
     """Seconds of the steps that count, an array for each of these cells."""
-    facts: Facts = field(default_factory=dict)
-    """What is known of these cells besides their settings; they are alike in it."""
+    environment: Environment = field(default_factory=dict)
+    """What these cells ran in, which is the same for all of them."""
 
     @property
     def used(self) -> pd.DataFrame:
@@ -61,7 +61,7 @@ class Configuration:
     def sample(self) -> Sample:
         """The step times, each run with the repeat that it is."""
         used = self.used
-        folders = used["folder"] if "folder" in used else [""] * len(used)
+        folders = used["run_folder"] if "run_folder" in used else [""] * len(used)
         repeats = [
             Repeat(int(seed), int(number), frozenset(str(hosts).split(";")), folder)
             for seed, number, hosts, folder in zip(
@@ -79,25 +79,25 @@ class Configuration:
         return int(self.settings["microbatches"])
 
     @property
-    def parts(self) -> int:
-        """Of the model, that each stage holds."""
+    def virtual_stages(self) -> int:
+        """How many of them each rank holds."""
         return int(self.settings["virtual_stages"])
 
     @property
     def split_backward(self) -> bool:
         """Whether stages compute gradients of weights apart from those of inputs."""
-        return has_weights_apart(self.settings["schedule"], self.layout.stages)
+        return has_split_backward(self.settings["schedule"], self.layout.stages)
 
     @property
     def shares(self) -> Shares | None:
-        """Of a rank on average, where gradients of weights are apart."""
+        """Those of a rank on average, where the backward is split."""
         means = [self.mean(name) for name in ("forwards_s", "passes_s", "weights_s")]
         forwards, passes, weights = (math.nan if mean is None else mean for mean in means)
         return shares_of(forwards, passes - forwards, weights)
 
     @property
     def weights_share(self) -> float | None:
-        """Of backward, where gradients of weights are apart."""
+        """The share of gradients of weights in the backward, where it is split."""
         if self.shares is None:
             return None
         _, of_inputs, weights = self.shares
@@ -106,7 +106,7 @@ class Configuration:
 
     @property
     def together(self) -> float:
-        """Samples a step of all replicas; nan for a graph, whose step is the whole graph."""
+        """Samples a step over all replicas; nan for a graph, whose step is the whole graph."""
         return float(self.settings["batch_size"] or math.nan) * self.layout.replicas
 
     def mean(self, column: str) -> float | None:
@@ -146,13 +146,12 @@ class Configuration:
         parts = [self.mean(name) for name in ("passes_s", "outside_s", "allreduce_s")]
         if None in parts or not self.step_times:
             return None
-        # Older records do not tell what was computed again.
         parts.append(self.mean("recompute_s"))
         return StepSeconds(self.sample.mean.value, *(part or 0.0 for part in parts))
 
     @property
     def epoch(self) -> Interval | None:
-        """Seconds of an epoch of a sampled graph; None of other cells."""
+        """Seconds of an epoch of a sampled graph; None for other cells."""
         seconds = self.cell_phases["epoch_s"].to_numpy(dtype=float)
         known = seconds[np.isfinite(seconds)]
         return interval_of_runs(known, self.sample.values.size) if known.size else None
@@ -188,48 +187,72 @@ class Configuration:
         return speedup if math.isfinite(speedup.value) else None
 
 
-def cell_phase_frame(run: Run) -> pd.DataFrame:
-    """`run.phases` with samples a step, bubble, median and ideal step, drawing, and memory."""
+def cell_phase_frame(run: RunData) -> pd.DataFrame:
+    """`run.phases` with samples a step, bubble, median and ideal step, parts of a step, memory."""
     keys = ["cell", "phase"]
     kept = run.steps[run.steps["kept"]]
-    kept = kept.assign(waited=kept["bubble"] * kept["step_s"])
     grouped = kept.groupby(keys, observed=True)
     even = kept[~kept["uneven"]].groupby(keys, observed=True)
-    sums = grouped[["waited", "step_s", "sampled_edges"]].sum(min_count=1)
+    edges = grouped[["step_s", "sampled_edges"]].sum(min_count=1)
     measured = pd.DataFrame(
         {
             "samples": grouped["samples"].mean(),
-            "bubble": sums["waited"] / sums["step_s"],
             "median_step_s": even["step_s"].median(),
-            **{name: grouped[name].mean() for name in _AVERAGED},
-            "sampled_edges_per_s": sums["sampled_edges"] / sums["step_s"],
+            **_parts_of_steps(run.steps),
+            "sampled_edges_per_s": edges["sampled_edges"] / edges["step_s"],
             "peak_rss_mib": grouped["peak_rss_mib"].max(),
             "peak_device_mib": grouped["peak_device_mib"].max(),
             "peak_host_mib": _peak_of_hosts(run),
         }
     )
     frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
-    ideal = ideal_steps(run.ranks, run.parts, run.steps, run.cells)
+    ideal = ideal_steps(run.stage_times, run.steps, run.cells)
     frame = frame.merge(epoch_frame(run.steps, run.cells), on=keys, how="left")
-    cells = zip(frame["cell"], frame["phase"], strict=True)
-    found = [ideal.get(key) for key in cells]
+    found = [ideal.get(key) for key in zip(frame["cell"], frame["phase"], strict=True)]
     frame["ideal_step_s"] = [None if one is None else one.median for one in found]
     frame["ideal_mean_s"] = [None if one is None else one.mean for one in found]
     unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s"]
     unknown += ["forwards_s", "passes_s", "outside_s"]
-    frame.loc[frame["cell"].isin(timed_whole(run)), unknown] = None
+    frame.loc[frame["cell"].isin(timed_as_a_whole(run)), unknown] = None
     return frame
 
 
-def _peak_of_hosts(run: Run) -> pd.Series[float]:
-    """The most memory of all ranks of a host together, MiB; what they share counts for each."""
+def _parts_of_steps(steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
+    """The bubble and the means of `_AVERAGED`, by cell and phase."""
+    keys = ["cell", "phase"]
+    waited = steps.assign(waited=steps["bubble"] * steps["step_s"])
+    kept = waited[waited["kept"]]
+    profiled = waited[waited["profiled"] & ~waited["warmup"]]
+    columns = [*_AVERAGED, "waited"]
+    means = [part.groupby(keys, observed=True)[columns].mean() for part in (kept, profiled)]
+    both = means[0].combine_first(means[1])
+    seconds = kept.groupby(keys, observed=True)["step_s"].mean()
+    of_profiled = profiled.groupby(keys, observed=True)["step_s"].mean()
+    base = seconds.where(means[0]["waited"].notna(), of_profiled)
+    return {"bubble": both["waited"] / base, **{name: both[name] for name in _AVERAGED}}
+
+
+def timed_as_a_whole(run: RunData) -> set[str]:
+    """The cells whose stages compute at the same time in one process, so that none has seconds.
+
+    They are those of torchgpipe on several devices: neither an ideal step nor waits follow.
+    """
+    cells = run.cells
+    if cells.empty:
+        return set()
+    held = cells.loc[(cells["engine"] == "torchgpipe") & (cells["stages"] > 1), "cell"]
+    return {str(cell) for cell in held} - {str(cell) for cell in run.layer_times["cell"].unique()}
+
+
+def _peak_of_hosts(run: RunData) -> pd.Series[float]:
+    """The largest memory of a host's ranks together, MiB; shared memory counts for each rank."""
     keys = ["cell", "phase"]
     of_ranks = run.ranks.groupby([*keys, "host", "rank"], observed=True)["peak_rss_mib"].max()
     of_hosts = of_ranks.groupby(level=[*keys, "host"], observed=True).sum(min_count=1)
     return of_hosts.groupby(level=keys, observed=True).max()
 
 
-def make_configurations(run: Run) -> list[Configuration]:
+def make_configurations(run: RunData) -> list[Configuration]:
     """All configurations, in the order of the manifest, training before testing."""
     if run.cells.empty:
         return []
@@ -252,7 +275,7 @@ def make_configurations(run: Run) -> list[Configuration]:
                     cells,
                     frame.iloc[[position[key] for key in counted]],
                     [step_times[key] for key in counted],
-                    joined_facts([run.facts.get(str(cell), {}) for cell, _ in counted]),
+                    next((run.environments.get(str(cell), {}) for cell, _ in counted), {}),
                 )
             )
     return rows

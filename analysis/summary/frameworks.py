@@ -1,4 +1,4 @@
-"""Whose code computes the layers: ours beside PyG's and DGL's, all other settings being equal."""
+"""Compares implementations: ours with PyG's and DGL's, all other settings being equal."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.across.likeness import differences
-from analysis.loading.run import Run
-from analysis.stats.intervals import Interval
+from analysis.load.comparable import differences
+from analysis.load.run_data import RunData
+from analysis.statistics.intervals import Interval
 from analysis.summary.configurations import Configuration, make_configurations
-from analysis.summary.row_flags import counted_flags
-from analysis.summary.varying_settings import settings_in_words, varying_settings
+from analysis.summary.settings_in_words import (
+    IMPLEMENTATIONS,
+    settings_in_words,
+    varying_settings,
+)
+from analysis.summary.summary_table import counted_flags
 
-FRAMEWORKS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
-"""By implementation, the names that tables and figures have; ViG's PyG form is its reference."""
-SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
-"""The same by sampler."""
-_TOLD = ("implementation", "sampler")
+_NAMED = ("implementation", "sampler")
+_DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
 
 
 def find_like(
@@ -27,10 +28,10 @@ def find_like(
     changes: Mapping[str, Any],
     free: Collection[str] = (),
 ) -> Configuration | None:
-    """The row that has these settings, and is like `row` in all others but the free ones.
+    """The measured row with these settings that equals `row` in all others but the free ones.
 
-    And in phase, and in everything that seconds depend on besides, except whose code computed.
-    None where there is none, or it measured nothing.
+    It has the same phase, and the same environment but for what the implementation decides. None
+    where there is no such row.
     """
     wanted = {**row.settings, **changes}
     return next(
@@ -41,7 +42,8 @@ def find_like(
             and other.phase == row.phase
             and other.step_times
             and all(same_value(other.settings[k], v) for k, v in wanted.items() if k not in free)
-            and not differences(row.facts, other.facts).keys() - {"implementation"}
+            and not differences(row.environment, other.environment).keys()
+            - _DEPENDS_ON_IMPLEMENTATION
         ),
         None,
     )
@@ -52,7 +54,7 @@ def same_value(one: object, other: object) -> bool:
     return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
 
 
-def frameworks_frame(run: Run, summary: pd.DataFrame) -> pd.DataFrame:
+def frameworks_frame(run: RunData, summary: pd.DataFrame) -> pd.DataFrame:
     """A row a configuration that was trained in our form and in a library's; empty without any.
 
     Milliseconds a step of each, and how many times as fast ours is, with intervals, and the flags
@@ -61,8 +63,8 @@ def frameworks_frame(run: Run, summary: pd.DataFrame) -> pd.DataFrame:
     if run.cells.empty or run.cells["implementation"].nunique() < 2:
         return pd.DataFrame()
     rows = make_configurations(run)
-    names = [name for name in varying_settings(summary) if name not in _TOLD]
-    found = [_beside_libraries(row, rows, names) for row in rows if _is_ours(row)]
+    names = [name for name in varying_settings(summary) if name not in _NAMED]
+    found = [_compared_with_libraries(row, rows, names) for row in rows if _is_ours(row)]
     return pd.DataFrame([line for line in found if line])
 
 
@@ -74,7 +76,7 @@ def _is_ours(row: Configuration) -> bool:
     return row.settings["implementation"] == "fused" and bool(row.step_times)
 
 
-def _beside_libraries(
+def _compared_with_libraries(
     row: Configuration, rows: Sequence[Configuration], names: Sequence[str]
 ) -> dict[str, Any]:
     """Empty where no library computed the same."""
@@ -90,18 +92,18 @@ def _beside_libraries(
     for implementation in ("pyg", "reference", "dgl"):
         changes = {"implementation": implementation}
         if not pd.isna(row.settings.get("sampler")):
-            # A library is its loader and its layers, drawn as ours draws: of like semantics.
+            # A library is its loader and its layers, which sample with the same semantics as ours.
             changes["sampler"] = implementation
         other = find_like(row, rows, changes)
         if other is not None:
-            name = FRAMEWORKS[implementation]
+            name = IMPLEMENTATIONS[implementation]
             flags[name] = counted_flags(other)
             line |= _bounded(f"{name.lower()}_ms", other.sample.mean, 1e3)
             line |= _bounded(f"over_{name.lower()}", other.sample.mean_over(row.sample))
     if len(flags) == 1:
         return {}
-    told = {name: ", ".join(found) for name, found in flags.items() if found}
-    return line | {"flags": "; ".join(f"{name}: {found}" for name, found in told.items())}
+    words = [f"{name}: {', '.join(found)}" for name, found in flags.items() if found]
+    return line | {"flags": "; ".join(words)}
 
 
 def _bounded(name: str, of: Interval, factor: float = 1.0) -> dict[str, float | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.intervals import interval_of_shares, t_bounds
+from analysis.statistics.intervals import interval_of_shares, t_bounds
 
 _SPLITS = ("train_", "val_", "test_")
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.across.likeness import values_in_words
-from analysis.loading.run import Run
-from analysis.stats.intervals import ONE_RUN, Interval, ratio_in_words
-from analysis.summary.above_bound import LayerSeconds, exceeds_bound, explain_excess
-from analysis.summary.baseline import Baseline, find_baseline, same_batch_size
-from analysis.summary.bounds import balanced_bubble, limits_over
+from analysis.load.comparable import values_in_words
+from analysis.load.run_data import RunData
+from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
+from analysis.summary.baseline_and_speedup import (
+    Baseline,
+    balanced_bubble,
+    bound_of,
+    exceeds,
+    explain_excess,
+    find_baseline,
+    limits_over,
+    same_batch_size,
+)
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.learnt_columns import learnt_columns
-from analysis.summary.lost_columns import lost_columns
-from analysis.summary.row_flags import counted_flags
+from analysis.summary.time_breakdown import COLUMNS, StepSeconds, break_down
 from gnnhpc.core.layout import Layout
 
 CONTRACT_COLUMNS = (
@@ -47,27 +54,24 @@ CONTRACT_COLUMNS = (
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = (
-    "implementation",
-    "batch_size",
-    "schedule",
-    "virtual_stages",
-    "chunks",
-    "batchnorm",
+    *("implementation", "batch_size", "schedule", "virtual_stages", "chunks", "batchnorm"),
 )
 """Settings that are always columns; other settings are only where they vary."""
 
 SAMPLING_COLUMNS = ("sampler", "semantics", "fanouts", "workers")
 """Settings that are always columns of a run with sampled cells."""
 
-DROPPED_COLUMNS = ("warmup_dropped", "looked_dropped", "unlike_dropped")
-"""Steps that do not count, by why; with `n` they add up to those that were recorded."""
+DROPPED_COLUMNS = ("warmup_dropped", "profiled_dropped")
+"""Steps that do not count, by reason; with `n` they add up to the recorded steps."""
+PHASE_OF_FLAG = {"drift": "train"}
+"""Flags that concern one phase; the others concern the whole cell."""
 
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
 _TEXT_COLUMNS = ("baseline", "effect", "speedup_from", "epoch_from")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
-def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
+def summarise(run: RunData, baseline: str | Baseline = "seq") -> pd.DataFrame:
     """One row a model, data, layout, micro-batches, other settings that vary, and phase.
 
     Times are of the steps that count (no warm-up) of valid cells; a row without one has n 0 and
@@ -76,9 +80,8 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
     """
     wanted = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
     rows = make_configurations(run)
-    seconds = LayerSeconds(run)
     varying = _varying(run)
-    frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, seconds) for row in rows])
+    frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, run) for row in rows])
     if frame.empty:
         return pd.DataFrame(columns=list(CONTRACT_COLUMNS))
     # An empty column gets a numeric type, unless it is one of text.
@@ -89,7 +92,7 @@ def summarise(run: Run, baseline: str | Baseline = "seq") -> pd.DataFrame:
     )
 
 
-def _varying(run: Run) -> list[str]:
+def _varying(run: RunData) -> list[str]:
     """Settings in which cells of one model and data differ, without those that are always shown.
 
     Those of sampling are among them wherever a cell is sampled.
@@ -109,7 +112,7 @@ def _summary_row(
     rows: Sequence[Configuration],
     wanted: Baseline,
     varying: list[str],
-    seconds: LayerSeconds,
+    run: RunData,
 ) -> dict[str, Any]:
     values, mean, median = row.sample.values, row.sample.mean, row.sample.median
     layout, ideal = row.layout, row.mean("ideal_step_s")
@@ -134,19 +137,19 @@ def _summary_row(
         **_interval_columns("bubble", row.bubble),
         "balanced_bubble": balanced_bubble(row),
     }
-    line |= _speedup_columns(row, rows, wanted, seconds)
+    line |= _speedup_columns(row, rows, wanted, run)
     line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
     line |= _quality_columns(row)
     if "sampler" in row.settings:
-        line |= _drawing_columns(row)
+        line |= _sampling_columns(row)
     return line
 
 
 def _speedup_columns(
-    row: Configuration, rows: Sequence[Configuration], wanted: Baseline, seconds: LayerSeconds
+    row: Configuration, rows: Sequence[Configuration], wanted: Baseline, run: RunData
 ) -> dict[str, Any]:
     """Speedups over the baselines, the bound, validity, flags and notes."""
-    base, unlike = find_baseline(row, rows, wanted)
+    base, why_none = find_baseline(row, rows, wanted)
     best = base if wanted == Baseline() else find_baseline(row, rows, Baseline())[0]
     same, _ = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
     speedup = row.speedup_over(base) if base else None
@@ -154,26 +157,20 @@ def _speedup_columns(
     same_m = row.speedup_over(same) if same else None
     limits = limits_over(row, base, wanted)
     flags = counted_flags(row)
-    notes = _notes(row, base, wanted, unlike)
+    notes = _notes(row, base, wanted, why_none)
     valid = bool(row.step_times)
-    if unlike:
-        flags.append("unlike")
+    if why_none:
+        flags.append("not-comparable")
     efficiency = row.efficiency
-    if efficiency and exceeds_bound(efficiency, 1.0):
+    if efficiency and exceeds(efficiency, 1.0):
         flags.append("above-ideal")
         notes.append(
             f"efficiency {efficiency.value:.3f} is above 1 by more than its interval: the schedule "
             "of the measured stages alone takes longer than the step"
         )
     pipelined, most = row.layout.world_size > 1, limits.credible
-    if pipelined and base and base is not row and speedup and most and exceeds_bound(speedup, most):
-        verdict = explain_excess(
-            speedup,
-            most,
-            seconds.per_sample(base),
-            seconds.per_sample(row),
-            seconds.stages_without_backward(row),
-        )
+    if pipelined and base and base is not row and speedup and most and exceeds(speedup, most):
+        verdict = explain_excess(speedup, most, base, row, run)
         flags.append("above-bound" if verdict.explained else "above-bound-unexplained")
         notes.append(verdict.note)
         if most != limits.bound:
@@ -187,12 +184,48 @@ def _speedup_columns(
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
         **_interval_columns("of_bound", _over(speedup, limits.bound)),
-        **lost_columns(row, best, same),
+        **_breakdown_columns(row, best, same),
         "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(wanted) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
+
+
+def counted_flags(row: Configuration) -> list[str]:
+    """The flags of the cells that count, such as `drift 2 of 5`, without those of another phase."""
+    raised = Counter(
+        flag
+        for flags in row.used["flags"]
+        for flag in dict.fromkeys(flags.split(";"))
+        if flag and PHASE_OF_FLAG.get(flag, row.phase) == row.phase
+    )
+    return [f"{flag} {cells} of {len(row.used)}" for flag, cells in sorted(raised.items())]
+
+
+def _breakdown_columns(
+    row: Configuration, best: Configuration | None, same: Configuration | None
+) -> dict[str, float | None]:
+    """The parts of a training step; None without the seconds that they follow from.
+
+    `best` is the sequential run in one micro-batch, `same` the one in as many as `row`.
+    """
+    step, ideal = row.seconds, row.mean("ideal_mean_s")
+    alone, most = _for_as_many(row, best), bound_of(row)
+    if row.phase != "train" or step is None or ideal is None or alone is None or most is None:
+        return dict.fromkeys(COLUMNS)
+    ranks = row.layout.world_size
+    same_seconds = _for_as_many(row, same)
+    return break_down(step, ideal, alone, same_seconds, ranks=ranks, stretch=ranks / most).columns()
+
+
+def _for_as_many(row: Configuration, other: Configuration | None) -> StepSeconds | None:
+    """The other's seconds for as many samples a step as `row` has."""
+    seconds = other.seconds if other else None
+    samples, mine = other.mean("samples") if other else None, row.mean("samples")
+    if seconds is None or not samples or not mine:
+        return None
+    return seconds.times(mine / samples)
 
 
 def _over(speedup: Interval | None, bound: float | None) -> Interval | None:
@@ -206,14 +239,14 @@ def _interval_columns(name: str, value: Interval | None) -> dict[str, float | No
 
 
 def _notes(
-    row: Configuration, base: Configuration | None, wanted: Baseline, unlike: str
+    row: Configuration, base: Configuration | None, wanted: Baseline, why_none: str
 ) -> list[str]:
     notes = []
     left_out = len(row.cells) - len(row.step_times)
     if left_out:
         notes.append(f"{left_out} of {len(row.cells)} cells left out: {_reasons(row)}")
-    if unlike:
-        notes.append(f"unlike the {wanted} that was measured, so not compared: {unlike}")
+    if why_none:
+        notes.append(f"not comparable with the {wanted} that was measured: {why_none}")
     elif row.step_times and base is None:
         notes.append(f"no valid {wanted} of the same settings to compare with")
     elif base and base is not row and not same_batch_size(row, base):
@@ -223,7 +256,7 @@ def _notes(
         )
     cuts = row.used["stage_layers"].dropna()
     if cuts.nunique() > 1:
-        of = "part" if row.parts > 1 else "stage"
+        of = "virtual stage" if row.virtual_stages > 1 else "stage"
         notes.append(f"layers a {of}, as each run measured: {values_in_words([*cuts])}")
     if len(row.step_times) == 1:
         notes.append(f"{ONE_RUN}: no interval, only the spread of its steps")
@@ -238,10 +271,10 @@ def _reasons(row: Configuration) -> str:
     status = cells["status"].where(
         cells["status"] != "done", why.where(why != "invalid ()", "invalid")
     )
-    unlike = cells["unlike"] != ""
-    status = status.where(~unlike, "unlike (" + cells["unlike"] + ")")
+    apart = cells["not_comparable"] != ""
+    status = status.where(~apart, "not comparable (" + cells["not_comparable"] + ")")
     status = status.where(
-        ~cells["valid"].astype(bool) | unlike, f"no {row.phase} steps beyond warm-up"
+        ~cells["valid"].astype(bool) | apart, f"no {row.phase} steps beyond warm-up"
     )
     return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
 
@@ -272,20 +305,20 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
     }
 
 
-def _drawing_columns(row: Configuration) -> dict[str, Any]:
-    """Of sampled mini-batches: an epoch, the parts of a step, edges drawn, memory of a host.
+def _sampling_columns(row: Configuration) -> dict[str, Any]:
+    """For sampled mini-batches: an epoch, the parts of a step, sampled edges, memory of a host.
 
-    `data_s` is what the step waited for its mini-batch; `sample_s` and `gather_s` are of the
-    threads or processes that made it, perhaps in advance.
+    `data_s` is what the step waited for its mini-batch; `sample_s` and `gather_s` are seconds of
+    the threads or processes that made it, perhaps in advance.
     """
-    drawn = row.phase == "train" and not pd.isna(row.settings["sampler"]) and row.step_times
+    sampled = row.phase == "train" and not pd.isna(row.settings["sampler"]) and row.step_times
     parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")
     return {
         "epoch_s": row.epoch.value if row.epoch else None,
         "epoch_low": row.epoch.low if row.epoch else None,
         "epoch_high": row.epoch.high if row.epoch else None,
         "epoch_from": row.epoch_from,
-        **{name: row.mean(name) if drawn else None for name in parts},
+        **{name: row.mean(name) if sampled else None for name in parts},
         "peak_host_mib": row.cell_phases["peak_host_mib"].max() if row.step_times else None,
     }
 

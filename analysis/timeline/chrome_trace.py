@@ -19,7 +19,7 @@ from gnnhpc.records.run_paths import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 Event = dict[str, Any]
 
@@ -90,7 +90,7 @@ def _span_events(spans: pd.DataFrame, ranks: pd.DataFrame) -> list[Event]:
     keys = ["rank", "phase", "step"]
     # Spans are relative to their step's first barrier, steps to the rank's first step.
     starts = ranks[[*keys, "start_s"]].rename(columns={"start_s": "step_start_s"})
-    columns = ["replica", "stage", "phase", "step", "name", "microbatch", "part"]
+    columns = ["replica", "stage", "phase", "step", "name", "microbatch", "virtual_stage"]
     placed = spans.merge(starts, on=keys)[[*columns, "start_s", "end_s", "step_start_s"]]
     events = []
     for row in placed.itertuples(index=False):

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from analysis.loading.timed_whole import timed_whole
-from analysis.stats.split_backward import has_weights_apart, shares_of
+from analysis.summary.configurations import timed_as_a_whole as timed_whole
+from analysis.summary.split_backward import has_split_backward, shares_of
 from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline
@@ -21,7 +21,7 @@ from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.loading.run import Run
+    from analysis.load.run_data import RunData as Run
 
 Phase = Literal["train", "test"]
 DASH = "'"
@@ -197,7 +197,7 @@ def _balanced_bubble(
     training: bool,
 ) -> float | None:
     """`records` are of one step."""
-    if not has_weights_apart(schedule, stages):
+    if not has_split_backward(schedule, stages):
         return ideal_bubble(stages, microbatches, parts)
     if not training:
         return ideal_bubble(stages, microbatches)
@@ -233,7 +233,7 @@ def ideal_bars(
     """
     kinds = ["forward"]
     if training:
-        apart = has_weights_apart(schedule, len({row.stage for row in rows}))
+        apart = has_split_backward(schedule, len({row.stage for row in rows}))
         kinds += ["backward", "weights"] if apart else ["backward"]
     seconds: dict[tuple[int, str, int, int], float] = {}
     for bar in measured:
@@ -292,7 +292,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _bars(spans: pd.DataFrame) -> list[Bar]:
-    columns = ["rank", "name", "microbatch", "start_s", "end_s", "part"]
+    columns = ["rank", "name", "microbatch", "start_s", "end_s", "virtual_stage"]
     return [
         Bar(
             int(rank),

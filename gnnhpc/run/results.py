@@ -20,15 +20,18 @@ def write_done(
     attempt: Attempt,
     loop: TrainingLoop,
     files: Sequence[Written],
+    samples: int,
     checks: Sequence[Check],
+    *,
     validation_s: float,
 ) -> None:
-    """Write the result of an attempt that has taken its last step; `files` are all ranks'."""
+    """Write the result of an attempt that has taken its last step; `files` are all ranks',
+    and `samples` those of a step of all replicas."""
     result = replace(
         attempt.result("done"),
         train_steps=loop.experiment.train_steps,
         test_steps=loop.test_steps_done,
-        samples_per_step=loop.parts.batches.samples * loop.mesh.layout.replicas,
+        samples_per_step=samples,
         final={
             final_key(phase, name): value
             for phase, metrics in loop.final.items()

@@ -239,12 +239,16 @@ class Worker:
                 self._end_interrupted(loop, signals, stopped.step)
                 return EXIT_UNFINISHED
             checks = validation.at_end(loop.experiment.train_steps)
-            writer.write(EventRecord("validation", validation.seconds))
+            writer.write(*validation.events())
             files = mesh.gather_objects(writer.written)
+            samples = mesh.gather_objects(parts.batches.samples if mesh.stage == 0 else 0)
             if mesh.rank == 0:
                 with parts.timer.outside("writing the result"):
                     self.attempt.look_at_other_jobs("end")
-                    write_done(self.attempt, loop, files, checks, validation.seconds)
+                    write_done(
+                        *(self.attempt, loop, files, sum(samples), checks),
+                        validation_s=validation.seconds,
+                    )
             mesh.barrier()
         return EXIT_DONE
 

@@ -10,18 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.schema import Check
+from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.events import Listener
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.data_digests import check_data
 from gnnhpc.validation.engine_parity import check_engine
+from gnnhpc.validation.graph_chunks import check_chunks
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
+from gnnhpc.validation.processor_use import ProcessorUse
 from gnnhpc.validation.sample_order import SampleOrder
 
 OFF = Check(
@@ -49,18 +52,28 @@ class Validation:
         """Those of the start, on rank 0."""
         self._invariants = Invariants(experiment, mesh, parts)
         self._order = SampleOrder(experiment, mesh, parts.batches)
+        self._processors = ProcessorUse(parts.batches)
 
     @property
     def listeners(self) -> list[Listener]:
         """What follows the run between its boundaries, outside of timed steps."""
-        return [self._invariants, self._order] if self._is_on else []
+        if not self._is_on:
+            return [self._processors]
+        return [self._invariants, self._order, self._processors]
+
+    def events(self) -> list[EventRecord]:
+        """What each rank records after the last step: its processors, and the cost of validation."""
+        return [self._processors.record(), EventRecord("validation", self.seconds)]
 
     def at_start(self, start: int) -> None:
         """Before training step `start`, the first; a collective. It resets the peaks of memory."""
         if self._is_on:
             with self._timed("validating the start"):
-                data = check_data(self.experiment, self.parts.batches, self.root, self.mesh)
-                self._checks += [data, *self._parities(start, "start")]
+                batches = self.parts.batches
+                self._checks += [check_data(self.experiment, batches, self.root, self.mesh)]
+                if isinstance(batches, ChunkBatches):
+                    self._checks += [check_chunks(self.experiment, batches, self.root, self.mesh)]
+                self._checks += self._parities(start, "start")
                 self._print_causes(self._checks)
         gc.collect()
         give_back_freed_memory()

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.stats.intervals import Sample
-from analysis.stats.pairs import Repeat
+from analysis.statistics.pairs import Repeat
+from analysis.statistics.sample import Sample
 from benchmarks.a_a import GROUPS, false_effects, read_runs
 from benchmarks.coverage import NOISES, Held, coverage
 from gnnhpc.core.errors import InputError

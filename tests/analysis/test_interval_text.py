@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.render.cell_text import format_rows
 from analysis.render.interval_text import decimals_of, interval_text, join_intervals
-from analysis.stats.intervals import Interval
+from analysis.statistics.intervals import Interval
 
 numbers = st.floats(1e-9, 1e9) | st.floats(-1e6, -1e-6)
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.stats.intervals import (
+from analysis.statistics.intervals import (
     FEW_STEPS,
     ONE_RUN,
     Interval,
-    Sample,
     interval_of_runs,
     interval_of_shares,
     median,
@@ -22,7 +21,8 @@ from analysis.stats.intervals import (
     ratio_of_runs,
     welch_bounds,
 )
-from analysis.stats.pairs import Repeat, paired
+from analysis.statistics.pairs import Repeat, paired
+from analysis.statistics.sample import Sample
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
 series = st.lists(seconds, min_size=3, max_size=40)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.stats.intervals import Sample
-from analysis.stats.pairs import Repeat
-from analysis.stats.signed_ranks import signed_rank_interval
+from analysis.statistics.pairs import Repeat
+from analysis.statistics.sample import Sample
+from analysis.statistics.signed_ranks import signed_rank_interval
 
 
 def test_of_six_pairs_the_bounds_are_those_of_all_signs_tried() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.stats.intervals import Sample, interval_of_runs, t_bounds
-from analysis.stats.skewness import skewness_of_means
+from analysis.statistics.intervals import interval_of_runs, t_bounds
+from analysis.statistics.sample import Sample
+from analysis.statistics.skewness import skewness_of_means
 from benchmarks.coverage import autoregressive
 
 NOTHING = np.asarray(0.0)

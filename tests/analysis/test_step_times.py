@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.stats.intervals import median
-from analysis.stats.step_times import (
+from analysis.statistics.intervals import median
+from analysis.statistics.warmup import (
     MAD_TO_SIGMA,
     OUTLIER_Z,
     _squared_standard_errors,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.loading.attempts import DAMAGED
-from analysis.loading.run import Run, load
+from analysis.load.raised import DAMAGED
+from analysis.load.run_data import RunData as Run, load
 from analysis.render.document import Document
 from analysis.render.markdown import document_to_markdown
 from analysis.report.first_page import first_page_section

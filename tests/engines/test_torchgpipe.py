@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from analysis.summary.summary_table import summarise
 from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.core.errors import GnnhpcError, InputError

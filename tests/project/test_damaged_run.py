@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.loading.run import load
+from analysis.load.run_data import load
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
 from jobs.run.status import status

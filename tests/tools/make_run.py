@@ -7,6 +7,7 @@ python tests/tools/make_run.py OUT --cells 1000 --steps 120 --layout pp4
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
@@ -205,7 +206,26 @@ def write_attempt(
             text += '{"phase": "train", "step": 99'
         attempt.records(rank).write_text(text, encoding="utf-8")
     if story.finished:
-        _result(attempt, cell, story, plan, last, machine).write(attempt.result)
+        result = _result(attempt, cell, story, plan, last, machine)
+        replace(result, records=_digests(attempt, story, experiment)).write(attempt.result)
+
+
+def _digests(
+    attempt: AttemptPaths, story: Story, experiment: Experiment
+) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of the rank files of an attempt and of the one that it resumed."""
+    folders = {"": attempt.root}
+    if story.resumed_from:
+        name = f"attempt-{story.resumed_from['attempt']}"
+        folders[f"../{name}/"] = attempt.root.with_name(name)
+    found = {}
+    for prefix, folder in folders.items():
+        for rank in range(experiment.layout.world_size):
+            path = AttemptPaths(folder).records(rank)
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            found[prefix + path.name] = {"size": len(content), "sha256": digest}
+    return found
 
 
 def _plan(experiment: Experiment, machine: Machine) -> _Plan:
@@ -251,6 +271,9 @@ def _write_step(
         factor *= machine.first_step
     training = phase == "train"
     drawn = training and experiment.sampling is not None
+    warm = step - begin < experiment.warmup_steps
+    count = experiment.profiled_steps(begin) if training else 0
+    profiled = not warm and step - begin - experiment.warmup_steps < count
     epoch, shares = step // 10, [_replica_rows(experiment)] * layout.replicas
     if drawn:
         epoch, shares = _shares(experiment, step)
@@ -274,19 +297,19 @@ def _write_step(
     for rank in range(layout.world_size):
         stage = layout.stage_of(rank)
         extra = (wall - ideal) / 4.0 if training else 0.0
-        part_s = [
+        virtual_stage_s = [
             [forward[number] * m, backward[number] * m if training else 0.0]
             for number in plan.of_stage(stage)
         ]
-        own_forward, own_backward = (sum(seconds) for seconds in zip(*part_s, strict=True))
+        own_forward, own_backward = (sum(seconds) for seconds in zip(*virtual_stage_s, strict=True))
         if apart:
-            part_s = [[*seconds, share * seconds[1]] for seconds in part_s]
+            virtual_stage_s = [[*seconds, share * seconds[1]] for seconds in virtual_stage_s]
         own = own_forward + own_backward
         record = StepRecord(
             phase=phase,
             step=step,
             epoch=epoch,
-            warmup=step - begin < experiment.warmup_steps,
+            warmup=warm,
             start_s=clock + making if drawn else clock,
             wall_s=wall,
             cpu_s=own + 2 * extra,
@@ -302,13 +325,14 @@ def _write_step(
             samples=shares[layout.replica_of(rank)],
             loss=loss if stage == experiment.loss_stage else None,
             metrics=metrics if stage == experiment.loss_stage else {},
-            groups=_group_seconds(plan, stage, factor, training=training),
+            groups=_group_seconds(plan, stage, factor, training=training) if profiled else {},
+            profiled=profiled,
             peak_rss_mib=300.0 + 10 * stage,
             involuntary_switches=int(rng.integers(0, 3)),
             steal_s=0.0,
             # Together the stages of every layout have the same gradient.
             grad_norm=1.0 / (1.0 + step) / math.sqrt(layout.stages) if training else None,
-            part_s=part_s if parts > 1 else None,
+            virtual_stage_s=virtual_stage_s if parts > 1 else None,
             weights_s=share * own_backward if apart else None,
         )
         lines[rank].append(json.dumps(vars(record)) + "\n")
@@ -351,7 +375,9 @@ def _spans(phase: Phase, step: int, slots: list[Slot], wall: float, extra: float
         action = slot.action
         times = slot.start_s, slot.end_s
         spans.append(
-            SpanRecord(phase, step, action.kind, action.microbatch, *times, part=action.part)
+            SpanRecord(
+                phase, step, action.kind, action.microbatch, *times, virtual_stage=action.part
+            )
         )
         now = slot.end_s
     if extra:
@@ -437,6 +463,7 @@ def _result(
         },
         graph=_graph_facts(experiment) if graph else {},
         audit=[Check("samples", "ok", "each seen once"), *story.audit],
+        validation={"seconds": 3.0, "attempt_s": 600.0},
         failure=failure,
         resumed_from=story.resumed_from,
     )

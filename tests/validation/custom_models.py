@@ -1,4 +1,4 @@
-"""Custom models for tests, as users write them: right ones and wrong ones."""
+"""Custom models for tests, as users write them."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from tests.validation.parity import checked
 pytestmark = pytest.mark.distributed
 
 Change = tuple[str, str]
+DP2 = {"layout": "dp2", "microbatches": 2, "batch_size": 10}
 CACHED = (
     "        source, target = block.neighbours\n",
     """        if not hasattr(self, "edges"):
@@ -64,9 +65,7 @@ SPECTRAL = (
         pytest.param(GAT | {"layout": "pp2"}, [], id="contiguous"),
         pytest.param(GAT | {"chunks": "clustered"}, [], id="clustered"),
         pytest.param(GAT | {"chunks": "halo"}, [BATCHNORM, NORMED], id="batchnorm in chunks"),
-        pytest.param(
-            SAMPLED | {"layout": "dp2", "microbatches": 2, "batch_size": 10}, [], id="sampled"
-        ),
+        pytest.param(SAMPLED | DP2, [], id="sampled"),
         pytest.param(
             SAMPLED | {"layout": "pp2", "sampling": {"fanouts": [4, 3], "evaluation": "sampled"}},
             [],

@@ -52,18 +52,3 @@ def get(names: Names, data_root: Root = None) -> int:
             lines = get_data(data, root, starting)
         print("\n".join(lines))
     return 0
-
-
-@app.command(epilog="Exit status 1 if one of them is not whole. Example: gnnhpc data check cora")
-def check(names: NamesOrFiles, data_root: Root = None) -> int:
-    """Read data sets as a run would, and say whether they are whole."""
-    from gnnhpc.data import roots
-    from gnnhpc.data.commands.check import check_data_set
-    from gnnhpc.data.commands.show import named_data
-
-    root = roots.data_root(data_root)
-    wanted = [named_data(name, own=True) for name in names]
-    findings = [check_data_set(data, root) for data in wanted]
-    for name, finding in zip(names, findings, strict=True):
-        print(f"{name}: {finding.text}")
-    return 0 if all(finding.whole for finding in findings) else 1

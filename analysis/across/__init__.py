@@ -1,4 +1,0 @@
-"""Compares cells with one another: siblings must learn the same, and only like is joined.
-
-Pure functions of what cells are and recorded; imports stats.
-"""

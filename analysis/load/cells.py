@@ -1,0 +1,166 @@
+"""Rows of `RunData.cells` and `RunData.attempts`: settings, status and results as plain values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import Cell
+from gnnhpc.records.attempts import Attempt, resumed_from
+from gnnhpc.records.cost import attempt_core_s
+from gnnhpc.records.failures import recorded_cause
+from gnnhpc.records.schema import Failure, Result
+
+_NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
+"""Fields that repeat a measurement, or only change what is recorded and validated."""
+_GRAPH = ("edges_kept", "node_redundancy", "edge_redundancy")
+_TRAINED = ("train_nodes", "train_links", "train_graphs")
+"""What an epoch consists of, by kind of data."""
+
+
+def flat_settings(experiment: Experiment) -> dict[str, Any]:
+    """The settings that determine what is measured, as one flat mapping.
+
+    Keys of the model and of the data have a prefix, such as `model_blocks`. Those of sampling have
+    none, such as `sampler`, and only sampled cells have them.
+    """
+    flat: dict[str, Any] = {}
+    for key, value in experiment.model_dump(mode="json").items():
+        if key in _NOT_SETTINGS:
+            continue
+        if key == "sampling":
+            flat |= {inner: _groupable(content) for inner, content in (value or {}).items()}
+        elif isinstance(value, dict):
+            flat |= {f"{key}_{inner}": _groupable(content) for inner, content in value.items()}
+        else:
+            flat[key] = _groupable(value)
+    for key in ("model_name", "data_name", *(f"data_{key}" for key in experiment.data.elsewhere)):
+        del flat[key]
+    flat["implementation"] = flat.pop("model_implementation", "custom")
+    return flat | {"model": experiment.model.label, "data": experiment.data.label}
+
+
+def _groupable(value: Any) -> Any:
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
+
+
+def cell_row(
+    cell: Cell,
+    used: Attempt | None,
+    attempts: Sequence[Attempt],
+    headers: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """One row of `RunData.cells`; missing values are None.
+
+    `headers` are the ranks' headers of the attempt that counts and of those that it resumed.
+    """
+    experiment, layout = cell.experiment, cell.experiment.layout
+    result = used.result if used and not used.damage else None
+    graph = result.graph if result else {}
+    return {
+        "cell": cell.id,
+        "array": cell.array,
+        "index": cell.index,
+        **flat_settings(experiment),
+        "stages": layout.stages,
+        "replicas": layout.replicas,
+        "world_size": experiment.process_layout.world_size,
+        "seed": experiment.seed,
+        "repeat": experiment.repeat,
+        "attempt": used.number if used else None,
+        "attempts": len(attempts),
+        "status": used.status if used else "missing",
+        "valid": bool(used and used.valid),
+        "checks": len(result.audit) if result else 0,
+        "started_at": result.started_at if result else "",
+        **_validation_cost(result),
+        "samples_per_step": result.samples_per_step if result else None,
+        "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
+        **{name: graph.get(name) for name in _GRAPH},
+        **(_epoch(graph) if experiment.epochs_end_unevenly else {}),
+        "hosts": ";".join(sorted({h["host"] for h in headers})),
+        "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
+        "parameters": _parameters_of_replica(headers),
+        "startup_s": max(map(_startup_s, headers), default=None),
+        "failure": _failure_of_cell(cell, used),
+        "digest": _digest(used),
+        **(result.final if result else {}),
+    }
+
+
+def _validation_cost(result: Result | None) -> dict[str, float | None]:
+    cost = result.validation if result else {}
+    return {"validation_s": cost.get("seconds"), "attempt_s": cost.get("attempt_s")}
+
+
+def _epoch(graph: Mapping[str, Any]) -> dict[str, Any]:
+    trained = next((graph[name] for name in _TRAINED if name in graph), None)
+    return {"train_samples": trained, "steps_per_epoch": graph.get("steps_per_epoch")}
+
+
+def _startup_s(header: Mapping[str, Any]) -> float:
+    """Seconds from the start of the process to the first step."""
+    parts: dict[str, float] = header["startup_s"]
+    return parts.get("total", sum(parts.values()))
+
+
+def _parameters_of_replica(headers: Sequence[Mapping[str, Any]]) -> int | None:
+    """The parameters of the first replica in the newest attempt."""
+    if not headers:
+        return None
+    newest = max(h["attempt"] for h in headers)
+    mine = [h for h in headers if h["attempt"] == newest and h["replica"] == 0]
+    return sum(int(h["parameters"]) for h in mine)
+
+
+def _digest(used: Attempt | None) -> str:
+    """The SHA-256 of rank 0's records, which a copy of the measurement has too."""
+    if used is None or used.result is None:
+        return ""
+    return str(used.result.records.get(used.paths.records(0).name, {}).get("sha256", ""))
+
+
+def _failure_of_cell(cell: Cell, used: Attempt | None) -> str | None:
+    """The failure in the result, or without a result what the attempt wrote before it died."""
+    if used is None:
+        return None
+    if used.damage or used.result is not None:
+        return used.damage or failure_text(used.result.failure if used.result else None)
+    return _recorded_failure(cell, used)
+
+
+def _recorded_failure(cell: Cell, attempt: Attempt) -> str | None:
+    return failure_text(recorded_cause(attempt.paths, cell.experiment.process_layout.world_size))
+
+
+def failure_text(failure: Failure | None) -> str | None:
+    """The failed rank, its host, step and error, in one line."""
+    if failure is None:
+        return None
+    step = f" at {failure.phase} step {failure.step}" if failure.step is not None else ""
+    return f"rank {failure.rank} on {failure.host}{step}: {failure.error}"
+
+
+def attempt_rows(
+    cell: Cell, attempts: Sequence[Attempt], used: Attempt | None
+) -> Iterator[dict[str, Any]]:
+    """The rows of `RunData.attempts` of one cell."""
+    for attempt in attempts:
+        result = attempt.result
+        origin = None if attempt.damage else resumed_from(attempt)
+        recorded = None if attempt.damage or result else _recorded_failure(cell, attempt)
+        yield {
+            "cell": cell.id,
+            "attempt": attempt.number,
+            "status": attempt.status,
+            "valid": attempt.valid,
+            "used": used is not None and used.number == attempt.number,
+            "resumed_from": f"{origin[0]}:{origin[1]}" if origin else None,
+            "job": result.slurm_job if result else None,
+            "failure": attempt.damage
+            or recorded
+            or failure_text(result.failure if result else None),
+            "core_s": attempt_core_s(result) if result else None,
+        }

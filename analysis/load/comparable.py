@@ -1,0 +1,163 @@
+"""Which cells may be averaged and compared: those with equal settings and one environment key.
+
+The environment of a cell is what its numbers depend on besides its settings: code, packages, CPU,
+threads, kernels, and settings of the site.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+Environment = Mapping[str, str]
+"""What a cell ran in, by name: `threads a rank`, `torch`, ...; empty for a cell without records."""
+Headers = Sequence[Mapping[str, Any]]
+"""The headers of the ranks of one cell."""
+
+FREE_SETTINGS = (
+    *("batch_size", "train_steps", "test_steps", "test_every", "warmup_steps"),
+    *("batchnorm", "schedule", "virtual_stages", "engine", "activation_checkpointing"),
+    *("bucket_mib", "chunks", "rebuild", "balance"),
+)
+"""Settings in which cells may differ that a speedup compares, besides the layout."""
+LAYOUT_SETTINGS = ("layout", "microbatches")
+SEPARATE = "environment"
+"""The setting that tells cells of several environments apart where they are separate rows."""
+_TRANSFERS = "transfers"
+"""Depends on the layout, so it is compared only between cells of one configuration."""
+_HEADER_FIELDS = {
+    "code": "code",
+    "CPU model": "cpu_model",
+    "instructions": "cpu_capability",
+    "threads a rank": "threads",
+    "implementation": "implementation",
+    _TRANSFERS: "transfers",
+}
+_DEVICE_FIELDS = {
+    "GPU": "name",
+    "GPU driver": "driver",
+    "CUDA": "cuda",
+    "NCCL": "nccl",
+    "TF32": "tf32",
+}
+
+
+def environment_of(headers: Headers) -> dict[str, str]:
+    """The environment that the ranks' headers record; a value joins what ranks differ in."""
+    found = {
+        name: _joined(header.get(key) for header in headers) for name, key in _HEADER_FIELDS.items()
+    }
+    # The number of a device differs between ranks of one node.
+    found["device"] = _joined(str(h.get("device") or "").partition(":")[0] for h in headers)
+    for name, key in _DEVICE_FIELDS.items():
+        found[name] = _joined((header.get("device_facts") or {}).get(key) for header in headers)
+    # A kernel that is compiled without a cache names its compiler with a note.
+    kernels = [(header.get("kernels") or {}).values() for header in headers]
+    found["kernels"] = _joined(str(v).partition(", built for")[0] for vs in kernels for v in vs)
+    for key, prefix, left_out in (
+        ("versions", "", "gnnhpc"),
+        ("site", "site ", "name"),
+        ("variables", "variable ", ""),
+    ):
+        for name in sorted({name for header in headers for name in header.get(key) or {}}):
+            if name != left_out:
+                values = ((header.get(key) or {}).get(name) for header in headers)
+                found[prefix + name] = _joined(values)
+    return {name: value for name, value in found.items() if value}
+
+
+def _joined(values: Iterable[object]) -> str:
+    return " and ".join(sorted({str(value) for value in values if value not in (None, "")}))
+
+
+def environment_key(environment: Environment) -> str:
+    """Equal for cells whose numbers may be compared: a digest of the environment's values."""
+    known = {name: value for name, value in environment.items() if name != _TRANSFERS}
+    text = json.dumps(known, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if known else ""
+
+
+def differences(one: Environment, other: Environment) -> dict[str, tuple[str, str]]:
+    """The names in which two environments differ, with both values."""
+    names = dict.fromkeys((*one, *other))
+    return {
+        name: (one.get(name, "none"), other.get(name, "none"))
+        for name in names
+        if one.get(name) != other.get(name)
+    }
+
+
+def differences_in_words(one: Environment, other: Environment) -> str:
+    """Such as `threads a rank 1, elsewhere 2; torch 2.13.0, elsewhere 2.12.1`."""
+    found = differences(one, other)
+    return "; ".join(f"{name} {mine}, elsewhere {theirs}" for name, (mine, theirs) in found.items())
+
+
+def values_in_words(values: Sequence[str | None]) -> str:
+    """Each value with the number of cells that have it, the most frequent first."""
+    counts = Counter("none" if value is None else value for value in values)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{value} ({count})" for value, count in counts.most_common())
+
+
+def mark_comparable(
+    cells: pd.DataFrame,
+    environments: Mapping[str, Environment],
+    settings: Sequence[str],
+) -> pd.Series[str]:
+    """Why each valid cell is not comparable with most cells of its study; empty where it is.
+
+    A study is all cells that a speedup may compare: equal in all settings but the layout and
+    `FREE_SETTINGS`. Its cells are compared with its most frequent environment key, of equally
+    frequent ones the newest. Cells of one configuration need equal transfers as well.
+    """
+    words: dict[Any, str] = dict.fromkeys(cells.index, "")
+    valid = cells[cells["valid"].astype(bool)]
+    free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
+    for study in _groups(valid, [key for key in settings if key not in free]):
+        _mark(study, environments, words, transfers=False)
+    comparable = valid[[not words[place] for place in valid.index]]
+    for configuration in _groups(comparable, list(settings)):
+        _mark(configuration, environments, words, transfers=True)
+    return pd.Series(words, index=cells.index, dtype=object)
+
+
+def _groups(cells: pd.DataFrame, keys: Sequence[str]) -> list[pd.DataFrame]:
+    if cells.empty:
+        return []
+    if not keys:
+        return [cells]
+    return [group for _, group in cells.groupby(list(keys), dropna=False, sort=False)]
+
+
+def _mark(
+    cells: pd.DataFrame,
+    environments: Mapping[str, Environment],
+    words: dict[Any, str],
+    *,
+    transfers: bool,
+) -> None:
+    """Write into `words` how each cell differs from the most frequent environment among these."""
+    mine = {place: environments.get(str(cell), {}) for place, cell in cells["cell"].items()}
+    keys = {
+        place: str(each.get(_TRANSFERS)) if transfers else environment_key(each)
+        for place, each in mine.items()
+    }
+    counts = Counter(keys.values())
+    newest = cells["started_at"].groupby(pd.Series(keys)).max().to_dict()
+    main = max(counts, key=lambda key: (counts[key], newest[key]))
+    reference = next(mine[place] for place, key in keys.items() if key == main)
+    for place, key in keys.items():
+        if key != main:
+            of_key = {
+                name: pair
+                for name, pair in differences(mine[place], reference).items()
+                if (name == _TRANSFERS) == transfers
+            }
+            words[place] = "; ".join(f"{n} {a}, elsewhere {b}" for n, (a, b) in of_key.items())

@@ -1,0 +1,240 @@
+"""Loads a run folder as tidy data frames: cells, steps, seconds of layers and stages, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.load.cells import attempt_rows, cell_row, flat_settings
+from analysis.load.comparable import (
+    SEPARATE,
+    Environment,
+    environment_of,
+    mark_comparable,
+)
+from analysis.load.equivalent_cells import Equivalence, compare_equivalent_cells
+from analysis.load.raised import DAMAGED, EQUIVALENT, NOT_COMPARABLE, Raised
+from analysis.load.rank_steps import Places, rank_steps, steps_of_ranks
+from analysis.load.read_records import RankFile, Records, read_records
+from analysis.load.validate_records import check_result
+from analysis.statistics.noise import add_noise_columns, mark_steps
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import Cell, read_manifest
+from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts, resume_chain
+from gnnhpc.records.run_facts import read_provenance
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import FLAGGED
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The records of a run folder, or of several; `cell` is a categorical in every frame."""
+
+    root: Path
+    """The run folder; of several runs the first one's."""
+    cells: pd.DataFrame
+    """One row a cell of the manifest: its settings, the attempt that counts, status and results.
+    `valid`: done, and no check is invalid. `not_comparable`: why its numbers cannot be averaged
+    with the others'. `counts`: valid and comparable; averages and ratios have only these cells."""
+    steps: pd.DataFrame
+    """One row a cell and mini-batch that every rank recorded: `wall_s` and `step_s` are the slowest
+    rank's seconds, `samples` those of all replicas. `kept`: counts in averages."""
+    ranks: pd.DataFrame
+    """One row a rank and mini-batch: the fields of StepRecord with cell, rank, stage, replica."""
+    layer_times: pd.DataFrame
+    """Forward and backward seconds of each group of layers, rank and profiled mini-batch."""
+    stage_times: pd.DataFrame
+    """Forward, backward and weight-gradient seconds of each virtual stage and mini-batch."""
+    spans: pd.DataFrame
+    """What each rank did when inside mini-batches."""
+    attempts: pd.DataFrame
+    """One row an attempt: its status, and whether its records are used."""
+    phases: pd.DataFrame
+    """One row a cell and phase: warm-up, outliers, and noise of the machine."""
+    checks: pd.DataFrame
+    """One row a cell and check that flags it: cell, name, verdict, detail."""
+    settings: tuple[str, ...]
+    """The columns of `cells` that determine what is measured: all settings but seed and repeat."""
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    """What each cell with records ran in."""
+    equivalence: Equivalence = field(default_factory=Equivalence)
+    """What comparing cells that must learn the same found."""
+    provenance: Mapping[str, Any] | None = None
+    """Commit, versions, host and command line of the submission; None without the file."""
+    runs: tuple[str, ...] = ()
+    """The names of the runs that were concatenated; empty for a single run."""
+    notes: tuple[str, ...] = ()
+    """How they were concatenated, a sentence each."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(self.runs) or self.root.resolve().name
+
+    def with_settings(self, *settings: str) -> RunData:
+        return replace(self, settings=settings)
+
+
+def load(run: Path | str, *, separate: bool = False) -> RunData:
+    """Read a run folder, which may be a copy, and may have cells that still run.
+
+    With `separate`, cells that are not comparable with most others are configurations of their own.
+    A cell with damaged records is invalid, and a check says what is wrong. Raises InputError for a
+    path that is no run folder, and for a damaged manifest or provenance.
+    """
+    paths = RunPaths(Path(run))
+    if not paths.root.is_dir():
+        raise InputError(paths.root, None, "no such folder", "a run folder")
+    manifest = read_manifest(paths.manifest)
+    attempts = [read_attempts(paths.cell(cell.id)) for cell in manifest]
+    chosen = [
+        _checked(cell, choose_attempt(mine)) for cell, mine in zip(manifest, attempts, strict=True)
+    ]
+    files = [
+        file
+        for number, cell in enumerate(manifest)
+        for file in _files(number, cell, chosen[number], attempts[number])
+    ]
+    records = read_records(files)
+    for number, damage in records.damage.items():
+        one = chosen[files[number].cell]
+        if one is not None and not one.damage:
+            chosen[files[number].cell] = replace(one, damage=damage)
+    return _run_data(paths, manifest, attempts, chosen, files, records, separate=separate)
+
+
+def _checked(cell: Cell, attempt: Attempt | None) -> Attempt | None:
+    """The attempt, marked as damaged where its result is another cell's or has no digests."""
+    if attempt is None or attempt.damage:
+        return attempt
+    try:
+        check_result(cell, attempt)
+    except InputError as error:
+        return replace(attempt, damage=str(error))
+    return attempt
+
+
+def _files(
+    number: int, cell: Cell, chosen: Attempt | None, attempts: Sequence[Attempt]
+) -> Iterator[RankFile]:
+    """The rank files of an attempt and of those that it resumed; all of them if it is done."""
+    if chosen is None or chosen.damage:
+        return
+    done = chosen.status == "done"
+    written = chosen.result.records if chosen.result and done else {}
+    for used in resume_chain(chosen, attempts):
+        for rank in range(cell.experiment.process_layout.world_size):
+            path = used.attempt.records(rank)
+            same = used.attempt.number == chosen.number
+            name = path.name if same else f"../{used.attempt.root.name}/{path.name}"
+            if done or path.exists():
+                yield RankFile(path, number, cell.id, used.attempt.number, rank, written.get(name))
+
+
+def _run_data(
+    paths: RunPaths,
+    manifest: Sequence[Cell],
+    attempts: Sequence[Sequence[Attempt]],
+    chosen: Sequence[Attempt | None],
+    files: Sequence[RankFile],
+    records: Records,
+    *,
+    separate: bool,
+) -> RunData:
+    names = [cell.id for cell in manifest]
+    damaged = [number for number, attempt in enumerate(chosen) if attempt and attempt.damage]
+    places = Places(files, records.headers, names, damaged)
+    ranks = rank_steps(places.place(records.steps))
+    headers = _headers_of_cells(files, records, damaged, len(names))
+    environments = {
+        name: environment_of(mine) for name, mine in zip(names, headers, strict=True) if mine
+    }
+    rows = zip(manifest, chosen, attempts, headers, strict=True)
+    cells = pd.DataFrame([cell_row(*row) for row in rows])
+    cells["cell"] = pd.Categorical(cells["cell"], names)
+    cells["redone"] = places.redone(records.steps, len(names))
+    settings = tuple({key: None for cell in manifest for key in flat_settings(cell.experiment)})
+    raised = list(_raised(names, chosen))
+    equivalence = compare_equivalent_cells(manifest, ranks, cells, raised)
+    raised += [
+        Raised(cell, EQUIVALENT, "invalid", cause)
+        for cell, cause in equivalence.divergences.items()
+    ]
+    cells["valid"] &= ~cells["cell"].isin(list(equivalence.divergences))
+    cells["not_comparable"] = mark_comparable(cells, environments, settings)
+    if separate:
+        cells[SEPARATE] = cells["not_comparable"]
+        settings = (*settings, SEPARATE)
+    else:
+        raised += [
+            Raised(str(cell), NOT_COMPARABLE, "suspect", f"{words}; it is in no average")
+            for cell, words in zip(cells["cell"], cells["not_comparable"], strict=True)
+            if words
+        ]
+    cells["counts"] = cells["valid"] & ((cells["not_comparable"] == "") | separate)
+    checks = pd.DataFrame(raised, columns=list(Raised._fields))
+    flags = checks.groupby("cell", sort=False)["name"].agg(
+        lambda mine: ";".join(dict.fromkeys(mine))
+    )
+    cells["flags"] = [str(flags.get(name, "")) for name in names]
+    steps, phases = mark_steps(steps_of_ranks(ranks, cells["world_size"].to_numpy()))
+    return RunData(
+        root=paths.root,
+        cells=cells,
+        steps=steps,
+        ranks=ranks,
+        layer_times=places.place(records.layer_times),
+        stage_times=places.place(records.stage_times),
+        spans=places.place(records.spans),
+        attempts=_attempt_frame(manifest, attempts, chosen),
+        phases=add_noise_columns(phases, ranks),
+        checks=checks,
+        settings=settings,
+        environments=environments,
+        equivalence=equivalence,
+        provenance=read_provenance(paths),
+    )
+
+
+def _headers_of_cells(
+    files: Sequence[RankFile], records: Records, damaged: Sequence[int], cells: int
+) -> list[list[dict[str, Any]]]:
+    """The ranks' headers of each cell that has no damage."""
+    found: list[list[dict[str, Any]]] = [[] for _ in range(cells)]
+    for file, header in zip(files, records.headers, strict=True):
+        if header is not None and file.cell not in damaged:
+            found[file.cell].append(header)
+    return found
+
+
+def _raised(names: Sequence[str], chosen: Sequence[Attempt | None]) -> Iterator[Raised]:
+    """The checks of each result that flag the cell; of a damaged cell the damage alone."""
+    for cell, attempt in zip(names, chosen, strict=True):
+        if attempt and attempt.damage:
+            yield Raised(cell, DAMAGED, "invalid", attempt.damage)
+            continue
+        for check in attempt.result.audit if attempt and attempt.result else ():
+            if check.verdict in FLAGGED:
+                yield Raised(cell, check.name, check.verdict, check.detail)
+
+
+def _attempt_frame(
+    manifest: Sequence[Cell],
+    attempts: Sequence[Sequence[Attempt]],
+    chosen: Sequence[Attempt | None],
+) -> pd.DataFrame:
+    rows = [
+        row
+        for cell, mine, used in zip(manifest, attempts, chosen, strict=True)
+        for row in attempt_rows(cell, [_known(each, used) for each in mine], used)
+    ]
+    columns = ["cell", "attempt", "status", "valid", "used", "resumed_from", "job", "failure"]
+    return pd.DataFrame(rows, columns=[*columns, "core_s"])
+
+
+def _known(attempt: Attempt, used: Attempt | None) -> Attempt:
+    """The attempt that counts as it turned out to be, which may be damaged."""
+    return used if used is not None and used.number == attempt.number else attempt

@@ -1,0 +1,128 @@
+"""Checks that stored records are what the cell wrote: by digests and by their schema, once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.json_files import parse_object, read_bytes
+from gnnhpc.experiment.manifest import Cell
+from gnnhpc.records.attempts import Attempt
+from gnnhpc.records.schema import check_header
+
+_REQUIRED = {
+    "step": ("phase", "step", "epoch", "samples", "start_s", "wall_s"),
+    "span": ("phase", "step", "name", "start_s", "end_s"),
+}
+_NEVER_NEGATIVE = ("wall_s", "start_s", "cpu_s", "forward_s", "backward_s", "data_s", "samples")
+
+
+def check_result(cell: Cell, attempt: Attempt) -> None:
+    """Raises InputError for the result of another cell, attempt or experiment."""
+    result, path = attempt.result, attempt.paths.result
+    if result is None:
+        return
+    if result.cell != cell.id:
+        raise InputError(path, "cell", result.cell, f"{cell.id}, whose folder this is")
+    if result.attempt != attempt.number:
+        raise InputError(path, "attempt", result.attempt, f"{attempt.number}, as its folder says")
+    planned = cell.experiment.model_dump(mode="json")
+    for key in cell.experiment.data.elsewhere:
+        planned["data"].pop(key, None)
+    _check_settings(planned, result.experiment, path, "")
+
+
+def _check_settings(
+    planned: Mapping[str, Any], actual: Mapping[str, Any], path: Path, prefix: str
+) -> None:
+    for key, value in planned.items():
+        if key not in actual or actual[key] == value:
+            continue
+        if isinstance(value, dict) and isinstance(actual[key], dict):
+            _check_settings(value, actual[key], path, f"{prefix}{key}.")
+        else:
+            allowed = f"{value}, as the manifest says"
+            raise InputError(path, f"experiment.{prefix}{key}", actual[key], allowed)
+
+
+def check_file_digest(path: Path, written: Mapping[str, Any] | None) -> bytes:
+    """The content of a record file.
+
+    Raises InputError for a missing file, and for one whose content is not what `written` says, the
+    size and SHA-256 that the result has of it. Events may follow after that size.
+    """
+    try:
+        content = read_bytes(path, "the records of each rank")
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", "the records of each rank") from None
+    if written is None:
+        return content
+    size = int(written.get("size", -1))
+    if hashlib.sha256(content[:size]).hexdigest() != written.get("sha256"):
+        raise InputError(path, "content", "changed since it was written", "as result.json has it")
+    for line in content[size:].splitlines():
+        if parse_object(line, path, "one record a line").get("kind") != "event":
+            found = f"records after byte {size}"
+            raise InputError(path, "content", found, "no record after the attempt's end")
+    return content
+
+
+def split_header(
+    text: bytes, path: Path, expected: Mapping[str, object]
+) -> tuple[dict[str, Any] | None, bytes]:
+    """The header of a record file, and its complete lines of steps and spans.
+
+    None and nothing for a file whose rank died before it had written its header. Raises InputError
+    for a header that is not the `expected` cell's, attempt's and rank's.
+    """
+    first, newline, body = text.partition(b"\n")
+    if not newline:
+        return None, b""
+    header = check_header(parse_object(first, f"{path}:1", "one record a line"), path)
+    for key, value in expected.items():
+        if header[key] != value:
+            raise InputError(path, key, header[key], f"{value}, as its path says")
+    body = body[: body.rfind(b"\n") + 1]
+    if b'"event"' in body:
+        body = b"".join(
+            line
+            for number, line in enumerate(body.splitlines(keepends=True), 2)
+            if line.strip() and not _is_event(line, f"{path}:{number}")
+        )
+    return header, body
+
+
+def _is_event(line: bytes, where: object) -> bool:
+    """Whether a line is an event, whose detail has no fixed columns."""
+    if b'"event"' not in line:
+        return False
+    return parse_object(line, where, "one record a line").get("kind") == "event"
+
+
+def check_lines(table: pa.Table, path: Path) -> pa.Table:
+    """The table itself; raises InputError for records that lack a field or have a negative one."""
+    kinds = pc.is_in(table["kind"], value_set=pa.array(list(_REQUIRED)))
+    _check_all(kinds, table, path, "kind", "step or span")
+    phases = pc.is_in(table["phase"], value_set=pa.array(["train", "test"]))
+    _check_all(phases, table, path, "phase", "train or test")
+    for kind, names in _REQUIRED.items():
+        other = pc.not_equal(table["kind"], kind)
+        for name in names:
+            _check_all(pc.or_(other, pc.is_valid(table[name])), table, path, name, "a value")
+    for name in _NEVER_NEGATIVE:
+        positive = pc.fill_null(pc.greater_equal(table[name], 0), True)
+        _check_all(positive, table, path, name, "0 or more")
+    return table
+
+
+def _check_all(good: pa.ChunkedArray, table: pa.Table, path: Path, name: str, allowed: str) -> None:
+    if not pc.all(good, min_count=0).as_py():
+        row = pc.index(good, False).as_py()
+        where = f"{path}: {table['kind'][row]} of step {table['step'][row]}"
+        raise InputError(where, name, table[name][row].as_py(), allowed)

@@ -1,4 +1,0 @@
-"""Loads a run folder's records into data frames.
-
-Imports analysis.stats.
-"""

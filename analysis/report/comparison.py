@@ -1,0 +1,201 @@
+"""A comparison of two runs as it is printed and written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from analysis.load.comparable import differences
+from analysis.load.run_data import RunData
+from analysis.render.named_table import NamedTable
+from analysis.render.output_folder import atomic_output_folder
+from analysis.render.table_files import write_table
+from analysis.summary.compare_runs import (
+    ComparedGroup,
+    Comparison,
+    groups_frame,
+    steps_frame,
+)
+from analysis.summary.configurations import Configuration
+from analysis.summary.match_runs import Match
+from gnnhpc.core.student_t import CONFIDENCE
+
+STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
+_MOST_HOSTS = 6
+_TOGETHER = (
+    "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
+    f"together at {CONFIDENCE:.0%}."
+)
+_RELATIVE = (
+    "relative is the same ratio of a group's seconds over those of the other groups of the same "
+    "step, by medians: it is free of what slows all of them."
+)
+
+
+def comparison_lines(a: RunData, b: RunData, found: Comparison) -> Iterator[str]:
+    """What the runs differ in, what only one has, and whether the losses agree."""
+    train = [match for match in found.matches if match.phase == "train"]
+    for line in (*_environments(train), *_custom_sources(train), *_hosts(a, b), _when(train)):
+        yield f"differs: {line}"
+    yield from _copies(a, b)
+    yield from _flags(train)
+    yield from found.only_in_one
+    for line in found.losses_apart:
+        yield f"learns something else: {line}"
+    if found.losses_compared and not found.losses_apart:
+        yield f"losses: they agree within rounding in all {found.losses_compared} common cells"
+
+
+def _environments(train: Sequence[Match]) -> Iterator[str]:
+    found = Counter(
+        (name, *values)
+        for match in train
+        for name, values in differences(match.a.environment, match.b.environment).items()
+    )
+    for (name, mine, theirs), times in found.items():
+        share = "" if times == len(train) else f" ({times} of {len(train)} configurations)"
+        yield f"{name}: {mine} in A, {theirs} in B{share}"
+    if not found:
+        yield "nothing of code, versions, CPU, threads and kernels"
+
+
+def _custom_sources(train: Sequence[Match]) -> Iterator[str]:
+    """Versions of a custom model, whose digest is a setting."""
+    found = {
+        (match.a.settings["model"], *digests)
+        for match in train
+        if (digests := tuple(one.settings.get("model_digest") for one in (match.a, match.b)))
+        and digests[0] != digests[1]
+        and all(isinstance(digest, str) for digest in digests)
+    }
+    for model, mine, theirs in sorted(found):
+        yield f"sources of {model}: {mine} in A, {theirs} in B"
+
+
+def _hosts(a: RunData, b: RunData) -> Iterator[str]:
+    names = [
+        sorted({host for text in run.cells["hosts"] for host in str(text).split(";") if host})
+        for run in (a, b)
+    ]
+    if names[0] != names[1]:
+        yield f"machines: {_listed(names[0])} in A, {_listed(names[1])} in B"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_HOSTS} more" if len(names) > _MOST_HOSTS else ""
+    return (", ".join(names[:_MOST_HOSTS]) or "none recorded") + more
+
+
+def _when(train: Sequence[Match]) -> str:
+    """Whether both met the same hours of the machine, which intervals cannot show."""
+    turns = sum(match.alternated for match in train)
+    if turns == len(train):
+        return "time: the runs took turns, and their repeats are compared in pairs"
+    spans = [_span([match.a for match in train]), _span([match.b for match in train])]
+    some = f", but for {turns} configurations" if turns else ""
+    return (
+        f"time: A started its cells from {spans[0]}, B from {spans[1]}, not in turns{some}: what "
+        "changed on the machines between them counts as a difference of the runs"
+    )
+
+
+def _span(rows: Sequence[Configuration]) -> str:
+    times = sorted(str(time) for one in rows for time in one.used["started_at"] if time)
+    return f"{times[0][:19]} to {times[-1][:19]}" if times else "unknown times"
+
+
+def _copies(a: RunData, b: RunData) -> Iterator[str]:
+    """Cells whose records are the same file in both, which cannot differ."""
+    digests = [
+        dict(zip(counted["cell"].astype(str), counted["digest"], strict=True))
+        for run in (a, b)
+        for counted in [run.cells[run.cells["counts"].astype(bool) & (run.cells["digest"] != "")]]
+    ]
+    copied = [cell for cell, digest in digests[0].items() if digests[1].get(cell) == digest]
+    if copied:
+        yield (
+            f"one measurement in both, so no difference can show: {len(copied)} cells, such as "
+            f"{copied[0]}"
+        )
+
+
+def _flags(train: Sequence[Match]) -> Iterator[str]:
+    for side, rows in (("A", [m.a for m in train]), ("B", [m.b for m in train])):
+        cells = [str(flags) for one in rows for flags in one.used["flags"]]
+        raised = Counter(flag for flags in cells for flag in set(flags.split(";")) if flag)
+        if raised:
+            words = ", ".join(
+                f"{flag} {count} of {len(cells)}" for flag, count in sorted(raised.items())
+            )
+            yield f"flagged in {side}: {words}"
+
+
+def result_lines(found: Comparison) -> Iterator[str]:
+    """Contradicting averages, the groups of layers that became slower, and the verdict."""
+    turned = [
+        f"{row.name} {row.pair.phase}" for row in found.steps if row.averages_contradict(found.of)
+    ]
+    if turned:
+        yield (
+            "a_s and b_s differ the other way round than b_over_a, which is geometric, as single "
+            f"runs are far from the others, in {', '.join(turned)}"
+        )
+    slower = found.slower_groups
+    recorded = Counter(row.name for row in found.groups)
+    for name in dict.fromkeys(row.name for row in slower):
+        mine = [row for row in slower if row.name == name]
+        every = f"all {len(mine)}: " if len(mine) == recorded[name] > 1 else ""
+        words = ", ".join(_group(row, found.tolerance) for row in mine)
+        yield f"layer groups slower in {name}: {every}{words}"
+    for row in found.slower_steps:
+        named = any(group.name == row.name for group in slower)
+        if row.pair.phase == "train" and recorded[row.name] and not named:
+            yield (
+                f"layer groups of {row.name}: none shown to be slower, so look at waiting, "
+                "communication and the optimizer"
+            )
+    yield _verdict(found)
+
+
+def _group(row: ComparedGroup, tolerance: float) -> str:
+    shown = row.shown_by(tolerance) or row.seconds
+    ratio = shown.ratio
+    words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    return words if shown is row.seconds else f"{words} relative to the other layers of the step"
+
+
+def _verdict(found: Comparison) -> str:
+    """What decides the exit status."""
+    if not found.with_interval:
+        return f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
+    steps, groups = found.slower_steps, found.slower_groups
+    without = len(found.steps) - found.with_interval
+    rest = f"; {without} without an interval" if without else ""
+    of = f"{found.with_interval} compared, tolerance {found.tolerance:.1%}{rest}"
+    if not steps and not groups:
+        return f"nothing shown to be slower ({of})"
+    parts = [f"{len(steps)} step times"] if steps else []
+    cells = len({row.name for row in groups})
+    parts += [f"layer groups of {cells} configurations"] if groups else []
+    return f"SLOWER: {' and '.join(parts)} ({of})"
+
+
+def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> None:
+    """Write tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
+    lines = [*comparison_lines(a, b, found), *result_lines(found)]
+    with atomic_output_folder(out) as folder:
+        steps = steps_frame(found.steps, found.tolerance, found.of)
+        groups = groups_frame(found.groups, found.tolerance, found.of)
+        for name, title, frame, notes in (
+            ("steps", "Seconds a step in run A and run B", steps, (_TOGETHER,)),
+            (
+                "groups",
+                "Seconds of groups of layers a training step",
+                groups,
+                (_TOGETHER, _RELATIVE),
+            ),
+        ):
+            if len(frame):
+                write_table(NamedTable(f"compare_{name}", title, frame, notes), folder)
+        (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

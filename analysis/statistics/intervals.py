@@ -1,0 +1,220 @@
+"""Intervals of step times and of their ratios, from how runs differ.
+
+Steps of one run share its placement, its memory and its minute of the machine, so they say nothing
+about how another run would come out. A run therefore counts as one observation, whatever the number
+of its steps and their correlation, and the interval is Student's (1908, Biometrika 6:1) on the
+logarithms of the runs' means or medians: step times differ by factors, and so do speedups. Means
+of few steps that are skewed to the right are skewed themselves, so the upper bound of a mean
+reaches further, by the first term of Cornish and Fisher's expansion for a studentised mean (Johnson
+1978, Journal of the American Statistical Association 73:536; Hall 1992, Journal of the Royal
+Statistical Society B 54:221). In medians and in ratios it (nearly) cancels. Of two
+configurations whose repeats were measured in turn, the ratio of each repeat is one observation;
+otherwise runs are compared by Welch's approximation (1947, Biometrika 34:28). `python -m
+benchmarks.coverage` measures how often these intervals hold the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from analysis.statistics.signed_ranks import signed_rank_interval
+from gnnhpc.core.student_t import CONFIDENCE, t_quantile
+
+Values = NDArray[np.float64]
+FEWEST_STEPS = 5
+"""Of fewer steps each is shown, and no interval."""
+ONE_RUN = "one run says nothing about how runs differ"
+FEW_STEPS = f"fewer than {FEWEST_STEPS} steps"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its interval; low and high are None where runs are too few."""
+
+    value: float
+    low: float | None
+    high: float | None
+    basis: str = field(default="", compare=False)
+    """What the bounds come from, such as 3 pairs; or why there are none."""
+
+    def excludes(self, other: float) -> bool:
+        """Whether `other` lies outside the interval; False without one."""
+        return self.low is not None and self.high is not None and not self.low <= other <= self.high
+
+    def over(self, divisor: float) -> Interval:
+        """The same quantity in units of `divisor`, above 0."""
+        low, high = (None if bound is None else bound / divisor for bound in (self.low, self.high))
+        return Interval(self.value / divisor, low, high, self.basis)
+
+    @property
+    def half_width(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def finite_values(values: ArrayLike) -> Values:
+    """The finite values as one flat array of floats."""
+    array = np.asarray(values, dtype=np.float64).ravel()
+    return array[np.isfinite(array)]
+
+
+def median(values: Values) -> float:
+    """The median of finite values, nan for none; sorting is fastest for a few hundred values."""
+    ordered = np.sort(values)
+    middle = ordered.size // 2
+    if ordered.size % 2:
+        return float(ordered[middle])
+    return float((ordered[middle - 1] + ordered[middle]) / 2.0) if ordered.size else math.nan
+
+
+def t_bounds(
+    observations: ArrayLike, confidence: float = CONFIDENCE, skewness: ArrayLike = 0.0
+) -> tuple[Values, Values]:
+    """Student's interval of the mean over the last axis, of two observations or more.
+
+    `skewness` of the observations, 0 or more, makes the upper bound reach further; the lower one
+    stays, as an estimate of it is not to make an interval shorter.
+    """
+    x = np.asarray(observations, dtype=np.float64)
+    runs = x.shape[-1]
+    t, error = t_quantile(runs - 1, confidence), x.std(axis=-1, ddof=1) / math.sqrt(runs)
+    further = np.asarray(skewness) * (2.0 * t**2 + 1.0) / (6.0 * math.sqrt(runs))
+    centre = x.mean(axis=-1)
+    return centre - t * error, centre + (t + further) * error
+
+
+def welch_bounds(
+    one: ArrayLike, other: ArrayLike, confidence: float = CONFIDENCE
+) -> tuple[Values, Values]:
+    """Welch's interval of the difference of means over the last axis, of two or more each."""
+    x, y = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    squares = [values.var(axis=-1, ddof=1) / values.shape[-1] for values in (x, y)]
+    total = squares[0] + squares[1]
+    spread = [squares[i] ** 2 / (values.shape[-1] - 1) for i, values in enumerate((x, y))]
+    some = total > 0.0
+    freedom = np.where(some, total**2 / np.where(some, spread[0] + spread[1], 1.0), 1.0)
+    reach = t_quantile(freedom, confidence) * np.sqrt(total)
+    centre = x.mean(axis=-1) - y.mean(axis=-1)
+    return centre - reach, centre + reach
+
+
+def interval_of_runs(
+    values: ArrayLike, steps: int | None = None, skewness: float = 0.0
+) -> Interval:
+    """The mean of one positive value a run, with its interval.
+
+    `steps` are those behind the values, `skewness` is that of their logarithms.
+    """
+    x = finite_values(values)
+    value = float(x.mean()) if x.size else math.nan
+    why = _why_none([x], steps)
+    if why:
+        return Interval(value, None, None, why)
+    return _around(value, np.exp(t_bounds(np.log(x), skewness=skewness)), f"{x.size} runs")
+
+
+def interval_of_shares(values: ArrayLike, steps: int | None = None) -> Interval:
+    """The mean of one share a run, from 0 to 1, with its interval; shares may be 0.
+
+    `steps` are those behind the shares.
+    """
+    x = finite_values(values)
+    value = float(x.mean()) if x.size else math.nan
+    if x.size < 2:
+        return Interval(value, None, None, ONE_RUN)
+    if steps is not None and steps < FEWEST_STEPS:
+        return Interval(value, None, None, FEW_STEPS)
+    return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")
+
+
+def _around(value: float, bounds: Values, basis: str) -> Interval:
+    """Widened to contain the value, which the mean of very different runs may lie outside of."""
+    low, high = bounds
+    return Interval(value, float(min(low, value)), float(max(high, value)), basis)
+
+
+def _why_none(values: Sequence[Values], steps: int | None) -> str:
+    """Why values of runs have no interval; empty where they have one."""
+    if any(x.size < 2 for x in values):
+        return ONE_RUN
+    if steps is not None and steps < FEWEST_STEPS:
+        return FEW_STEPS
+    return "" if all((x > 0.0).all() for x in values) else "a time of zero"
+
+
+def ratio_of_pairs(
+    top: Values,
+    bottom: Values,
+    factor: float = 1.0,
+    steps: int | None = None,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """`factor` times the geometric mean of the ratios, each of which is one observation."""
+    value = factor * _geometric_mean(top / bottom)
+    why = _why_none([top, bottom], steps)
+    if why:
+        return Interval(value, None, None, why)
+    bounds = factor * np.exp(t_bounds(np.log(top / bottom), confidence))
+    return _around(value, bounds, f"{top.size} pairs")
+
+
+def ratio_of_pairs_by_ranks(
+    top: Values,
+    bottom: Values,
+    factor: float = 1.0,
+    steps: int | None = None,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """As `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
+    found = None
+    if not _why_none([top, bottom], steps):
+        found = signed_rank_interval(np.log(top / bottom), confidence)
+    if found is None:
+        return ratio_of_pairs(top, bottom, factor, steps, confidence)
+    value, low, high = (factor * math.exp(bound) for bound in found)
+    return Interval(value, low, high, f"{top.size} pairs, by ranks")
+
+
+def ratio_of_runs(
+    top: Values,
+    bottom: Values,
+    factor: float = 1.0,
+    steps: int | None = None,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """`factor` times the ratio of geometric means of runs that do not belong together."""
+    value = factor * _geometric_mean(top) / _geometric_mean(bottom)
+    why = _why_none([top, bottom], steps)
+    if why:
+        return Interval(value, None, None, why)
+    bounds = factor * np.exp(welch_bounds(np.log(top), np.log(bottom), confidence))
+    return _around(value, bounds, f"{top.size} and {bottom.size} runs")
+
+
+def _geometric_mean(values: Values) -> float:
+    if not values.size:
+        return math.nan
+    return float(np.exp(np.log(values).mean())) if (values > 0.0).all() else float(values.mean())
+
+
+def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
+    """A ratio in words: faster, slower, or no difference where its interval contains 1."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f} times, no interval: {ratio.basis or ONE_RUN}"
+    shown = [f"{number:.{_decimals(ratio)}f}" for number in (ratio.value, ratio.low, ratio.high)]
+    span = f"{shown[0]} ({shown[1]} to {shown[2]})"
+    if not ratio.excludes(1.0):
+        return f"no difference shown: {span} contains 1"
+    return f"{more if ratio.value > 1.0 else less}: {span}"
+
+
+def _decimals(ratio: Interval) -> int:
+    """Three, or as many more as show that a bound is not 1, which decides, and not 0."""
+    bounds = [number for number in (ratio.low, ratio.high) if number not in (None, 0.0, 1.0)]
+    return next(
+        (n for n in range(3, 9) if not any(round(one, n) in (0.0, 1.0) for one in bounds if one)), 9
+    )

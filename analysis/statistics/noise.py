@@ -1,0 +1,101 @@
+"""Marks the steps that count, and measures the machine's noise, for each cell and phase."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.statistics.warmup import detect_warmup, drift, effective_n, mark_outliers
+
+PHASE_COLUMNS = [
+    *("cell", "phase", "n", "warmup_dropped", "profiled_dropped", "outliers", "n_effective"),
+    "drift",
+]
+
+
+def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The steps (sorted by cell and phase) with three marks; and one row a cell and phase.
+
+    `kept` steps count in averages: they are neither profiled nor warm-up, which the run marks or
+    the series of its unprofiled steps shows. `warmup_dropped` and `profiled_dropped` count the
+    others, and add up with `n` to the recorded steps. `outlier` marks kept steps and drops none.
+    `uneven` steps have fewer samples than others, as the last of an epoch; they count, and are not
+    used to find warm-up, outliers or drift.
+    """
+    seconds, samples = steps["step_s"].to_numpy(), steps["samples"].to_numpy()
+    warm = steps["warmup"].to_numpy().astype(bool)
+    profiled = steps["profiled"].to_numpy().astype(bool)
+    kept = ~(warm | profiled)
+    outlier, uneven = np.zeros((2, len(steps)), bool)
+    cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
+    rows: list[dict[str, Any]] = []
+    for part in cell_phase_slices(steps):
+        uneven[part] = samples[part] < samples[part].max()
+        even = part.start + np.flatnonzero(kept[part] & ~uneven[part])
+        slow = detect_warmup(seconds[even])
+        if slow:
+            kept[part.start : even[slow]] = False
+            even = even[slow:]
+        outlier[even] = mark_outliers(seconds[even])
+        dropped_profiled = int((profiled[part] & ~warm[part]).sum())
+        n = int(kept[part].sum())
+        rows.append(
+            {
+                "cell": cell[part.start],
+                "phase": phase[part.start],
+                "n": n,
+                "warmup_dropped": part.stop - part.start - n - dropped_profiled,
+                "profiled_dropped": dropped_profiled,
+                "outliers": int(outlier[part].sum()),
+                "n_effective": effective_n(seconds[even]),
+                "drift": drift(seconds[even]),
+            }
+        )
+    marked = steps.assign(kept=kept, outlier=outlier, uneven=uneven)
+    return marked, pd.DataFrame(rows, columns=PHASE_COLUMNS)
+
+
+def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
+    """The slice of each cell and phase, in a frame that is sorted by them."""
+    if frame.empty:
+        return []
+    cell, phase = frame["cell"].cat.codes.to_numpy(), frame["phase"].cat.codes.to_numpy()
+    changes = np.flatnonzero((np.diff(cell) != 0) | (np.diff(phase) != 0)) + 1
+    edges = [0, *changes.tolist(), len(frame)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
+    """`phases` with three averages over ranks and steps that are neither warm-up nor profiled.
+
+    `cpu_share` is processor seconds of a rank's process over wall seconds, which is at most the
+    rank's threads; `steal_share` is seconds that the host took over wall seconds;
+    `switches_per_step` are involuntary context switches. Missing where the system does not report
+    them.
+    """
+    counted = ranks[~(ranks["warmup"] | ranks["profiled"]).to_numpy().astype(bool)]
+    grouped = counted.groupby(["cell", "phase"], observed=True)
+    sums = grouped[["cpu_s", "steal_s", "wall_s"]].sum(min_count=1)
+    wall = sums["wall_s"].where(sums["wall_s"] > 0.0)
+    shares = pd.DataFrame(
+        {
+            "cpu_share": sums["cpu_s"] / wall,
+            "steal_share": sums["steal_s"] / wall,
+            "switches_per_step": grouped["involuntary_switches"].mean(),
+        }
+    )
+    return phases.merge(shares.reset_index(), on=["cell", "phase"], how="left")
+
+
+def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """(cell, phase) -> seconds of its kept steps, in order."""
+    seconds, kept = steps["step_s"].to_numpy(), steps["kept"].to_numpy()
+    cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
+    return {
+        (cell[part.start], phase[part.start]): seconds[part][kept[part]]
+        for part in cell_phase_slices(steps)
+    }

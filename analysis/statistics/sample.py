@@ -1,0 +1,122 @@
+"""Step times of the runs of one configuration: their means, medians, and ratios of two samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from analysis.statistics.intervals import (
+    Interval,
+    Values,
+    finite_values,
+    interval_of_runs,
+    median,
+    ratio_of_pairs,
+    ratio_of_pairs_by_ranks,
+    ratio_of_runs,
+)
+from analysis.statistics.pairs import Repeat, paired
+from analysis.statistics.skewness import skewness_of_means
+from gnnhpc.core.student_t import CONFIDENCE
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Step times of the runs of one configuration, seconds; a run without steps is left out.
+
+    `repeats` says which repeat each run is, so that another configuration's can be paired with it.
+    """
+
+    runs: Sequence[ArrayLike]
+    repeats: Sequence[Repeat] = ()
+
+    @cached_property
+    def _series(self) -> list[Values]:
+        return [finite_values(run) for run in self.runs]
+
+    @cached_property
+    def values(self) -> Values:
+        """All steps."""
+        return np.concatenate(self._series) if self._series else np.empty(0)
+
+    @cached_property
+    def means(self) -> Values:
+        """Of each run; nan for one without steps."""
+        return np.array([run.mean() if run.size else math.nan for run in self._series])
+
+    @cached_property
+    def medians(self) -> Values:
+        return np.array([median(run) for run in self._series])
+
+    @cached_property
+    def mean(self) -> Interval:
+        """The mean of the runs' means."""
+        return interval_of_runs(self.means, self.values.size, self._skewness())
+
+    def _skewness(self) -> float:
+        """Of the runs' means; from as many steps of each as the shortest run has."""
+        runs = [run for run in self._series if run.size]
+        if len(runs) < 2:
+            return 0.0
+        steps = np.stack([run[: min(map(len, runs))] for run in runs])
+        if not (steps > 0.0).all():
+            return 0.0
+        spread = np.log([run.mean() for run in runs]).std(ddof=1)
+        return float(skewness_of_means(steps, np.asarray(spread)))
+
+    @cached_property
+    def median(self) -> Interval:
+        """The mean of the runs' medians."""
+        return interval_of_runs(self.medians, self.values.size)
+
+    def mean_over(
+        self,
+        other: Sample,
+        factor: float = 1.0,
+        confidence: float = CONFIDENCE,
+        *,
+        by_ranks: bool = False,
+    ) -> Interval:
+        """`factor` times these means over the other's, with the interval of the ratio.
+
+        `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
+        """
+        return self._ratio(other, self.means, other.means, factor, confidence, by_ranks)
+
+    def median_over(
+        self,
+        other: Sample,
+        factor: float = 1.0,
+        confidence: float = CONFIDENCE,
+        *,
+        by_ranks: bool = False,
+    ) -> Interval:
+        """`factor` times these medians over the other's, with the interval of the ratio.
+
+        `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
+        """
+        return self._ratio(other, self.medians, other.medians, factor, confidence, by_ranks)
+
+    def _ratio(
+        self,
+        other: Sample,
+        mine: Values,
+        theirs: Values,
+        factor: float,
+        confidence: float,
+        by_ranks: bool,
+    ) -> Interval:
+        """The geometric mean of the pairs' ratios; without pairs the ratio of geometric means."""
+        pairs = paired(self.repeats, other.repeats)
+        steps = min(self.values.size, other.values.size)
+        if pairs:
+            ours, others = (list(side) for side in zip(*pairs, strict=True))
+            of_pairs = ratio_of_pairs_by_ranks if by_ranks else ratio_of_pairs
+            return of_pairs(mine[ours], theirs[others], factor, steps, confidence)
+        runs = finite_values(mine), finite_values(theirs)
+        return ratio_of_runs(*runs, factor, steps, confidence)

@@ -1,0 +1,120 @@
+"""Which settings tell rows of the summary apart, besides layout and micro-batches; in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.summary.summary_table import VARIANT_COLUMNS
+from gnnhpc.models.registry import model_class
+
+IMPLEMENTATIONS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+"""Names of implementations in tables and figures; the PyG form of ViG is its reference."""
+SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
+"""Names of samplers."""
+ROW_KEYS = {"study": "study", "layout": "layout", "microbatches": "micro-batches"}
+"""Columns of `with_study` that name a row, with their headings."""
+_NAMED = ("batchnorm", "rebuild", "activation_checkpointing", "balance", "data_storage")
+"""Settings whose values need the setting's name."""
+
+
+def varying_settings(summary: pd.DataFrame) -> list[str]:
+    """The settings in which rows of one model and data differ.
+
+    Sampled runs of equal epochs have a number of steps that follows from the layout, which is left
+    out.
+    """
+    names = [str(name) for name in summary.columns]
+    # Settings that a sweep varies are between those of every run and the counts of cells.
+    others = names[names.index(VARIANT_COLUMNS[-1]) + 1 : names.index("cells")]
+    by_study = summary.groupby(["model", "data"])
+    found = [
+        key
+        for key in (*VARIANT_COLUMNS, *others)
+        if (by_study[key].nunique(dropna=False) > 1).any()
+    ]
+    if "sampler" in summary and "train_steps" in found:
+        by_layout = summary.groupby(["model", "data", "layout", "microbatches"])
+        if (by_layout["train_steps"].nunique(dropna=False) == 1).all():
+            found.remove("train_steps")
+    return found
+
+
+def settings_in_words(row: Any, names: Sequence[str]) -> str:
+    """The settings of these that a row has, such as `model blocks 4, dtype float64`."""
+    known = {name: row[name] for name in names if not is_missing(row[name]) and row[name] != ""}
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_short(value)}" for name, value in _with_schedules(known)
+    )
+
+
+def settings_label(settings: Mapping[str, object]) -> str:
+    """Settings as a short title; numbers, and words like `once`, have the name of the setting.
+
+    Implementations and samplers are named as ours, PyG or DGL, a sampler only where it is not the
+    implementation's.
+    """
+    named = dict(settings)
+    if str(named.get("implementation")) in IMPLEMENTATIONS:
+        named["implementation"] = IMPLEMENTATIONS[str(named["implementation"])]
+    sampler = SAMPLERS.get(str(named.pop("sampler", None)))
+    if sampler is not None and sampler != named.get("implementation"):
+        named["sampler"] = f"sampled by {sampler}"
+    return ", ".join(_labelled(key, value) for key, value in _with_schedules(named))
+
+
+def _with_schedules(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings, virtual stages with their schedule: `interleaved, 2 virtual stages`."""
+    virtual = settings.get("virtual_stages", 1)
+    for name, value in settings.items():
+        if name == "schedule" and not is_missing(virtual) and virtual > 1:
+            yield name, f"{value}, {virtual} virtual stages"
+        elif name != "virtual_stages" or "schedule" not in settings:
+            yield name, value
+
+
+def _labelled(key: str, value: object) -> str:
+    name = key.replace("_", " ")
+    if key == "bucket_mib":
+        return "no buckets" if is_missing(value) else f"buckets of {value:g} MiB"
+    if is_missing(value):
+        return f"no {name}"
+    bare = isinstance(value, str) and key not in _NAMED
+    return str(value) if bare else f"{name} {_short(value)}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:g}"
+
+
+def is_missing(value: object) -> bool:
+    """Whether a cell does not have a setting: its value is None, and nan in a frame."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def study_title(model: str, data: str) -> str:
+    """Such as `ViG, cifar10`."""
+    known = model_class(model)
+    return f"{(known.title if known else '') or model}, {data}"
+
+
+def with_study(summary: pd.DataFrame) -> pd.DataFrame:
+    """`summary` with a column `study`: model and data, where there are several, and the settings in
+    which rows of that model and data differ.
+    """
+    if summary.empty:
+        return summary.assign(study="")
+    named = [key for key in ("model", "data") if summary[key].nunique() > 1]
+    labels: dict[Any, str] = {}
+    for _, rows in summary.groupby(["model", "data"], sort=False):
+        keys = [*named, *varying_settings(rows)]
+        for place, values in zip(rows.index, rows[keys].to_numpy(object), strict=True):
+            row = dict(zip(keys, values, strict=True))
+            known = {key: v for key, v in row.items() if not is_missing(v) and v != ""}
+            labels[place] = settings_label(known)
+    return summary.assign(study=[labels[place] for place in summary.index])

@@ -1,0 +1,123 @@
+"""Cells that must learn the same stay within an envelope around their sequential cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.load.equivalent_cells import (
+    LOSS,
+    NORM,
+    Trajectory,
+    compared_steps,
+    divergence,
+    equivalence_key,
+)
+from gnnhpc.experiment.experiment import Experiment
+from tests.tools.cells import gat, sampled, vig
+
+STEPS = 40
+
+
+def trajectory(*, loss: float = 1.0, norm: float = 1.0, at: int = 0) -> Trajectory:
+    """A decreasing loss and norm, which are scaled from step `at` on."""
+    steps = np.arange(STEPS)
+    scale = np.where(steps < at, 1.0, np.array([[loss], [norm]]))
+    series = scale * 2.0 * np.exp(-0.02 * steps)
+    return Trajectory(series[0], series[1])
+
+
+def test_an_equal_trajectory_stays_and_counts_the_steps_that_mean_something() -> None:
+    one = trajectory()
+    assert divergence(one, one) == ""
+    assert 10 <= compared_steps(one, one) < STEPS
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (trajectory(norm=1.005), "gradient norm of step 0"),
+        (trajectory(loss=1.001), "training loss of step 0"),
+        (trajectory(loss=1.01, at=1), "training loss of step 1"),
+        (trajectory(loss=1.5, at=9), "training loss of step 9"),
+    ],
+)
+def test_a_divergence_names_the_step_and_a_cause(other: Trajectory, words: str) -> None:
+    cause = divergence(trajectory(), other)
+    assert cause.startswith(words)
+    assert ";" in cause
+
+
+def test_float64_allows_less() -> None:
+    one, other = trajectory(), trajectory(loss=1.0 + 1e-8)
+    assert divergence(one, other) == ""
+    exact = Trajectory(one.losses, one.norms, "float64")
+    assert divergence(exact, other).startswith("training loss of step 0")
+
+
+def test_missing_norms_are_not_compared() -> None:
+    one = trajectory()
+    bare = Trajectory(one.losses, np.full(STEPS, np.nan))
+    assert divergence(one, bare) == ""
+
+
+@given(st.integers(0, 8), st.floats(0.0, 0.9), st.booleans())
+def test_less_than_the_envelope_is_allowed_and_more_is_found(
+    step: int, share: float, of_norm: bool
+) -> None:
+    envelope = NORM if of_norm else LOSS
+    allowed = float(envelope.allowed(STEPS)[step])
+    for factor, stays in ((share, True), (1.5, False)):
+        # The difference is relative to the larger value.
+        scale = 1.0 / (1.0 - min(0.99, factor * allowed))
+        series = np.ones((2, STEPS))
+        series[int(of_norm), step] = scale
+        assert (divergence(Trajectory(*np.ones((2, STEPS))), Trajectory(*series)) == "") is stays
+
+
+def _key(experiment: Experiment) -> str:
+    return equivalence_key(experiment)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (vig(), vig(layout="pp2")),
+        (vig(), vig(layout="pp2", schedule="1f1b", engine="pipelining", microbatches=4)),
+        (vig(), vig(layout="dp2", batch_size=4, microbatches=2)),
+        (vig(), vig(repeat=3, spans=True, test_every=2, train_steps=4)),
+        (vig(), vig(model={**vig().model.model_dump(), "implementation": "reference"})),
+        (gat(microbatches=1), gat(chunks="halo", layout="pp2")),
+        (gat(microbatches=1), gat(chunks="halo", layout="dp2")),
+        (sampled(), sampled(layout="dp2", batch_size=12)),
+    ],
+)
+def test_who_computes_does_not_change_the_key(one: Experiment, other: Experiment) -> None:
+    assert _key(one) == _key(other)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"seed": 1},
+    {"dtype": "float64"},
+    {"batch_size": 16},
+    # ViG normalises by micro-batch.
+    {"microbatches": 2},
+    {"optimizer": {"lr": 0.5}},
+    {"data": {"name": "synthetic-cifar10", "image_size": 8, "train": 65, "test": 32}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_learnt_changes_the_key(change: dict[str, Any]) -> None:
+    assert _key(vig()) != _key(vig(**change))
+
+
+def test_lossy_chunks_are_equivalent_to_the_same_chunks_alone() -> None:
+    lossy = gat(chunks="contiguous")
+    assert _key(lossy) == _key(gat(chunks="contiguous", layout="pp2"))
+    assert _key(lossy) != _key(gat(chunks="contiguous", microbatches=2))
+    assert _key(lossy) != _key(gat(microbatches=1))

@@ -1,0 +1,242 @@
+"""Loading a run folder: frames, the attempt that counts, damage, comparable cells."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.load.concat_runs import load_runs
+from analysis.load.run_data import RunData, load
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import read_manifest
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import Check
+from tests.tools.make_run import Machine, Story, make_run, small_sweep
+from tests.tools.result_files import rewrite_result
+
+SMALL = {"train_steps": 12, "test_steps": 2}
+
+
+def cells_of(root: Path) -> list[str]:
+    return [cell.id for cell in read_manifest(RunPaths(root).manifest)]
+
+
+def small(repeats: int = 1, **changes: object) -> list[Experiment]:
+    return small_sweep(repeats, **SMALL, **changes)  # type: ignore[arg-type]
+
+
+def test_frames_have_a_row_for_each_thing_that_was_recorded(sweep: RunData) -> None:
+    cells = sweep.cells
+    assert len(cells) == 48
+    assert cells["valid"].all() and cells["counts"].all()
+    steps = sweep.steps.groupby(["cell", "phase"], observed=True).size().unstack()
+    assert (steps["train"] == 24).all() and (steps["test"] == 6).all()
+    assert len(sweep.ranks) == (30 * cells["world_size"]).sum()
+    profiled = sweep.layer_times.drop_duplicates(["cell", "step"])
+    assert len(profiled) == 3 * len(cells)
+    assert set(profiled["phase"]) == {"train"}
+    assert not sweep.spans.empty
+
+
+def test_warm_up_and_profiled_steps_are_left_out_and_counted(sweep: RunData) -> None:
+    dropped = sweep.steps["warmup"] | sweep.steps["profiled"]
+    assert not (sweep.steps["kept"] & dropped).any()
+    phases = sweep.phases
+    recorded = np.where(phases["phase"] == "train", 24, 6)
+    counted = phases[["n", "warmup_dropped", "profiled_dropped"]].sum(axis=1)
+    assert (counted == recorded).all()
+    assert (phases.loc[phases["phase"] == "train", "profiled_dropped"] == 3).all()
+
+
+def test_cells_are_compared_with_their_sequential_cell(sweep: RunData) -> None:
+    assert not sweep.equivalence.divergences
+    compared = sweep.cells[sweep.cells["cell"].isin(list(sweep.equivalence.steps))]
+    assert {"pp2", "pp4"} <= set(compared["layout"])
+    assert set(sweep.equivalence.steps.values()) == {15}
+
+
+def test_newest_valid_attempt_counts_and_others_are_listed(tmp_path: Path) -> None:
+    experiments = small()
+    first = experiments[0].id
+    bad = Check("engine-parity", "invalid", "outputs differ")
+    stories = {first: [Story(), Story(audit=(bad,)), Story(status="failed", stop_at=3)]}
+    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    row = run.cells.set_index("cell").loc[first]
+    assert (row["attempt"], row["attempts"], row["valid"]) == (1, 3, True)
+    mine = run.attempts[run.attempts["cell"] == first]
+    assert list(mine["status"]) == ["done", "done", "failed"]
+    assert list(mine["used"]) == [True, False, False]
+
+
+def test_a_resumed_attempt_uses_the_steps_before_its_checkpoint(tmp_path: Path) -> None:
+    experiments = small()
+    first = experiments[0].id
+    stories = {
+        first: [
+            Story(status="interrupted", stop_at=8),
+            Story(resumed_from={"attempt": 1, "step": 6}),
+        ]
+    }
+    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    steps = run.steps[(run.steps["cell"] == first) & (run.steps["phase"] == "train")]
+    assert list(steps["step"]) == list(range(12))
+    assert run.cells.set_index("cell").loc[first, "redone"] == 2
+
+
+@pytest.mark.parametrize("verdict", ["invalid", "suspect", "inconclusive"])
+def test_flags_and_validity_follow_the_checks(tmp_path: Path, verdict: str) -> None:
+    experiments = small()
+    first = experiments[0].id
+    stories = {first: [Story(audit=(Check("noisy", verdict, "because"),))]}  # type: ignore[arg-type]
+    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    row = run.cells.set_index("cell").loc[first]
+    assert row["flags"] == "noisy"
+    assert row["valid"] == (verdict != "invalid")
+    assert run.checks.iloc[0].to_dict() == {
+        "cell": first,
+        "name": "noisy",
+        "verdict": verdict,
+        "detail": "because",
+    }
+
+
+def _append(path: Path) -> None:
+    with path.open("a") as stream:
+        stream.write('{"kind": "step", "phase": "train", "step": 99}\n')
+
+
+def _change_number(path: Path) -> None:
+    path.write_text(path.read_text().replace('"wall_s": ', '"wall_s": 1', 1))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+@pytest.mark.parametrize("damage", [_append, _change_number, _cut, Path.unlink])
+def test_damaged_records_are_invalid_and_named_and_the_rest_is_loaded(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    root = make_run(tmp_path / "run", small())
+    first = cells_of(root)[0]
+    path = RunPaths(root).cell(first).attempt(1).records(0)
+    damage(path)
+    run = load(root)
+    row = run.cells.set_index("cell").loc[first]
+    assert (row["status"], row["valid"], row["flags"]) == ("damaged", False, "damaged")
+    assert path.name in run.checks["detail"].iloc[0]
+    assert first not in set(run.steps["cell"])
+    assert run.cells["valid"].sum() == len(run.cells) - 1
+
+
+def test_a_result_of_another_cell_or_experiment_is_damaged(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", small())
+    first, second, *_ = cells_of(root)
+    paths = RunPaths(root)
+    rewrite_result(paths.cell(first).attempt(1).result, lambda raw: raw.update(cell=second))
+    rewrite_result(
+        paths.cell(second).attempt(1).result, lambda raw: raw["experiment"].update(batch_size=7)
+    )
+    details = load(root).checks.set_index("cell")["detail"]
+    assert f"found {second}" in details[first]
+    assert "experiment.batch_size" in details[second]
+
+
+def test_a_cell_that_still_runs_has_what_its_ranks_wrote(tmp_path: Path) -> None:
+    experiments = small()
+    first = experiments[0].id
+    stories = {first: [Story(finished=False, stop_at=5, cut_short=True)]}
+    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    row = run.cells.set_index("cell").loc[first]
+    assert (row["status"], row["valid"]) == ("unfinished", False)
+    assert (run.steps["cell"] == first).sum() == 5
+
+
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such folder"):
+        load(tmp_path / "none")
+    with pytest.raises((InputError, FileNotFoundError)):
+        load(tmp_path)
+
+
+def test_cells_of_another_environment_are_left_out_or_separate(tmp_path: Path) -> None:
+    experiments = [one for one in small(4) if one.model.name == "gat"]
+    odd = experiments[-1].id
+    stories = {odd: [Story(header={"threads": 9})]}
+    root = make_run(tmp_path / "run", experiments, stories=stories)
+    row = load(root).cells.set_index("cell").loc[odd]
+    assert not row["counts"] and row["valid"] and row["flags"] == "not-comparable"
+    assert row["not_comparable"] == "threads a rank 9, elsewhere 1"
+    separate = load(root, separate=True)
+    assert separate.cells["counts"].all()
+    assert separate.settings[-1] == "environment"
+
+
+def test_a_diverging_cell_is_invalid_with_its_cause(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "run", small())
+    paths = RunPaths(root)
+    wrong = next(cell for cell in cells_of(root) if cell.startswith("gat") and "pp2" in cell)
+    attempt = paths.cell(wrong).attempt(1)
+    written = {}
+    for rank in range(2):
+        path = attempt.records(rank)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "step" and line.get("grad_norm") and rank == 1:
+                line["grad_norm"] *= 1.05
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        path.write_text(text)
+        written[path.name] = _digest(text)
+    rewrite_result(attempt.result, lambda raw: raw.update(records=written))
+    run = load(root)
+    assert list(run.equivalence.divergences) == [wrong]
+    assert "gradient norm of step 0" in run.checks["detail"].iloc[0]
+    assert not run.cells.set_index("cell").loc[wrong, "valid"]
+
+
+def _digest(text: str) -> dict[str, object]:
+    import hashlib
+
+    content = text.encode()
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def test_runs_concatenate_repeats_and_count_copies_once(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", small(), seed=1)
+    second = make_run(tmp_path / "b", small(), seed=2)
+    copy = Path(shutil.copytree(first, tmp_path / "c"))
+    both = load_runs([first, second])
+    assert len(both.cells) == 2 * len(load(first).cells)
+    assert both.cells["cell"].is_unique
+    assert set(both.cells["run_folder"]) == {"a", "b"}
+    assert "run" not in both.settings
+    assert set(both.steps["cell"].unique()) == set(both.cells["cell"])
+    with_copy = load_runs([first, copy])
+    assert len(with_copy.cells) == len(load(first).cells)
+    assert any("copies" in line for line in with_copy.notes)
+
+
+def test_runs_of_other_environments_have_rows_of_their_own(tmp_path: Path) -> None:
+    experiments = small()
+    first = make_run(tmp_path / "a", experiments)
+    stories = {one.id: [Story(header={"threads": 9})] for one in experiments}
+    second = make_run(tmp_path / "b", experiments, stories=stories, machine=Machine())
+    both = load_runs([first, second])
+    assert both.settings[-1] == "run"
+    assert set(both.cells["run"]) == {"a", "b"}
+    assert any("threads a rank 9, elsewhere 1" in line for line in both.notes)
+    with pytest.raises(InputError, match="the same folder twice"):
+        load_runs([first, first])
+
+
+def test_steps_frames_are_tidy(sweep: RunData) -> None:
+    for frame in (sweep.steps, sweep.ranks, sweep.layer_times, sweep.stage_times, sweep.spans):
+        assert isinstance(frame["cell"].dtype, pd.CategoricalDtype)
+        assert list(frame["cell"].cat.categories) == list(sweep.cells["cell"])

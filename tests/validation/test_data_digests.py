@@ -1,0 +1,168 @@
+"""Loaded data agree with the digests of an independent reader; damaged ones do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnnhpc.core.facts import Facts
+from gnnhpc.data import load_graph_sets
+from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
+from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.settings import Cifar10, Data, RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.records.schema import Check
+from gnnhpc.validation import data_arrays, data_digests
+from gnnhpc.validation.data_digests import data_digests as digests_of_data
+from gnnhpc.validation.data_digests import digests_of, verify_data
+from tests.tools.data_files import (
+    cifar_records,
+    own_arrays,
+    real_root,
+    set_facts,
+    write_binary,
+    write_npz,
+    write_planetoid,
+)
+
+GRAPH = SyntheticCitation(nodes=120, edges=500, features=24)
+MADE: list[Data] = [
+    GRAPH,
+    RedditShaped(nodes=80, edges=400, features=9, classes=3),
+    RedditShaped(nodes=80, edges=400, features=9, classes=3, storage="float16"),
+    SyntheticCifar10(train=60, test=12, image_size=4, classes=7),
+    SyntheticGraphs(graphs=20, nodes=9),
+    SyntheticGraphs(graphs=20, nodes=9, features="degree", split=2),
+]
+REAL = ["cora", "citeseer", "photo", "cs", "cifar10", "reddit10k", "pubmed"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("data", MADE, ids=lambda data: data.name)
+def test_synthetic_data_agree(data: Data) -> None:
+    for _ in ("made", "from the cache"):
+        assert verify_data(data, None).verdict == "ok"
+
+
+def test_published_layouts_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_facts(monkeypatch, "cora", Facts("graph", 40, 3, nodes=700, edges=4_000))
+    set_facts(monkeypatch, "photo", Facts("graph", 30, 3, nodes=200, edges=4_000))
+    write_planetoid(tmp_path, "Cora")
+    raw = tmp_path / "Photo" / "raw"
+    write_npz(raw, "amazon_electronics_photo.npz", nodes=200, columns=30, classes=3)
+    for name in ("data_batch_1", "test_batch"):
+        write_binary(tmp_path, name, cifar_records(20, 1))
+    for data in (PublishedGraph(name="cora"), PublishedGraph(name="photo"), Cifar10()):
+        check = verify_data(data, tmp_path)
+        assert (check.verdict, check.detail) == (
+            "ok",
+            "the loaded arrays are those of an independent reader",
+        )
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_data_agree(name: str) -> None:
+    root = real_root()
+    data: Data = Cifar10()
+    if name == "pubmed":
+        data = PublishedGraph(name=name, features="made")
+    elif name == "reddit10k":
+        data = TuGraphs(name=name)
+    elif name != "cifar10":
+        data = PublishedGraph(name=name)
+    files = data.files(root)
+    if files is None or not files.directory(root).is_dir():
+        pytest.skip(f"no {name} under GNNHPC_DATA")
+    assert verify_data(data, root).verdict == "ok"
+
+
+def test_a_digest_is_made_once_for_files_that_do_not_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "graph.npz"
+    np.savez(path, **own_arrays())
+    data = OwnGraph(path=str(path)).planned(tmp_path)
+    first = digests_of_data(data, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(data_digests, "read_arrays", lambda *_: pytest.fail("read again"))
+        assert digests_of_data(data, None) == first
+    np.savez(path, **own_arrays() | {"y": own_arrays()["y"][::-1]})
+    assert digests_of_data(data, None)["labels"] != first["labels"]
+
+
+def test_a_damaged_digest_is_made_again(tmp_path: Path) -> None:
+    first = digests_of_data(GRAPH, None)
+    (kept,) = (tmp_path / "cache" / "digests").iterdir()
+    kept.write_text("{")
+    assert digests_of_data(GRAPH, None) == first
+
+
+def test_data_that_cannot_be_read_again_are_inconclusive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(data_digests, "read_arrays", refuse)
+    check = verify_data(GRAPH, None)
+    assert check.verdict == "inconclusive"
+    assert "no such device" in check.detail
+
+
+def checked(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Check:
+    monkeypatch.setattr(data_arrays, "load_graph", lambda *_: graph)
+    return verify_data(GRAPH, None)
+
+
+@pytest.mark.parametrize("field", ["labels", "edges", "masks", "values", "columns"])
+def test_one_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    graph = data_arrays.load_graph(GRAPH, None)
+    assert checked(graph, monkeypatch).verdict == "ok"
+    x = graph.features
+    if field == "labels":
+        graph.labels[7] = (graph.labels[7] + 1) % graph.classes
+    elif field == "edges":
+        graph.edges[0, 7] = (graph.edges[0, 7] + 1) % graph.nodes
+    elif field == "masks":
+        graph.masks["test"][7] ^= True
+    elif field == "values":
+        x.values()[7] += 1e-6
+    else:
+        rows = (x.crow_indices(), x.col_indices().flip(0), x.values())
+        with torch.sparse.check_sparse_tensor_invariants(False):
+            graph = dataclasses.replace(graph, features=torch.sparse_csr_tensor(*rows, x.shape))
+    names = {"masks": "test mask", "values": "feature values", "columns": "feature columns"}
+    check = checked(graph, monkeypatch)
+    assert check.verdict == "invalid"
+    assert names.get(field, field.removesuffix("s")) in check.detail
+
+
+@pytest.mark.parametrize("field", ["labels", "first", "edges"])
+def test_wrong_sets_of_graphs_are_found(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+    data = SyntheticGraphs(graphs=20, nodes=9)
+    graphs = load_graph_sets.load_graph_set(data, None)
+    getattr(graphs, field).view(-1)[3] += 1
+    monkeypatch.setattr(data_arrays, "load_graph_set", lambda *_: graphs)
+    assert verify_data(data, None).verdict == "invalid"
+
+
+def test_a_digest_depends_on_neither_pieces_nor_rounding_of_rounded_numbers() -> None:
+    x = np.random.default_rng(0).random(10_000).astype(np.float32)
+    whole, parts = ({"x": [x]}, {"x": [x[:77], x[77:]]})
+    assert digests_of(whole) == digests_of(parts)
+    rounded = frozenset({"x"})
+    exact = digests_of(whole, rounded)
+    near, far = x * np.float32(1 + 1e-7), x.copy()
+    far[5] += 0.01
+    assert data_digests.differences({"x": [near]}, exact) == []
+    assert data_digests.differences({"x": [far]}, exact) != []
+    assert data_digests.differences({"x": [np.full_like(x, np.nan)]}, exact) != []

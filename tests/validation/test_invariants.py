@@ -1,0 +1,213 @@
+"""Invariants of training hold for real steps, alone and on two replicas, and find what breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnhpc.distributed.environment import read_environment
+from gnnhpc.distributed.mesh import Mesh, join, leave
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.schema import Check
+from gnnhpc.training.events import Listener
+from gnnhpc.training.loop import TrainingLoop
+from gnnhpc.training.seeding import seed_generators
+from gnnhpc.training.setup import TrainingParts, set_up
+from gnnhpc.validation.invariants import Invariants
+from gnnhpc.validation.sample_order import SampleOrder
+from tests.tools.cells import gat, graphs, linked, sampled, vig
+from tests.tools.forked import spawn
+
+Break = Callable[[TrainingLoop], None]
+
+
+def train(experiment: Experiment, damage: Break | None = None) -> list[Check]:
+    """The checks of a run on this rank, which `damage` has changed before it begins."""
+    environment = read_environment()
+    mesh = join(environment, experiment.process_layout, torch.device("cpu"))
+    seed_generators(experiment.seed, mesh.rank)
+    parts = set_up(experiment, mesh, None)
+    observers: list[Any] = [
+        Invariants(experiment, mesh, parts),
+        SampleOrder(experiment, mesh, parts.batches),
+    ]
+    loop = TrainingLoop(experiment, mesh, parts, listeners=observers)
+    if damage is not None:
+        damage(loop)
+    loop.run()
+    checks = [check for each in observers for check in each.checks()]
+    leave(mesh)
+    return checks
+
+
+def faults(checks: list[Check]) -> dict[str, str]:
+    return {check.name: check.detail for check in checks if check.verdict != "ok"}
+
+
+HEALTHY = {
+    "images": vig(batchnorm="micro"),
+    "deferred BatchNorm": vig(batchnorm="deferred", activation_checkpointing="always"),
+    "chunks of a graph": gat(optimizer={"name": "sgd", "lr": 0.01}),
+    "sampled nodes": sampled(),
+    "sampled links": linked(),
+    "small graphs": graphs(batchnorm="deferred"),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_keeps_all_invariants(name: str) -> None:
+    checks = train(HEALTHY[name])
+    assert len(checks) == 10
+    assert faults(checks) == {}
+
+
+def around(loop: TrainingLoop, name: str, work: Callable[[TrainingParts, int], None]) -> None:
+    """Call `work` with the number of the call after each call of an engine's or stage's method."""
+    owner: Any = loop.parts.engine if name != "optimizer" else loop.parts.optimizer
+    method = "step" if name == "optimizer" else name
+    original, calls = getattr(owner, method), iter(range(10**6))
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        work(loop.parts, next(calls))
+        return result
+
+    setattr(owner, method, wrapped)
+
+
+@torch.no_grad()
+def shift(parts: TrainingParts, _: int = 0) -> None:
+    next(parts.stage.parameters()).add_(1e-3)
+
+
+def evaluation_trains(loop: TrainingLoop) -> None:
+    around(loop, "evaluate", shift)
+
+
+def evaluation_in_training_mode(loop: TrainingLoop) -> None:
+    loop.parts.stage.eval = lambda: loop.parts.stage  # type: ignore[method-assign]
+
+
+def training_in_evaluation_mode(loop: TrainingLoop) -> None:
+    norm = next(m for m in loop.parts.stage.modules() if isinstance(m, torch.nn.BatchNorm1d))
+    around(loop, "evaluate", lambda *_: None)
+    norm.train = lambda mode=True: norm  # type: ignore[method-assign]
+    norm.training = False
+
+
+def last_step_skips_the_optimizer(loop: TrainingLoop) -> None:
+    steps = iter(range(10**6))
+    original = loop.parts.optimizer.step  # type: ignore[union-attr]
+    loop.parts.optimizer.step = lambda: None if next(steps) == 5 else original()  # type: ignore
+
+
+def optimizer_leaves_a_parameter_out(loop: TrainingLoop) -> None:
+    loop.parts.optimizer.param_groups[0]["params"].pop()  # type: ignore[union-attr]
+
+
+def other_seed(loop: TrainingLoop) -> None:
+    torch.manual_seed(7)
+
+
+class AfterEvaluation(Listener):
+    def __init__(self, parts: TrainingParts) -> None:
+        self.parts = parts
+
+    def evaluation_ended(self) -> None:
+        shift(self.parts)
+
+
+def changed_after_evaluation(loop: TrainingLoop) -> None:
+    loop.listeners = [*loop.listeners, AfterEvaluation(loop.parts)]
+
+
+def batches_counted_twice(loop: TrainingLoop) -> None:
+    norms = [m for m in loop.parts.stage.modules() if isinstance(m, torch.nn.BatchNorm1d)]
+
+    def count(*_: object) -> None:
+        norms[0].num_batches_tracked.add_(1)  # type: ignore[union-attr, operator]
+
+    around(loop, "train_step", count)
+
+
+def epoch_is_never_shuffled(loop: TrainingLoop) -> None:
+    schedule_seed = loop.parts.batches.plan.experiment  # type: ignore[attr-defined]
+    other = schedule_seed.model_copy(update={"seed": 99})
+    object.__setattr__(loop.parts.batches.plan, "experiment", other)  # type: ignore[attr-defined]
+
+
+DAMAGES: dict[str, tuple[str, Break]] = {
+    "an evaluation that trains": ("evaluation", evaluation_trains),
+    "an evaluation in training mode": ("modes", evaluation_in_training_mode),
+    "a layer that stays in evaluation mode": ("modes", training_in_evaluation_mode),
+    "an optimizer that leaves out a step": ("optimizer", last_step_skips_the_optimizer),
+    "an optimizer without a parameter": ("optimizer", optimizer_leaves_a_parameter_out),
+    "generators of another seed": ("generators", other_seed),
+    "parameters changed after an evaluation": ("continuity", changed_after_evaluation),
+    "statistics of a batch counted twice": ("running statistics", batches_counted_twice),
+    "samples of another seed": ("order", epoch_is_never_shuffled),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found(name: str) -> None:
+    check, damage = DAMAGES[name]
+    found = faults(train(vig(), damage))
+    assert check in found
+
+
+def replica_of_its_own(loop: TrainingLoop) -> None:
+    """The last step of replica 1 is not averaged."""
+
+    def spoil(parts: TrainingParts, call: int) -> None:
+        if loop.mesh.replica == 1 and call == 5:
+            shift(parts)
+
+    around(loop, "optimizer", spoil)
+
+
+def replicas_share_samples(loop: TrainingLoop) -> None:
+    mesh = loop.parts.batches.plan.mesh  # type: ignore[attr-defined]
+    alone = Mesh(mesh.layout, 0, mesh.device)
+    object.__setattr__(loop.parts.batches.plan, "mesh", alone)  # type: ignore[attr-defined]
+
+
+def one_all_reduce_more(loop: TrainingLoop) -> None:
+    def again(parts: TrainingParts, call: int) -> None:
+        if call == 0:
+            parts.engine.gradients.average()  # type: ignore[attr-defined]
+
+    around(loop, "train_step", again)
+
+
+def no_averaged_statistics(loop: TrainingLoop) -> None:
+    import gnnhpc.training.loop as module
+
+    module.average_running_statistics = lambda *_: None  # type: ignore[assignment]
+
+
+ON_REPLICAS: dict[str, tuple[str | None, Break | None]] = {
+    "healthy": (None, None),
+    "a replica with other parameters": ("replica parameters", replica_of_its_own),
+    "replicas with the same samples": ("order", replicas_share_samples),
+    "an all-reduce too many": ("all-reduce", one_all_reduce_more),
+    "statistics that are not averaged": ("running statistics", no_averaged_statistics),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", ON_REPLICAS)
+def test_two_replicas(name: str) -> None:
+    check, damage = ON_REPLICAS[name]
+    for checks in spawn(train, 2, vig(layout="dp2"), damage):
+        assert (check is None and faults(checks) == {}) or check in faults(checks)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("changes", [{}, {"engine": "pipelining"}, {"schedule": "1f1b"}], ids=str)
+def test_two_stages(changes: dict[str, Any]) -> None:
+    for checks in spawn(train, 2, vig(layout="pp2", **changes), None):
+        assert faults(checks) == {}

@@ -1,0 +1,183 @@
+"""Flags of noise, drift and shared processors, from records of known noise."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.records.run_paths import AttemptPaths
+from tests.tools.cells import manifest_of, run, vig
+from tests.validation.attempts import Edit, Files, edited, faults, quiet
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def attempt(tmp_path_factory: pytest.TempPathFactory) -> AttemptPaths:
+    root = tmp_path_factory.mktemp("run")
+    (cell,) = manifest_of(root, vig(layout="dp2", train_steps=16))
+    ran = run(root, cell)
+    assert ran.statuses == [0, 0], ran.err
+    return ran.attempt
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> AttemptPaths:
+    root = tmp_path_factory.mktemp("run")
+    (cell,) = manifest_of(root, vig(train_steps=16))
+    ran = run(root, cell)
+    assert ran.statuses == [0], ran.err
+    return ran.attempt
+
+
+def even(files: Files) -> None:
+    """Every step takes 10 ms, of which forward is half, one right after the other."""
+    quiet(files)
+    for rank in range(len(files.ranks)):
+        for number, step in enumerate(files.steps(rank)):
+            step.update(wall_s=1e-2, forward_s=5e-3, wait_s=5e-3, cpu_s=1e-2, data_s=0.0)
+            step.update(backward_s=0.0, allreduce_s=0.0, optimizer_s=0.0, recompute_s=0.0)
+            step["start_s"] = 0.0101 * number
+
+
+def of_each_step(**changes: float) -> Edit:
+    def edit(files: Files) -> None:
+        for step in files.every_step:
+            step.update(changes)
+
+    return edit
+
+
+def processors(**changes: object) -> Edit:
+    def edit(files: Files) -> None:
+        for rank in range(len(files.ranks)):
+            files.processors(rank, **changes)
+
+    return edit
+
+
+def waiting(**of_processors: object) -> Edit:
+    def edit(files: Files) -> None:
+        of_each_step(run_delay_s=2e-3)(files)
+        processors(**of_processors)(files)
+
+    return edit
+
+
+def slow_second_half(files: Files) -> None:
+    for rank in range(len(files.ranks)):
+        later = 0.0
+        for step in files.steps(rank):
+            step["start_s"] += later
+            if step["phase"] == "train" and step["step"] >= 10:
+                step.update(wall_s=1.5e-2, forward_s=1e-2)
+                later += 5e-3
+
+
+def work_between_steps(files: Files) -> None:
+    files.result["ended_at"] = "2100-01-01T00:00:00+00:00"
+    for step in files.every_step:
+        step["start_s"] *= 9
+
+
+FLAGS: dict[str, tuple[set[str], Edit]] = {
+    "an idle machine": (set(), lambda files: None),
+    "the host took time": ({"noisy"}, of_each_step(steal_s=1e-3)),
+    "other processes computed": ({"noisy"}, waiting(by_anybody_s=18.0)),
+    "own threads took turns": (set(), waiting()),
+    "nobody knows who computed": ({"noisy"}, waiting(seconds=0.0)),
+    "steps became slower": ({"drift"}, slow_second_half),
+    "one CPU for two ranks": ({"oversubscribed"}, processors(cpus=[0], cpus_at_end=[0])),
+    "no CPU for data workers": (
+        {"oversubscribed"},
+        processors(cpus=[0, 1], cpus_at_end=[0, 1], workers=1),
+    ),
+    "a rank with one CPU for all": (
+        set(),
+        lambda files: [files.processors(r, cpus=[r], cpus_at_end=[r], workers=1) for r in (0, 1)],
+    ),
+    "CPUs taken away": ({"affinity"}, processors(cpus_at_end=[0])),
+    "threads set by somebody else": ({"threads"}, processors(threads=4)),
+    "work between the steps": ({"between-steps"}, work_between_steps),
+    "another job on the node": (
+        {"shared-node"},
+        lambda f: f.result["provenance"].update(
+            other_jobs={"start": {"jobs": ["7"], "cpus": 4}, "end": None}
+        ),
+    ),
+    "CPUs given to a hidden job": (
+        {"shared-node"},
+        lambda f: f.result["provenance"].update(other_jobs={"start": {"jobs": [], "cpus": 4}}),
+    ),
+    "nodes of its own": (
+        set(),
+        lambda f: f.result["provenance"].update(other_jobs={"end": {"jobs": [], "cpus": 0}}),
+    ),
+    "a Slurm that does not answer": (
+        set(),
+        lambda f: f.result["provenance"].update(other_jobs={"start": None, "end": None}),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_flags(attempt: AttemptPaths, tmp_path: Path, case: str) -> None:
+    flags, edit = FLAGS[case]
+
+    def both(files: Files) -> None:
+        even(files)
+        edit(files)
+
+    assert faults(edited(attempt, tmp_path, both)).keys() == flags
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "delay_s", "flags"),
+    [(1e-2, 0.0, set()), (8e-3, 0.0, {"noisy"}), (8e-3, 2e-3, set()), (2e-2, 0.0, set())],
+)
+def test_a_rank_alone_that_sleeps_is_noisy(
+    alone: AttemptPaths, tmp_path: Path, cpu_s: float, delay_s: float, flags: set[str]
+) -> None:
+    """Waiting for a processor that its own threads have is no noise."""
+
+    def edit(files: Files) -> None:
+        files.ranks[0][0]["threads"] = files.result["provenance"]["threads"] = 1
+        even(files)
+        of_each_step(cpu_s=cpu_s, run_delay_s=delay_s)(files)
+
+    assert faults(edited(alone, tmp_path, edit)).keys() == flags
+
+
+def test_a_level_shift_between_attempts_is_a_drift(alone: AttemptPaths, tmp_path: Path) -> None:
+    """An attempt that resumed is one measurement with those before its checkpoint."""
+
+    def slower(files: Files) -> None:
+        even(files)
+        for number, step in enumerate(files.steps(0)):
+            step |= {"wall_s": 2e-2, "forward_s": 1.5e-2, "start_s": 0.0201 * number}
+
+    first = edited(alone, tmp_path, slower)
+    assert "drift" not in faults(first)
+    second = first.root.with_name("attempt-2")
+
+    def resumed(files: Files) -> None:
+        even(files)
+        for step in files.steps(0):
+            if step["phase"] == "train":
+                step["step"] += 16
+        files.result |= {"attempt": 2, "resumed_from": {"attempt": 1, "step": 16}}
+        files.result["train_steps"] = files.result["experiment"]["train_steps"] = 32
+        files.ranks[0][0]["attempt"] = 2
+        name = f"../{first.root.name}/{first.records(0).name}"
+        content = first.records(0).read_bytes()
+        files.result["records"][name] = {
+            "size": len(content),
+            "sha256": sha256(content).hexdigest(),
+        }
+
+    other = edited(alone, tmp_path / "second", resumed)
+    other.root.rename(second)
+    drift = faults(AttemptPaths(second))["drift"]
+    assert "are of earlier attempts" in drift.detail
