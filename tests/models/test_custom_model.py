@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from jobs.spec.overrides import apply_overrides
-from jobs.spec.planning import plan
 from torch_geometric.nn import GCNConv
 
 from gnnhpc import models
@@ -29,6 +27,8 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.records.run_paths import RunPaths
+from jobs.sweep.overrides import apply_overrides
+from jobs.sweep.plan import plan
 from tests.tools.graphs import make_graph, relative_error
 
 EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"

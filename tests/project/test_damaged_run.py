@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs.cluster.launch import Launch
-from jobs.folder.submission_records import record_submission
-from jobs.state.run_status import status
 
 from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
+from jobs.run.status import status
+from jobs.run.submission_records import record_submission
+from jobs.slurm.launch import Launch
 from tests.tools.make_run import make_run, small_sweep
 from tests.tools.result_files import rewrite_result
 
