@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gnnhpc.engines.transfer import Receiver, Sender
 from torch import Tensor
 
 from gnnhpc.batches import image_loader, order
@@ -23,6 +22,7 @@ from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.engines.native import ForwardOnly, NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.transfers import Receiver, Sender
 from gnnhpc.graphs import chunks
 from gnnhpc.models.layers import dropout
 from gnnhpc.models.layers.batchnorm import BatchNorm
