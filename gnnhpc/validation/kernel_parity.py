@@ -23,6 +23,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import compare_layer
+from gnnhpc.validation.layers.compare_stack import compare_stack, stacked_layers
 from gnnhpc.validation.layers.differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
     ComparedLayers,
@@ -68,7 +69,8 @@ def check_kernels(
 
 def _compare(experiment: Experiment, parts: TrainingParts, when: When) -> dict[str, Comparison]:
     layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
-    given = real_inputs(experiment, parts, layers, when)
+    stacks = stacked_layers(parts.stage)
+    given = real_inputs(experiment, parts, [*layers, *stacks], when)
     generator = torch.Generator()
     found = {}
     for each in _of_this_end(layers, given, when):
@@ -76,6 +78,11 @@ def _compare(experiment: Experiment, parts: TrainingParts, when: When) -> dict[s
         forms = [form for spec in each.specs if (form := reference_layer(experiment.model, spec))]
         x = given[each.layers[0]]
         found[each.name] = compare_layer(each, forms, x, when, generator)
+    for each in stacks if when == "start" else []:
+        generator.manual_seed(_seed(experiment, each.name, when))
+        comparison = compare_stack(each, given[each.layers[0]], generator)
+        if comparison is not None:
+            found[f"one call of {each.specs[0].name} to {each.specs[-1].name}"] = comparison
     return found
 
 
