@@ -21,7 +21,7 @@ from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, SampleIds
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of, features_of
-from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph_sets import load_graph_set

@@ -12,7 +12,7 @@ import torch
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.chunk_batches import copied_rows
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.shares import Share, Shares
+from gnnhpc.batches.shuffle import Share, Shares
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph

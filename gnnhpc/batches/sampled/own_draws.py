@@ -14,7 +14,7 @@ from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, Learnt
-from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk

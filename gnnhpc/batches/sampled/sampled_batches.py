@@ -25,7 +25,7 @@ from gnnhpc.batches.sampled.learnt import Learnt, LinksLearnt, NodesLearnt
 from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
 from gnnhpc.batches.sampled.placement import choose
 from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
-from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk

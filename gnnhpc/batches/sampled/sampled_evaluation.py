@@ -11,11 +11,11 @@ import numpy as np
 
 from gnnhpc.batches.batch import Batch, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
-from gnnhpc.batches.cuts import cut_evenly
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.shuffle import cut_evenly
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph

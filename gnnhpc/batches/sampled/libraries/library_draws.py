@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.libraries.library_loader import deaths_named
-from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.distributed.watchdog import hang_seconds
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.graph import Graph
