@@ -35,10 +35,10 @@ def prefetched(
 ) -> Iterator[Iterator[Made]]:
     """What `make` returns for each step, in order; each of `workers` threads is one step ahead.
 
-    Threads run whenever there is room, also between steps, where records are written and listeners
-    run. The loop takes one mini-batch a step and times the taking as `data_s`, so what making them
-    costs beyond that shows there, except for the `workers` mini-batches that may be ready at first
-    or after a longer pause such as an evaluation.
+    Threads run whenever there is room. The loop takes one mini-batch a step and times the taking
+    as `data_s`, so in steady state what making one costs beyond the step shows there. Between
+    steps only records and listeners run: work in that time, which no step counts, is hidden, and
+    after a longer pause such as an evaluation up to `workers` mini-batches are ready.
 
     Each thread calls `begin` first. Without workers a mini-batch is made when it is taken. An error
     of a thread is raised where its step is taken. The threads have ended when the context ends.

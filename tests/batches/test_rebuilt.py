@@ -92,3 +92,6 @@ def test_a_run_learns_the_same_to_the_bit_and_is_valid(tmp_path: Path) -> None:
     for phase in ("train", "test"):
         assert ran[0].losses(phase) == ran[1].losses(phase)
     assert ran[0].result.graph == ran[1].result.graph
+    checks = [{check.name: check.verdict for check in one.result.audit} for one in ran]
+    assert checks[1]["chunks"] == checks[0]["chunks"]
+    assert checks[1]["engine-parity"] == "ok"
