@@ -1,4 +1,4 @@
-"""Sets of small graphs: TU's files through PyG's class, the generator, and the reference reader of both."""
+"""Sets of small graphs: TU's files, the generator, and the reference reader of both."""
 
 from __future__ import annotations
 
