@@ -61,7 +61,7 @@ def test_every_layout_learns_what_one_process_learns(
     replicas = int(layout[2]) if layout.startswith("dp") else 1
     settings = {"layout": layout, "microbatches": microbatches, "schedule": schedule}
     if schedule == "interleaved":
-        settings["parts"] = 2
+        settings["virtual_stages"] = 2
     found = ran(tmp_path, graphs(**TRAIN, **settings, batch_size=24 // replicas))
     assert not invalid(found)
     for phase in ("train", "test"):

@@ -108,7 +108,7 @@ def test_stages_that_draw_the_same_learn_what_one_process_learns(
     pipeline = {"layout": layout, "schedule": schedule, "microbatches": 3}
     pipeline |= {"batch_size": 24 // replicas}
     if schedule == "interleaved":
-        pipeline |= {"parts": 2, "microbatches": 4}
+        pipeline |= {"virtual_stages": 2, "microbatches": 4}
     if plant == "cut by a profile":
         pipeline |= {"balance": "profile"}
     few = few_edges_at_once if plant == "few edges at once" else None
