@@ -20,7 +20,7 @@ import torch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
-from gnnhpc.engines import channels as shared_channels
+from gnnhpc.engines import channels
 from gnnhpc.engines.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.transfers import Receiver, Sender
 from tests.tools.forked import spawn
@@ -206,7 +206,7 @@ def lost(which: int) -> None:
 @pytest.mark.parametrize(("killed", "taken"), [(0, [7.0]), (1, [])], ids=["sender", "receiver"])
 def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[float]) -> None:
     """By the receiver once it has what was sent, by the sender when there is no room."""
-    command = f"from tests.engines.test_shared_channels import lost; lost({killed})"
+    command = f"from tests.engines.test_channels import lost; lost({killed})"
     outputs = run_ranks([sys.executable, "-c", command], 2, check=False)
     assert outputs[killed].returncode == -signal.SIGKILL
     said = f"Connection closed by peer: rank {killed} has ended {taken}\n"
@@ -271,7 +271,7 @@ def test_nothing_is_left_behind() -> None:
 
 def silent() -> list[str]:
     """What each rank says of one that lives and neither sends nor takes."""
-    shared_channels.COLLECTIVE_S = 0.5
+    channels.COLLECTIVE_S = 0.5
     mesh, end = ends()
     try:
         while True:
