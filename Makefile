@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster nightly clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -41,8 +41,7 @@ help:
 	@echo 'make defects  every planted defect, run and verified: the matrix of what catches it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
-	@echo 'make soak     20 minutes of random faults under a real Slurm; SEED=3 MINUTES=5 for others,'
-	@echo '              DRAWN=1 of mini-batches that are drawn'
+	@echo 'make nightly  tests that take minutes each: faults and random faults under a real Slurm'
 	@echo 'make clean    remove .venv and caches; runs stay'
 
 setup: $(STAMP)
@@ -94,17 +93,20 @@ types: setup
 # Two at a time: most of a test's time is ranks that start.
 unit: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 \
-	  -m 'not slow and not cluster and not defects and not gpu'
+	  -m 'not slow and not nightly and not cluster and not defects and not gpu'
 
 slow: setup
-	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not cluster and not gpu'
+	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not nightly and not cluster and not gpu'
 
 defects: setup
 	$(PYTEST) tests/defects
 
-# A Slurm for each of the two, and one file on one of them: a test mostly waits for its jobs.
+# All sweeps are submitted to one Slurm before the first test.
 cluster: setup
-	$(PYTEST) -n 2 --dist loadfile -m cluster tests/cluster
+	$(PYTEST) --durations=15 -m 'cluster and not nightly' tests/cluster
+
+nightly: setup
+	$(PYTEST) -m nightly tests
 
 bench: setup
 	$(PY) -m benchmarks
@@ -136,9 +138,6 @@ gpu: setup
 	$(PYTEST) tests/gpu tests/kernels/gpu || status=$$?; \
 	$(PY) -m benchmarks gpu --out report/gpu.csv || status=$$?; \
 	exit $$status
-
-soak: setup
-	$(PY) -m tests.cluster.soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRAWN),--drawn)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
