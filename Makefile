@@ -1,4 +1,4 @@
-# make demo | test | slow | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test slow bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster nightly clean
+.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -30,6 +30,8 @@ help:
 	@echo 'make setup-triton  Triton, for tests that interpret its programs on a CPU'
 	@echo 'make setup-pyg-sampler  torch-sparse, for sampler: pyg; WHEELS=folder of built ones'
 	@echo 'make test     lint (also of imports), types and tests; needs no cluster'
+	@echo 'make test-torch TORCH=2.9.1  the unit and distributed tests under another torch, in an'
+	@echo '              environment of its own; some gigabytes where its index has CUDA builds'
 	@echo 'make slow     tests that take long: a defect of each class, other instruction sets'
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
@@ -38,10 +40,10 @@ help:
 	@echo 'make coverage-of-intervals  how often intervals hold the truth, simulated'
 	@echo 'make a-a      twenty runs of one cell: how often equal things are called different'
 	@echo 'make slower-layer  three real runs, one with a slower layer: what compare says of them'
-	@echo 'make defects  every planted defect, run and verified: the matrix of what catches it'
+	@echo 'make nightly  slow, defects, healthy, mutants, instruction sets, and faults of a real Slurm'
+	@echo 'make defects  every planted defect, run as a user would: the matrix of what names it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
-	@echo 'make nightly  tests that take minutes each: faults and random faults under a real Slurm'
 	@echo 'make clean    remove .venv and caches; runs stay'
 
 setup: $(STAMP)
@@ -60,7 +62,7 @@ $(STAMP): requirements.lock pyproject.toml
 # DGL's wheels of later versions need an older torch; this one imports with ours.
 setup-dgl: setup
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps dgl==1.1.3
-	$(PY) -c 'from gnnhpc.models.dgl_import import import_dgl; import_dgl()'
+	$(PY) -c 'from gnnhpc.models.libraries import import_dgl; import_dgl()'
 
 # Only where torch is a CPU's: one for GPUs brings its own.
 setup-triton: setup
@@ -93,20 +95,36 @@ types: setup
 # Two at a time: most of a test's time is ranks that start.
 unit: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 \
-	  -m 'not slow and not nightly and not cluster and not defects and not gpu'
+	  -m 'not slow and not cluster and not defects and not nightly and not gpu'
+
+# Releases before 2.13 may pull in CUDA's libraries.
+test-torch: OTHER := .venv-torch-$(TORCH)
+test-torch:
+	@[ -n '$(TORCH)' ] || { echo 'error: TORCH: found nothing; allowed: a release, as in' \
+	  'make test-torch TORCH=2.9.1' >&2; exit 2; }
+	[ -x $(OTHER)/bin/python ] || '$(PYTHON)' -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) 'torch==$(TORCH)'
+	grep -v '^torch==' requirements.lock | $(OTHER)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check -r /dev/stdin
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation -e .
+	$(OTHER)/bin/python -m pytest -n 2 --dist worksteal \
+	  -m 'not slow and not cluster and not defects and not nightly and not gpu'
 
 slow: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not nightly and not cluster and not gpu'
 
+# By hand or by a timer: what takes longer than a change may wait for.
+nightly: slow defects healthy mutants instruction-sets
+	$(PYTEST) -m nightly tests/cluster
+
 defects: setup
-	$(PYTEST) tests/defects
+	$(PY) -m tests.defects
 
 # All sweeps are submitted to one Slurm before the first test.
 cluster: setup
 	$(PYTEST) --durations=15 -m 'cluster and not nightly' tests/cluster
-
-nightly: setup
-	$(PYTEST) -m nightly tests
 
 bench: setup
 	$(PY) -m benchmarks

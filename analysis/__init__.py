@@ -1,7 +1,7 @@
 """Makes tables, figures and reports of run folders; imports only the torch-free part of gnnhpc.
 
 import analysis
-run = analysis.load("runs/quickstart")
+run = analysis.load_run("runs/quickstart")
 analysis.summarise(run)
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analysis.load.run_data import RunData, load
+    from analysis.load.run_data import RunData, load_run
     from analysis.summary.summary_table import summarise
 
-__all__ = ["RunData", "load", "summarise"]
+__all__ = ["RunData", "load_run", "summarise"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
     homes = {
         "RunData": "analysis.load.run_data",
-        "load": "analysis.load.run_data",
+        "load_run": "analysis.load.run_data",
         "summarise": "analysis.summary.summary_table",
     }
     if name not in homes:

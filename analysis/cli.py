@@ -254,12 +254,12 @@ def trace(
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
-    from analysis.load.run_data import load
+    from analysis.load.run_data import load_run
     from analysis.timeline.chrome_trace import write_trace
     from analysis.timeline.step_timeline import find_cell
     from gnnhpc.records.run_paths import RunPaths
 
-    loaded = load(run)
+    loaded = load_run(run)
     path = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"
     try:
         print(f"trace: {write_trace(loaded, cell, path)}")

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load.run_data import load
+from analysis.load.run_data import load_run
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import median, t_bounds, welch_bounds
@@ -59,7 +59,7 @@ def main() -> int:
 
 def read_runs(root: Path) -> dict[str, Values]:
     """Seconds of the mean and of the median training step of each run, in order of time."""
-    run = load(root)
+    run = load_run(root)
     cells = run.cells[run.cells["counts"]].sort_values("started_at", kind="stable")
     if cells[list(run.settings)].nunique(dropna=False).max() > 1:
         raise InputError(root, "cells", "several settings", "repeats of one cell")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.tools.cells import RunOnce
 
 # Tests compare numbers, not speed; one thread keeps them the same and the machine usable.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -43,6 +47,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"{test}: quick: found {sorted(names)}, which no case is called"
             )
+
+
+@pytest.fixture(scope="session")
+def run_once(tmp_path_factory: pytest.TempPathFactory) -> RunOnce:
+    """Runs each cell once a session; tests read what it left behind, and change nothing of it."""
+    from tests.tools.cells import RunOnce
+
+    base = tmp_path_factory.getbasetemp()
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    return RunOnce((base.parent if workers else base) / "cells")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import FLAGGED, Result
 from tests.tools.cells import Ran, manifest_of, run
 
 OF_SETTING = ("edges-lost", "oversubscribed")
@@ -231,23 +231,20 @@ def complaints(ran: Ran) -> list[str]:
         result = Result.read(ran.attempt.result)
     except (OSError, InputError) as error:
         return [f"invalid no result: ranks ended with {ran.statuses} ({error}) {ran.err}"]
-    found = [f"{c.verdict} {c.name}: {c.detail}" for c in result.audit if c.verdict not in PASSED]
+    found = [f"{c.verdict} {c.name}: {c.detail}" for c in result.audit if c.verdict in FLAGGED]
     if result.failure is not None:
         found.append(f"invalid failure: {result.failure.error}")
     return sorted(found)
-
-
-PASSED = ("ok", "unknown")
 
 
 def report(root: Path) -> int:
     """Write the report, print a table of its flags, and return the exit status."""
     from analysis.report.report_folder import write_report_folder
 
-    loaded, _, folder = write_report_folder([root], None, "seq", apart=False)
+    loaded, _, folder = write_report_folder([root])
     total = len(loaded.cells)
     invalid = int((~loaded.cells["valid"].astype(bool)).sum())
-    raised = loaded.checks[~loaded.checks["verdict"].isin(PASSED)].drop_duplicates(["cell", "name"])
+    raised = loaded.checks[loaded.checks["verdict"].isin(FLAGGED)].drop_duplicates(["cell", "name"])
     by_chance = raised[~raised["name"].isin(OF_SETTING)]["cell"].nunique()
     print(f"{total} healthy cells: {invalid} invalid")
     print(f"flagged, but for {' and '.join(OF_SETTING)}: {by_chance} ({by_chance / total:.1%})")

@@ -22,7 +22,7 @@ from analysis.load.comparable import (
     environment_key,
 )
 from analysis.load.equivalent_cells import Equivalence, divergence, trajectories
-from analysis.load.run_data import RunData, load
+from analysis.load.run_data import RunData, load_run
 from gnnhpc.core.errors import InputError
 
 RUN = "run"
@@ -37,7 +37,7 @@ def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
     """Load one run folder, or several as one; raises InputError as `load` does, and for a folder
     that is given twice.
     """
-    runs = [load(root, separate=separate) for root in roots]
+    runs = [load_run(root, separate=separate) for root in roots]
     if len(runs) == 1:
         return runs[0]
     places = [root.resolve() for root in roots]

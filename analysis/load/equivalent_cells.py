@@ -14,9 +14,14 @@ of 0.005 and 0.05, stays 1e-7 apart for 150 steps. ViG goes furthest, as its nei
 its features: with a learning rate of 0.001 losses are 2e-6 apart at step 0, 1e-5 at step 20 and
 1e-2 at step 149; with 0.01 they are 9e-5 apart at step 5, 4e-3 at step 10 and 0.2 at step 20, and
 norms of gradients 4e-6, 2e-4, 7e-2 and 0.6. The envelope is five times as wide or more, until it
-allows half of the value. So the first 15 steps of losses and 10 of norms are compared. A
-gradient that is scaled by 1.05 on one stage leaves it at step 0, by the norm, also with Adam, whose
-steps do not depend on the scale.
+allows half of the value. So the first 15 steps of losses and 10 of norms are compared.
+
+What it finds was measured with GAT and GCN on a synthetic graph of 150 nodes in float32, `pp2` with
+two halo chunks against `seq`, Adam, 60 steps, with every gradient of stage 1 multiplied by 1.05 by
+a hook on its parameters. From step 0 on, the norm of step 0 is 2.4e-2 (GAT) and 8.9e-3 (GCN) apart
+where 4e-4 is allowed, so the defect is found; losses do not show it, as Adam's steps do not depend
+on the scale. From step 20 on it is not found, as no step after the first 15 is compared. Without
+the defect losses are at most 2e-7 and norms at most 2e-7 apart over all 60 steps.
 """
 
 from __future__ import annotations

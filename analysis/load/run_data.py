@@ -78,7 +78,7 @@ class RunData:
         return replace(self, settings=settings)
 
 
-def load(run: Path | str, *, separate: bool = False) -> RunData:
+def load_run(run: Path | str, *, separate: bool = False) -> RunData:
     """Read a run folder, which may be a copy, and may have cells that still run.
 
     With `separate`, cells that are not comparable with most others are configurations of their own.

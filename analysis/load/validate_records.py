@@ -63,8 +63,9 @@ def check_file_digest(path: Path, written: Mapping[str, Any] | None) -> bytes:
         raise InputError(path, None, "no such file", "the records of each rank") from None
     if written is None:
         return content
-    size = int(written.get("size", -1))
-    if hashlib.sha256(content[:size]).hexdigest() != written.get("sha256"):
+    size = written.get("size")
+    digest = hashlib.sha256(content[:size]).hexdigest() if isinstance(size, int) else None
+    if digest is None or digest != written.get("sha256"):
         raise InputError(path, "content", "changed since it was written", "as result.json has it")
     for line in content[size:].splitlines():
         if parse_object(line, path, "one record a line").get("kind") != "event":

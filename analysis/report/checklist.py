@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.raised import DAMAGED
-from analysis.load.run_data import RunData, load
+from analysis.load.run_data import RunData, load_run
 from analysis.report.what_was_checked import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
 from gnnhpc.core.errors import InputError
@@ -21,6 +21,7 @@ from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
+from gnnhpc.validation.record_audit import audit_attempt
 
 REPEATS = 3
 _MACHINE = ("CPU model", "instructions", "GPU", "GPU driver", "CUDA", "NCCL")
@@ -56,7 +57,7 @@ def check_run(root: Path, repeats: int = REPEATS, data_root: Path | None = None)
     """One answer a question; raises InputError for a path that is no run folder."""
     if repeats < 1:
         raise InputError("--repeats", None, repeats, "1 or more")
-    run, paths = load(root), RunPaths(root)
+    run, paths = load_run(root), RunPaths(root)
     used = run.cells[run.cells["status"] == "done"]
     results = [
         Result.read(paths.cell(str(cell)).attempt(int(number)).result)
@@ -82,15 +83,18 @@ def _cells_valid(evidence: Evidence) -> Answer:
     return Answer("all cells valid", left.empty and len(cells) > 0, _with(valid, words))
 
 
-def _records_whole(evidence: Evidence) -> Answer:
-    damage = evidence.run.checks[evidence.run.checks["name"] == DAMAGED]
-    bare = [f"{one.cell}: no digests in its result" for one in evidence.results if not one.records]
-    files = sum(len(one.records) for one in evidence.results)
-    ok = damage.empty and not bare and bool(files)
-    words = (
-        _few([*damage["detail"], *bare]) or f"{files} rank files of {len(evidence.run.cells)} cells"
-    )
-    return Answer("records are whole, as their digests say", ok, words)
+def _records_agree(evidence: Evidence) -> Answer:
+    """Records are as they were written, and agree with each other and with the result."""
+    done = evidence.run.cells[evidence.run.cells["status"] == "done"]
+    faults = list(evidence.run.checks.loc[evidence.run.checks["name"] == DAMAGED, "detail"])
+    count = 0
+    for cell, number in _pairs(done, "attempt"):
+        checks = audit_attempt(evidence.paths.cell(cell).attempt(int(number)))
+        count += len(checks)
+        wrong = (check for check in checks if check.verdict == "invalid")
+        faults += [f"{cell}: {check.name}: {check.detail}" for check in wrong]
+    shown = _few(faults) or f"{count} checks of {len(done)} cells"
+    return Answer("records are as written, and agree", count > 0 and not faults, shown)
 
 
 def _cells_validated(evidence: Evidence) -> Answer:
@@ -299,7 +303,7 @@ def _with(count: str, words: str) -> str:
 QUESTIONS = (
     _cells_done,
     _cells_valid,
-    _records_whole,
+    _records_agree,
     _cells_validated,
     _equivalent_cells_agree,
     _no_flags,

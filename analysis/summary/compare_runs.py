@@ -25,7 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.load.concat_runs import compare_losses
-from analysis.load.run_data import RunData, load
+from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import FEWEST_STEPS, Interval
 from analysis.statistics.sample import Sample
 from analysis.summary.configurations import Configuration
@@ -179,7 +179,7 @@ def compare_runs(
         raise InputError("--of", None, repr(of), " or ".join(AVERAGES))
     if root_a.resolve() == root_b.resolve():
         raise InputError(root_b, None, "the same folder twice", "two runs")
-    a, b = load(root_a), load(root_b)
+    a, b = load_run(root_a), load_run(root_b)
     found, only_in_one = match_runs(a, b)
     matches = [match for match in found if match.a.step_times and match.b.step_times]
     if not matches:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Collection
 
 from pydantic import BaseModel
 
@@ -27,5 +28,12 @@ def parse_named(
     if found.model_config.get("extra") != "allow":
         for key in value.keys() - found.model_fields.keys():
             keys = ", ".join(sorted(found.model_fields))
-            raise ValueError(f"{key}: found an unknown key; allowed: {keys}")
+            words = unknown_key_text(str(key), found.model_fields)
+            raise ValueError(f"{key}: found {words}; allowed: {keys}")
     return found.model_validate(value)
+
+
+def unknown_key_text(name: str, allowed: Collection[str]) -> str:
+    """`an unknown key`, with the most similar allowed one if there is any."""
+    close = difflib.get_close_matches(name, list(allowed), n=1)
+    return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")

@@ -150,7 +150,7 @@ class Mesh:
         if self.control is None:
             return values.unsqueeze(0)
         out = values.new_empty(self.layout.world_size, values.numel())
-        dist.all_gather_single(out.view(-1), values, group=self.control)
+        dist.all_gather(list(out), values, group=self.control)
         return out
 
     def gather_on_first(self, value: Any) -> list[Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Convolutions(Model):
+class Convolutions(Model, use_attribute_docstrings=True):
     """Convolutions with ReLU and dropout between them, and log-softmax after the last.
 
     The order is that of PyG's BasicGNN, without dropout of the features. Where graphs are

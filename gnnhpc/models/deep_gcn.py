@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Deep(Model):
+class Deep(Model, use_attribute_docstrings=True):
     """A linear layer, many convolutions of one width, a linear layer, log-softmax."""
 
     outputs: ClassVar[Outputs] = "log_probabilities"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Gat(Model):
+class Gat(Model, use_attribute_docstrings=True):
     """Graph attention network of Velickovic et al. 2018, as M. T. Dearing and X. Wang train it."""
 
     outputs: ClassVar[Outputs] = "log_probabilities"

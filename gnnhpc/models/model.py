@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from pydantic import ConfigDict
+
 from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.settings import Strict
@@ -39,6 +41,9 @@ class Model(Strict):
     A layer is a torch module whose `forward(x, context)` maps one micro-batch's activation
     [rows, *inputs] to [rows, *shape]; `context` is a `gnnhpc.models.context.Context`.
     """
+
+    # pydantic would read the source of every user's class for its docstrings.
+    model_config = ConfigDict(use_attribute_docstrings=False)
 
     takes: ClassVar[tuple[Kind, ...]] = ("graph",)
     """Kinds of data this model works on."""

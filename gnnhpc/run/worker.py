@@ -254,7 +254,6 @@ class Worker:
 
     def _restore(self, mesh: Mesh, parts: TrainingParts, writer: RecordWriter) -> int:
         """Seed the generators and load the checkpoint, if there is one; the step to begin with."""
-        from gnnhpc.training.checkpoint import load
         from gnnhpc.training.seeding import seed_generators
 
         seed_generators(self.cell.experiment.seed, mesh.rank)
@@ -263,6 +262,9 @@ class Worker:
         point = self.attempt.resume_point
         if point is None:
             return 0
+        # It loads torch's compiler, which a run without checkpoints does not need.
+        from gnnhpc.training.checkpoint import load
+
         with parts.timer.outside("reading a checkpoint"):
             load(point.path, mesh, parts.stage, parts.optimizer)
         writer.write(EventRecord("resumed", 0.0, point.as_record()))

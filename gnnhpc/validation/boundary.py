@@ -120,6 +120,7 @@ class Validation:
         began_s = time.perf_counter()
         with self.parts.timer.outside(doing):
             yield
+            self.mesh.barrier()
         self.seconds += time.perf_counter() - began_s
 
 

@@ -99,7 +99,7 @@ def submit(
     """
     from gnnhpc.records.run_paths import RunPaths
     from jobs.run.run_state import read_run
-    from jobs.run.submit import check_cluster, prepare, run_folder_path
+    from jobs.run.submit import check_cluster, check_reporting, prepare, run_folder_path
     from jobs.run.submit import submit as submit_plan
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
@@ -133,6 +133,8 @@ def submit(
         raise InputError("--test-only", None, f"--cluster {cluster.value}", "--cluster slurm")
     if test_only:
         check_cluster(cluster.value, run)
+    if report:
+        check_reporting(cluster.value, wait=wait)
     submission, _ = prepare(
         planned,
         run,

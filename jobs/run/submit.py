@@ -97,8 +97,8 @@ def submit(
     """
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run, plan.cells)
-    if reporting and cluster == "local" and not wait:
-        raise InputError("--report", None, "--cluster local without --wait", "--wait with it")
+    if reporting:
+        check_reporting(cluster, wait=wait)
     with contextlib.ExitStack() as held:
         state = None
         if extend and RunPaths(run).manifest.is_file():
@@ -261,6 +261,12 @@ def check_cluster(
         cell.experiment.model.check_here()
         if cell.experiment.sampling is not None:
             check_sampler_is_here(cell.experiment.sampling.sampler)
+
+
+def check_reporting(cluster: str, *, wait: bool) -> None:
+    """Raises InputError for a local run without --wait, whose report no process would write."""
+    if cluster == "local" and not wait:
+        raise InputError("--report", None, "--cluster local without --wait", "--wait with it")
 
 
 def check_after(names: Sequence[str], cluster: str) -> None:

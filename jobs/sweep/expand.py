@@ -178,14 +178,13 @@ class _Grid:
 
     def _check_no_duplicates(self) -> None:
         """Raises InputError for equal values of one axis, which would be one cell."""
-        axes = {**{axis: field for field, axis in AXES.items()}, "seq_microbatches": ""}
-        for axis, field in axes.items():
+        for axis in (*AXES.values(), "seq_microbatches"):
             values = self.values.get(axis, [])
             for number, value in enumerate(values):
                 if value in values[:number]:
                     allowed = "each value once, and repeats for more than one measurement"
                     found = f"{short_value(_as_written(value))} twice"
-                    raise InputError(self.where, self._key(field or axis), found, allowed)
+                    raise InputError(self.where, self._key(axis), found, allowed)
 
     def _virtual_stages_of(self, schedule: str) -> list[int]:
         if schedule == "interleaved":
@@ -203,8 +202,9 @@ class _Grid:
                 raise self._unused_error(name, reason)
 
     def _unused_error(self, field: str, reason: str) -> InputError:
-        value = short_value(self.values[field])
-        return InputError(self.where, self._key(field), value, f"nothing here, {reason}")
+        value = self.values[field]
+        shown = short_value(value[0] if isinstance(value, list) and len(value) == 1 else value)
+        return InputError(self.where, self._key(field), shown, f"nothing here, {reason}")
 
 
 def _merged(before: Any, value: Any) -> Any:

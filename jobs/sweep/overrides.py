@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.spec_values import unknown_key_text
 from gnnhpc.data.registry import data_class
 from gnnhpc.models.model_registry import model_class
-from jobs.sweep.spec_errors import unknown_key_text
 from jobs.sweep.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
 from jobs.sweep.yaml_file import parse_yaml
 

@@ -122,10 +122,12 @@ def find_spec(spec: Path) -> Path:
 
     Raises InputError for a bare name that is neither.
     """
-    if spec.is_file() or spec.suffix or len(spec.parts) != 1 or spec.exists():
+    if spec.is_file() or spec.suffix or len(spec.parts) != 1:
         return spec
     shipped = {path.stem: path for path in SHIPPED.glob("*.yaml")}
     if spec.name not in shipped:
+        if spec.exists():
+            return spec
         allowed = f"a sweep spec's path, or one of {', '.join(sorted(shipped))}"
         raise InputError(spec, None, "no such file, and no sweep of this name", allowed)
     return shipped[spec.name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.core.spec_values import unknown_key_text
 
 
 def check_keys(
@@ -21,12 +21,6 @@ def check_keys(
             full = f"{key}.{name}" if key else str(name)
             found = unknown_key_text(str(name), allowed)
             raise InputError(where, full, found, ", ".join(sorted(allowed)))
-
-
-def unknown_key_text(name: str, allowed: Collection[str]) -> str:
-    """`an unknown key`, with the most similar allowed one if there is any."""
-    close = difflib.get_close_matches(name, list(allowed), n=1)
-    return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
 
 
 def as_mapping(value: object, where: object, key: str) -> dict[str, Any]:

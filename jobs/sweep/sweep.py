@@ -51,6 +51,13 @@ MOST_CELLS = 100_000
 Settings = dict[str, Any]
 
 
+def _one_or_more(kind: Any) -> Any:
+    """The type of a list, which a spec may write as its only value."""
+    several = Annotated[list[kind], Field(min_length=1)]
+    as_list = BeforeValidator(_as_list, json_schema_input_type=kind | several)
+    return Annotated[list[kind], Field(min_length=1), as_list]
+
+
 def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
@@ -60,11 +67,7 @@ class _Grid(Strict):
 
     repeats: Annotated[int, Field(strict=True, ge=1, le=MOST_CELLS)] = 1
     """Measurements of each cell."""
-    seq_microbatches: Annotated[
-        list[Positive],
-        Field(min_length=1),
-        BeforeValidator(_as_list, json_schema_input_type=Positive | list[Positive]),
-    ] = Field(default=[1], validate_default=False)
+    seq_microbatches: _one_or_more(Positive) = Field(default=[1])  # type: ignore[valid-type]
     """Micro-batches of layout seq; by default 1 and those of the other layouts."""
 
     def given(self) -> dict[str, Any]:
@@ -84,8 +87,7 @@ def _grid_fields() -> dict[str, Any]:
         if name in NAMED:
             kind = Annotated[kind, WithJsonSchema({"x-named": name})]
         if name in AXES:
-            either = BeforeValidator(_as_list, json_schema_input_type=kind | list[kind])
-            kind = Annotated[list[kind], Field(min_length=1), either]
+            kind = _one_or_more(kind)
         key = AXES.get(name, name)
         found[key] = (kind, Field(None, validate_default=False, description=field.description))
     return found
@@ -130,7 +132,24 @@ def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
         text = json.dumps({**raw, "defaults": defaults, "grids": grids})
         return Sweep.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise from_validation_error(error, where) from None
+        plain = from_validation_error(error, where)
+        key = _without_only_indices(plain.key or "", {"defaults": defaults, "grids": grids})
+        raise InputError(where, key or None, plain.found, plain.allowed) from None
+
+
+def _without_only_indices(key: str, value: Any) -> str:
+    """A key without the index of a value that is the only one of its list."""
+    kept: list[str] = []
+    for part in key.split("."):
+        index = int(part) if part.isdigit() else None
+        is_list = isinstance(value, list)
+        if index is None or (is_list and len(value) > 1) or kept == ["grids"]:
+            kept.append(part)
+        if is_list and index is not None and index < len(value):
+            value = value[index]
+        elif isinstance(value, dict):
+            value = value.get(part)
+    return ".".join(kept)
 
 
 def _plural_names(mapping: object, where: object, key: str) -> dict[str, Any]:

@@ -33,12 +33,11 @@ def sweep_schema() -> Schema:
     """The schema of a sweep: its names, lists of names, and entries with settings."""
     schema = plain_schema(Sweep)
     grid = schema["$defs"]["Grid"]
-    sampling = settings_schema(Sampling, partial=True)
-    for name, of_list in (("optimizer", False), ("sampling", True)):
-        one = settings_schema(OptimizerConfig, partial=True) if not of_list else sampling
-        either = {"anyOf": [one, {"type": "null"}, {"type": "array", "items": one, "minItems": 1}]}
-        described = {"description": grid["properties"][name].get("description", "")}
-        grid["properties"][name] = described | (either if of_list else one)
+    # Both are merged into the settings of the defaults, so no setting of them is required.
+    grid["properties"]["optimizer"] = settings_schema(OptimizerConfig, partial=True)
+    one = {"anyOf": [settings_schema(Sampling, partial=True), {"type": "null"}]}
+    several = {"type": "array", "items": one, "minItems": 1}
+    grid["properties"]["sampling"] |= {"anyOf": [*one["anyOf"], several]}
     for field, axis in SINGULAR.items():
         grid["properties"][field] = grid["properties"][axis]
     schema["$defs"] |= {"model": _models(), "data": _data(), "layout": _LAYOUT}
@@ -95,6 +94,8 @@ def _cleaned(schema: Any) -> Any:
     clean = {key: _cleaned(value) for key, value in schema.items() if key != "title"}
     if "x-named" in clean:
         clean["$ref"] = f"#/$defs/{clean.pop('x-named')}"
+    if "patternProperties" in clean:
+        clean["additionalProperties"] = False
     if isinstance(clean.get("pattern"), str):
         clean["pattern"] = clean["pattern"].replace('\\"', '"')
     if isinstance(clean.get("description"), str):

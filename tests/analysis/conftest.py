@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load.run_data import RunData, load
+from analysis.load.run_data import RunData, load_run
 from tests.tools.make_run import Machine, make_run, small_sweep
 
 
@@ -20,4 +20,4 @@ def sweep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sweep(sweep_folder: Path) -> RunData:
-    return load(sweep_folder)
+    return load_run(sweep_folder)

@@ -236,7 +236,7 @@ def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Pa
         "assert main(['report', sys.argv[1], '--out', sys.argv[2]]) == 0\n"
         "assert not {'torch', 'torch_geometric'} & set(sys.modules)\n"
         "import analysis\n"
-        "assert len(analysis.load(sys.argv[1]).cells) == 4\n"
+        "assert len(analysis.load_run(sys.argv[1]).cells) == 4\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(copy), str(out)],

@@ -61,7 +61,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sweep[4].id: [Story(audit=(noisy,))],
         sweep[5].id: [Story(status="failed", stop_at=3)],
     }
-    run = analysis.load(make_run(root, sweep, stories=stories))
+    run = analysis.load_run(make_run(root, sweep, stories=stories))
     return write_report_pages(run, root / "report")
 
 

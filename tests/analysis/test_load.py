@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from analysis.load.concat_runs import load_runs
-from analysis.load.run_data import RunData, load
+from analysis.load.run_data import RunData, load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import read_manifest
@@ -67,7 +67,7 @@ def test_newest_valid_attempt_counts_and_others_are_listed(tmp_path: Path) -> No
     first = experiments[0].id
     bad = Check("engine-parity", "invalid", "outputs differ")
     stories = {first: [Story(), Story(audit=(bad,)), Story(status="failed", stop_at=3)]}
-    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
     row = run.cells.set_index("cell").loc[first]
     assert (row["attempt"], row["attempts"], row["valid"]) == (1, 3, True)
     mine = run.attempts[run.attempts["cell"] == first]
@@ -84,7 +84,7 @@ def test_a_resumed_attempt_uses_the_steps_before_its_checkpoint(tmp_path: Path) 
             Story(resumed_from={"attempt": 1, "step": 6}),
         ]
     }
-    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
     steps = run.steps[(run.steps["cell"] == first) & (run.steps["phase"] == "train")]
     assert list(steps["step"]) == list(range(12))
     assert run.cells.set_index("cell").loc[first, "redone"] == 2
@@ -95,7 +95,7 @@ def test_flags_and_validity_follow_the_checks(tmp_path: Path, verdict: str) -> N
     experiments = small()
     first = experiments[0].id
     stories = {first: [Story(audit=(Check("noisy", verdict, "because"),))]}  # type: ignore[arg-type]
-    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
     row = run.cells.set_index("cell").loc[first]
     assert row["flags"] == "noisy"
     assert row["valid"] == (verdict != "invalid")
@@ -128,7 +128,7 @@ def test_damaged_records_are_invalid_and_named_and_the_rest_is_loaded(
     first = cells_of(root)[0]
     path = RunPaths(root).cell(first).attempt(1).records(0)
     damage(path)
-    run = load(root)
+    run = load_run(root)
     row = run.cells.set_index("cell").loc[first]
     assert (row["status"], row["valid"], row["flags"]) == ("damaged", False, "damaged")
     assert path.name in run.checks["detail"].iloc[0]
@@ -144,7 +144,7 @@ def test_a_result_of_another_cell_or_experiment_is_damaged(tmp_path: Path) -> No
     rewrite_result(
         paths.cell(second).attempt(1).result, lambda raw: raw["experiment"].update(batch_size=7)
     )
-    details = load(root).checks.set_index("cell")["detail"]
+    details = load_run(root).checks.set_index("cell")["detail"]
     assert f"found {second}" in details[first]
     assert "experiment.batch_size" in details[second]
 
@@ -153,7 +153,7 @@ def test_a_cell_that_still_runs_has_what_its_ranks_wrote(tmp_path: Path) -> None
     experiments = small()
     first = experiments[0].id
     stories = {first: [Story(finished=False, stop_at=5, cut_short=True)]}
-    run = load(make_run(tmp_path / "run", experiments, stories=stories))
+    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
     row = run.cells.set_index("cell").loc[first]
     assert (row["status"], row["valid"]) == ("unfinished", False)
     assert (run.steps["cell"] == first).sum() == 5
@@ -161,9 +161,9 @@ def test_a_cell_that_still_runs_has_what_its_ranks_wrote(tmp_path: Path) -> None
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
-        load(tmp_path / "none")
+        load_run(tmp_path / "none")
     with pytest.raises((InputError, FileNotFoundError)):
-        load(tmp_path)
+        load_run(tmp_path)
 
 
 def test_cells_of_another_environment_are_left_out_or_separate(tmp_path: Path) -> None:
@@ -171,10 +171,10 @@ def test_cells_of_another_environment_are_left_out_or_separate(tmp_path: Path) -
     odd = experiments[-1].id
     stories = {odd: [Story(header={"threads": 9})]}
     root = make_run(tmp_path / "run", experiments, stories=stories)
-    row = load(root).cells.set_index("cell").loc[odd]
+    row = load_run(root).cells.set_index("cell").loc[odd]
     assert not row["counts"] and row["valid"] and row["flags"] == "not-comparable"
     assert row["not_comparable"] == "threads a rank 9, elsewhere 1"
-    separate = load(root, separate=True)
+    separate = load_run(root, separate=True)
     assert separate.cells["counts"].all()
     assert separate.settings[-1] == "environment"
 
@@ -195,7 +195,7 @@ def test_a_diverging_cell_is_invalid_with_its_cause(tmp_path: Path) -> None:
         path.write_text(text)
         written[path.name] = _digest(text)
     rewrite_result(attempt.result, lambda raw: raw.update(records=written))
-    run = load(root)
+    run = load_run(root)
     assert list(run.equivalence.divergences) == [wrong]
     assert "gradient norm of step 0" in run.checks["detail"].iloc[0]
     assert not run.cells.set_index("cell").loc[wrong, "valid"]
@@ -213,13 +213,13 @@ def test_runs_concatenate_repeats_and_count_copies_once(tmp_path: Path) -> None:
     second = make_run(tmp_path / "b", small(), seed=2)
     copy = Path(shutil.copytree(first, tmp_path / "c"))
     both = load_runs([first, second])
-    assert len(both.cells) == 2 * len(load(first).cells)
+    assert len(both.cells) == 2 * len(load_run(first).cells)
     assert both.cells["cell"].is_unique
     assert set(both.cells["run_folder"]) == {"a", "b"}
     assert "run" not in both.settings
     assert set(both.steps["cell"].unique()) == set(both.cells["cell"])
     with_copy = load_runs([first, copy])
-    assert len(with_copy.cells) == len(load(first).cells)
+    assert len(with_copy.cells) == len(load_run(first).cells)
     assert any("copies" in line for line in with_copy.notes)
 
 

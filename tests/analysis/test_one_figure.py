@@ -30,13 +30,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cells_of(root: Path) -> list[str]:
-    run = analysis.load(root)
+    run = analysis.load_run(root)
     (study,) = find_studies(run, analysis.summarise(run))
     return [str(cell) for cell in study.cells["cell"]]
 
 
 def test_a_figure_over_another_baseline_says_so_and_is_remade_over_it(tmp_path: Path) -> None:
-    run = analysis.load(make_run(tmp_path / "r", small_sweep(2)), apart=True)
+    run = analysis.load_run(make_run(tmp_path / "r", small_sweep(2)), apart=True)
     over_pp2 = analysis.summarise(run, "pp2:5")
     (study,) = [one for one in find_studies(run, over_pp2) if one.model == "vig"]
     figure = speedup.speedup(study)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.batches.order import share, steps_per_epoch
-from gnnhpc.check.plain.shares import PlainShares
 
 
 @given(
@@ -48,26 +47,3 @@ def test_replicas_together_have_the_batch_of_one(
     parts = [share(samples, batch_size, replicas, r, 1, step)[2] for r in range(replicas)]
     _, _, alone = share(samples, batch_size * replicas, 1, 0, 1, step)
     assert np.concatenate(parts).tolist() == alone.tolist()
-
-
-@given(
-    samples=st.integers(1, 60),
-    batch_size=st.integers(1, 9),
-    replicas=st.integers(1, 5),
-    parts=st.integers(1, 4),
-    step=st.integers(0, 40),
-)
-def test_the_watch_works_out_the_same_shares(
-    samples: int, batch_size: int, replicas: int, parts: int, step: int
-) -> None:
-    train = np.arange(samples) * 3 + 1
-    for replica in range(replicas):
-        plain = PlainShares(samples, batch_size, replicas, replica, 5, train=train, parts=parts)
-        _, whole, places = share(samples, batch_size, replicas, replica, 5, step)
-        assert plain.ids(step).tolist() == places.tolist()
-        assert plain.everyone(step).tolist() == whole.tolist()
-        assert plain.together(step) == len(whole)
-        found = plain.nodes(step)
-        assert len(found) == parts
-        split = [np.sort(train[each]).tolist() for each in np.array_split(places, parts)]
-        assert [each.tolist() for each in found] == split

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from gnnhpc.check.capture import node_ids
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
@@ -236,19 +235,6 @@ def test_backward_finds_the_mini_batch_of_its_forward(graph: Graph, model: Model
     with_ring, without = learnt(Ring(2)), learnt(None)
     assert len(with_ring) == len(without) == 10 * len(list(built.parameters()))
     assert all(map(torch.equal, with_ring, without))
-
-
-@needs_sampler
-def test_what_is_captured_of_a_step_holds_no_buffer(graph: Graph) -> None:
-    """Else a verification would be of fresh memory alone, which no long run trains with."""
-    drawing = Drawing(graph, 0, Ring(1))
-    drawing.chunk(0)
-    captured = [
-        node_ids(Context(step=step, seed=1, graph=drawing.chunk(step)), 5) for step in (1, 2)
-    ]
-    assert captured[0] is not None
-    assert drawing.ring is not None
-    assert drawing.ring.lend() is not FRESH
 
 
 @needs_sampler

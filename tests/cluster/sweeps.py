@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +47,11 @@ def preempt(run: Run) -> None:
     hosts = ",".join(read_lines(attempt.records(rank))[0]["host"] for rank in (0, 1))
     urgent = ("--partition=urgent", "--nodes=2", f"--nodelist={hosts}", "--exclusive")
     run.cluster.run("sbatch", *urgent, "--output=/dev/null", "--wrap", "true")
-    run.start_requeued(run.task(run.cells[0]))
+    job = run.task(run.cells[0])
+    run.wait_for_requeue(job)
+    # In its own partition it would wait for all other sweeps.
+    run.cluster.run("scontrol", "update", f"JobId={job}", "Partition=main")
+    run.start_requeued(job)
 
 
 def shorten(run: Run) -> None:
@@ -123,6 +128,10 @@ SWEEPS = {
 }
 
 
+_POOL = ThreadPoolExecutor(max_workers=8)
+"""Disturbs the sweeps at the same time, each when its cell trains."""
+
+
 class Sweeps:
     """The submitted sweeps by name."""
 
@@ -131,20 +140,17 @@ class Sweeps:
             name: user.submit(sweep.grids, *sweep.flags, name=name, site=dict(sweep.site))
             for name, sweep in SWEEPS.items()
         }
-        self._errors: dict[str, BaseException] = {}
+        self._disturbed = {
+            name: _POOL.submit(sweep.disturb, self._runs[name])
+            for name, sweep in SWEEPS.items()
+            if sweep.disturb is not None
+        }
         self._ended: set[str] = set()
-        for name, sweep in SWEEPS.items():
-            if sweep.disturb is not None:
-                try:
-                    sweep.disturb(self._runs[name])
-                except Exception as error:
-                    # The tests of the other sweeps still hold.
-                    self._errors[name] = error
 
     def ended(self, name: str) -> Run:
         """The run once Slurm has none of its jobs any more; raises what went wrong before."""
-        if name in self._errors:
-            raise self._errors[name]
+        if name in self._disturbed:
+            self._disturbed[name].result()
         run = self._runs[name]
         if name not in self._ended:
             wait_for(lambda: not run.jobs(), lambda: f"the end of {name}\n{run.explain()}", 480)

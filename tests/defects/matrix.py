@@ -39,7 +39,8 @@ class Row:
         return next((each for each in self.all if _names(each, self.defect)), None)
 
     def __str__(self) -> str:
-        best = self.named or next(iter(self.all), None)
+        of_mechanism = (f for f in self.all if mechanism_of(f) == self.defect.mechanism)
+        best = self.named or next(of_mechanism, next(iter(self.all), None))
         if best is None:
             return f"{self.defect.name:<64} PASSES"
         sign = "" if self.named else "OTHERWISE "

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.loading.run import load
-
+from analysis.load.run_data import load
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.schema import Result
+from gnnhpc.records.schema import FLAGGED, Result
 from tests.defects.cells import VIG, VIG_SEQ
 from tests.defects.defect import Cell, Defect, around
 from tests.tools.cells import Ran, manifest_of, run
@@ -101,7 +100,7 @@ def _found(folder: Path, ran: Ran) -> Sequence[Finding]:
 
 def _in_result(result: Result) -> Iterator[Finding]:
     for check in result.audit:
-        if check.verdict not in ("ok", "unknown") and check.name not in BUSY:
+        if check.verdict in FLAGGED and check.name not in BUSY:
             yield Finding(check.name, check.verdict, check.detail)
     if result.failure is not None:
         yield Finding("failure", "failed", result.failure.error)
@@ -114,5 +113,5 @@ def _in_report(folder: Path) -> Iterator[Finding]:
         yield Finding("reader", "invalid", str(error))
         return
     for check in checks.to_dict("records"):
-        if check["verdict"] not in ("ok", "unknown") and check["name"] not in BUSY:
+        if check["verdict"] in FLAGGED and check["name"] not in BUSY:
             yield Finding(check["name"], check["verdict"], check["detail"])

@@ -20,7 +20,7 @@ import torch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
-from gnnhpc.engines import shared_channels
+from gnnhpc.engines import channels as shared_channels
 from gnnhpc.engines.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.transfers import Receiver, Sender
 from tests.tools.forked import spawn

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.load.run_data import load
+from analysis.load.run_data import load_run
 from analysis.summary.summary_table import summarise
 from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -242,8 +242,8 @@ def test_stages_on_devices_of_their_own_are_timed_whole(tmp_path: Path) -> None:
     spans = {(s["name"], s["microbatch"]) for s in gpipe.lines(0, "span") if s["phase"] == "train"}
     assert {("forward", None), ("backward", None)} <= spans
     assert {tuple(step["groups"]) for step in gpipe.steps(0, "train")} == {()}
-    summary = summarise(load(tmp_path)).set_index("layout")
+    summary = summarise(load_run(tmp_path)).set_index("layout")
     for unknown in ("ideal_step_s", "efficiency", "bubble"):
         assert summary.loc["pp3", unknown].isna().all()
         assert summary.loc["seq", unknown].notna().all()
-    assert measured_timeline(load(tmp_path), gpipe.cell.id).bubble is None
+    assert measured_timeline(load_run(tmp_path), gpipe.cell.id).bubble is None

@@ -45,7 +45,7 @@ MISTAKES = {
     "run --model vig --set model=3": "flags: model: found 3; allowed: a mapping of keys",
     "run --model vig --set seed.x=3": "flags: seed: found {'x': 3}; allowed: a whole number",
     "run --model vig --set layout.x=3": "--set: layout.x: found layout is no mapping; allowed: ",
-    "run --model vig --set blocks=3": "flags: blocks: found an unknown key; allowed: balance, ",
+    "run --model vig --set blocks=3": "flags: blocks: found an unknown key; allowed: activation_c",
     "run --model gat --data cora": "data cora: data root: found none; allowed: a data root by",
     "run --model gat --data cora --data-root OUT/none": "OUT/none: data root: found no such folder",
     "run --model vig --layout pp2": "environment: world size under alone: found 1; allowed: 2",

@@ -45,8 +45,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "data: found nothing; allowed: a value, this key is required": vig(data=NOTHING),
     "batch_size: found none; allowed: images a mini-batch and replica": vig(batch_size=NOTHING),
     f"model.name: found nothing; allowed: {MODELS}": vig(model={"blocks": 2}),
-    "model.block: found an unknown key; allowed: blocks, ffn_width, grapher_width, "
-    "implementation, name, readout_width": vig(model={"name": "vig", "block": 2}),
+    "model.block: found an unknown key (is blocks meant?); allowed: blocks, ffn_width, "
+    "grapher_width, implementation, name, readout_width": vig(model={"name": "vig", "block": 2}),
     "data.size: found an unknown key; allowed: classes, image_size, name, test, train": vig(
         data={"name": "synthetic-cifar10", "size": 16}
     ),

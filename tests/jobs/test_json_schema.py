@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
-from jobs.cluster.site_files import read_site_file
-from jobs.printing import json_schema
-from jobs.printing.json_schema import field_docstrings
-from jobs.spec.planning import plan
-from jobs.spec.sweep import GRID_KEYS
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.models.gat import Gat
 from jobs.cli import main
+from jobs.slurm import site_files
+from jobs.slurm.site_files import read_site_file
+from jobs.sweep import sweep_schema as schemas
+from jobs.sweep.plan import plan
+from jobs.sweep.sweep import GRID_KEYS
 from tests.tools.json_schema import mistakes
 
-sweep_schema, site_schema = map(
-    functools.cache, (json_schema.sweep_schema, json_schema.site_schema)
-)
+sweep_schema = functools.cache(schemas.sweep_schema)
+site_schema = functools.cache(site_files.site_schema)
 FOLDER = Path(__file__).parents[2] / "jobs/sweeps"
 SHIPPED = sorted(FOLDER.rglob("*.yaml"))
 HEADER = "# yaml-language-server: $schema="
@@ -149,14 +147,14 @@ def test_site_files(raw: dict[str, Any], fits: bool, tmp_path: Path) -> None:
 
 
 def test_every_key_of_a_grid_is_there() -> None:
-    assert sweep_schema()["$defs"]["grid"]["properties"].keys() == GRID_KEYS
+    assert sweep_schema()["$defs"]["Grid"]["properties"].keys() == GRID_KEYS
 
 
-def test_descriptions_are_those_under_the_fields() -> None:
-    assert field_docstrings(Gat)["hidden"] == "Channels a head in every layer but the last."
-    layers = sweep_schema()["$defs"]["model"]["anyOf"]
-    gat = next(one for one in layers if "heads" in one.get("properties", {}))
-    assert gat["properties"]["hidden"]["description"] == field_docstrings(Gat)["hidden"]
+def test_descriptions_are_the_docstrings_of_the_fields() -> None:
+    entries = sweep_schema()["$defs"]["model"]["anyOf"]
+    gat = next(one for one in entries if "heads" in one.get("properties", {}))
+    hidden = "Channels a head in every layer but the last."
+    assert gat["properties"]["hidden"]["description"] == hidden
     assert "--gres" in site_schema()["$defs"]["site"]["properties"]["gres"]["description"]
 
 

@@ -11,10 +11,10 @@ import pytest
 
 import jobs
 from analysis.cli import main as analysis
-from gnnhpc.check.verify_command import verify_manifest
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
+from gnnhpc.validation.verify_command import verify_manifest
 from jobs.cli import main
 
 pytestmark = pytest.mark.distributed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.spec.planning import plan
-from jobs.spec.shipped_sweeps import FOLDER, find_spec
+from jobs.sweep.plan import SHIPPED as FOLDER
+from jobs.sweep.plan import find_spec, plan
 
 
 @pytest.fixture(autouse=True)

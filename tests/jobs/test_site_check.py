@@ -8,9 +8,9 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from jobs.cli import main
-from jobs.cluster.site import Site
-from jobs.cluster.site_check import parse_sinfo, site_mismatches
-from jobs.cluster.site_files import find_site_files, load_site
+from jobs.slurm.site import Site
+from jobs.slurm.site_check import parse_sinfo, site_mismatches
+from jobs.slurm.site_files import find_site_files, load_site
 
 SINFO = """\
 main*|up|1-00:00:00|4|16|64000|(null)|skylake,ib
@@ -56,7 +56,7 @@ def test_without_slurm_a_check_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["site", "check"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("site built-in, of no site file\n")
+    assert out.startswith("site built-in, from no site file\n")
     assert "no sinfo here" in out
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.cluster.site import Site, changed_site, check_site
-from jobs.cluster.site_files import find_site_files, load_site
+from jobs.slurm.site import Site, changed_site, check_site
+from jobs.slurm.site_files import find_site_files, load_site
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +108,6 @@ def test_mistakes_name_their_file(
             "slurm.partition: found partition; allowed: the site's key",
         ),
         ({"slurm": {"tasks-per-node": 2}}, "slurm.tasks-per-node: found tasks-per-node; allowed: "),
-        (
-            {"slurm": {"mail-typ": "END"}},
-            "slurm.mail-typ: found an unknown option of sbatch (is mail-type meant?); allowed: see",
-        ),
     ],
 )
 def test_settings_that_no_job_could_have(settings: dict[str, object], words: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.cluster.site import Site
-from jobs.cluster.site_check import parse_sinfo
-from jobs.cluster.site_files import load_site
-from jobs.cluster.site_init import (
+from jobs.slurm.site import Site
+from jobs.slurm.site_check import parse_sinfo
+from jobs.slurm.site_files import load_site
+from jobs.slurm.site_init import (
     Offer,
     parse_associations,
     parse_shown,

@@ -13,8 +13,8 @@ import pytest
 from gnnhpc.batches.order import steps_per_epoch
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.experiment.manifest import Cell
-from jobs.spec.planning import plan, plan_of_new_cells
+from gnnhpc.experiment.manifest import Cell, assign_indices
+from jobs.sweep.plan import plan
 
 VIG = {"name": "vig", "blocks": 2}
 IMAGES = {"name": "synthetic-cifar10", "train": 200, "test": 200}
@@ -137,7 +137,7 @@ def test_a_batch_size_is_for_sampled_graphs_and_chunks_are_for_others() -> None:
         cells(spec(sage(batch_size=8, sampling=sampling, chunks="halo")))
     with pytest.raises(InputError, match=r"sampling: .*nothing here, sampling is for graph data"):
         cells(spec(vig(sampling=sampling)))
-    with pytest.raises(InputError, match=r"sampling\.fanouts: found an empty list; allowed: at le"):
+    with pytest.raises(InputError, match=r"sampling\.fanouts: found \[\]; allowed: at least 1"):
         cells(spec(sage(batch_size=8, sampling={"fanouts": []})))
     with pytest.raises(InputError, match=r"0\.sampling\.workers: found -1; allowed: at least"):
         cells(spec(sage(batch_size=8, sampling=sampling | {"workers": -1})))
@@ -226,7 +226,7 @@ def test_parts_are_for_interleaved_pipelines_alone() -> None:
         (
             {"schedule": "interleaved", "virtual_stages": []},
             {},
-            "grids.0.virtual_stages: found an empty list; allowed: at least one value",
+            "grids.0.virtual_stages: found []; allowed: at least 1 of them",
         ),
         (
             {"schedule": "interleaved", "virtual_stages": [2, 4]},
@@ -321,8 +321,8 @@ def test_an_override_may_rename_the_run() -> None:
 def test_a_larger_plan_goes_on_where_the_run_ends() -> None:
     first = plan(spec(gat(seeds=[1, 2])))
     larger = plan(spec(gat(seeds=[0, 1, 2, 3], layouts=["seq", "pp2"])))
-    new = plan_of_new_cells(larger, first.cells)
-    assert {(c.array, c.index, c.experiment.seed) for c in new.cells} == {
+    new = assign_indices(larger.experiments, None, first.cells)
+    assert {(c.array, c.index, c.experiment.seed) for c in new} == {
         ("gat-seq", 2, 0), ("gat-seq", 3, 3),
         ("gat-pp2", 0, 0), ("gat-pp2", 1, 1), ("gat-pp2", 2, 2), ("gat-pp2", 3, 3),
     }  # fmt: skip

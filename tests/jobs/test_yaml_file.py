@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.spec.yaml_file import parse_yaml, read_mapping
+from jobs.sweep.yaml_file import parse_yaml, read_mapping
 
 
 @pytest.mark.parametrize(

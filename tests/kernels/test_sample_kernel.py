@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from gnnhpc.check.plain.draws import below, draws, philox, pick
 from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.build import load_kernel
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.validation.reference.random_numbers import below, node_numbers, philox, pick
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 
@@ -75,7 +75,7 @@ def test_both_forms_pick_the_same(n: int, data: st.DataObject, seed: int) -> Non
     library: Any = load_kernel("sample")
     out = (ctypes.c_uint32 * k)()
     library.pick_positions(ctypes.c_uint64(seed), ctypes.c_uint32(n), ctypes.c_uint32(k), out)
-    assert list(out) == pick(draws(seed, 0, 0, 0), n, k)
+    assert list(out) == pick(node_numbers(seed, 0, 0, 0), n, k)
     assert sorted(set(out)) == list(out)
     assert max(out) < n
 
@@ -93,7 +93,9 @@ def test_rows_together_pick_what_each_picks_alone(k: int, data: st.DataObject, s
     )
     for row in range(16):
         if not doubtful[row]:
-            assert list(out[row * k : (row + 1) * k]) == pick(draws(seed, row, 0, 0), n[row], k)
+            assert list(out[row * k : (row + 1) * k]) == pick(
+                node_numbers(seed, row, 0, 0), n[row], k
+            )
         assert n[row] > 100 or not doubtful[row]
 
 
@@ -125,7 +127,7 @@ def test_every_set_of_neighbours_is_as_likely(n: int, k: int) -> None:
 def test_a_bounded_number_is_as_likely_as_any_where_the_range_is_nearly_all() -> None:
     """Two thirds of 2^32: by modulo the lower half of them were twice as likely."""
     count = 2863311531
-    found = [below(draws(seed, 0, 0, 0), count) for seed in range(4_000)]
+    found = [below(node_numbers(seed, 0, 0, 0), count) for seed in range(4_000)]
     lower = sum(one < count // 2 for one in found)
     assert stats.binomtest(lower, len(found)).pvalue > ALPHA
 
@@ -180,7 +182,7 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
         for row in range(rows):
             node, mine = int(nodes[row]), slice(int(layer.indptr[row]), int(layer.indptr[row + 1]))
             first, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
-            numbers = draws(11, node, 5, number)
+            numbers = node_numbers(11, node, 5, number)
             if replace and degree:
                 places = [below(numbers, degree) for _ in range(fanout)]
             else:

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnnhpc.check.plain import draws as plain
 from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.picks_torch import Key, below, philox, pick
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler
 from gnnhpc.kernels.sample_torch import TorchSampler
+from gnnhpc.validation.reference import random_numbers as reference
 from tests.kernels.test_sample_kernel import make_csr
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -32,7 +32,7 @@ def test_numbers_are_those_of_philox(
 ) -> None:
     node, block = torch.tensor(counters).unbind(1)
     wanted = [[node, step, layer, block] for node, block in counters]
-    expected = plain.philox(seed, np.array(wanted, dtype=np.uint64)).tolist()
+    expected = reference.philox(seed, np.array(wanted, dtype=np.uint64)).tolist()
     assert philox(Key(seed, step, layer), node, block).tolist() == expected
 
 
@@ -49,13 +49,13 @@ def test_bounded_numbers_are_drawn_again_where_they_are_refused(
     nodes = torch.arange(len(bounds))
     found = below(Key(seed, 3, 1), nodes, torch.tensor(bounds)).tolist()
     for node, (row, mine) in enumerate(zip(bounds, found, strict=True)):
-        numbers = plain.draws(seed, node, 3, 1)
-        assert mine == [plain.below(numbers, bound) for bound in row]
+        numbers = reference.node_numbers(seed, node, 3, 1)
+        assert mine == [reference.below(numbers, bound) for bound in row]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.data(), SEEDS)
-def test_picks_are_the_plain_ones(k: int, data: st.DataObject, seed: int) -> None:
+def test_picks_are_those_of_the_reference(k: int, data: st.DataObject, seed: int) -> None:
     """Rows of which most numbers are picked, and few of very many, side by side."""
     sizes = st.sampled_from([k + 1, 2 * k, 2 * k + 1]) | st.integers(k + 1, 3 * k + 1)
     sizes |= st.integers(k + 1, 2**32 - 1)
@@ -64,7 +64,8 @@ def test_picks_are_the_plain_ones(k: int, data: st.DataObject, seed: int) -> Non
     n = [size for size in n if size >= 2 * k or size < 1000] or [k + 1]
     found = pick(Key(seed, 0, 0), torch.arange(len(n)), torch.tensor(n), k).tolist()
     assert found == [
-        plain.pick(plain.draws(seed, node, 0, 0), size, k) for node, size in enumerate(n)
+        reference.pick(reference.node_numbers(seed, node, 0, 0), size, k)
+        for node, size in enumerate(n)
     ]
 
 

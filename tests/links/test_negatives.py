@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import sample
 from gnnhpc.links.negatives import Negatives, pool
 from gnnhpc.links.split import split_links
+from gnnhpc.validation.reference.links import LinkSplit
 from tests.tools.cells import linked
 from tests.tools.graphs import make_graph
 
@@ -40,11 +40,11 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
     graph = make_graph(40, (60, 400)[seed % 2], seed=seed % 7)
     split = split_links(graph, seed, 0.1, 0.1)
     task = {"negatives": count, "val_share": 0.1, "test_share": 0.1}
-    plain = PlainLinks.of(linked(seed=seed, task=task), *graph.edges.numpy(), graph.nodes)
+    reference = LinkSplit.of(linked(seed=seed, task=task), *graph.edges.numpy(), graph.nodes)
     numbers = torch.randperm(len(split.train))[:20]
     kept = split.train[numbers, 0]
     found = Negatives(split.message, seed).of(kept, numbers, step, count)
-    pairs = plain.pairs(numbers.numpy(), step)
+    pairs = reference.pairs(numbers.numpy(), step)
     np.testing.assert_array_equal(found.flatten().numpy(), pairs[len(numbers) :, 1])
     known = {frozenset(pair) for pair in split.train.tolist()}
     assert not {frozenset(pair) for pair in pairs[len(numbers) :].tolist()} & known
@@ -105,14 +105,15 @@ def test_a_pool_is_of_different_pairs_without_an_edge_each_as_likely() -> None:
     assert stats.chi2.sf(statistic, free - 1) > ALPHA
 
 
-def test_the_second_working_out_has_the_same_pools() -> None:
+def test_the_reference_has_the_same_pools() -> None:
     graph = make_graph(40, 200, seed=6)
     task = {"pool": 13, "hits": 2, "test_share": 0.3}
-    plain = PlainLinks.of(linked(seed=9, task=task), *graph.edges.numpy(), graph.nodes)
+    reference = LinkSplit.of(linked(seed=9, task=task), *graph.edges.numpy(), graph.nodes)
     joined = split_links(graph, 9, 0.05, 0.3).joined
     for split, size in (("val", len(joined) // 20), ("test", 13)):
         found = pool(joined, 40, size, 9, split)
-        np.testing.assert_array_equal(found.numpy(), plain.pool(split))
+        links = reference.links_of(split, 0, 1)
+        np.testing.assert_array_equal(found.numpy(), reference.evaluated(split, 0, 1)[links:])
     assert not found.equal(pool(joined, 40, 13, 9, "val"))
 
 

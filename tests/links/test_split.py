@@ -10,17 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.check.plain.links import PlainLinks
 from gnnhpc.core.errors import InputError
-from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.graph import Graph
 from gnnhpc.links.split import split_links
+from gnnhpc.validation.reference.links import LinkSplit
 from tests.tools.cells import linked
 from tests.tools.graphs import make_graph
-
-
-def plain(experiment: Experiment, graph: Graph) -> PlainLinks:
-    return PlainLinks.of(experiment, *graph.edges.numpy(), graph.nodes)
 
 
 def pairs_of(links: torch.Tensor) -> set[frozenset[int]]:
@@ -44,13 +38,14 @@ def test_the_splits_are_all_links_each_once(seed: int, val: float, test: float) 
     assert message[:, split.both[:, 1]].equal(split.train.T.flip(0))
 
 
-def test_the_second_working_out_has_the_same_links() -> None:
+def test_the_reference_has_the_same_links() -> None:
     graph = make_graph(80, 300, seed=1)
     for seed in range(5):
         experiment = linked(seed=seed)
         assert experiment.task is not None
         shares = experiment.task.val_share, experiment.task.test_share
-        ours, theirs = split_links(graph, seed, *shares), plain(experiment, graph)
+        ours = split_links(graph, seed, *shares)
+        theirs = LinkSplit.of(experiment, *graph.edges.numpy(), graph.nodes)
         for name, links in theirs.by_split.items():
             np.testing.assert_array_equal(getattr(ours, name).numpy(), links)
         np.testing.assert_array_equal(ours.message.edges[0], theirs.source)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from jobs.spec.overrides import apply_overrides
-from jobs.spec.planning import plan
 from torch_geometric.nn import GCNConv
 
+from gnnhpc import models
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
@@ -27,6 +27,8 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.records.run_paths import RunPaths
+from jobs.sweep.overrides import apply_overrides
+from jobs.sweep.plan import plan
 from tests.tools.graphs import make_graph, relative_error
 
 EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
@@ -350,6 +352,28 @@ def test_planning_imports_torch_only_where_the_users_file_does(folder: Path) -> 
     done = dry_run()
     assert done.stdout.splitlines()[-1] == "0 True"
     assert "note: deep_gcn.py imports torch at its top" in done.stderr
+
+
+def test_the_readmes_model_computes_the_whole_graph_in_halo_chunks(folder: Path) -> None:
+    readme = (Path(models.__file__).parent / "README.md").read_text()
+    (folder / "mean_net.py").write_text(readme.split("```python\n")[1].split("```")[0])
+    graph = make_graph(40, 60, seed=1)
+    custom = CustomModel.model_validate({"name": "mean_net:MeanNet", "hidden": 8})
+    model = custom.planned(folder).loaded
+    layers = model.outline(Facts("graph", 12, 3, nodes=40, edges=graph.edges.shape[1]))
+    torch.manual_seed(0)
+    built = [model.build(layer, BuildOptions(torch.float64)) for layer in layers]
+
+    def run(count: int) -> torch.Tensor:
+        out = torch.empty(40, 3, dtype=torch.float64)
+        for number, chunk in enumerate(build_chunks(graph, count, "halo", 2).chunks):
+            x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
+            for module in built:
+                x = module(x, Context(number, step=3, graph=chunk))
+            out[chunk.nodes[: chunk.own]] = x[: chunk.own]
+        return out
+
+    assert relative_error(run(3), run(1)) < 1e-12
 
 
 def test_the_example_is_pygs_gcn_on_the_whole_graph_and_in_halo_chunks(folder: Path) -> None:

@@ -23,11 +23,11 @@ TARGETS = {
         ("tests/tasks/test_loss.py", "tests/tasks/test_classification.py"),
     ),
     "gradients": Target(
-        ("gnnhpc/engines/flat_gradients.py",), ("tests/engines/test_flat_gradients.py",)
+        ("gnnhpc/engines/gradient_sync.py",), ("tests/engines/test_gradient_sync.py",)
     ),
-    "comparison": Target(
-        ("gnnhpc/check/compare_gradients.py",),
-        ("tests/check/test_differences.py", "tests/check/test_compare_gradients.py"),
+    "record audit": Target(
+        ("gnnhpc/validation/record_audit.py", "gnnhpc/validation/step_times.py"),
+        ("tests/validation/test_record_audit.py",),
     ),
     "chunks": Target(
         ("gnnhpc/graphs/chunks.py", "gnnhpc/graphs/blocks.py", "gnnhpc/graphs/csr.py"),

@@ -14,15 +14,9 @@ import gnnhpc.cli
 import jobs.cli
 from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.cli_support import as_typed
-from gnnhpc.core.layout import Layout
-from jobs.actions.submit import Submission
-from jobs.cluster.array_script import checkout, setup_lines
-from jobs.cluster.arrays import resources_for
-from jobs.cluster.launch import Launch
-from jobs.cluster.site import Site
 from tests.tools.console import ROOT, Console
 
-HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.spec"}
+HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.sweep"}
 APPS = {"jobs": jobs.cli.app, "gnnhpc": gnnhpc.cli.app, "analysis": analysis.cli.app}
 
 
@@ -81,10 +75,14 @@ def test_examples_are_spelled_as_they_were_asked_for(name: str) -> None:
 def test_hints_are_spelled_as_the_command_was(
     program: str, next_: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jobs.printing.plan_text import print_submission
+    from jobs.cli.terminal_tables import print_submitted
+    from jobs.run.submission import Submission
+    from jobs.run.submit import Submitted
+    from jobs.slurm.launch import Launch
 
     monkeypatch.setattr(sys, "argv", [program, "submit"])
-    print_submission(Submission(Path("/runs/my run"), "slurm", (), ()))
+    submission = Submission(Path("/runs/my run"), (), (), Launch())
+    print_submitted(Submitted(submission, "slurm", ()))
     assert capsys.readouterr().out.splitlines()[-1] == next_
     assert as_typed("analysis", "report").startswith(next_.split()[1])
 
@@ -152,8 +150,7 @@ FOREIGN = [
     ("gnnhpc/__init__.py", "python -m analysis --help"),
     ("jobs.py", "python -m analysis --help"),
     ("jobs.py", "python -m gnnhpc run --model gat"),
-    ("gnnhpc.py", "python -c import jobs.task as t; t.CellTask('manifest.jsonl','gat-seq',0)()"),
-    ("analysis.py", "python -c import jobs.task as t; t.CellTask('manifest.jsonl','gat-seq',0)()"),
+    ("analysis.py", "python -m gnnhpc run --manifest manifest.jsonl --array gat-seq --index 0"),
 ]
 
 
@@ -165,18 +162,12 @@ def plant(place: Path, name: str) -> Path:
     return file
 
 
-def words(command: str) -> list[str]:
-    """The words of a command line, of which `-c` takes the rest."""
-    head, found, code = command.partition(" -c ")
-    return [*head.split(), "-c", code] if found else head.split()
-
-
 @pytest.mark.parametrize(("name", "command"), FOREIGN)
 def test_somebodys_own_module_in_the_folder_is_refused(
     name: str, command: str, console: Console
 ) -> None:
     file = plant(console.cwd, name)
-    done = console.run(*words(command))
+    done = console.run(*command.split())
     found = file.parent if file.name == "__init__.py" else file
     package = name.removesuffix(".py").partition("/")[0]
     assert done.stderr.startswith(
@@ -208,8 +199,11 @@ def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> 
 def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
     for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
         plant(console.cwd, name)
-    lines = setup_lines(Launch(), resources_for(Layout(), Site()), checkout(), "gat-seq")
-    script = "\n".join([*lines, f"{console.python} -m gnnhpc --version"])
+    from jobs.slurm.batch_script import checkout
+
+    script = (
+        f"export PYTHONSAFEPATH=1 PYTHONPATH={checkout()}; {console.python} -m gnnhpc --version"
+    )
     done = console.run("bash", "-c", script)
     assert done.stdout.startswith("gnnhpc "), done.stderr
     assert not (console.cwd / "it-ran").exists()

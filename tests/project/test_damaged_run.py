@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jobs.cluster.launch import Launch
-from jobs.folder.submission_records import record_submission
-from jobs.state.run_status import status
 
-from analysis.load.run_data import load
+from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.run_paths import RunPaths
+from jobs.run.status import status
+from jobs.run.submission_records import record_submission
+from jobs.slurm.launch import Launch
 from tests.tools.make_run import make_run, small_sweep
 from tests.tools.result_files import rewrite_result
 
@@ -107,10 +107,10 @@ def test_a_damaged_file_of_the_run(file: str, how: str, whole: Path, tmp_path: P
     root = shutil.copytree(whole, tmp_path / "run")
     DAMAGE[how](root / file)
     if (file, how) in HARMLESS:
-        assert load(root).cells["counts"].tolist() == [True] * len(CELLS)
+        assert load_run(root).cells["counts"].tolist() == [True] * len(CELLS)
         assert len(status(root).cells) == len(CELLS)
         return
-    for reader in (load, status):
+    for reader in (load_run, status):
         with pytest.raises(InputError) as refused:
             reader(root)
         assert "\n" not in str(refused.value)
@@ -125,7 +125,7 @@ def test_a_damaged_file_of_an_attempt(file: str, how: str, whole: Path, tmp_path
     cell = CELLS[1].id
     path = RunPaths(root).cell(cell).attempt(1).root / file
     DAMAGE[how](path)
-    run = load(root)
+    run = load_run(root)
     assert run.cells["cell"].tolist() == [each.id for each in CELLS]
     assert run.cells["counts"].tolist() == [each.id != cell for each in CELLS]
     told = status(root)
@@ -143,13 +143,4 @@ def test_a_digest_that_is_none(written: dict[str, object], whole: Path, tmp_path
     check = {"name": "cut", "verdict": "ok", "detail": ""}
     told = {"records": {"rank-0000.jsonl": written}, "audit": [check]}
     rewrite_result(result, lambda raw: raw.update(told))
-    assert load(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)
-
-
-def test_a_done_attempt_has_been_checked(whole: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(whole, tmp_path / "run")
-    result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
-    told = {"records": {"rank-0000.jsonl": {"size": 1}}, "audit": []}
-    rewrite_result(result, lambda raw: raw.update(told))
-    (check,) = load(root).checks.to_dict("records")
-    assert "audit: found no check" in check["detail"]
+    assert load_run(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import jobs
-from jobs.cluster.site_files import load_site
+from jobs.slurm.site_files import load_site
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")

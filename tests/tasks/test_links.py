@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.check.watches.plain_pairs import link_metrics, loss_gradient, plain_loss
 from gnnhpc.tasks.links import LinkPrediction
 from gnnhpc.tasks.task import Tally
 
@@ -53,11 +52,8 @@ def test_metrics_are_those_of_every_pair_counted(*, ties: bool) -> None:
         outputs = outputs.round() if ties else outputs
         pairs = pairs_of(draw, 7, 11)
         found, wanted = judged(task, outputs, pairs), by_hand(outputs, pairs, 2)
-        plain = link_metrics("test", NAMES, [outputs], lambda _: [pairs.numpy()], 2)  # noqa: B023
         for name in NAMES:
             assert found[name] == (pytest.approx(wanted[name], rel=1e-12), 7)
-            assert plain[name].value == pytest.approx(wanted[name], rel=1e-12)
-            assert plain[name].count == 7
 
 
 def test_shares_of_links_before_one_pool_add_up() -> None:
@@ -68,27 +64,3 @@ def test_shares_of_links_before_one_pool_add_up() -> None:
     whole, cut = judged(task, outputs, pairs), judged(task, outputs, *parts)
     for name, (value, count) in whole.items():
         assert cut[name] == (pytest.approx(value, rel=1e-6), count)
-
-
-def test_rounding_that_might_turn_a_rank_is_allowed_for_and_no_more() -> None:
-    outputs = torch.randn(9, 64, generator=torch.Generator().manual_seed(5))
-    pairs = torch.tensor([[0, 1, 1], [2, 3, 1], [0, 1, 0], [4, 5, 0]])
-    near = link_metrics("test", NAMES, [outputs], lambda _: [pairs.numpy()], 1)
-    assert near["test_auc"].error >= 0.25
-    clear = link_metrics("test", NAMES, [outputs], lambda _: [pairs[1:].numpy()], 1)
-    apart = link_metrics("test", NAMES, [outputs], lambda _: [pairs[[1, 3]].numpy()], 1)
-    assert apart["test_auc"].error < 1e-9 < clear["test_auc"].error + 1e-8
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_loss_and_gradient_are_those_of_autograd(dtype: torch.dtype) -> None:
-    draw = torch.Generator().manual_seed(6)
-    outputs = torch.randn(9, 5, generator=draw, dtype=dtype).requires_grad_()
-    pairs = pairs_of(draw, 8, 16)
-    loss = LinkPrediction(10).summed_loss(outputs, {"train": pairs}, "train")
-    (gradient,) = torch.autograd.grad(0.25 * loss, outputs)
-    plain: Any = plain_loss([outputs], [pairs.numpy()], "embeddings")
-    assert abs(plain.value - loss.item()) <= plain.error < 1e-2
-    found, error = loss_gradient(outputs, pairs.numpy(), "embeddings", 0.25)
-    assert (np.abs(found - gradient.double().numpy()) <= error).all()
-    assert error.max() < 1e-4

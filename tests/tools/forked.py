@@ -44,15 +44,14 @@ PRELOADED = [
     "yaml",
     "gnnhpc.batches.chunk_batches",
     "gnnhpc.batches.image_batches",
-    "gnnhpc.validation.engine_parity",
+    "gnnhpc.validation.boundary",
     "gnnhpc.validation.verify",
     "gnnhpc.cli",
     "gnnhpc.engines.native",
     "gnnhpc.engines.sequential",
     "gnnhpc.engines.torch_pipelining",
-    "gnnhpc.models.convolutions.pyg",
-    "gnnhpc.models.gat.fused",
-    "gnnhpc.models.gat.pyg",
+    "gnnhpc.models.layers.attention_layers",
+    "gnnhpc.models.layers.pyg_layers",
     "gnnhpc.models.vig.fused",
     "gnnhpc.models.vig.readout",
     "gnnhpc.models.vig.reference",
@@ -107,7 +106,8 @@ def started(
     """`python -m gnnhpc ARGUMENTS` on this many ranks; whoever still runs at the end is killed."""
     folder.mkdir(parents=True, exist_ok=True)
     argv = ["gnnhpc", *map(str, arguments)]
-    own = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} | dict(env or {})
+    # Threads of a rank that wait for each other take long on a busy machine.
+    own = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "GNNHPC_THREADS": "1"} | dict(env or {})
     with lease_port() as port:
         variables = [torchrun_variables(n, world_size, port) | own for n in range(world_size)]
         calls = [(argv, folder, n, each, plant) for n, each in enumerate(variables)]

@@ -41,10 +41,13 @@ from gnnhpc.records.schema import (
     SpanRecord,
     Status,
     StepRecord,
+    final_key,
 )
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"
+CODE = "0123456789abcdef"
+VERSIONS = {"python": "3.11.7", "torch": "2.9.1"}
 
 
 @dataclass(frozen=True)
@@ -274,7 +277,7 @@ def _write_step(
     warm = step - begin < experiment.warmup_steps
     count = experiment.profiled_steps(begin) if training else 0
     profiled = not warm and step - begin - experiment.warmup_steps < count
-    epoch, shares = step // 10, [_replica_rows(experiment)] * layout.replicas
+    epoch, shares = step // 10, _whole_shares(experiment)
     if drawn:
         epoch, shares = _shares(experiment, step)
         factor *= sum(shares) / (_replica_rows(experiment) * layout.replicas)
@@ -293,7 +296,7 @@ def _write_step(
         slots = [slot for slot in slots if slot.action.kind != "weights"]
     ideal = max(slot.end_s for slot in slots)
     wall = ideal * (1.0 + machine.overhead)
-    metrics, loss = _quality(experiment, phase, step)
+    metrics, loss = _quality(experiment, machine, phase, step)
     for rank in range(layout.world_size):
         stage = layout.stage_of(rank)
         extra = (wall - ideal) / 4.0 if training else 0.0
@@ -337,7 +340,8 @@ def _write_step(
         )
         lines[rank].append(json.dumps(vars(record)) + "\n")
         if experiment.spans:
-            lines[rank] += _spans(phase, step, [s for s in slots if s.stage == stage], wall, extra)
+            mine = [slot for slot in slots if slot.stage == stage]
+            lines[rank] += _spans(phase, step, mine, wall, extra, layout.replicas)
     return wall + making if drawn else wall
 
 
@@ -362,11 +366,22 @@ def _shares(experiment: Experiment, step: int) -> tuple[int, list[int]]:
     return found[0][0], [len(places) for _, _, places in found]
 
 
+def _whole_shares(experiment: Experiment) -> list[int]:
+    """The samples of each replica in a whole mini-batch, which may be a graph."""
+    replicas = experiment.layout.replicas
+    if experiment.batch_size is not None:
+        return [experiment.batch_size] * replicas
+    ends = [experiment.data.facts().nodes * number // replicas for number in range(replicas + 1)]
+    return [stop - start for start, stop in itertools.pairwise(ends)]
+
+
 def _train_nodes(experiment: Experiment) -> int:
     return int(0.6 * experiment.data.facts().nodes)
 
 
-def _spans(phase: Phase, step: int, slots: list[Slot], wall: float, extra: float) -> list[str]:
+def _spans(
+    phase: Phase, step: int, slots: list[Slot], wall: float, extra: float, replicas: int
+) -> list[str]:
     spans: list[SpanRecord] = []
     now = 0.0
     for slot in slots:
@@ -380,17 +395,23 @@ def _spans(phase: Phase, step: int, slots: list[Slot], wall: float, extra: float
             )
         )
         now = slot.end_s
+    if extra and replicas > 1:
+        spans.append(SpanRecord(phase, step, "allreduce", None, wall - 2 * extra, wall - extra))
     if extra:
         spans.append(SpanRecord(phase, step, "optimizer", None, wall - extra, wall))
     return [json.dumps(vars(span)) + "\n" for span in spans]
 
 
-def _quality(experiment: Experiment, phase: Phase, step: int) -> tuple[dict[str, float], float]:
-    loss = 2.3 * math.exp(-0.02 * step) if phase == "train" else 1.2
+def _quality(
+    experiment: Experiment, machine: Machine, phase: Phase, step: int
+) -> tuple[dict[str, float], float]:
+    """Metrics and loss of a step."""
+    images = experiment.model.name == "vig"
+    if phase == "test":
+        accuracy = machine.accuracy(experiment)
+        return dict.fromkeys(("accuracy", "val_accuracy")[: 2 - images], accuracy), 1.2
     accuracy = 1.0 - 0.9 * math.exp(-0.05 * (step + 1))
-    if experiment.model.name == "vig":
-        return {"accuracy": accuracy}, loss
-    return {"train_accuracy": accuracy, "val_accuracy": accuracy * 0.9}, loss
+    return {"accuracy": accuracy}, 2.3 * math.exp(-0.02 * step)
 
 
 def _header(attempt: AttemptPaths, cell: Cell, plan: _Plan, rank: int) -> Header:
@@ -403,7 +424,9 @@ def _header(attempt: AttemptPaths, cell: Cell, plan: _Plan, rank: int) -> Header
         replica=layout.replica_of(rank),
         stage=stage,
         world_size=layout.world_size,
-        host=f"node{rank % 2 + 1}",
+        host=_host(rank),
+        code=CODE,
+        versions=VERSIONS,
         pid=1000 + rank,
         cpu_model="Made CPU",
         cpus=1,
@@ -414,6 +437,10 @@ def _header(attempt: AttemptPaths, cell: Cell, plan: _Plan, rank: int) -> Header
         started_at=STARTED,
         startup_s={"imports": 1.5, "rendezvous": 0.2},
     )
+
+
+def _host(rank: int) -> str:
+    return f"node{rank % 2 + 1}"
 
 
 def _result(
@@ -447,7 +474,10 @@ def _result(
         },
         provenance={
             "git_commit": "0" * 40,
-            "hosts": ["node1", "node2"],
+            "hosts": [_host(rank) for rank in range(layout.world_size)],
+            "threads": 1,
+            "code": CODE,
+            "versions": VERSIONS,
             "slurm": dict(story.slurm),
         },
         started_at=story.started,
@@ -455,12 +485,7 @@ def _result(
         train_steps=train_steps,
         test_steps=experiment.test_steps,
         samples_per_step=experiment.data.facts().nodes if graph else rows * layout.replicas,
-        final={
-            "train_loss": 1.5,
-            "test_loss": 1.2,
-            "test_accuracy": machine.accuracy(experiment),
-            **({"val_accuracy": machine.accuracy(experiment)} if graph else {}),
-        },
+        final=_final(experiment, machine, train_steps),
         graph=_graph_facts(experiment) if graph else {},
         audit=[Check("samples", "ok", "each seen once"), *story.audit],
         validation={"seconds": 3.0, "attempt_s": 600.0},
@@ -469,9 +494,26 @@ def _result(
     )
 
 
+def _final(experiment: Experiment, machine: Machine, train_steps: int) -> dict[str, float]:
+    """Loss and metrics of the last step of each phase."""
+    found: dict[str, float] = {}
+    for phase, steps in (("train", train_steps), ("test", experiment.test_steps)):
+        if steps:
+            metrics, loss = _quality(experiment, machine, phase, steps - 1)  # type: ignore[arg-type]
+            values = {"loss": loss} | metrics
+            found |= {final_key(phase, name): value for name, value in values.items()}
+    return found
+
+
 def _graph_facts(experiment: Experiment) -> dict[str, Any]:
     if experiment.sampling is None:
-        return {"edges_kept": 1.0, "node_redundancy": 1.3, "edge_redundancy": 1.1}
+        return {
+            "mode": experiment.chunks,
+            "edges_kept": 1.0,
+            "node_redundancy": 1.3,
+            "edge_redundancy": 1.1,
+            "own": _whole_shares(experiment),
+        }
     assert experiment.batch_size is not None
     nodes, together = _train_nodes(experiment), experiment.batch_size * experiment.layout.replicas
     learnt = "train_nodes" if experiment.task is None else "train_links"

@@ -155,12 +155,12 @@ def test_the_result_has_the_digests_of_all_files_that_count(both: Runs, tmp_path
     assert attempts[-1].result.records.keys() == own | earlier
     root = tmp_path / "copy"
     shutil.copytree(attempts[0].attempt.root.parents[2], root)
-    assert analysis.load(root).cells["counts"].all()
+    assert analysis.load_run(root).cells["counts"].all()
     path = RunPaths(root).cell(attempts[0].cell.id).attempt(1).records(0)
     text = path.read_text()
     (first, *_) = [line for line in read_lines(path) if line["kind"] == "step"]
     path.write_text(text.replace(str(first["cpu_s"]), str(first["cpu_s"] / 2), 1))
-    (damaged,) = analysis.load(root).checks.query("name == 'damaged'")["detail"]
+    (damaged,) = analysis.load_run(root).checks.query("name == 'damaged'")["detail"]
     assert f"{path}: content: found changed since it was written" in damaged
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from gnnhpc.models.batchnorm import BatchNorm
-from gnnhpc.models.convolutions.activations import ReluDropout
-from gnnhpc.models.convolutions.fused import GcnLayer
-from gnnhpc.models.gat.fused import AttentionLayer
 from torch import Tensor, nn
 
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.activations import ReluDropout
+from gnnhpc.models.layers.attention_layers import GatLayer
+from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.layers.convolution_layers import GcnLayer
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.validation.layers import compared_rows
 from tests.tools.cells import GAT, VIG
@@ -132,7 +132,7 @@ WRONGS: list[tuple[str, dict[str, Any], type[nn.Module], Wrong, str]] = [
     ("gradient", GCN, GcnLayer, with_scaled_gradient, "gradient of bias"),
     ("input-gradient", GCN, GcnLayer, with_scaled_input_gradient, "input gradient in row 14"),
     ("other-rows", GCN, GcnLayer, with_gradient_in_other_rows, "input gradient in row 0"),
-    ("attention-mask", GAT, AttentionLayer, with_mask_of_next_step, "output in row"),
+    ("attention-mask", GAT, GatLayer, with_mask_of_next_step, "output in row"),
     ("dropout-mask", GCN, ReluDropout, with_mask_of_next_step, "layer0.activation"),
     ("stale", GCN, ReluDropout, with_stale_output, "layer0.activation"),
     ("image-block", VIG, FusedGrapher, on_output(without_last_pixels), "output in row"),
@@ -169,7 +169,8 @@ def test_wrong_rows_are_found_where_few_are_compared(
     change: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compared_rows, "MOST_NUMBERS", 6_000)
-    monkeypatch.setattr(GcnLayer, "forward", on_output(change)(GcnLayer.forward))
+    true: Any = GcnLayer.forward
+    monkeypatch.setattr(GcnLayer, "forward", on_output(change)(true))
     check = checked(GCN)
     assert check.verdict == "invalid"
     assert check.values["compared"]["layer0.convolution"] < 0.5

@@ -24,7 +24,7 @@ _GELU = 24.0
 _FOLDED = 17.0
 
 
-class Vig(Model):
+class Vig(Model, use_attribute_docstrings=True):
     """Vision GNN over a pixel grid, as J. Raffi's study builds it."""
 
     takes: ClassVar[tuple[Kind, ...]] = ("images",)

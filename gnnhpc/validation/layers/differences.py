@@ -17,7 +17,7 @@ NOTHING = 1e-9
 """A gradient in float64 that is smaller than this share of another is a rounding error."""
 OUTPUT, INPUT_GRADIENT = "output", "input gradient"
 _TINY = torch.finfo(torch.float64).tiny
-LIBRARIES = {"pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+LIBRARIES = {"pyg_layers": "PyG", "reference": "PyG", "dgl_layers": "DGL"}
 """Their names, by the file in which a model has its layers of that library."""
 
 

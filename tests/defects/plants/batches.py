@@ -15,8 +15,10 @@ from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
 defect = functools.partial(planted, kind="mini-batches")
-parity = functools.partial(defect, mechanism="engine-parity", words="")
-order = functools.partial(defect, mechanism="data-digests", words="sample")
+parity = functools.partial(
+    defect, mechanism="engine-parity", words="train targets are not those of its inputs"
+)
+order = functools.partial(defect, mechanism="data-digests", words="the samples are not those")
 
 
 @parity("labels rolled in the loader", cell=cells.VIG)
@@ -39,7 +41,7 @@ def next_labels() -> None:
     around(ImageLoader, "_fill", fill)
 
 
-@order("every epoch in the order of the first", cell=cells.VIG)
+@order("every epoch in the order of the first", cell=cells.VIG, words="epoch")
 def never_shuffled_again() -> None:
     around(
         image_loader,
@@ -48,7 +50,11 @@ def never_shuffled_again() -> None:
     )
 
 
-@order("every replica trains on all samples of a step", cell=cells.GRAPHS_REPLICAS)
+@order(
+    "every replica trains on all samples of a step",
+    cell=cells.GRAPHS_REPLICAS,
+    words="replica 1 has the samples of replica 0",
+)
 def not_sharded() -> None:
     def whole(original: Any, shares: Shares, step: int) -> Share:
         share: Share = original(dataclasses.replace(shares, replica=0), step)

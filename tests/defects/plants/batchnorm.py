@@ -13,13 +13,14 @@ from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
-defect = functools.partial(
-    planted, kind="BatchNorm and modes", mechanism="invariants", words="mode"
+defect = functools.partial(planted, kind="BatchNorm and modes", mechanism="invariants")
+
+
+@defect(
+    "a stage that evaluates in training mode",
+    cell=cells.VIG,
+    words="in training mode at the evaluation",
 )
-parity = functools.partial(defect, mechanism="engine-parity", words="")
-
-
-@defect("a stage that evaluates in training mode", cell=cells.VIG)
 def evaluates_in_training_mode() -> None:
     def stays(original: Any, stage: Stage) -> Stage:
         result: Stage = stage.train() if rank() == 1 else original(stage)
@@ -28,7 +29,11 @@ def evaluates_in_training_mode() -> None:
     around(Stage, "eval", stays)
 
 
-@defect("training goes on in evaluation mode after an evaluation", cell=cells.VIG)
+@defect(
+    "training goes on in evaluation mode after an evaluation",
+    cell=cells.VIG,
+    words="in evaluation mode at train step 5",
+)
 def trains_in_evaluation_mode() -> None:
     def never_back(original: Any, loop: TrainingLoop) -> None:
         original(loop)
@@ -38,14 +43,20 @@ def trains_in_evaluation_mode() -> None:
     around(TrainingLoop, "_evaluate", never_back)
 
 
-@defect("running statistics not averaged over replicas", cell=cells.VIG_REPLICAS, words="replica")
+@defect(
+    "running statistics not averaged over replicas",
+    cell=cells.VIG_REPLICAS,
+    words="differ between replicas 0 and 1",
+)
 def not_averaged() -> None:
     replace(running_statistics, "average_running_statistics", lambda stage, mesh: None)
 
 
-@parity(
+@defect(
     "running statistics moved twice under recomputation",
     cell=cells.VIG.but(activation_checkpointing="always"),
+    mechanism="engine-parity",
+    words="buffers: block0.grapher.norm1.running_mean",
 )
 def moved_twice() -> None:
     def forgets(stage: Any, timer: Any) -> contextlib.AbstractContextManager[None]:

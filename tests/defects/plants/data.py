@@ -26,7 +26,7 @@ def change_graph(change: Any) -> None:
     "rows and columns of images exchanged",
     cell=cells.VIG,
     mechanism="engine-parity",
-    words="inputs: ",
+    words="inputs: train step 0",
 )
 def transposed() -> None:
     def take(original: Any, *args: Any) -> Any:

@@ -10,7 +10,9 @@ from gnnhpc.models import dropout
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
-defect = functools.partial(planted, kind="dropout", mechanism="engine-parity", words="")
+defect = functools.partial(
+    planted, kind="dropout", mechanism="engine-parity", words="outputs: layer0.dropout"
+)
 
 
 @defect("the same dropout mask in every step", cell=cells.GAT)

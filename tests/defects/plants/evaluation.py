@@ -13,10 +13,17 @@ from gnnhpc.tasks.classification import Classification, NodeClassification
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
-defect = functools.partial(planted, kind="evaluation", mechanism="engine-parity", words="")
+defect = functools.partial(
+    planted, kind="evaluation", mechanism="engine-parity", words="accuracy is reported as"
+)
 
 
-@defect("evaluated on the training images", cell=cells.VIG, mechanism="data-digests", words="test")
+@defect(
+    "evaluated on the training images",
+    cell=cells.VIG,
+    mechanism="data-digests",
+    words="test pixels differ",
+)
 def on_training_images() -> None:
     def same(original: Any, config: Any, root: Any, split: str) -> Any:
         return original(config, root, "train")
@@ -48,7 +55,12 @@ def over_padding() -> None:
     around(NodeClassification, "tally", padded)
 
 
-@defect("an evaluation that moves parameters", cell=cells.VIG)
+@defect(
+    "an evaluation that moves parameters",
+    cell=cells.VIG,
+    mechanism="invariants",
+    words="changed in the evaluation after step 5",
+)
 def moves_parameters() -> None:
     def moved(original: Any, engine: ForwardOnly, batch: Any) -> Any:
         outputs = original(engine, batch)

@@ -61,7 +61,7 @@ def summed_replicas() -> None:
 @defect(
     "an epoch's smaller last mini-batch divided by the batch size",
     cell=cells.SAMPLED,
-    words="loss is reported as",
+    words="0.1875 times as much",
 )
 def divided_by_batch_size() -> None:
     def whole(original: Any, batches: SampledBatches, sampled: Any) -> Batch:

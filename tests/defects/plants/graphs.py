@@ -15,7 +15,9 @@ from gnnhpc.graphs.disjoint_union import DisjointUnions
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
-defect = functools.partial(planted, kind="graphs", mechanism="engine-parity", words="")
+defect = functools.partial(
+    planted, kind="graphs", mechanism="engine-parity", words="outputs: layer0."
+)
 
 
 def kept(block: Block, keep: torch.Tensor) -> Block:
@@ -68,7 +70,11 @@ def change_unions(change: Any) -> None:
     around(DisjointUnions, "of", changed)
 
 
-@defect("nodes pooled into the graph beside their own", cell=cells.GRAPHS)
+@defect(
+    "nodes pooled into the graph beside their own",
+    cell=cells.GRAPHS,
+    words="outputs: readout.pooling",
+)
 def pooled_beside() -> None:
     """Each graph but the last takes the first node of the next one."""
 

@@ -13,7 +13,9 @@ from gnnhpc.kernels.vig_torch import Weights
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
-defect = functools.partial(planted, kind="kernels", mechanism="kernel-parity", words="")
+defect = functools.partial(
+    planted, kind="kernels", mechanism="kernel-parity", words="differs from the reference form"
+)
 
 
 @defect("a kernel wrong in the third digit", cell=cells.VIG)

@@ -16,12 +16,20 @@ defect = functools.partial(planted, kind="threads, code, hosts", mechanism="reco
 TWO_THREADS = {"GNNHPC_THREADS": "2"}
 
 
-@defect("a rank that takes all cores", cell=cells.VIG, words="thread")
+@defect(
+    "a rank that takes all cores",
+    cell=cells.VIG,
+    words="had 8 threads",
+)
 def all_cores() -> None:
     around(torch, "set_num_threads", lambda original, count: original(8 if rank() else count))
 
 
-@defect("one rank without a compiler", cell=cells.VIG, words="different code")
+@defect(
+    "one rank without a compiler",
+    cell=cells.VIG,
+    words="other implementation",
+)
 def no_compiler() -> None:
     if rank() == 1:
         replace(build, "load_kernel", lambda name: None)
@@ -35,9 +43,7 @@ def other_code() -> None:
 @defect(
     "a rank on a host of another CPU model",
     cell=cells.VIG,
-    mechanism="not-comparable",
-    words="Another CPU",
-    how="beside",
+    words="other cpu_model",
 )
 def other_cpu() -> None:
     def model(original: Any) -> str:

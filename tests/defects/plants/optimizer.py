@@ -12,7 +12,7 @@ from gnnhpc.training import optimizer as module
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
-defect = functools.partial(planted, kind="optimizer", mechanism="engine-parity", words="")
+defect = functools.partial(planted, kind="optimizer", mechanism="engine-parity")
 VIG_SGD = cells.VIG.but(optimizer=cells.SGD)
 KINDS: tuple[Any, ...] = (module._Adam, module._SGD)
 
@@ -28,32 +28,52 @@ def change_built(change: Any) -> None:
     around(module, "build_optimizer", changed)
 
 
-@defect("an optimizer step skipped on one stage", cell=cells.VIG)
+@defect(
+    "an optimizer step skipped on one stage",
+    cell=cells.VIG,
+    words="moves 0 times as far",
+)
 def skipped() -> None:
     if rank() == 1:
         for kind in KINDS:
             around(kind, "step", lambda original, optimizer: None)
 
 
-@defect("an optimizer step taken twice", cell=VIG_SGD)
+@defect(
+    "an optimizer step taken twice",
+    cell=VIG_SGD,
+    words="moves 2 times as far",
+)
 def twice() -> None:
     for kind in KINDS:
         around(kind, "step", lambda original, optimizer: (original(optimizer), original(optimizer)))
 
 
-@defect("a learning rate ten times too high on one stage", cell=cells.VIG)
+@defect(
+    "a learning rate ten times too high on one stage",
+    cell=cells.VIG,
+    words="moves 10 times as far",
+)
 def too_high() -> None:
     if rank() == 1:
         change_built(lambda o: o.param_groups[0].update(lr=o.param_groups[0]["lr"] * 10))
 
 
-@defect("one replica without weight decay", cell=cells.VIG_REPLICAS.but(optimizer=cells.SGD))
+@defect(
+    "one replica without weight decay",
+    cell=cells.VIG_REPLICAS.but(optimizer=cells.SGD),
+    words="update: block0.grapher.fc1.weight on replica 1",
+)
 def no_decay() -> None:
     if rank() == 1:
         change_built(lambda o: o.param_groups[0].update(weight_decay=0.0))
 
 
-@defect("half of the parameters not given to the optimizer", cell=cells.VIG)
+@defect(
+    "half of the parameters not given to the optimizer",
+    cell=cells.VIG,
+    words="moves 0 times as far",
+)
 def half() -> None:
     def halved(optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][::2]
@@ -61,7 +81,11 @@ def half() -> None:
     change_built(halved)
 
 
-@defect("Adam's moments reset before each step", cell=cells.VIG)
+@defect(
+    "Adam's moments reset before each step",
+    cell=cells.VIG,
+    words="in step 1 as adam's rule",
+)
 def forgotten() -> None:
     def forgetful(original: Any, optimizer: torch.optim.Optimizer) -> None:
         optimizer.state.clear()
@@ -70,6 +94,10 @@ def forgotten() -> None:
     around(module._Adam, "step", forgetful)
 
 
-@defect("gradients of the step before not zeroed", cell=cells.VIG)
+@defect(
+    "gradients of the step before not zeroed",
+    cell=cells.VIG,
+    words="gradients: step 1",
+)
 def left_over() -> None:
     replace(FlatGradients, "zero", lambda gradients: None)

@@ -51,22 +51,32 @@ def change_result(folder: Path, number: int, change: Callable[[Line], None], **s
     paths.result.write_text(json.dumps(raw))
 
 
-@defect("a step missing from one rank's records", words="found 6 after 4")
+@defect(
+    "a step missing from one rank's records",
+    words="changed since it was written",
+)
 def step_missing(folder: Path) -> None:
     change_steps(attempt(folder).records(1), lambda n, line: None if n == 7 else line)
 
 
-@defect("the end of every rank's records cut off", words="")
+@defect(
+    "the end of every rank's records cut off",
+    words="written",
+)
 def end_cut(folder: Path) -> None:
     for path in attempt(folder).root.glob("rank-*.jsonl"):
         content = path.read_text()
         path.write_text(content[: 2 * len(content) // 3])
 
 
-@defect("parts of a step that do not add up", words="wait_s")
+@defect(
+    "parts of a step that do not add up",
+    words="add up",
+)
 def parts_do_not_add_up(folder: Path) -> None:
     for path in attempt(folder).root.glob("rank-*.jsonl"):
         change_steps(path, lambda n, line: line | {"wall_s": line["wall_s"] / 2})
+    change_result(folder, FIRST, lambda raw: None, sealed=True)
 
 
 @defect("an accuracy edited in a result", words="changed since it was written")
@@ -74,7 +84,7 @@ def edited(folder: Path) -> None:
     change_result(folder, FIRST, lambda raw: raw["final"].update(test_accuracy=0.99))
 
 
-@defect("a repeat by another version of torch", mechanism="unlike", words="torch 2.0.0")
+@defect("a repeat by another version of torch", mechanism="not-comparable", words="torch 2.0.0")
 def other_torch(folder: Path) -> None:
     for path in attempt(folder, REPEAT).root.glob("rank-*.jsonl"):
         first, _, rest = path.read_text().partition("\n")

@@ -13,10 +13,16 @@ from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
 from tests.defects import cells
 from tests.defects.defect import around, planted, replace
 
-defect = functools.partial(planted, kind="replicas", mechanism="engine-parity", words="gradient")
+defect = functools.partial(
+    planted, kind="replicas", mechanism="invariants", words="differ between replicas 0 and 1"
+)
 
 
-@defect("gradients not shared by the replicas", cell=cells.VIG_REPLICAS)
+@defect(
+    "gradients not shared by the replicas",
+    cell=cells.VIG_REPLICAS,
+    words="0 all-reduces in 10 steps",
+)
 def not_shared() -> None:
     replace(FlatGradients, "average", lambda gradients: None)
 

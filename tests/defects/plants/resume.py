@@ -24,12 +24,19 @@ def after_loading(change: Any) -> None:
     around(checkpoint, "load", load)
 
 
-@defect("a resume without the optimizer's state", words="optimizer")
+@defect(
+    "a resume without the optimizer's state",
+    mechanism="invariants",
+    words="counts 4 steps of",
+)
 def without_moments() -> None:
     after_loading(lambda stage, optimizer, fresh: optimizer.state.clear())
 
 
-@defect("a resume that repeats the first steps' samples", words="sample")
+@defect(
+    "a resume that repeats the first steps' samples",
+    words="inputs: train step 6",
+)
 def order_anew() -> None:
     def opened(original: Any, loader: ImageLoader, *args: Any, **kwargs: Any) -> None:
         first = kwargs["start"]

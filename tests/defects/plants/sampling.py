@@ -20,7 +20,12 @@ from gnnhpc.links.negatives import Negatives
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
-defect = functools.partial(planted, kind="sampling and links", mechanism="engine-parity", words="")
+defect = functools.partial(
+    planted,
+    kind="sampling and links",
+    mechanism="engine-parity",
+    words="outputs: layer0.convolution",
+)
 
 
 @defect("Floyd's last candidate never sampled", cell=cells.SAMPLED)
@@ -45,7 +50,11 @@ def biased() -> None:
     around(Sampler, "draw", short)
 
 
-@defect("the sample of the step before", cell=cells.SAMPLED)
+@defect(
+    "the sample of the step before",
+    cell=cells.SAMPLED,
+    words="rows are of other nodes",
+)
 def stale_sample() -> None:
     def stale(
         original: Any, sampler: GraphSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
@@ -83,7 +92,11 @@ def leaking_links() -> None:
     around(LinksLearnt, "asked", whole)
 
 
-@defect("negative samples that are edges", cell=cells.LINKS)
+@defect(
+    "negative samples that are edges",
+    cell=cells.LINKS,
+    words="of 300 train targets are not those",
+)
 def edges_as_negatives() -> None:
     def any_node(original: Any, negatives: Negatives, kept: Tensor, *args: Any) -> Tensor:
         sampled: Tensor = original(negatives, kept, *args)

@@ -6,22 +6,24 @@ import dataclasses
 import functools
 from typing import Any
 
-from gnnhpc.models.recomputation import is_recomputing
 from torch import Tensor
 
 from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.stage_transfers import StageTransfers
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
-defect = functools.partial(
-    planted, kind="schedules and recomputation", mechanism="engine-parity", words=""
+defect = functools.partial(planted, kind="schedules and recomputation", mechanism="engine-parity")
+
+
+@defect(
+    "split backward: gradients of weights never computed",
+    cell=cells.GAT_ZERO_BUBBLE,
+    words="the gradient of layer0.attention differs",
 )
-
-
-@defect("split backward: gradients of weights never computed", cell=cells.GAT_ZERO_BUBBLE)
 def weights_never_computed() -> None:
     def weights(
         original: Any, engine: NativeEngine, links: StageTransfers, m: int, held: Held
@@ -32,7 +34,11 @@ def weights_never_computed() -> None:
     around(NativeEngine, "_weights", weights)
 
 
-@defect("the input of one virtual stage taken for another's", cell=cells.VIG_VIRTUAL)
+@defect(
+    "the input of one virtual stage taken for another's",
+    cell=cells.VIG_VIRTUAL,
+    words="outputs: block1.ffn",
+)
 def virtual_stages_exchanged() -> None:
     held: dict[int, Tensor] = {}
 
@@ -66,7 +72,11 @@ def order_exchanged() -> None:
     around(NativeEngine, "__init__", build)
 
 
-@defect("a forward recomputed with another dropout mask", cell=cells.GAT_GPIPE)
+@defect(
+    "a forward recomputed with another dropout mask",
+    cell=cells.GAT_GPIPE,
+    words="the gradient of layer1.attention differs",
+)
 def recomputed_with_other_mask() -> None:
     def next_steps(original: Any, part: Stage, x: Any, context: Context) -> Tensor:
         if is_recomputing():

@@ -14,9 +14,17 @@ from tests.defects import cells
 from tests.defects.defect import around, planted
 
 defect = functools.partial(planted, kind="timing", mechanism="record-audit")
+BETWEEN_S = 0.2
+"""Seconds that are in no step, where a step takes milliseconds."""
+UNEQUAL = cells.VIG.but(
+    microbatches=1, balance=[4, 1], data={"image_size": 16}, train_steps=100, test_every=None
+)
+"""The second stage has done its part when the backward of the first begins."""
 
 
-@defect("a step timed without waiting for the other ranks", cell=cells.VIG, words="barrier")
+@defect(
+    "a step timed without waiting for the other ranks", cell=UNEQUAL, words="those of most ranks"
+)
 def no_last_barrier() -> None:
     def step(original: Any, loop: TrainingLoop, *args: Any) -> Any:
         barriers, mesh = itertools.count(), loop.mesh
@@ -34,22 +42,26 @@ def no_last_barrier() -> None:
     around(TrainingLoop, "_take_step", step)
 
 
-@defect("a step timed without waiting for the device", cell=cells.VIG_SEQ, words="elapsed")
+@defect(
+    "a step timed without waiting for the device",
+    cell=cells.VIG_SEQ,
+    words="s between two steps of",
+)
 def device_not_awaited() -> None:
     """Imitated: most of a step's work is done after the clock has stopped."""
 
     def stop(original: Any, timer: StepTimer) -> StepTimes:
         times: StepTimes = original(timer)
-        time.sleep(0.05)
+        time.sleep(BETWEEN_S)
         return times
 
     around(StepTimer, "stop", stop)
 
 
-@defect("a clock that starts late", cell=cells.VIG_SEQ, words="elapsed")
+@defect("a clock that starts late", cell=cells.VIG_SEQ, words="s between two steps of")
 def late_start() -> None:
-    def start(original: Any, timer: StepTimer) -> None:
-        time.sleep(0.05)
-        original(timer)
+    def start(original: Any, timer: StepTimer, **options: Any) -> None:
+        time.sleep(BETWEEN_S)
+        original(timer, **options)
 
     around(StepTimer, "start", start)

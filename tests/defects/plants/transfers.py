@@ -21,7 +21,7 @@ defect = functools.partial(
 )
 
 
-@defect("an activation one micro-batch late", cell=cells.VIG)
+@defect("an activation one micro-batch late", cell=cells.VIG, words="outputs: block1.grapher")
 def stale_activation() -> None:
     held: dict[int, Tensor] = {}
 
@@ -36,7 +36,11 @@ def stale_activation() -> None:
     around(Receiver, "take", late)
 
 
-@defect("a receive buffer reused before its backward", cell=cells.VIG)
+@defect(
+    "a receive buffer reused before its backward",
+    cell=cells.VIG,
+    words="the gradient of block1.grapher differs",
+)
 def buffer_reused() -> None:
     def into_one(original: Any, receiver: Receiver) -> Tensor:
         buffer: Tensor = original(receiver)
@@ -48,7 +52,11 @@ def buffer_reused() -> None:
     around(Receiver, "take", into_one)
 
 
-@defect("a slot of shared memory overwritten before it is read", cell=cells.VIG)
+@defect(
+    "a slot of shared memory overwritten before it is read",
+    cell=cells.VIG,
+    words="outputs: block1.grapher",
+)
 def slot_overwritten() -> None:
     """The receiver counts one slot fewer than the sender."""
 
@@ -61,21 +69,23 @@ def slot_overwritten() -> None:
     around(SharedReceiver, "open", opened)
 
 
-@defect("a gradient sent to the next micro-batch", cell=cells.VIG)
+@defect("a gradient sent to the next micro-batch", cell=cells.VIG, words="the gradient of block0")
 def gradient_exchanged() -> None:
-    held: list[Tensor] = []
+    held: dict[Sender, Tensor] = {}
 
     def delayed(original: Any, sender: Sender, tensor: Tensor) -> None:
-        if rank() == 1:
-            held.append(tensor.clone())
-            tensor = held[-2] if len(held) > 1 else tensor
-            del held[:-1]
-        original(sender, tensor)
+        own = tensor.clone()
+        original(sender, held.get(sender, own) if rank() == 1 else own)
+        held[sender] = own
 
     around(Sender, "send", delayed)
 
 
-@defect("no gradient crosses the cut of torch's schedule", cell=cells.VIG_TORCH)
+@defect(
+    "no gradient crosses the cut of torch's schedule",
+    cell=cells.VIG_TORCH,
+    words="backward does not reach it",
+)
 def cut_off_in_torch() -> None:
     """A second schedule on the same stage once switched the communication of backward off."""
 
@@ -88,7 +98,7 @@ def cut_off_in_torch() -> None:
     around(TimedStage, "backward_one_chunk", last_alone)
 
 
-@defect("activations sent in half precision", cell=cells.VIG)
+@defect("activations sent in half precision", cell=cells.VIG, words="outputs: block1.grapher")
 def half_precision() -> None:
     def rounded(original: Any, sender: Sender, tensor: Tensor) -> None:
         original(sender, tensor.to(torch.bfloat16).to(tensor.dtype))
@@ -108,12 +118,20 @@ def scale_last_backward(factor: float) -> None:
     around(native, "backward", scaled)
 
 
-@defect("the backward of one micro-batch left out", cell=cells.VIG)
+@defect(
+    "the backward of one micro-batch left out",
+    cell=cells.VIG,
+    words="micro-batch 3 of replica 0 is missing",
+)
 def backward_left_out() -> None:
     scale_last_backward(0.0)
 
 
-@defect("the backward of one micro-batch taken twice", cell=cells.VIG)
+@defect(
+    "the backward of one micro-batch taken twice",
+    cell=cells.VIG,
+    words="the gradient of readout differs",
+)
 def backward_twice() -> None:
     scale_last_backward(2.0)
 
