@@ -195,9 +195,8 @@ def test_the_libraries_samplers_run_in_replicas(
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
 
 
-def test_sampling_without_workers_is_timed_in_its_step(tmp_path: Path) -> None:
-    sampling = {"fanouts": [4, 3], "workers": 0}
-    found = ran(tmp_path, sampled(**TRAIN, sampling=sampling))
+def test_sampling_without_workers_is_timed_in_its_step(run_once: RunOnce) -> None:
+    found = run_once(sampled(**TRAIN, **drawn(4, 3, workers=0)))
     assert not invalid(found)
     for step in found.steps(0, "train"):
         assert 0 < step["sample_s"] + step["gather_s"] <= step["data_s"]
