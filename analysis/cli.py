@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -270,4 +271,6 @@ def trace(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit status 2."""
+    # Figures are files. A backend that a user's environment names might not even load.
+    os.environ["MPLBACKEND"] = "Agg"
     return run_app_for_reader(app, "python -m analysis", arguments)

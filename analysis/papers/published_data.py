@@ -10,6 +10,8 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from analysis.load.run_data import RunData
+
 FOLDER = Path(__file__).parents[1] / "published"
 LOG_FOLDER = FOLDER / "raffi_logs"
 
@@ -24,15 +26,29 @@ class PublishedStudy:
     machine: str
     files: dict[str, str]
     defects: dict[str, str]
+    models: tuple[str, ...]
+    """The models that it measured, by our names."""
+    data: tuple[str, ...]
+    """The data that it measured them on, or generated data of the same shape."""
     logs: dict[str, int] = field(default_factory=dict)
     """The author's raw logs: file name -> number of the table made from it."""
 
 
 @functools.cache
 def published_studies() -> dict[str, PublishedStudy]:
-    """All studies by the first author or program: raffi, dearing, boca, torchgpipe."""
+    """All studies by the first author: raffi, dearing, boca."""
     raw = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
     return {name: PublishedStudy(name, **content) for name, content in raw.items()}
+
+
+def studies_of(run: RunData) -> list[str]:
+    """The studies whose model was run on their data."""
+    measured = set(zip(run.cells["model"], run.cells["data"], strict=True))
+    return [
+        name
+        for name, study in published_studies().items()
+        if any((model, data) in measured for model in study.models for data in study.data)
+    ]
 
 
 def read_published(name: str) -> pd.DataFrame:

@@ -36,14 +36,16 @@ def cells_of(root: Path) -> list[str]:
 
 
 def test_a_figure_over_another_baseline_says_so_and_is_remade_over_it(tmp_path: Path) -> None:
-    run = analysis.load_run(make_run(tmp_path / "r", small_sweep(2)), apart=True)
+    run = analysis.load_run(make_run(tmp_path / "r", small_sweep(2)), separate=True)
     over_pp2 = analysis.summarise(run, "pp2:5")
     (study,) = [one for one in find_studies(run, over_pp2) if one.model == "vig"]
     figure = speedup.speedup(study)
     assert not isinstance(figure, str)
     assert figure.axes[0].get_ylabel() == "speedup over pp2 m5 (ratio)"
     told = origin_of(run, [], "speedup", study.baseline, "84mm").remade_by
-    assert told == "remade by: gnnhpc report r --only speedup --baseline pp2:5 --apart --width 84mm"
+    assert (
+        told == "remade by: gnnhpc report r --only speedup --baseline pp2:5 --separate --width 84mm"
+    )
 
 
 def made(capsys: pytest.CaptureFixture[str]) -> list[Path]:
