@@ -255,9 +255,9 @@ def trace(
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
+    from analysis.figures.chrome_trace import write_trace
+    from analysis.figures.step_timeline import find_cell
     from analysis.load.run_data import load_run
-    from analysis.timeline.chrome_trace import write_trace
-    from analysis.timeline.step_timeline import find_cell
     from gnnhpc.records.run_paths import RunPaths
 
     loaded = load_run(run)

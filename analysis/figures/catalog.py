@@ -21,10 +21,10 @@ from analysis.figures.draw_in_parallel import run_in_parallel
 from analysis.figures.hover import marks_of
 from analysis.figures.origin import Origin, origin_of
 from analysis.figures.panels import MAX_PANELS
+from analysis.figures.step_timeline import cells_with_spans, measured_timeline
 from analysis.figures.studies import Study, find_studies
 from analysis.figures.style import COLUMN_IN, load_backends, save_figure
 from analysis.render.document import Picture
-from analysis.timeline.step_timeline import cells_with_spans, measured_timeline
 
 if TYPE_CHECKING:
     import pandas as pd

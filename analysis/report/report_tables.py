@@ -7,17 +7,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.papers.boca_runs import BocaRows
-from analysis.papers.boca_tables_beside_ours import boca_tables
-from analysis.papers.corrected_study import corrected_study_frame
-from analysis.papers.gat_runs import GatRows
-from analysis.papers.gat_tables_beside_ours import gat_tables
-from analysis.papers.published_data import studies_of
-from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.studies.boca_runs import BocaRows
+from analysis.studies.boca_tables_beside_ours import boca_tables
+from analysis.studies.corrected_study import corrected_study_frame
+from analysis.studies.gat_runs import GatRows
+from analysis.studies.gat_tables_beside_ours import gat_tables
+from analysis.studies.study import studies_of
+from analysis.studies.vig_tables_beside_ours import vig_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.settings_in_words import varying_settings
 from analysis.summary.summary_table import DROPPED_COLUMNS

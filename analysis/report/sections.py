@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures
-from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
 from analysis.render.interval_text import join_intervals
 from analysis.report.link_columns import judged_in_words, link_columns
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.statistics.warmup import OUTLIER_Z
+from analysis.studies.study import published_studies
 from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -272,8 +272,9 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 "together, of equal samples.",
                 "A speedup is a ratio of samples a second. Repeats are measured alternately, and "
                 "runs of one repeat are a pair where the nodes of one are among those of the "
-                "other, as in all blocks of submit --paired: the interval is t on the logarithms of the "
-                "pairs' ratios. With fewer than three pairs, or where most runs have no partner, "
+                "other, as in all blocks of submit --paired: the interval is t on the logarithms "
+                "of the pairs' ratios. With fewer than three pairs, or where most runs have no "
+                "partner, "
                 "runs are compared unpaired (Welch); speedup_from says which.",
                 "Warm-up is dropped where the run marked it, and where the first steps are slower "
                 "than what follows (MSER): a fifth of a run's steps at most.",

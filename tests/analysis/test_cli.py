@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.papers.published_data import LOG_FOLDER
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.terminal import aligned_lines
+from analysis.studies.study import LOG_FOLDER
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.published import PublishedGraph

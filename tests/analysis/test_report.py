@@ -12,12 +12,12 @@ from PIL import Image
 from analysis.cli import main
 from analysis.figures import waterfall
 from analysis.load.run_data import RunData, load_run
-from analysis.papers.published_data import studies_of
 from analysis.render.document import Document
 from analysis.render.markdown import document_to_markdown
 from analysis.report.first_page import first_page_section
 from analysis.report.report_folder import write_report_folder
 from analysis.report.report_tables import make_report_tables
+from analysis.studies.study import studies_of
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.published_data import read_published
+from analysis.studies.study import read_published
 
 
 def _over_one_gpu(frame: pd.DataFrame, column: str) -> list[float]:

@@ -7,13 +7,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.papers.boca_runs import BocaRows
-from analysis.papers.boca_tables_beside_ours import boca_finding_rows
-from analysis.papers.boca_verdicts import boca_verdict_rows
-from analysis.papers.gat_runs import GatRows
-from analysis.papers.gat_verdicts import gat_verdict_rows
-from analysis.papers.published_data import studies_of
-from analysis.papers.vig_verdicts import vig_verdict_rows
+from analysis.studies.boca_runs import BocaRows
+from analysis.studies.boca_tables_beside_ours import boca_finding_rows
+from analysis.studies.boca_verdicts import boca_verdict_rows
+from analysis.studies.gat_runs import GatRows
+from analysis.studies.gat_verdicts import gat_verdict_rows
+from analysis.studies.study import studies_of
+from analysis.studies.vig_verdicts import vig_verdict_rows
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import summarise
 

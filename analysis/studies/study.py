@@ -1,4 +1,4 @@
-"""Reads the numbers that others published, and their known defects, from analysis/published."""
+"""Reads the numbers that others published, and their known defects."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import yaml
 
 from analysis.load.run_data import RunData
 
-FOLDER = Path(__file__).parents[1] / "published"
-LOG_FOLDER = FOLDER / "raffi_logs"
+FOLDER = Path(__file__).parent
+LOG_FOLDER = FOLDER / "raffi" / "logs"
 
 
 @dataclass(frozen=True)
 class PublishedStudy:
-    """One published study, as in sources.yaml; `defects` maps a short name to a sentence."""
+    """One published study, as in its study.yaml; `defects` maps a short name to a sentence."""
 
     name: str
     citation: str
@@ -37,8 +37,12 @@ class PublishedStudy:
 @functools.cache
 def published_studies() -> dict[str, PublishedStudy]:
     """All studies by the first author: raffi, dearing, boca."""
-    raw = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
-    return {name: PublishedStudy(name, **content) for name, content in raw.items()}
+    return {
+        name: PublishedStudy(
+            name, **yaml.safe_load((FOLDER / name / "study.yaml").read_text(encoding="utf-8"))
+        )
+        for name in ("raffi", "dearing", "boca")
+    }
 
 
 def studies_of(run: RunData) -> list[str]:
@@ -51,14 +55,19 @@ def studies_of(run: RunData) -> list[str]:
     ]
 
 
+def _path(name: str) -> Path:
+    """The file of a published table, in the folder of the study that its name begins with."""
+    return FOLDER / name.partition("_")[0] / f"{name}.csv"
+
+
 def read_published(name: str) -> pd.DataFrame:
     """One published table, such as `raffi_tables`, with numbers."""
-    return pd.read_csv(FOLDER / f"{name}.csv")
+    return pd.read_csv(_path(name))
 
 
 def read_published_text(name: str) -> pd.DataFrame:
     """One published table as text, which keeps the number of digits published."""
-    return pd.read_csv(FOLDER / f"{name}.csv", dtype=str, keep_default_na=False)
+    return pd.read_csv(_path(name), dtype=str, keep_default_na=False)
 
 
 def study_notes(study: PublishedStudy, *defects: str) -> tuple[str, ...]:
