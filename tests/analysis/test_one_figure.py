@@ -69,8 +69,8 @@ def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
     assert f"/Keywords ({' '.join(cells_of(root))})" in told
     command = "gnnhpc report paper run --only speedup-vig-synthetic-cifar10 --width 84mm"
     assert (
-        f"/Subject (run paper run; code commit unknown, digest unknown; remade by: {command})"
-        in told
+        "/Subject (run paper run; code commit unknown, digest 0123456789abcdef; "
+        f"remade by: {command})" in told
     )
     assert "CreationDate" not in told
 
@@ -105,7 +105,7 @@ def test_a_png_carries_the_same_as_text(
     assert told == {
         "Title": f"timeline-{cell}",
         "Run": "paper run",
-        "Code": "commit unknown, digest unknown",
+        "Code": "commit unknown, digest 0123456789abcdef",
         "Cells": cell,
         "Comment": f"remade by: gnnhpc report paper run --only timeline-{cell}",
     }
