@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from analysis.stats.intervals import Interval, ratio_of_pairs_by_ranks
+from analysis.statistics.intervals import Interval, ratio_of_pairs_by_ranks
 from rich.console import Console
 from rich.table import Table
 

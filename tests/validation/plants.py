@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gnnhpc.engines.flat_gradients import Gradients
 from gnnhpc.engines.transfer import Receiver, Sender
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.sampled import learnt
 from gnnhpc.engines import stage
+from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.engines.native import ForwardOnly, NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.engines.stage import Stage
@@ -62,17 +62,17 @@ def mean_of_microbatch_means() -> None:
 
 
 def gradients_summed_over_replicas() -> None:
-    def wrong(true: Any, self: Gradients) -> None:
+    def wrong(true: Any, self: FlatGradients) -> None:
         true(self)
         for flat in self.flats:
             flat.mul_(self.mesh.layout.replicas)
 
-    around(Gradients, "average", wrong)
+    around(FlatGradients, "average", wrong)
 
 
 def gradients_not_reduced_on_one_stage() -> None:
     around(
-        Gradients,
+        FlatGradients,
         "_sum_over_replicas",
         lambda true, self: None if self.mesh.stage == 1 else true(self),
     )

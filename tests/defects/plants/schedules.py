@@ -6,13 +6,13 @@ import dataclasses
 import functools
 from typing import Any
 
-from gnnhpc.models.recomputation import is_recomputing
 from torch import Tensor
 
 from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.stage_transfers import StageTransfers
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.batchnorm import is_recomputing
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
