@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.graphs.moving import moved
 from gnnhpc.kernels import sample

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnhpc.batches.order import share, steps_per_epoch
+from gnnhpc.batches.shuffle import share, steps_per_epoch
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedule import Slot, part_number, timeline

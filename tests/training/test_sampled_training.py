@@ -47,7 +47,7 @@ def drawn(*fanouts: int, **more: Any) -> Settings:
 
 def only_fresh_memory() -> None:
     """Mini-batches are sampled into memory of their own."""
-    from gnnhpc.batches.ring import Ring
+    from gnnhpc.batches.prefetch import Ring
     from gnnhpc.kernels.memory import FRESH
 
     Ring.lend = lambda ring: FRESH  # type: ignore[method-assign]
@@ -193,6 +193,13 @@ def test_the_libraries_samplers_run_in_replicas(
     assert all(step["sampled_edges"] > 0 for step in steps)
     workers = found.result.experiment["sampling"]["workers"]
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
+
+
+def test_sampling_without_workers_is_timed_in_its_step(run_once: RunOnce) -> None:
+    found = run_once(sampled(**TRAIN, **drawn(4, 3, workers=0)))
+    assert not invalid(found)
+    for step in found.steps(0, "train"):
+        assert 0 < step["sample_s"] + step["gather_s"] <= step["data_s"]
 
 
 @pytest.mark.slow

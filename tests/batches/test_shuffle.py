@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.batches.order import share, steps_per_epoch
+from gnnhpc.batches.shuffle import share, steps_per_epoch
 
 
 @given(
