@@ -22,8 +22,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gnnhpc.records.schema import Result, read_lines
 from jobs.folder.attempt_files import read_attempt_process
+
+from gnnhpc.records.schema import Result, read_lines
 from tests.cluster import config, slurm
 from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, steps, wait_for

@@ -7,9 +7,9 @@ import json
 from collections import Counter
 
 import pytest
+from jobs.folder.submission_records import read_submissions
 
 from gnnhpc.records.run_paths import RunPaths
-from jobs.folder.submission_records import read_submissions
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
 from tests.cluster.shims import shims
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from jobs.cluster.slurm_accounts import ask_sacct
 
 from gnnhpc.records.cost import read_accounted
-from jobs.cluster.slurm_accounts import ask_sacct
 from tests.cluster.runs import TINY_GAT, User, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

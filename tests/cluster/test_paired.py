@@ -6,11 +6,11 @@ import csv
 import sys
 
 import pytest
+from gnnhpc.records.block_table import read_block_table
+from jobs.folder.submission_records import read_submissions
 
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.records.block_table import read_block_table
 from gnnhpc.records.schema import Result
-from jobs.folder.submission_records import read_submissions
 from tests.cluster.runs import TINY_GAT, Run, User, planted, steps, wait_for
 from tests.cluster.test_interruptions import expedite, wait_for_requeue
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from gnnhpc.engines.clock import Clock
+from gnnhpc.engines.timing import StepTimer
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
@@ -25,8 +27,6 @@ from gnnhpc.distributed import watchdog
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.distributed.watchdog import PROCESSES, VARIABLE, hang_seconds, watching
-from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.timing import StepTimer
 from gnnhpc.kernels import build, load_kernel
 from tests.tools.forked import spawn
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-
 from gnnhpc.engines.clock import Clock
 
 

@@ -8,8 +8,9 @@ def few_edges_at_once() -> None:
 
     For processes of their own: nothing puts it back.
     """
-    from gnnhpc.batches.sampled import sampled_batches
     from gnnhpc.check import check_slice
+
+    from gnnhpc.batches.sampled import sampled_batches
     from gnnhpc.graphs import in_turn
 
     in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
