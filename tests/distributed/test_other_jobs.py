@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from gnnhpc.check.audits.nodes import shared_node
+
 from gnnhpc.distributed import other_jobs as module
 from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
