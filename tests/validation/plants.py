@@ -163,7 +163,9 @@ def replicas_share_samples() -> None:
 
 
 def never_shuffled_again() -> None:
-    around(shuffle, "permutation", lambda true, samples, seed, epoch: true(samples, seed + 1, epoch))
+    around(
+        shuffle, "permutation", lambda true, samples, seed, epoch: true(samples, seed + 1, epoch)
+    )
 
 
 def evaluation_in_training_mode() -> None:
