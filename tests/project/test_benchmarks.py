@@ -18,7 +18,7 @@ from benchmarks.table import COLUMNS, Comparison, Match, Row, measure, write_csv
 from benchmarks.turns import Contestant, compete
 from benchmarks.vig_steps import EdgeForm, FlatVig, batch_edges, made_up, our_layers, through
 from gnnhpc.models.vig.model import Vig
-from tests.analysis.test_summary import vig
+from tests.tools.cells import vig
 
 # Seconds of a micro-batch in part p of stage s, which is number 2 p + s, of pp2 in two parts.
 FORWARD, BACKWARD = (1.0, 2.0, 4.0, 1.0), (2.0, 1.0, 4.0, 2.0)
@@ -196,4 +196,4 @@ ZBV_COSTS = ((1.0, 2.0, 3.0, 4.0), (2.0, 1.0, 2.0, 1.0), (1.0, 3.0, 1.0, 2.0))
 def test_the_ideal_step_is_that_of_the_schedule(
     changes: dict[str, object], steps: list[dict[str, object]], by_hand: float
 ) -> None:
-    assert ideal_s(vig("pp2", 2, **changes), steps) == by_hand
+    assert ideal_s(vig(layout="pp2", microbatches=2, **changes), steps) == by_hand
