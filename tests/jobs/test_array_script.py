@@ -119,7 +119,13 @@ def run_script(
     shutil.copy(script, copy)
     with Path("/dev/null").open("w") as null:
         done = subprocess.run(
-            ["bash", copy], env=env, cwd=tmp_path, stdout=null, stderr=subprocess.PIPE, text=True
+            ["bash", copy],
+            env=env,
+            cwd=tmp_path,
+            stdout=null,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     return done, run
 

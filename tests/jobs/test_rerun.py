@@ -174,5 +174,5 @@ def test_cancel_of_an_array_that_has_no_job(
     submit_small: Callable[..., Submitted], array: str
 ) -> None:
     run = submit_small(paired=True).run
-    with pytest.raises(InputError, match="--array: found .*gat-paired"):
+    with pytest.raises(InputError, match=r"--array: found .*gat-paired"):
         cancel(run, array)

@@ -69,7 +69,7 @@ def test_after_waits_for_runs_and_jobs(submit_small: Submit, slurm: FakeSlurm) -
 
 @pytest.mark.parametrize("name", ["no-run", "7x"])
 def test_after_something_unknown_is_refused(submit_small: Submit, name: str) -> None:
-    with pytest.raises(InputError, match="--after: found .*; allowed: a run folder, or the id"):
+    with pytest.raises(InputError, match=r"--after: found .*; allowed: a run folder, or the id"):
         submit_small(after=[name])
 
 
@@ -81,7 +81,7 @@ def test_a_report_is_one_more_job_after_the_others(submit_small: Submit, slurm: 
 
 def test_what_slurm_refuses_leaves_nothing(submit_small: Submit, slurm: FakeSlurm) -> None:
     slurm.next_calls(f"fail:{REFUSED}")
-    with pytest.raises(InputError, match="sbatch gat-seq: found .*Invalid partition name"):
+    with pytest.raises(InputError, match=r"sbatch gat-seq: found .*Invalid partition name"):
         submit_small()
     assert slurm.queue == []
     assert not any((slurm.home.parent / "runs").iterdir())
@@ -142,7 +142,7 @@ def test_a_controller_that_is_never_reached_leaves_nothing(
     submit_small: Submit, slurm: FakeSlurm
 ) -> None:
     slurm.fail("sbatch", f"sbatch: error: {UNREACHED}")
-    with pytest.raises(GnnhpcError, match="gat-seq is not submitted: .*connect failure"):
+    with pytest.raises(GnnhpcError, match=r"gat-seq is not submitted: .*connect failure"):
         submit_small()
     assert not any((slurm.home.parent / "runs").iterdir())
 
