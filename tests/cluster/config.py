@@ -99,7 +99,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=4000
 PriorityType=priority/basic
 MaxArraySize=1001
-MaxJobCount=50000
+MaxJobCount=2000
 
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

@@ -106,9 +106,9 @@ SWEEPS = {
         flags=("--paired",),
     ),
     "failing": Sweep(
-        [PIPELINE | {"layouts": ["seq", "pp2"], "seq_microbatches": [2]}],
+        [PIPELINE | {"layouts": ["seq", "pp2"], "seq_microbatches": [1, 2]}],
         flags=("--paired",),
-        site={"setup": ['test "$array" != gat-seq']},
+        site=planted("raise", 1, 1),
     ),
     "torchgpipe": Sweep(
         [
