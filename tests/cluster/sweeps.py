@@ -99,9 +99,9 @@ SWEEPS = {
     ),
     "paired": Sweep(
         [
-            TINY_GAT
-            | {"layouts": ["seq", "pp2", "dp2-pp2"], "microbatches": [2]}
-            | {"seq_microbatches": [1], "train_steps": 12, "repeats": 2}
+            PIPELINE
+            | {"layouts": ["seq", "pp2"], "seq_microbatches": [1], "train_steps": 12}
+            | {"repeats": 3}
         ],
         flags=("--paired",),
     ),
