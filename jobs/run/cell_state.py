@@ -18,7 +18,7 @@ from jobs.run.attempt_progress import (
 from jobs.run.cell_evidence import Evidence, JobsOfCells
 from jobs.run.run_state import RunState
 from jobs.run.states import CellState
-from jobs.slurm.queue import WAITING_STATES, QueueAnswer
+from jobs.slurm.queue import NO_SLURM, WAITING_STATES, QueueAnswer
 
 _SLURM_ENDS = {
     "TIMEOUT": "timed out",
@@ -111,7 +111,10 @@ def on_another_host(seen: Evidence) -> CellState | None:
 def unknown_to_slurm(seen: Evidence) -> CellState | None:
     """Neither the files nor Slurm say that the newest job of the cell has ended."""
     local = seen.submission is not None and seen.submission.cluster == "local"
-    in_slurm = seen.state.may_be_in_slurm and bool(seen.state.slurm_arrays or seen.task)
+    # A submission whose answer was lost is not recorded.
+    unrecorded = not seen.state.submissions and seen.queue.error not in (None, NO_SLURM)
+    known = bool(seen.state.slurm_arrays or seen.task or unrecorded)
+    in_slurm = seen.state.may_be_in_slurm and known
     if seen.has_ended or local or not in_slurm:
         return None
     base = replace(seen.base, job=seen.task)

@@ -99,7 +99,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=4000
 PriorityType=priority/basic
 MaxArraySize=1001
-MaxJobCount=50000
+MaxJobCount=2000
 
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -118,7 +118,7 @@ ReturnToService=2
 PartitionName=DEFAULT Nodes=n[1-4] DefaultTime=10:00 MaxTime=60:00 PriorityTier=10 PreemptMode=OFF
 PartitionName=main Default=YES
 PartitionName=short DefaultTime=1:00 MaxTime=1:00
-PartitionName=preemptible PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=preemptible PreemptMode=REQUEUE GraceTime=20
 PartitionName=urgent PriorityTier=20
 PartitionName=closed State=DOWN
 {unresolved}"""

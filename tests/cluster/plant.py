@@ -1,11 +1,10 @@
 """Python with a fault in it: stands in a site file where the interpreter does.
 
 $GNNHPC_PLANT says which: KIND:RANK:STEP, RANK * for all of them, KIND one of
-  deaf    the rank hears no signal from that step on, and takes a quarter of a second longer for
-          each, or a fast machine would be done before its time is up
+  deaf    the rank ignores signals from that step on, and takes half a second longer for each
   raise   the rank raises ValueError after that training step
   hog     the rank takes memory until somebody stops it
-  slow    every step from that one on takes a quarter of a second longer, until a requeue
+  slow    every step from that one on takes half a second longer, until a requeue
   slower  the same, after a requeue too
 """
 
@@ -28,7 +27,7 @@ def fail(kind: str, late: int) -> None:
         for number in HANDLED:
             signal.signal(number, signal.SIG_IGN)
     if kind in ("slower", "deaf") or (kind == "slow" and "SLURM_RESTART_COUNT" not in os.environ):
-        time.sleep(0.25)
+        time.sleep(0.5)
     if kind == "raise" and late == 0:
         raise ValueError("planted in a test")
     hoard: list[bytearray] = []

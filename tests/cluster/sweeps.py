@@ -12,7 +12,7 @@ from gnnhpc.records.schema import read_lines
 from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, planted, wait_for
 
-STEPS = 300
+STEPS = 400
 EARLY = 60
 """A step after the first checkpoint and long before the last step."""
 PIPELINE = TINY_GAT | {"layouts": ["pp2"], "microbatches": [2]}
@@ -47,11 +47,7 @@ def preempt(run: Run) -> None:
     hosts = ",".join(read_lines(attempt.records(rank))[0]["host"] for rank in (0, 1))
     urgent = ("--partition=urgent", "--nodes=2", f"--nodelist={hosts}", "--exclusive")
     run.cluster.run("sbatch", *urgent, "--output=/dev/null", "--wrap", "true")
-    job = run.task(run.cells[0])
-    run.wait_for_requeue(job)
-    # In its own partition it would wait for all other sweeps.
-    run.cluster.run("scontrol", "update", f"JobId={job}", "Partition=main")
-    run.start_requeued(job)
+    run.start_requeued(run.task(run.cells[0]))
 
 
 def shorten(run: Run) -> None:
@@ -103,16 +99,16 @@ SWEEPS = {
     ),
     "paired": Sweep(
         [
-            TINY_GAT
-            | {"layouts": ["seq", "pp2", "dp2-pp2"], "microbatches": [2]}
-            | {"seq_microbatches": [1], "train_steps": 12, "repeats": 2}
+            PIPELINE
+            | {"layouts": ["seq", "pp2"], "seq_microbatches": [1], "train_steps": 12}
+            | {"repeats": 3}
         ],
         flags=("--paired",),
     ),
     "failing": Sweep(
-        [PIPELINE | {"layouts": ["seq", "pp2"], "seq_microbatches": [2]}],
+        [PIPELINE | {"layouts": ["seq", "pp2"], "seq_microbatches": [1, 2]}],
         flags=("--paired",),
-        site={"setup": ['test "$array" != gat-seq']},
+        site=planted("raise", 1, 1),
     ),
     "torchgpipe": Sweep(
         [

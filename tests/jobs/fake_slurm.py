@@ -10,9 +10,6 @@ from pathlib import Path
 SEPARATOR = "\x1f"
 _SBATCH = """\
 echo "$*" >>"$home/sbatch.calls"
-case " $* " in
-    *" --test-only "*) echo 'sbatch: Job 1 to start at 2026-01-01T00:00:00' >&2; exit 0;;
-esac
 fault=$(head -n 1 "$home/sbatch.faults" 2>/dev/null)
 [ -z "$fault" ] || sed -i 1d "$home/sbatch.faults"
 case $fault in refuse:*|fail:*) echo "sbatch: error: ${fault#*:}" >&2; exit 1;; esac

@@ -120,12 +120,12 @@ def run_script(
     with Path("/dev/null").open("w") as null:
         done = subprocess.run(
             ["bash", copy],
-            check=False,
             env=env,
             cwd=tmp_path,
             stdout=null,
             stderr=subprocess.PIPE,
             text=True,
+            check=False,
         )
     return done, run
 

@@ -125,8 +125,9 @@ def test_a_lost_answer_of_a_silent_slurm_keeps_the_folder(
     slurm.fail("squeue")
     with pytest.raises(MaybeSubmittedError, match="Slurm does not say whether it is submitted"):
         submit_small()
-    slurm.work("squeue")
     run = MadeRun(tmp_path / "runs" / "run")
+    assert set(run.states().values()) == {"unknown"}
+    slurm.work("squeue")
     assert run.states()["gat-seq:0"] == "pending"
 
 

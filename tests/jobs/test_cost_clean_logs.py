@@ -1,0 +1,176 @@
+"""What a run cost, what `clean` removes, and the logs of a cell."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.failures import utc_now, write_failure
+from gnnhpc.records.schema import Check, Failure
+from jobs.cli.terminal_tables import cost_lines
+from jobs.run.clean import CHECKPOINTS, RECORDS, TEMPORARY, clean, find_removable
+from jobs.run.cost import run_cost
+from jobs.run.logs import GrowingLog, find_log, offset_of_last_lines
+from jobs.run.run_state import read_run
+from jobs.slurm.accounting import cpu_seconds
+from tests.jobs.conftest import MadeRun
+from tests.jobs.fake_slurm import FakeSlurm
+
+Row = tuple[str, ...]
+
+
+def task(name: str, seconds: int = 10, state: str = "COMPLETED", cpu: str = "00:15") -> Row:
+    """One row of sacct: a task with two CPUs."""
+    return (name, str(seconds), "2", cpu, "", state, "gat-seq@run")
+
+
+def test_the_accounting_says_what_a_run_cost(run: MadeRun, slurm: FakeSlurm) -> None:
+    slurm.set_accounts(task("101_0"), task("101_1", 20, "RUNNING"))
+    accounted = run_cost(read_run(run.root)).accounted
+    assert accounted is not None
+    assert (accounted.tasks, accounted.running, accounted.core_s) == (2, 1, 60)
+    assert accounted.efficiency == pytest.approx(15 / 20)
+
+
+def test_a_requeued_task_costs_both_starts_and_others_nothing(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    other = ("102_0", "99", "2", "00:15", "", "COMPLETED", "other@run")
+    never = task("101_1", 0, "CANCELLED")
+    slurm.set_accounts(task("101_0", 5, "NODE_FAIL"), task("101_0"), other, never)
+    accounted = run_cost(read_run(run.root)).accounted
+    assert accounted is not None
+    assert (accounted.tasks, accounted.core_s) == (2, 30)
+
+
+def test_the_last_answer_is_kept(run: MadeRun, slurm: FakeSlurm) -> None:
+    slurm.set_accounts(task("101_0"))
+    known = run_cost(read_run(run.root)).accounted
+    slurm.fail("sacct")
+    assert run_cost(read_run(run.root)).accounted == known
+
+
+def test_without_the_accounting_results_say_what_a_run_cost(run: MadeRun, slurm: FakeSlurm) -> None:
+    run.finish(run.cell(), job="101_0")
+    run.begin(run.cell(index=1), 3, "101_1")
+    cost = run_cost(read_run(run.root))
+    assert (cost.accounted, cost.recorded_core_s) == (None, 120.0)
+    assert (cost.attempts, cost.unknown) == (1, 1)
+    (line,) = cost_lines(cost)
+    assert line.startswith("cost: 0.0333 core-hours of 1 attempts")
+    assert line.endswith("1 attempts without a result")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1-02:03:04", 93784.0), ("02:03:04", 7384.0), ("03:04.500", 184.5), ("00:00", None)],
+)
+def test_processor_time_as_slurm_writes_it(text: str, seconds: float | None) -> None:
+    assert cpu_seconds(text) == seconds
+
+
+@pytest.fixture
+def old(run: MadeRun, slurm: FakeSlurm) -> MadeRun:
+    """A cell with an invalid attempt, then a valid one; both kept checkpoints."""
+    slurm.set_queue()
+    invalid = run.finish(run.cell(), audit=[Check("edges", "invalid", "")])
+    for attempt in (invalid, run.finish(run.cell())):
+        attempt.checkpoints.mkdir()
+        (attempt.checkpoints / "step-5").write_bytes(b"x" * 5000)
+    return run
+
+
+def test_clean_removes_what_nothing_needs(old: MadeRun) -> None:
+    first, second = (old.paths.cell(old.cell().id).attempt(number) for number in (1, 2))
+    temporary = old.root / "cells" / ".result.json.tmp"
+    temporary.write_text("x")
+    os.utime(temporary, (time.time() - 7200,) * 2)
+    (old.root / "cells" / ".new.tmp").write_text("x")
+    found = find_removable(old.root)
+    assert sorted((one.kind, one.path) for one in found) == sorted([
+        (CHECKPOINTS, first.checkpoints),
+        (CHECKPOINTS, second.checkpoints),
+        (RECORDS, first.records(0)),
+        (TEMPORARY, temporary),
+    ])  # fmt: skip
+    clean(old.root, found)
+    assert find_removable(old.root) == []
+    assert second.records(0).exists()
+    assert first.result.exists()
+
+
+def test_clean_keeps_checkpoints_that_a_rerun_resumes_from(run: MadeRun, slurm: FakeSlurm) -> None:
+    slurm.set_queue()
+    attempt = run.finish(run.cell(), status="interrupted")
+    attempt.checkpoints.mkdir()
+    assert find_removable(run.root) == []
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_clean_leaves_a_run_alone_whose_cells_may_run(
+    run: MadeRun, slurm: FakeSlurm, silent: bool
+) -> None:
+    if silent:
+        slurm.fail("squeue")
+        slurm.fail("sacct")
+    with pytest.raises(InputError, match=r"found .*, and 3 more such cells; allowed: a run whose"):
+        find_removable(run.root)
+
+
+def test_logs_are_those_of_the_rank_that_failed_first(run: MadeRun, slurm: FakeSlurm) -> None:
+    cell = run.cell("gat-pp2")
+    attempt = run.begin(cell, 2)
+    for rank in (0, 1):
+        attempt.log(rank).write_text(f"rank {rank}\n")
+    assert find_log(run.root, cell.id, None, None) == attempt.log(0)
+    write_failure(attempt, Failure(1, "n2", 2, "train", "boom", utc_now()), by=1)
+    assert find_log(run.root, "gat-pp2:0", None, None) == attempt.log(1)
+    assert find_log(run.root, cell.id[:-2], 0, 1) == attempt.log(0)
+
+
+def test_the_log_of_the_job_is_shown_where_no_rank_began(run: MadeRun, slurm: FakeSlurm) -> None:
+    with pytest.raises(InputError, match="no log of gat-seq 0; allowed: a cell that was started"):
+        find_log(run.root, "gat-seq:0", None, None)
+    log = run.paths.logs / "gat-seq-0-101.log"
+    log.write_text("error: no module\n")
+    assert find_log(run.root, "gat-seq:0", None, None) == log
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "attempt", "words"),
+    [
+        ("gat-seq:9", None, None, "CELL: found 'gat-seq:9'"),
+        ("g", None, None, "which 4 cells begin with"),
+        ("gat-seq:0", 1, None, "--rank: found 1; allowed: 0 to 0"),
+        ("gat-seq:0", None, 3, "--attempt: found 3; allowed: none, the cell was never started"),
+    ],
+)
+def test_a_log_that_there_is_not(
+    run: MadeRun, name: str, rank: int | None, attempt: int | None, words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        find_log(run.root, name, rank, attempt)
+    assert words in str(caught.value)
+
+
+def test_a_log_that_grows_is_shown_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\nthr")
+    log = GrowingLog(path, lines=2)
+    assert log.new_lines() == ["two"]
+    with path.open("a") as stream:
+        stream.write("ee\n\nfour")
+    assert log.new_lines() == ["three", ""]
+    assert log.new_lines(ended=True) == ["four"]
+    assert GrowingLog(tmp_path / "none").new_lines() == []
+
+
+@pytest.mark.parametrize(("lines", "text"), [(0, ""), (1, "c\n"), (2, "b\nc\n"), (9, "a\nb\nc\n")])
+def test_the_last_lines_of_a_file(tmp_path: Path, lines: int, text: str) -> None:
+    path = tmp_path / "log"
+    path.write_text("a\nb\nc\n")
+    assert path.read_text()[offset_of_last_lines(path, lines) :] == text

@@ -1,0 +1,178 @@
+"""Sweeps on this machine: real ranks, failures, time limits, cancelling and turns."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.run_paths import RunPaths
+from jobs.run.cancel import cancel
+from jobs.run.local_runs import LOCK_VARIABLE, EndedCell, LocalCell, machine_lock
+from jobs.run.rerun import rerun
+from jobs.run.status import status
+from jobs.run.submit import Submitted, submit
+from jobs.slurm.launch import Launch
+from jobs.slurm.site import Site
+from jobs.sweep.plan import plan
+
+TINY = {
+    "models": [{"name": "gat", "layers": 2, "heads": 2, "hidden": 4}],
+    "data": [{"name": "synthetic-citation", "nodes": 60, "edges": 240, "features": 8}],
+    "train_steps": 2,
+    "test_steps": 1,
+    "microbatches": [1],
+}
+
+
+class Ends:
+    """Keeps how each cell ended."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, str] = {}
+
+    def started(self, cell: LocalCell) -> None: ...
+
+    def ended(self, ended: EndedCell, number: int, total: int) -> None:
+        self.lines[f"{ended.cell.array}:{ended.cell.index}"] = ended.line
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Submitted]:
+    """Submits a tiny sweep to this machine; `program` stands for the ranks' interpreter."""
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
+
+    def submitted(
+        layouts: list[str], site: Site | None = None, program: str | None = None, **options: Any
+    ) -> Submitted:
+        if program is not None:
+            script = tmp_path / "python"
+            script.write_text(f"#!/bin/bash\n{program}\n")
+            script.chmod(0o755)
+            monkeypatch.setattr("jobs.run.submit.Launch", partial(Launch, python=str(script)))
+        planned = plan({"name": "run", "grids": [TINY | {"layouts": layouts}]})
+        options = {"live": True, "wait": True} | options
+        chosen = ("test", site or Site())
+        return submit(planned, cluster="local", runs=tmp_path / "runs", site=chosen, **options)
+
+    return submitted
+
+
+def test_cells_run_one_after_another_and_again(local: Callable[..., Submitted]) -> None:
+    ends = Ends()
+    done = local(["seq", "pp2"], progress=ends, live=False)
+    assert done.failed == 0, ends.lines
+    assert all(line.startswith("done") for line in ends.lines.values())
+    current = status(done.run)
+    assert (current.counts(), current.slurm) == ({"done": 2}, "local run")
+    assert list(RunPaths(done.run).logs.glob("gat-pp2-0-local-*.log"))
+    again = rerun(done.run, array="gat-seq", index="0", wait=True, progress=Ends())
+    assert again.failed == 0
+    assert [cell.attempts for cell in status(done.run).cells] == [2, 1]
+
+
+def test_ranks_get_the_variables_of_their_own_group_alone(
+    local: Callable[..., Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    local(["pp2"], Site(cpus_per_task=2), f'env >"{tmp_path}/rank-$RANK"', progress=Ends())
+    for rank in (0, 1):
+        lines = (tmp_path / f"rank-{rank}").read_text().splitlines()
+        assert {f"RANK={rank}", "WORLD_SIZE=2", "OMP_NUM_THREADS=2"} <= set(lines)
+        assert not any(line.startswith("SLURM") for line in lines)
+
+
+def test_ranks_that_end_without_an_attempt_are_a_failed_cell(
+    local: Callable[..., Submitted],
+) -> None:
+    ends = Ends()
+    done = local(["seq", "pp2"], program="echo no such library; exit 1", progress=ends)
+    assert done.failed == 2
+    assert ends.lines["gat-seq:0"] == "failed before it had an attempt: see logs/gat-seq-0-*.log"
+    (log,) = RunPaths(done.run).logs.glob("gat-seq-0-*.log")
+    assert log.read_text() == "no such library\n"
+
+
+def test_a_cell_above_its_time_limit_is_signalled(
+    local: Callable[..., Submitted], tmp_path: Path
+) -> None:
+    mark = shlex.quote(str(tmp_path / "signalled"))
+    program = f'trap "touch {mark}; exit 3" USR2; while :; do sleep 0.05; done'
+    done = local(["seq"], Site(time="1", signal=59), program, progress=Ends())
+    assert done.failed == 1
+    assert (tmp_path / "signalled").exists()
+
+
+def test_a_run_in_the_background_is_cancelled_with_its_ranks(
+    local: Callable[..., Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    script = tmp_path / "rank"
+    script.write_text(f"#!/bin/bash\necho $$ >{shlex.quote(str(started))}\nexec sleep 600\n")
+    script.chmod(0o755)
+    planned = plan({"name": "run", "grids": [TINY | {"layouts": ["seq"]}]})
+    monkeypatch.setattr("jobs.run.submit.Launch", partial(Launch, python=str(script)))
+    done = submit(planned, cluster="local", runs=tmp_path / "runs", live=True)
+    deadline = time.monotonic() + 60
+    while not (started.exists() and started.read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert status(done.run).counts() == {"pending": 1}
+    with pytest.raises(InputError, match="one process runs all of them"):
+        cancel(done.run, "gat-seq")
+    assert cancel(done.run) == [f"local supervisor {done.jobs[0]}"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    assert status(done.run).counts() == {"missing": 1}
+
+
+def test_local_runs_of_one_machine_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
+    entered = threading.Event()
+
+    def second() -> None:
+        with machine_lock():
+            entered.set()
+
+    held = FileLock(str(tmp_path / "lock"), thread_local=False)
+    held.acquire()
+    waiting = threading.Thread(target=second)
+    waiting.start()
+    assert not entered.wait(0.3)
+    held.release()
+    waiting.join(30)
+    assert entered.is_set()
+    assert "waits for another local run on this machine" in capfd.readouterr().err
+
+
+def test_runs_that_share_nothing_need_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOCK_VARIABLE, "")
+    with machine_lock(), machine_lock():
+        pass
+
+
+def test_a_lock_that_cannot_be_opened_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "none" / "lock" / "deep"))
+    (tmp_path / "none").write_text("a file")
+    with pytest.raises(InputError, match="allowed: a file that may be written"), machine_lock():
+        pass
+
+
+def test_options_of_slurm_are_refused_for_a_local_run(local: Callable[..., Submitted]) -> None:
+    with pytest.raises(InputError, match="--mem 4G for a local run; allowed: --cluster slurm"):
+        local(["seq"], settings={"mem": "4G"})
+    with pytest.raises(InputError, match="--report: found --cluster local without --wait"):
+        local(["seq"], wait=False, reporting=True)
