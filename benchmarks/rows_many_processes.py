@@ -110,7 +110,7 @@ def schedules(*, quick: bool) -> list[Match]:
     ]
     # PyG's form keeps every hidden activation, so a schedule's held micro-batches show in memory.
     held = vig_cell(16 if quick else 64, layout="pp4", microbatches=8) | {
-        "model": {"name": "vig", "implementation": "reference"},
+        "model": {"name": "vig", "implementation": "pyg"},
         "data": SMALL_IMAGES,
     }
     peaks = [

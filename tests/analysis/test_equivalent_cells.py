@@ -90,7 +90,7 @@ def _key(experiment: Experiment) -> str:
         (vig(), vig(layout="pp2", schedule="1f1b", engine="pipelining", microbatches=4)),
         (vig(), vig(layout="dp2", batch_size=4, microbatches=2)),
         (vig(), vig(repeat=3, spans=True, test_every=2, train_steps=4)),
-        (vig(), vig(model={**vig().model.model_dump(), "implementation": "reference"})),
+        (vig(), vig(model={**vig().model.model_dump(), "implementation": "pyg"})),
         (gat(microbatches=1), gat(chunks="halo", layout="pp2")),
         (gat(microbatches=1), gat(chunks="halo", layout="dp2")),
         (sampled(), sampled(layout="dp2", batch_size=12)),

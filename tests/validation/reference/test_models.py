@@ -15,7 +15,7 @@ from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.validation.engine_parity import reference_data, reference_model
 from gnnhpc.validation.parity_slice import ParitySlice
-from gnnhpc.validation.reference.custom_model import CustomModel
+from gnnhpc.validation.reference.custom_model import CustomReference
 from gnnhpc.validation.reference.graph_data import CustomGraphData
 from gnnhpc.validation.reference.layer import seed_of
 from gnnhpc.validation.reference.micro_batches import ReferenceBatch
@@ -125,7 +125,7 @@ def test_built_in_layers_agree_with_fresh_layers_of_their_own() -> None:
     """The reference of custom models, which takes any layers."""
     experiment = gat(dtype="float64", chunks="halo", microbatches=3)
     part = ParitySlice(experiment, outline(experiment))
-    model, custom = reference_model(part), CustomModel(experiment, part.layer_specs)
+    model, custom = reference_model(part), CustomReference(experiment, part.layer_specs)
     parameters = {n: v.numpy() for n, v in custom.initial(torch.float64).items()}
     data = CustomGraphData(experiment, part.layer_specs, part.graph(None), None, by_rows=False)
     whole = reference_data(part, None, None, by_rows=False).batches("train", 0)
