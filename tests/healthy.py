@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
@@ -209,7 +210,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.healthy", description=__doc__)
     parser.add_argument("--cells", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="keep the run folder and its report here")
+    parser.add_argument("--out", type=Path, help="keep the run folder here")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gnnhpc-healthy-") as folder:
         root = given.out or Path(folder) / "healthy"
@@ -238,19 +239,17 @@ def complaints(ran: Ran) -> list[str]:
 
 
 def report(root: Path) -> int:
-    """Write the report, print a table of its flags, and return the exit status."""
-    from analysis.report.report_folder import write_report_folder
-
-    loaded, _, folder = write_report_folder([root])
-    total = len(loaded.cells)
-    invalid = int((~loaded.cells["valid"].astype(bool)).sum())
-    raised = loaded.checks[loaded.checks["verdict"].isin(FLAGGED)].drop_duplicates(["cell", "name"])
+    """Print a table of the flags that loading the run folder gives; returns the exit status."""
+    run = load_run(root)
+    total = len(run.cells)
+    invalid = int((~run.cells["valid"].astype(bool)).sum())
+    raised = run.checks[run.checks["verdict"].isin(FLAGGED)].drop_duplicates(["cell", "name"])
     by_chance = raised[~raised["name"].isin(OF_SETTING)]["cell"].nunique()
     print(f"{total} healthy cells: {invalid} invalid")
+    print(f"{len(run.equivalence.steps)} compared with their sequential equivalent")
     print(f"flagged, but for {' and '.join(OF_SETTING)}: {by_chance} ({by_chance / total:.1%})")
     for (name, verdict), count in raised[["name", "verdict"]].value_counts().items():
         print(f"  {name:<24} {verdict:<14} {count}")
-    print(f"report: {folder / 'report.html'}")
     return int(invalid > 0 or by_chance > MOST_FLAGGED * total)
 
 

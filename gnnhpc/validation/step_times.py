@@ -182,9 +182,9 @@ def between_steps(attempt: AttemptRecords) -> Check:
 
     So does a step whose device is not synchronised at its end. Loading of data is no such work. A
     low quantile leaves out checkpoints and evaluations. On a busy machine ranks wait for processors
-    between steps too, about as long as within them.
+    between steps too, about as long as within them, and then for each other.
     """
-    faults = []
+    faults, delay = [], sum(map(_delay_s, attempt.ranks))
     for rank in attempt.ranks:
         start, wall, data = (rank.column(field) for field in ("start_s", "wall_s", "data_s"))
         training = np.array([step.phase == "train" for step in rank.steps], np.bool_)
@@ -192,7 +192,7 @@ def between_steps(attempt: AttemptRecords) -> Check:
         if not len(gaps):
             continue
         gap, step_s = float(np.quantile(gaps, 0.2)), float(np.median(wall[training]))
-        waits_s = DELAYS * _delay_s(rank) / len(rank.steps)
+        waits_s = DELAYS * delay / len(rank.steps)
         if gap > BETWEEN_SHARE * step_s + BETWEEN_S + waits_s:
             faults.append(f"rank {rank.rank}: {gap:.4f} s between two steps of {step_s:.4f} s")
     good = "there is little time between two steps"
