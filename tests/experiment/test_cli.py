@@ -30,7 +30,7 @@ MISTAKES = {
     "run --cell M": "M: found 2 lines; allowed: one line of a manifest",
     "verify --all OUT/none": "OUT/none: found no such file",
     "run --model vit": "--model: found 'vit'; allowed: gat, gatv2, gcn, gcnii, gin, "
-    "graphconv, resgcn, sage, vig, or a model of your own as module:Class",
+    "graphconv, resgcn, sage, vig, or a custom model as module:Class",
     "run --model vig --layout pp3x": "--layout: found 'pp3x'; allowed: seq, pp<S>",
     "run --model vig --layout pp99": "--layout: found pp99; allowed: at most 17 stages",
     "run --model vig --data cora": "--data: found 'cora'; allowed: images data",
