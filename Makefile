@@ -1,4 +1,4 @@
-# make demo | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | soak | setup | clean
+# make demo | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster soak clean
+.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -44,8 +44,6 @@ help:
 	@echo 'make defects  every planted defect, run as a user would: the matrix of what names it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
-	@echo 'make soak     20 minutes of random faults under a real Slurm; SEED=3 MINUTES=5 for others,'
-	@echo '              DRAWN=1 of mini-batches that are drawn'
 	@echo 'make clean    remove .venv and caches; runs stay'
 
 setup: $(STAMP)
@@ -115,18 +113,18 @@ test-torch:
 	  -m 'not slow and not cluster and not defects and not nightly and not gpu'
 
 slow: setup
-	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not cluster and not gpu'
+	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not nightly and not cluster and not gpu'
 
 # By hand or by a timer: what takes longer than a change may wait for.
 nightly: slow defects healthy mutants instruction-sets
-	$(PYTEST) -n 2 --dist loadfile -m nightly tests/cluster
+	$(PYTEST) -m nightly tests/cluster
 
 defects: setup
 	$(PY) -m tests.defects
 
-# A Slurm for each of the two, and one file on one of them: a test mostly waits for its jobs.
+# All sweeps are submitted to one Slurm before the first test.
 cluster: setup
-	$(PYTEST) -n 2 --dist loadfile -m cluster tests/cluster
+	$(PYTEST) --durations=15 -m 'cluster and not nightly' tests/cluster
 
 bench: setup
 	$(PY) -m benchmarks
@@ -158,9 +156,6 @@ gpu: setup
 	$(PYTEST) tests/gpu tests/kernels/gpu || status=$$?; \
 	$(PY) -m benchmarks gpu --out report/gpu.csv || status=$$?; \
 	exit $$status
-
-soak: setup
-	$(PY) -m tests.cluster.soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRAWN),--drawn)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

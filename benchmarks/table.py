@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from analysis.statistics.intervals import Interval, ratio_of_pairs_by_ranks
 from rich.console import Console
 from rich.table import Table
 
+from analysis.statistics.intervals import Interval, ratio_of_pairs_by_ranks
 from benchmarks.turns import Entry, Outcome, compete
 from gnnhpc.records.provenance import cpu_model, git_commit
 from gnnhpc.records.run_paths import write_atomically

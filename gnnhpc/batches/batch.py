@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from gnnhpc.batches.stopwatch import Timed
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
@@ -37,24 +36,14 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Loading:
-    """What it took to make a sampled mini-batch, on one replica, whichever thread made it."""
+    """The time that making one replica's sampled mini-batch takes, in whichever thread."""
 
     sample_s: float | None
-    """Seconds in which its edges were drawn; None where another process drew them."""
+    """Seconds of sampling its edges; None where another process samples them."""
     gather_s: float | None
-    """Seconds in which its features were copied together; None where nobody copied any."""
+    """Seconds of copying its features together; None where nothing copies them."""
     edges: int
-    """Drawn, self-loops aside."""
-    sampled: Timed | None = None
-    """How `sample_s` was timed."""
-    gathered: Timed | None = None
-    """And `gather_s`."""
-
-    @classmethod
-    def of(cls, sampled: Timed | None, gathered: Timed | None, edges: int) -> Loading:
-        sample_s = None if sampled is None else sampled.seconds
-        gather_s = None if gathered is None else gathered.seconds
-        return cls(sample_s, gather_s, edges, sampled, gathered)
+    """The number of sampled edges, without self-loops."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +63,6 @@ class Batch:
     """Of inputs and labels; must be equal on all stages."""
     loading: Loading | None = None
     """Of a sampled mini-batch."""
-
-
-class NothingInAdvance:
-    """Batches that nothing draws in advance, as `Batches` has it."""
-
-    def stand_still(self) -> None:
-        """Nothing does."""
-
-    def go_on(self) -> None:
-        """Nothing to."""
 
 
 class Batches(Protocol):
@@ -110,15 +89,6 @@ class Batches(Protocol):
 
     def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
         """An iterator over the batches of steps `start` to `stop`."""
-        ...
-
-    def stand_still(self) -> None:
-        """Training batches are drawn in advance no more until `go_on`: as steps are timed, and not
-        what lies between them, what is drawn there would cost nothing."""
-        ...
-
-    def go_on(self) -> None:
-        """Draw in advance again."""
         ...
 
     def graph_facts(self) -> dict[str, Any]:

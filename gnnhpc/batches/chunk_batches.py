@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch, NothingInAdvance
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.subgraphs import subgraph_builder
 from gnnhpc.core.layer_specs import hops
@@ -30,7 +30,7 @@ SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "te
 """The splits whose labels a phase needs."""
 
 
-class ChunkBatches(NothingInAdvance):
+class ChunkBatches:
     """Raises InputError for a graph that is missing or damaged; `graph` where it is loaded."""
 
     steps_per_epoch = 1

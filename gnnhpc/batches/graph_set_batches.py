@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,12 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, NothingInAdvance, SampleIds
+from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch, SampleIds
 from gnnhpc.batches.chunk_batches import SPLITS
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of, features_of
-from gnnhpc.batches.shares import Shares
-from gnnhpc.batches.stopwatch import Stopwatch
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph_sets import load_graph_set
@@ -32,7 +32,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 
-class GraphSetBatches(NothingInAdvance):
+class GraphSetBatches:
     """Raises InputError for graphs that are missing or damaged, and for too few to train on.
 
     `graphs` are given where they are loaded already.
@@ -113,14 +113,13 @@ class GraphSetBatches(NothingInAdvance):
         labelled: int,
     ) -> Batch:
         """Of the graphs of each micro-batch, int64 [n] ascending."""
-        stopwatch = Stopwatch()
+        began_s = time.perf_counter()
         chunks = tuple(self._unions.of(part, SPLITS[phase]) for part in parts)
-        united = stopwatch.read()
-        stopwatch = Stopwatch()
+        united_s = time.perf_counter()
         inputs: Sequence[Inputs | None] = [None] * len(chunks)
         if self.plan.mesh.is_first:
             inputs = [features_of(self.graphs, chunk, self.plan) for chunk in chunks]
-        gathered = stopwatch.read()
+        gathered_s = time.perf_counter()
         return Batch(
             microbatches=tuple(
                 self._microbatch(m, step, chunk, x)
@@ -131,7 +130,7 @@ class GraphSetBatches(NothingInAdvance):
             epoch=epoch,
             sample_ids=sample_ids,
             checksum=_checksum(chunks),
-            loading=Loading.of(united, gathered, edges_of(chunks)),
+            loading=Loading(united_s - began_s, gathered_s - united_s, edges_of(chunks)),
         )
 
     def _microbatch(self, m: int, step: int, chunk: GraphChunk, x: Inputs | None) -> MicroBatch:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnhpc.batches.batch import Batch, MicroBatch, NothingInAdvance
+from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.image_loader import ImageLoader, LoadedImages
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.data.images import Images, Split, check_batch, load_images
@@ -16,7 +16,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 
-class ImageBatches(NothingInAdvance):
+class ImageBatches:
     """Raises InputError for images that are missing, damaged or too few.
 
     `images` are those of each split where they are loaded already.

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.order import permutation
+from gnnhpc.batches.shuffle import permutation
 from gnnhpc.data.images import Images, Indices
 
 _CHECKSUM_STRIDE = 8

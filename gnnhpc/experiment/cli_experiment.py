@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -118,7 +117,8 @@ def read_cell(path: Path, root: str | None) -> Cell:
         raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
     cell = Cell.from_line(lines[0], str(path))
     load_model(cell.experiment, RunPaths(path.resolve().parent), Path.cwd())
-    return _check_data(dataclasses.replace(cell, data_root=root or cell.data_root))
+    root = root or cell.data_root
+    return _check_data(Cell.of(cell.array, cell.index, cell.experiment, root))
 
 
 def _check_data(cell: Cell) -> Cell:

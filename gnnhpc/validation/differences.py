@@ -88,7 +88,7 @@ def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
             actual, expected = actual[mine], expected[rows]
         if actual.shape != expected.shape:
             return f"{len(actual)} {split} targets where {len(expected)} are expected"
-        wrong = int((actual != expected).reshape(len(actual), -1).any(1).sum())
+        wrong = int((actual != expected).any(axis=tuple(range(1, actual.ndim))).sum())
         if wrong:
             return f"{wrong} of {len(actual)} {split} targets are not those of its inputs"
     return ""

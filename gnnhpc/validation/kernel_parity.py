@@ -12,18 +12,22 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import compare_layer
+from gnnhpc.validation.layers.compare_stack import compare_stack, stacked_layers
 from gnnhpc.validation.layers.differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
+    ComparedLayers,
+    LayerInput,
     When,
     compared_layers,
     one_of_each_kind,
@@ -32,6 +36,8 @@ from gnnhpc.validation.layers.layer_inputs import (
 from gnnhpc.validation.reference.model import reference_layer
 
 NAME = "kernel-parity"
+MANY_NUMBERS = 8_000_000
+"""Numbers of the output of a layer that takes long."""
 
 
 @dataclass
@@ -48,7 +54,8 @@ def check_kernels(
     """The check on rank 0, an empty list on the others; a collective outside of all steps.
 
     The run's layers, their buffers and all random numbers stay as they are. The end takes other
-    layers, another micro-batch and other rows than the start.
+    layers, another micro-batch and other rows than the start. Kinds of large layers are compared at
+    one of the two.
     """
     if any(reference_layer(experiment.model, spec) is None for spec in parts.layer_specs):
         detail = "the layers are a custom model's and have no reference form"
@@ -62,15 +69,34 @@ def check_kernels(
 
 def _compare(experiment: Experiment, parts: TrainingParts, when: When) -> dict[str, Comparison]:
     layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
-    given = real_inputs(experiment, parts, layers, when)
+    stacks = stacked_layers(parts.stage)
+    given = real_inputs(experiment, parts, [*layers, *stacks], when)
     generator = torch.Generator()
     found = {}
-    for each in layers:
+    for each in _of_this_end(layers, given, when):
         generator.manual_seed(_seed(experiment, each.name, when))
         forms = [form for spec in each.specs if (form := reference_layer(experiment.model, spec))]
         x = given[each.layers[0]]
         found[each.name] = compare_layer(each, forms, x, when, generator)
+    for each in stacks if when == "start" else []:
+        generator.manual_seed(_seed(experiment, each.name, when))
+        comparison = compare_stack(each, given[each.layers[0]], generator)
+        if comparison is not None:
+            found[f"one call of {each.specs[0].name} to {each.specs[-1].name}"] = comparison
     return found
+
+
+def _of_this_end(
+    layers: Sequence[ComparedLayers], given: Mapping[nn.Module, LayerInput], when: When
+) -> list[ComparedLayers]:
+    """All layers, but those of many numbers only at one of the two ends, every second one."""
+    by_cost = sorted(layers, key=lambda each: (-each.cost, str(each.kind)))
+    numbers = [len(given[each.layers[0]].x) * each.width for each in by_cost]
+    return [
+        each
+        for place, each in enumerate(by_cost)
+        if numbers[place] <= MANY_NUMBERS or place % 2 == (when == "end")
+    ]
 
 
 def _seed(experiment: Experiment, name: str, when: When) -> int:
@@ -90,7 +116,10 @@ def _check(reports: Sequence[_Report], when: When) -> Check:
             wrong += [f"{where}: {difference}" for difference in found.wrong]
     values = {
         "seconds": round(max(report.seconds for report in reports), 3),
-        "layers": {name: found.worst for name, found in worst.items()},
+        "layers": {
+            name: found.worst if math.isfinite(found.worst) else None
+            for name, found in worst.items()
+        },
         "compared": {name: round(found.share, 4) for name, found in worst.items()},
     }
     if wrong:

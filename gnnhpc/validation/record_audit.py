@@ -16,7 +16,7 @@ from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Check, Result, final_key
 from gnnhpc.validation.noise import affinity, drift, noise, shared_node, threads
 from gnnhpc.validation.rank_records import AttemptRecords, StepKey, read_attempt
-from gnnhpc.validation.step_times import barriers, between_steps, spans, step_times
+from gnnhpc.validation.step_times import barriers, between_steps, schedule, spans, step_times
 from gnnhpc.validation.verdicts import few, verdict_of
 
 NINE_DIGITS = 1e-9
@@ -49,7 +49,7 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
         *(headers, same_code, held_layers, step_counts, warmup_flags, step_times, spans),
-        *(barriers, between_steps, losses, final_metrics, throughput, edges_kept),
+        *(schedule, barriers, between_steps, losses, final_metrics, throughput, edges_kept),
         *(threads, affinity, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.placement import Where

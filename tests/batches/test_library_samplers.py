@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -295,33 +295,6 @@ def test_workers_end_with_it_though_batches_are_left(name: str) -> None:
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
-@pytest.mark.parametrize("name", ["pyg", "dgl"])
-def test_workers_stand_still_and_go_on(name: str) -> None:
-    """And end with the loader though they stand still; before and after it there are none."""
-    graph = dense_graph()
-    drawn_by = sampler(name, graph, workers=2)
-    drawn_by.workers.stand_still()
-    with drawn_by.open(uneven(graph) * 20, STEP) as found:
-        next(found)
-        pids = [worker.pid for worker in multiprocessing.active_children() if worker.pid]
-        drawn_by.workers.stand_still()
-        wait_for(lambda: [state(pid) for pid in pids] == ["T", "T"])
-        drawn_by.workers.go_on()
-        wait_for(lambda: "T" not in map(state, pids))
-        next(found)
-        drawn_by.workers.stand_still()
-    assert multiprocessing.active_children() == []
-    drawn_by.workers.go_on()
-
-
-def wait_for(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_a_worker_that_died_is_named(name: str) -> None:
     graph = dense_graph()
@@ -408,7 +381,7 @@ def runs(pid: int) -> bool:
 
 
 def state(pid: int) -> str:
-    """Of a process, as proc(5) names it: T has been stopped, Z is dead, as is what is no more."""
+    """Of a process, as proc(5) names it: Z is dead, as is what is no more."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring
 from gnnhpc.graphs.moving import Copying, moved
 from gnnhpc.kernels.memory import FRESH
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled import own_draws, placement
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches

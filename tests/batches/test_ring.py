@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.batches.prefetch import prefetched
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh

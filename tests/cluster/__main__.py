@@ -1,4 +1,4 @@
-"""A real Slurm on this machine, as the tests start it: to try sweeps on, and to look into."""
+"""A real Slurm on this machine, as the tests start it: to try sweeps on."""
 
 from __future__ import annotations
 

@@ -120,6 +120,7 @@ PartitionName=main Default=YES
 PartitionName=short DefaultTime=1:00 MaxTime=1:00
 PartitionName=preemptible PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
 PartitionName=urgent PriorityTier=20
+PartitionName=closed State=DOWN
 {unresolved}"""
 
 

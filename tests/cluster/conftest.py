@@ -1,4 +1,4 @@
-"""One real Slurm for all tests that ask for it, and one whose nodes have a network of their own."""
+"""One real Slurm for a session, with all sweeps submitted before the first test reads one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import network, slurm
-from tests.cluster.runs import User, wait_for
+from tests.cluster.runs import User
 from tests.cluster.slurm import Cluster
+from tests.cluster.sweeps import Sweeps
 
 REQUIRED = os.environ.get("CI") == "true" or os.environ.get("GNNHPC_REQUIRE_CLUSTER") == "1"
 
@@ -48,19 +49,29 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def networks() -> None:
-    """Skips where nodes can have no network of their own; in CI too if the kernel says so."""
+def sweeps(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
+    """All sweeps of `sweeps.py`, submitted and disturbed."""
+    return Sweeps(User(cluster, tmp_path_factory.mktemp("sweeps")))
+
+
+@pytest.fixture
+def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
+    """Somebody who submits to the cluster; what they leave in the queue is cancelled."""
+    user = User(cluster, tmp_path)
+    yield user
+    for run in sorted(user.runs.glob("*/manifest.jsonl")):
+        user.jobs("cancel", run.parent, check=False)
+
+
+@pytest.fixture(scope="module")
+def slow_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    """A cluster whose nodes reach each other at 200 Mbit/s by eth0, and unlimited by eth1."""
     if (reason := slurm.obstacle() or network.obstacle()) is not None:
         pytest.skip(reason)
     if (reason := network.refusal()) is not None:
         raise Refused(reason)
-
-
-@pytest.fixture(scope="module")
-def slow_network(networks: None) -> Iterator[Cluster]:
-    """A cluster whose nodes reach each other at 200 Mbit/s by eth0, and unlimited by eth1."""
     with running(networked=True, bandwidth="200mbit") as cluster:
-        yield cluster
+        yield User(cluster, tmp_path_factory.mktemp("network"))
 
 
 @contextlib.contextmanager
@@ -72,14 +83,3 @@ def running(*, networked: bool = False, bandwidth: str | None = None) -> Iterato
     finally:
         slurm.stop(root)
         shutil.rmtree(root)
-
-
-@pytest.fixture
-def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
-    """Somebody who submits to the cluster; what they leave in the queue is cancelled."""
-    yield User(cluster, tmp_path)
-    left = cluster.run("squeue", "-h", "-o", "%A").stdout.split()
-    if left:
-        cluster.run("scancel", "--full", "--signal=KILL", *set(left), check=False)
-        cluster.run("scancel", *set(left), check=False)
-        wait_for(lambda: not cluster.run("squeue", "-h").stdout, "cancelled jobs to end")

@@ -1,4 +1,4 @@
-"""Tiny sweeps on the test cluster: submitted, watched and read the way a user does it."""
+"""Tiny sweeps on the test cluster: submitted, followed and read as a user does it."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ TINY_GAT: dict[str, Any] = {
 
 
 def wait_for(
-    look: Callable[[], Value], what: str | Callable[[], str], patience_s: float = PATIENCE_S
+    ask: Callable[[], Value], what: str | Callable[[], str], patience_s: float = PATIENCE_S
 ) -> Value:
-    """The first true answer of `look`; fails the test if none comes.
+    """The first true answer of `ask`; fails the test if none comes.
 
-    `what` in words; a function is asked for them when all waiting was in vain.
+    `what` says what is waited for; a function is called only where the test fails.
     """
     deadline = time.monotonic() + patience_s
-    while not (value := look()):
+    while not (value := ask()):
         if time.monotonic() > deadline:
             words = what if isinstance(what, str) else what()
             raise AssertionError(f"waited {patience_s:.0f} s for {words}")
@@ -147,31 +147,71 @@ class Run:
     def result(self, cell: Cell, number: int = 1) -> Result:
         """Wait for the attempt's result."""
         attempt = self.attempt(cell, number)
-        wait_for(attempt.result.exists, lambda: f"{attempt.result}\n{self.told()}", LONG_S)
+        wait_for(attempt.result.exists, lambda: f"{attempt.result}\n{self.explain()}", LONG_S)
         return Result.read(attempt.result)
 
     def results(self) -> dict[str, Result]:
         """Wait for a first result of every cell."""
         return {cell.id: self.result(cell) for cell in self.cells}
 
-    def wait_for_step(self, cell: Cell, step: int, number: int = 1) -> AttemptPaths:
-        """Until rank 0 has recorded this training step."""
+    def wait_for_step(self, cell: Cell, step: int, number: int = 1, rank: int = 0) -> AttemptPaths:
+        """Until the rank has recorded this training step."""
         attempt = self.attempt(cell, number)
 
         def reached() -> bool:
-            return any(line["step"] >= step for line in steps(attempt, 0))
+            return any(line["step"] >= step for line in steps(attempt, rank))
 
-        wait_for(reached, lambda: f"step {step} of {attempt.root}\n{self.told()}", LONG_S)
+        wait_for(reached, lambda: f"step {step} of {attempt.root}\n{self.explain()}", LONG_S)
         return attempt
 
+    def task(self, cell: Cell) -> str:
+        """Slurm's name of the cell's array task."""
+        return f"{self.job(cell.array)}_{cell.index}"
+
+    def jobs(self) -> list[str]:
+        """Tasks of this run in the queue: `gat-pp2@run 17_3 PENDING`."""
+        name = f"@{self.paths.root.name} "
+        shown = self.cluster.run("squeue", "-h", "-r", "-a", "-o", "%j %F_%K %T").stdout
+        return sorted(line for line in shown.splitlines() if name in line)
+
     def wait_until_idle(self) -> None:
-        """Until Slurm has no job left, requeued ones included."""
-        queue = ("squeue", "-h", "-o", "%i %T %r")
-        wait_for(
-            lambda: not self.cluster.run(*queue).stdout.strip(),
-            lambda: f"an empty queue\n{self.told()}",
-            LONG_S,
-        )
+        """Until Slurm has none of the run's jobs left, requeued ones included."""
+        wait_for(lambda: not self.jobs(), lambda: f"an empty queue\n{self.explain()}", LONG_S)
+
+    def wait_for_requeue(self, job: str) -> None:
+        def requeued() -> bool:
+            shown = self.cluster.run("scontrol", "show", "job", job).stdout
+            return "Restarts=0" not in shown and "JobState=PENDING" in shown
+
+        wait_for(requeued, lambda: f"the requeue of job {job}\n{self.explain()}", LONG_S)
+
+    def start_requeued(self, job: str) -> None:
+        """Wait for the requeue, and until Slurm has started the job again.
+
+        Slurm holds it back for two minutes, which it calls BeginTime, and again if a node was not
+        ready for it; each time this lets it start at once, but not within the second in which its
+        first start ended: a node counts in whole seconds, takes the new start for one that was
+        revoked with the old, and Slurm lets such a job fail ("Job credential revoked").
+        """
+        self.wait_for_requeue(job)
+        time.sleep(1)
+        update = ("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+        def started() -> bool:
+            shown = self.cluster.run("scontrol", "show", "job", job).stdout
+            if "Reason=BeginTime" in shown:
+                self.cluster.run(*update, check=False)
+            return "JobState=PENDING" not in shown
+
+        wait_for(started, lambda: f"job {job} to start again\n{self.explain()}", LONG_S)
+
+    def attempts(self) -> list[int]:
+        """The number of attempts at each cell."""
+        return [len(self.paths.cell(cell.id).attempts()) for cell in self.cells]
+
+    def states(self) -> dict[str, str]:
+        """The state of each cell by `array:index`."""
+        return {f"{one['array']}:{one['index']}": one["state"] for one in self.status().values()}
 
     def status(self) -> dict[str, dict[str, Any]]:
         """`python -m jobs status --json`, by cell id."""
@@ -179,8 +219,8 @@ class Run:
         assert done.returncode in (0, 1, 3), done.stderr
         return {cell["cell"]: cell for cell in json.loads(done.stdout)["cells"]}
 
-    def told(self) -> str:
-        """What Slurm says of its jobs and what these printed, for the message of a failed test."""
+    def explain(self) -> str:
+        """What Slurm says of the jobs and what they printed, for the message of a failed test."""
         return self.cluster.run("scontrol", "show", "job").stdout + self.logs()
 
     def logs(self) -> str:

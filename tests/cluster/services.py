@@ -60,7 +60,7 @@ def start_accounting(settings: Settings) -> None:
     )
     wait(root, "munged", lambda: accepts(settings.munge_socket), 30)
     wait(root, "mariadbd", lambda: accepts(settings.database_socket), 60)
-    # libmariadb looks here for the socket of "localhost".
+    # libmariadb reads this for the socket of "localhost".
     database = {"MYSQL_UNIX_PORT": str(settings.database_socket)}
     start_daemon(root, "slurmdbd", "slurmdbd", "-D", env=database)
     wait(root, "slurmdbd", lambda: accepts(("127.0.0.1", settings.dbd_port)), 60)

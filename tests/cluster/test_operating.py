@@ -1,104 +1,157 @@
-"""Daily life at the login node: what is refused, shown, throttled, extended and cancelled."""
+"""What a user does at the login node; none of these jobs starts."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 
+from jobs.run.submission_records import read_submissions
 from tests.cluster.runs import TINY_GAT, User, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-SEQ = TINY_GAT | {"layouts": ["seq"], "microbatches": [1], "train_steps": 3}
+SEQ = TINY_GAT | {"layouts": ["seq"], "microbatches": [1]}
+CLOSED = {"partition": "closed"}
+
+
+def shown(user: User, job: str) -> str:
+    return user.cluster.run("scontrol", "show", "job", job).stdout
 
 
 def test_what_slurm_refuses_is_one_line_and_leaves_nothing(user: User) -> None:
     file = user.home / "spec.yaml"
     file.write_text(json.dumps({"name": "refused", "grids": [SEQ]}))
-    done = user.jobs(
-        "submit", file, "--runs", user.runs, *user.site({"partition": "nosuch"}), check=False
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
+    site = user.site({"partition": "nosuch"})
+    done = user.jobs("submit", file, "--runs", user.runs, *site, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "partition" in done.stderr
-    assert not (user.runs / "refused").exists()
-    assert user.cluster.run("squeue", "-h").stdout == ""
+    assert list(user.runs.iterdir()) == []
 
 
-def test_site_check_tells_what_the_cluster_offers_and_what_does_not_fit(user: User) -> None:
-    short = {"partition": "short", "time": "00:01:00", "signal": 30}
-    fits = user.jobs("site", "check", *user.site(short))
-    assert "partition short: 4 nodes, 2 CPUs" in fits.stdout
-    assert fits.stdout.endswith("fits\n")
+def test_test_only_says_when_each_array_would_start(user: User) -> None:
+    file = user.home / "spec.yaml"
+    file.write_text(json.dumps({"name": "asked", "grids": [SEQ | {"layouts": ["seq", "pp2"]}]}))
+    asked = ("submit", file, "--runs", user.runs, "--test-only")
+    first, second = user.jobs(*asked, *user.site({})).stdout.splitlines()
+    assert first.startswith("gat-seq (1 cell): Job ")
+    assert second.startswith("gat-pp2 (1 cell): Job ")
+    assert " to start at 20" in first
+    done = user.jobs(*asked, *user.site({"cpus_per_task": 3}), check=False)
+    assert done.returncode == 2
+    assert "Requested node configuration is not available" in done.stdout
+    assert not user.runs.exists()
+
+
+def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
+    done = user.jobs("site", "init", "--out", "made.yaml")
+    assert done.stdout.startswith("wrote made.yaml; next: python -m jobs site check")
+    assert "    partition: main\n" in (user.home / "made.yaml").read_text()
+    fits = user.jobs("site", "check", "--site-file", "made.yaml").stdout
+    assert fits.startswith("site gnnhpc-test, from made.yaml\n")
+    assert "arrays of at most 1000 cells, larger ones in parts (MaxArraySize 1001)" in fits
+    assert fits.endswith("fits\n")
     wrong = user.jobs("site", "check", *user.site({"partition": "nosuch"}), check=False)
     assert wrong.returncode == 1
     assert "nosuch" in wrong.stdout
 
 
-def test_waiting_cells_are_shown_with_slurms_reason_throttled_and_cancelled(user: User) -> None:
-    user.cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
-    try:
-        run = user.submit([SEQ | {"repeats": 4}], name="waits", site={"max_parallel": 2})
-        shown = user.cluster.run("squeue", "-h", "-o", "%i|%j|%k").stdout.strip().split("|")
-        assert shown == [f"{run.job('gat-seq')}_[0-3%2]", "gat-seq@waits", str(run.paths.root)]
-        states = run.status()
-        assert {(cell["state"], cell["detail"]) for cell in states.values()} == {
-            ("pending", "PartitionDown")
-        }
-        again = user.jobs(
-            "rerun", run.paths.root, "--array", "gat-seq", "--index", "1", check=False
-        )
-        assert again.returncode == 2
-        assert "pending" in again.stderr
-        user.jobs("cancel", run.paths.root)
-        assert user.cluster.run("squeue", "-h").stdout == ""
-    finally:
-        user.cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
-    wait_for(
-        lambda: {cell["state"] for cell in run.status().values()} <= {"cancelled", "missing"},
-        "cancelled cells",
-        30,
+def test_waiting_cells_have_slurms_reason_and_are_cancelled(user: User) -> None:
+    run = user.submit([SEQ | {"repeats": 4}], name="waits", site=CLOSED | {"max_parallel": 2})
+    job = run.job("gat-seq")
+    assert user.cluster.run("squeue", "-h", "-j", job, "-o", "%i|%j").stdout.strip() == (
+        f"{job}_[0-3%2]|gat-seq@waits"
     )
-
-
-def test_more_cells_of_a_run_are_the_only_ones_run(user: User) -> None:
-    run = user.submit([SEQ], name="grows")
-    first = run.cells[0]
-    assert run.result(first).status == "done"
-    user.submit([SEQ | {"repeats": 2}], "--extend", name="grows")
-    assert [cell.index for cell in run.cells] == [0, 1]
-    assert run.cells[0].id == first.id
-    assert run.result(run.cells[1]).status == "done"
-    run.wait_until_idle()
-    assert len(run.paths.cell(first.id).attempts()) == 1
-
-
-def test_cells_at_equal_distances_are_known_in_the_queue(user: User) -> None:
-    """Slurm writes them as 2_[0-22:2]."""
-    held = ("--slurm", "hold")
-    run = user.submit([TINY_GAT | {"layouts": ["seq"], "repeats": 24}], *held, name="distances")
+    reasons = {(cell["state"], cell["detail"]) for cell in run.status().values()}
+    assert reasons <= {("pending", "PartitionDown"), ("pending", "")}
+    assert user.jobs("status", run.paths.root, check=False).returncode == 3
+    again = user.jobs("rerun", run.paths.root, "--index", "1", check=False)
+    assert again.returncode == 2
+    assert "gat-seq 1, which is pending" in again.stderr
+    refused = user.jobs("clean", run.paths.root, "--yes", check=False)
+    assert refused.returncode == 2
+    assert "and 3 more such cells" in refused.stderr
     user.jobs("cancel", run.paths.root)
-    wanted = ",".join(map(str, range(0, 24, 2)))
-    user.jobs("rerun", run.paths.root, "--index", wanted, *held)
-    assert "_[0-22:2]" in user.cluster.run("squeue", "-h", "-o", "%i").stdout
-    waits = {cell["index"] for cell in run.status().values() if cell["state"] == "pending"}
-    assert waits == set(range(0, 24, 2))
-    told = user.jobs("status", run.paths.root, check=False).stdout
-    assert "pending: 12 cells wait, Slurm says JobHeldUser" in told
+    assert run.jobs() == []
+    wait_for(lambda: set(run.states().values()) == {"cancelled"}, "cancelled cells", 30)
+
+
+def test_a_submission_waits_for_a_run_or_a_job(user: User) -> None:
+    first = user.submit([SEQ], name="first", site=CLOSED)
+    second = user.submit([SEQ], "--after", str(first.paths.root), name="second", site=CLOSED)
+    third = user.submit([SEQ], "--after", second.job("gat-seq"), name="third", site=CLOSED)
+    for waits, other in ((second, first), (third, second)):
+        dependency = f"Dependency=afterany:{other.job('gat-seq')}_*"
+        assert dependency in shown(user, waits.job("gat-seq"))
+
+
+def test_cells_that_are_added_to_a_run_are_the_only_ones_submitted(user: User) -> None:
+    site = CLOSED | {"max_parallel": 1}
+    run = user.submit([SEQ], name="grows", site=site)
+    first = run.job("gat-seq")
+    user.submit([SEQ | {"repeats": 2}], "--extend", name="grows", site=site)
+    assert [(one.indices, one.array) for one in read_submissions(run.paths)] == [
+        ("0", "gat-seq"),
+        ("1", "gat-seq"),
+    ]
+    # The limit of cells at once is the whole run's.
+    assert f"afterany:{first}_*" in shown(user, run.job("gat-seq"))
+
+
+def test_options_of_site_and_rerun_reach_slurm(user: User) -> None:
+    site = CLOSED | {"exclusive": True, "mem": "100M", "slurm": {"nice": 7, "no-kill": True}}
+    run = user.submit([SEQ], name="options", site=site)
+    words = shown(user, run.job("gat-seq"))
+    for word in ("OverSubscribe=NO", "MinMemoryNode=100M", "Nice=7", "TimeLimit=00:10:00"):
+        assert word in words
     user.jobs("cancel", run.paths.root)
-    assert not user.cluster.run("squeue", "-h").stdout
+    flags = ("--time", "0:20:00", "--mem", "300M", "--exclude", "n1,n3")
+    done = user.jobs("rerun", run.paths.root, "--missing", *flags)
+    assert "note: site test, not as submitted: mem 300M instead of 100M" in done.stderr
+    words = shown(user, run.job("gat-seq"))
+    for word in ("TimeLimit=00:20:00", "MinMemoryNode=300M", "ExcNodeList=n[1,3]", "Nice=7"):
+        assert word in words
 
 
-def test_a_copy_leaves_the_jobs_of_the_first_run_alone(user: User) -> None:
-    grid = TINY_GAT | {"layouts": ["seq"], "repeats": 2}
-    run = user.submit([grid], "--slurm", "hold", name="first")
+def test_an_array_above_the_clusters_limit_comes_in_parts(user: User) -> None:
+    site = CLOSED | {"max_array_size": 5}
+    run = user.submit([SEQ | {"repeats": 6}], name="parts", site=site)
+    parts = [(one.indices, one.first_task) for one in read_submissions(run.paths)]
+    assert parts == [("0-3", 0), ("4-5", 4)]
+    assert Counter(run.states().values()) == {"pending": 6}
+    user.jobs("cancel", run.paths.root)
+    wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
+    user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "1,5")
+    newest = [(one.indices, one.first_task) for one in read_submissions(run.paths)[-2:]]
+    assert newest == [("1", 0), ("5", 4)]
+    found = run.states()
+    assert [index for index in range(6) if found[f"gat-seq:{index}"] == "pending"] == [1, 5]
+
+
+def test_a_thousand_cells_and_more_are_submitted_shown_and_cancelled(user: User) -> None:
+    run = user.submit([SEQ | {"repeats": 1200}], name="many", site=CLOSED)
+    parts = [(one.indices, one.first_task) for one in read_submissions(run.paths)]
+    assert parts == [("0-999", 0), ("1000-1199", 1000)]
+    assert Counter(run.states().values()) == {"pending": 1200}
+    user.jobs("cancel", run.paths.root)
+    wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
+
+
+def test_more_cells_than_the_cluster_holds_jobs_are_refused(user: User) -> None:
+    file = user.home / "spec.yaml"
+    file.write_text(json.dumps({"name": "over", "grids": [SEQ | {"repeats": 50_001}]}))
+    done = user.jobs("submit", file, "--runs", user.runs, *user.site(CLOSED), check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "found 50001 tasks; allowed: at most 50000 jobs" in done.stderr
+    assert not (user.runs / "over").exists()
+
+
+def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:
+    run = user.submit([SEQ | {"repeats": 2}], name="first", site=CLOSED)
     copy = user.runs / "copy"
     shutil.copytree(run.paths.root, copy)
     assert user.jobs("cancel", copy).stdout == "no job to cancel\n"
-    assert {cell["state"] for cell in run.status().values()} == {"pending"}
-    # Nor is anything else that the user has in the queue the run's.
-    user.cluster.run("sbatch", "--hold", "--array=0-1", "--output=/dev/null", "--wrap", "true")
-    user.jobs("cancel", ".", cwd=run.paths.root)
-    assert user.cluster.run("squeue", "-h", "-o", "%j").stdout == "wrap\n"
+    assert set(run.states().values()) == {"pending"}
+    shutil.rmtree(copy)

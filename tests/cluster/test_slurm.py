@@ -26,34 +26,6 @@ def test_a_step_runs_on_four_nodes(cluster: Cluster) -> None:
 
 
 @needs_slurm
-def test_an_array_of_four_node_jobs_is_run_and_accounted_for(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    script = tmp_path / "array.sbatch"
-    script.write_text(
-        "#!/bin/bash\n"
-        "#SBATCH --array=0-1\n"
-        "srun bash -c 'echo $SLURM_ARRAY_TASK_ID $SLURMD_NODENAME $SLURM_PROCID'\n"
-    )
-    output = tmp_path / "%a.out"
-    done = cluster.run("sbatch", "--parsable", "--wait", "--nodes=4", f"--output={output}", script)
-    job = done.stdout.strip()
-    for index in (0, 1):
-        lines = sorted((tmp_path / f"{index}.out").read_text().splitlines())
-        assert lines == [f"{index} n{rank + 1} {rank}" for rank in range(4)]
-
-    def accounted() -> list[str]:
-        command = ("sacct", "-X", "-n", "-P", "-j", job, "-o", "JobID,State,NNodes")
-        return sorted(cluster.run(*command).stdout.split())
-
-    expected = [f"{job}_{index}|COMPLETED|4" for index in (0, 1)]
-    deadline = time.monotonic() + 30
-    while accounted() != expected and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert accounted() == expected
-
-
-@needs_slurm
 def test_node_names_resolve_but_for_those_that_should_not(cluster: Cluster) -> None:
     assert all(hosts.resolves(name) for name in config.NODES)
     assert not any(hosts.resolves(name) for name in config.UNRESOLVED)
@@ -62,6 +34,7 @@ def test_node_names_resolve_but_for_those_that_should_not(cluster: Cluster) -> N
 
 
 @needs_slurm
+@pytest.mark.nightly
 def test_a_second_cluster_whose_owner_was_killed_is_cleared_away(cluster: Cluster) -> None:
     root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
     code = (
@@ -81,7 +54,6 @@ def test_a_second_cluster_whose_owner_was_killed_is_cleared_away(cluster: Cluste
         assert owner.stdout.readline() == "started\n"
         second = Cluster(root)
         assert second.run("squeue", "-h", "-o", "%j").stdout.split() == ["wrap"]
-        assert cluster.run("squeue", "-h").stdout == ""
         wait_until_running(second)
         assert bool(network.left(root)) == (network.read(root) is not None)
         owner.kill()

@@ -20,7 +20,15 @@ MECHANISMS = {
     "data-digests": ("data", "order"),
     "record-audit": (
         *("records", "headers", "same code", "cut", "step counts", "warm-up", "step times"),
-        *("spans", "barriers", "between-steps", "losses", "final metrics", "throughput"),
+        *(
+            "spans",
+            "schedule",
+            "barriers",
+            "between-steps",
+            "losses",
+            "final metrics",
+            "throughput",
+        ),
         *("threads", "affinity", "damaged"),
     ),
 }

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.load.run_data import load
+from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.manifest import read_manifest
+from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import FLAGGED, Result
+from gnnhpc.validation.record_audit import audit_attempt
 from tests.defects.cells import VIG, VIG_SEQ
 from tests.defects.defect import Cell, Defect, around
 from tests.tools.cells import Ran, manifest_of, run
@@ -107,11 +110,17 @@ def _in_result(result: Result) -> Iterator[Finding]:
 
 
 def _in_report(folder: Path) -> Iterator[Finding]:
+    """What the report and `gnnhpc check` of a run folder find."""
     try:
-        checks = load(folder).checks
+        run = load_run(folder)
     except InputError as error:
         yield Finding("reader", "invalid", str(error))
         return
-    for check in checks.to_dict("records"):
+    for check in run.checks.to_dict("records"):
         if check["verdict"] in FLAGGED and check["name"] not in BUSY:
             yield Finding(check["name"], check["verdict"], check["detail"])
+    for cell in read_manifest(RunPaths(folder).manifest):
+        for attempt in RunPaths(folder).cell(cell.id).attempts():
+            for audited in audit_attempt(attempt):
+                if audited.verdict in FLAGGED and audited.name not in BUSY:
+                    yield Finding(audited.name, audited.verdict, audited.detail)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.autograd import backward
+from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.engines.step_timer import Span, StepTimer, StepTimes
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.training.loop import TrainingLoop
+from gnnhpc.training.setup import TrainingParts
 from tests.engines.steps import parts_of
 from tests.tools.cells import gat, vig
 
@@ -93,7 +103,7 @@ def hooks_of(module: nn.Module) -> int:
 @pytest.mark.parametrize(
     "experiment", [gat(microbatches=2), vig(microbatches=2)], ids=["gat", "vig"]
 )
-def test_layers_have_hooks_in_a_profiled_step_alone(experiment) -> None:  # type: ignore[no-untyped-def]
+def test_layers_have_hooks_in_a_profiled_step_alone(experiment: Experiment) -> None:
     parts = parts_of(experiment)
     stage, timer = parts.stage, parts.timer
     stage.train()
@@ -115,3 +125,70 @@ def test_layers_have_hooks_in_a_profiled_step_alone(experiment) -> None:  # type
     backward = sum(span.seconds for span in spans if span.name == "backward")
     assert 0 < sum(each[0] for each in groups.values()) <= forward
     assert 0 < sum(each[1] for each in groups.values()) <= backward
+
+
+Operations = Counter[str]
+
+
+def operations(work: Callable[[], object]) -> Operations:
+    """All that torch's profiler sees, by name: operators and nodes of the backward."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        work()
+    return Counter(event.name for event in profiler.events())
+
+
+def operations_of_steps(experiment: Experiment, parts: TrainingParts) -> list[Operations]:
+    """What the training loop computes between the barriers of each of its training steps."""
+    found = []
+
+    class Profiled(TrainingLoop):
+        def _train(self, batch: Batch):  # type: ignore[no-untyped-def]
+            output = []
+            found.append(operations(lambda: output.append(TrainingLoop._train(self, batch))))
+            return output[0]
+
+    Profiled(experiment, Mesh(Layout(), 0, CPU), parts).run()
+    return found
+
+
+def bare_step(parts: TrainingParts, batch: Batch) -> None:
+    """The same step without timer, engine and loop."""
+    assert parts.optimizer is not None
+    parts.engine.gradients.zero()
+    for microbatch in batch.microbatches:
+        output = parts.stage(first_input(microbatch), microbatch.context)
+        loss = parts.loss(output, microbatch, batch.labelled)
+        backward(loss, None)
+        output.detach(), loss.detach()
+    parts.stage.end_minibatch()
+    parts.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [gat(microbatches=2), vig(microbatches=2), vig(batchnorm="deferred")],
+    ids=["gat", "vig", "vig, deferred BatchNorm"],
+)
+def test_a_step_is_the_step_and_nothing_else(
+    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an operation, and so no wait for a value, nor a hook; profiled steps have hooks."""
+    hooked = []
+    register = Tensor.register_hook
+    monkeypatch.setattr(Tensor, "register_hook", lambda *args: hooked.append(1) or register(*args))
+    experiment = experiment.model_copy(update={"train_steps": 8, "test_steps": 0})
+    parts = parts_of(experiment)
+    steps = operations_of_steps(experiment, parts)
+    assert len(steps) == 8
+    assert len(hooked) > 0
+    hooked.clear()
+    parts.stage.train()
+    with parts.batches.open("train", 0, 1) as batches:
+        batch = next(batches)
+        bare = operations(lambda: bare_step(parts, batch))
+    first = experiment.warmup_steps
+    ordinary = [*steps[1:first], *steps[first + experiment.profiled_steps(0) :]]
+    assert ordinary
+    assert ordinary == [bare] * len(ordinary)
+    assert not hooked
+    assert hooks_of(parts.stage) == 0

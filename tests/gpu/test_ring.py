@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring
 
 pytestmark = pytest.mark.gpu
 

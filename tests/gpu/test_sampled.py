@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.batches.ring import Ring
+from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.graphs.moving import moved
 from gnnhpc.kernels import sample
@@ -18,7 +18,6 @@ from gnnhpc.kernels.memory import FRESH, FreshMemory
 from gnnhpc.kernels.sample import Layer, Sampler
 from gnnhpc.kernels.sample_torch import TorchSampler
 from tests.gpu.test_cells import SAME, SHARED, assert_as_on_a_cpu, ran, show, visible
-from tests.gpu.test_clock import wait_on_device
 from tests.kernels.test_sample_kernel import make_csr
 from tests.tools.cells import sampled
 
@@ -107,7 +106,8 @@ def test_a_pinned_slot_is_lent_again_only_after_the_device_has_read_it() -> None
     ring.lend().empty(1000, torch.int32)
     source = ring.lend().empty(1000, torch.int32).fill_(7)
     torch.cuda.synchronize()
-    wait_on_device()
+    # Some tenths of a second of the device.
+    torch.cuda._sleep(500_000_000)  # type: ignore[no-untyped-call]
     there = moved(source, "cuda")
     del source
     assert ring.lend() is FRESH

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnnhpc.batches.order import steps_per_epoch
+from gnnhpc.batches.shuffle import steps_per_epoch
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.experiment.manifest import Cell, assign_indices

@@ -18,10 +18,8 @@ def file(size: int) -> Written:
 
 
 def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
-    found = SoFar().with_attempt("attempt-1", [DRIFT, QUIET[1]], [file(10)], [0.1])
-    found = found.with_attempt(
-        "attempt-2", [Check("drift", "suspect", "again"), NOISE], [file(20)], [0.2]
-    )
+    found = SoFar().with_attempt("attempt-1", [DRIFT, QUIET[1]], [file(10)])
+    found = found.with_attempt("attempt-2", [Check("drift", "suspect", "again"), NOISE], [file(20)])
     found = SoFar.read(json.loads(json.dumps(found.as_facts())))
     assert {check.name: check.detail for check in found.judged_with(QUIET)} == {
         "drift": "attempt-1: slower from step 3 on",
@@ -31,7 +29,6 @@ def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
         "attempt-1/rank-0000.jsonl": 10,
         "attempt-2/rank-0000.jsonl": 20,
     }
-    assert found.step_s == (0.1, 0.2)
 
 
 def test_what_the_last_attempt_found_itself_is_not_replaced() -> None:
@@ -44,10 +41,3 @@ def test_what_the_last_attempt_found_itself_is_not_replaced() -> None:
 def test_a_check_that_the_last_attempt_did_not_make_is_told() -> None:
     found = SoFar().with_checks("attempt-1", [DRIFT])
     assert found.judged_with([QUIET[1]])[-1].verdict == "suspect"
-
-
-def test_an_attempt_without_checks_at_its_end_was_cut_short() -> None:
-    (found,) = SoFar().with_end("attempt-1", []).judged_with([])
-    assert (found.name, found.verdict) == ("cut-short", "suspect")
-    assert found.detail.startswith("attempt-1: ended without")
-    assert SoFar().with_end("attempt-1", QUIET).judged_with(QUIET) == QUIET

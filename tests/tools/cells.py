@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,14 +103,23 @@ class RunOnce:
     root: Path
 
     def __call__(self, experiment: Experiment) -> Ran:
-        folder = self.root / experiment.id
+        (ran,) = self.attempts("whole", experiment, [None])
+        return ran
+
+    def attempts(
+        self, name: str, experiment: Experiment, plants: Sequence[Plant | None]
+    ) -> list[Ran]:
+        """An attempt with each of the plants, one after the other; `name` is theirs together."""
+        folder = self.root / name / experiment.id
         folder.mkdir(parents=True, exist_ok=True)
         kept = folder / "ran.pickle"
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
-                kept.write_bytes(pickle.dumps(run(folder, manifest_of(folder, experiment)[0])))
-        found: Ran = pickle.loads(kept.read_bytes())
+                (cell,) = manifest_of(folder, experiment)
+                made = [run(folder, cell, plant=plant) for plant in plants]
+                kept.write_bytes(pickle.dumps(made))
+        found: list[Ran] = pickle.loads(kept.read_bytes())
         return found
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample
-from tests.tools.cells import Ran, linked, manifest_of, run
+from tests.tools.cells import Ran, RunOnce, linked, manifest_of, run
 from tests.tools.device_paths import as_on_a_device
 from tests.tools.stops import stop_after_four_steps
-from tests.training.test_sampled_training import invalid, ran
+from tests.training.same_losses import Way, both, invalid, samples, ways
 
 pytestmark = [
     pytest.mark.distributed,
@@ -22,118 +21,52 @@ pytestmark = [
 DATA = {"name": "synthetic-citation", "nodes": 150, "edges": 600, "features": 32}
 TRAIN = {"data": DATA, "train_steps": 14, "dtype": "float64", "batch_size": 48}
 """Of some 250 links: six steps are an epoch, the last of fewer links."""
+DP2 = {"layout": "dp2", "batch_size": 24}
+TASK = {"task": {"name": "links", "embedding": 8, "hits": 3, "negatives": 2}, "train_steps": 7}
+DEEP = {
+    "model": {"name": "sage", "layers": 3},
+    "sampling": {"fanouts": [4, 3, 3]},
+    "train_steps": 6,
+}
+WAYS = {
+    "dp3": Way({}, {"layout": "dp3", "batch_size": 16}),
+    "dp2-pp2": Way({}, {"layout": "dp2-pp2", "batch_size": 24, "microbatches": 2}),
+    "pp2": Way({}, {"layout": "pp2", "microbatches": 3}),
+    "zbv, whose loss is on the first stage": Way(
+        DEEP, DEEP | {"layout": "pp2", "microbatches": 3, "schedule": "zbv"}
+    ),
+    "a graph on a device": Way({}, {}, as_on_a_device("host", "device")),
+    "gcn": Way(TASK | {"model": {"name": "gcn"}}, TASK | DP2 | {"model": {"name": "gcn"}}),
+    "gat": Way(TASK | {"model": {"name": "gat"}}, TASK | DP2 | {"model": {"name": "gat"}}),
+}
 
 
-def same(one: Ran, other: Ran, rank: int = 0) -> None:
-    for phase in ("train", "test"):
-        assert one.losses(phase) == pytest.approx(other.losses(phase), rel=1e-10)
-    last = one.cell.experiment.loss_stage
-    told, wanted = one.steps(last, "test")[-1]["metrics"], other.steps(0, "test")[-1]["metrics"]
-    told.pop("replica_loss", None)
-    assert told == pytest.approx(wanted, rel=1e-9)
-    assert set(told) == {f"{s}_{k}" for s in ("val", "test") for k in ("auc", "mrr", "hits@3")}
-    assert judged(one) == judged(other)
+@ways(("dp2-pp2", "a graph on a device", "gcn"), WAYS)
+def test_another_way_learns_the_same(way: Way, name: str, run_once: RunOnce) -> None:
+    """Dropout included, over uneven ends of epochs; and all links of an evaluation count once."""
+    alone, other = linked(**TRAIN | way.alone), linked(**TRAIN | way.other)
+    found = both(run_once, alone, other, way, name)
+    assert samples(found[0], "test") == samples(found[1], "test")
+    metrics = found[0].steps(0, "test")[-1]["metrics"]
+    assert set(metrics) == {f"{s}_{k}" for s in ("val", "test") for k in ("auc", "mrr", "hits@3")}
 
 
-def judged(found: Ran) -> int:
-    """Links that an evaluation counts over all replicas: each once, though all parts have the
-    whole pool."""
-    layout = found.cell.experiment.layout
-    firsts = layout.replica_ranks(0)
-    return sum(found.steps(rank, "test")[-1]["samples"] for rank in firsts)
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    found = ran(tmp_path_factory.mktemp("seq"), linked(**TRAIN))
-    assert not invalid(found)
-    return found
-
-
-@pytest.mark.quick("dp2-pp2-24-2")
-@pytest.mark.parametrize(
-    ("layout", "batch_size", "microbatches"),
-    [
-        ("dp3", 16, 1),
-        ("dp2-pp2", 24, 2),
-        pytest.param("dp2", 24, 1, marks=pytest.mark.slow),
-        pytest.param("pp2", 48, 3, marks=pytest.mark.slow),
-    ],
-)
-def test_any_layout_learns_and_judges_what_one_process_does(
-    layout: str, batch_size: int, microbatches: int, alone: Ran, tmp_path: Path
+@pytest.mark.slow
+def test_a_resumed_run_learns_what_an_undisturbed_one_does(
+    tmp_path: Path, run_once: RunOnce
 ) -> None:
-    """Dropout included, over uneven ends of epochs: no part sees a link that another predicts."""
-    settings = TRAIN | {"layout": layout, "batch_size": batch_size, "microbatches": microbatches}
-    together = ran(tmp_path, linked(**settings))
-    assert not invalid(together)
-    same(together, alone)
-
-
-@pytest.mark.slow
-def test_links_are_judged_on_the_first_stage_where_parts_go_there_and_back(tmp_path: Path) -> None:
-    model, sampling = {"name": "sage", "layers": 3}, {"fanouts": [4, 3, 3]}
-    settings = TRAIN | {"model": model, "sampling": sampling, "train_steps": 6}
-    alone = ran(tmp_path / "seq", linked(**settings))
-    pipeline = {"layout": "pp2", "microbatches": 3, "schedule": "zbv"}
-    together = ran(tmp_path / "pp2", linked(**settings, **pipeline))
-    assert not invalid(together)
-    same(together, alone)
-
-
-def test_a_graph_on_a_device_leaves_a_steps_links_out_too(alone: Ran, tmp_path: Path) -> None:
-    found = ran(tmp_path, linked(**TRAIN), plant=as_on_a_device("host", "device"))
-    assert not invalid(found)
-    assert found.result.graph["graph_on"] == "device"
-    for phase in ("train", "test"):
-        assert found.losses(phase) == alone.losses(phase)
-
-
-@pytest.mark.parametrize(
-    "model", [{"name": "gcn"}, pytest.param({"name": "gat"}, marks=pytest.mark.slow)]
-)
-def test_other_models_too(model: dict[str, Any], tmp_path: Path) -> None:
-    """Of which one divides by degrees that are less than the graph's where links are predicted."""
-    task = {"name": "links", "embedding": 8, "hits": 3, "negatives": 2}
-    settings = TRAIN | {"model": model, "task": task, "train_steps": 7}
-    one = ran(tmp_path / "seq", linked(**settings))
-    other = ran(tmp_path / "dp2", linked(**settings | {"layout": "dp2", "batch_size": 24}))
-    assert not invalid(one)
-    assert not invalid(other)
-    same(other, one)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_learns_what_an_undisturbed_one_does(tmp_path: Path) -> None:
-    settings = TRAIN | {"layout": "dp2", "batch_size": 24, "train_steps": 8}
-    whole = ran(tmp_path / "whole", linked(**settings))
-    (cell,) = manifest_of(tmp_path / "cut", linked(**settings))
-    cut = run(tmp_path / "cut", cell, plant=stop_after_four_steps)
-    assert cut.result.status == "interrupted"
-    resumed = run(tmp_path / "cut", cell)
+    experiment = linked(**TRAIN | DP2 | {"train_steps": 8})
+    whole = run_once(experiment)
+    (cell,) = manifest_of(tmp_path, experiment)
+    interrupted = run(tmp_path, cell, plant=stop_after_four_steps)
+    assert interrupted.result.status == "interrupted"
+    resumed = run(tmp_path, cell)
     assert not invalid(resumed)
-    assert resumed.losses() == whole.losses()[cut.result.train_steps :]
+    assert resumed.losses() == whole.losses()[interrupted.result.train_steps :]
 
 
 @pytest.mark.slow
-def test_of_a_large_graph_the_check_takes_a_part(tmp_path: Path) -> None:
-    settings = TRAIN | {"layout": "dp2", "batch_size": 24, "task": {"hits": 10}}
-    found = ran(tmp_path, linked(**settings), plant=small_check)
-    assert not invalid(found)
-    (check,) = [each for each in found.result.audit if each.name == "self-check"]
-    assert "on 80 of 150 nodes" in check.detail
-
-
-def small_check() -> None:
-    """As of a graph that is really large."""
-    from gnnhpc.check import check_slice
-
-    check_slice._node_flops = lambda *_: 1e15  # type: ignore[assignment]
-    check_slice.FEWEST_NODES = 80
-
-
-@pytest.mark.slow
-def test_links_are_learnt(tmp_path: Path) -> None:
+def test_links_are_learnt(run_once: RunOnce) -> None:
     """Chance is 0.5."""
     settings = {
         "data": {"name": "synthetic-citation"},
@@ -146,7 +79,7 @@ def test_links_are_learnt(tmp_path: Path) -> None:
         "test_steps": 1,
         "optimizer": {"name": "adam", "lr": 0.01},
     }
-    found = ran(tmp_path, linked(**settings))
+    found = run_once(linked(**settings))
     assert not invalid(found)
     assert found.result.final["test_auc"] > 0.8
     assert found.losses()[-1] < 0.6 < found.losses()[0]
@@ -161,13 +94,15 @@ def test_links_are_learnt(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_graph_has_too_few_of_is_one_line(
-    changes: dict[str, Any], line: str, tmp_path: Path
+    changes: dict[str, Any], line: str, run_once: RunOnce
 ) -> None:
-    experiment: Experiment = linked(**TRAIN | changes)
-    found = ran(tmp_path, experiment)
+    assert re.search(line, refused(run_once(linked(**TRAIN | changes))))
+
+
+def refused(found: Ran) -> str:
     assert found.statuses == [2]
-    (err,) = found.err[0].splitlines()
-    assert re.search(line, err)
+    (line,) = found.err[0].splitlines()
+    return line
 
 
 def few_edges_at_once() -> None:
@@ -177,11 +112,12 @@ def few_edges_at_once() -> None:
 
 
 def test_links_of_a_large_graph_are_learnt_but_not_evaluated(tmp_path: Path) -> None:
-    found = ran(tmp_path / "with", linked(**TRAIN), plant=few_edges_at_once)
-    assert found.statuses == [2]
-    (err,) = found.err[0].splitlines()
-    assert re.search("edges: found 5.. of links to train on; allowed: at most 400", err)
-    settings = TRAIN | {"test_steps": 0, "test_every": None, "train_steps": 4}
-    without = ran(tmp_path / "without", linked(**settings), plant=few_edges_at_once)
-    assert not invalid(without)
-    assert without.steps(0, "test") == []
+    def ran(name: str, **changes: Any) -> Ran:
+        (cell,) = manifest_of(tmp_path / name, linked(**TRAIN | changes))
+        return run(tmp_path / name, cell, plant=few_edges_at_once)
+
+    line = refused(ran("evaluated"))
+    assert re.search("edges: found 5.. of links to train on; allowed: at most 400", line)
+    learnt = ran("learnt", test_steps=0, test_every=None, train_steps=4)
+    assert not invalid(learnt)
+    assert learnt.steps(0, "test") == []

@@ -1,16 +1,12 @@
-"""Interrupted and gone on with: bitwise what nobody interrupted, from the right checkpoint."""
+"""Interrupted and resumed: to the bit what an uninterrupted run computes."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,15 +14,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from gnnhpc.check import audit as audit_module
-from gnnhpc.run.look_back import LookBack
 from torch import Tensor
 
 import analysis
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed import signals
 from gnnhpc.distributed.environment import SIGNAL_VARIABLE
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
@@ -34,21 +27,14 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import (
-    CHECKPOINT_VERSION,
-    FRESH_VARIABLE,
-    digests,
-    find_resume_point,
     read_checkpoint,
 )
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
-from gnnhpc.records.schema import Check, read_lines
+from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.schema import read_lines
 from gnnhpc.records.so_far import SoFar
-from gnnhpc.records.writer import Written
-from gnnhpc.run.worker import Worker
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
-from tests.records.test_schema import RESULT
-from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
+from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -56,10 +42,10 @@ STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "save_every": 29}
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
-    "gat in parts": gat(
+    "gat interleaved": gat(
         layout="pp2", microbatches=2, schedule="interleaved", virtual_stages=2, **STEPS
     ),
-    "gat there and back": gat(layout="pp2", microbatches=3, schedule="zbv", **STEPS),
+    "gat zbv": gat(layout="pp2", microbatches=3, schedule="zbv", **STEPS),
     "vig in replicas": vig(layout="dp2", microbatches=2, **STEPS),
     "sampled in replicas": sampled(layout="dp2", batch_size=12, microbatches=2, **STEPS),
 }
@@ -68,7 +54,7 @@ CELLS = {
 def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
     """A rank is sent what a site sends ahead of a time limit, in these training steps.
 
-    Far ahead: however slow this machine is, there is time for the checks of an end.
+    Far ahead: however slow this machine is, there is time to write a checkpoint.
     """
     os.environ[SIGNAL_VARIABLE] = "600"
     forward = Stage.forward
@@ -89,15 +75,12 @@ QUICK = ("gat",)
 PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CELLS]
 
 
-@pytest.fixture(scope="module", params=PARAMS)
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+@pytest.fixture(params=PARAMS)
+def both(request: pytest.FixtureRequest, run_once: RunOnce) -> Runs:
     """The same cell twice: whole, and in three attempts."""
     experiment = CELLS[request.param]
-    whole, parts = (tmp_path_factory.mktemp(name) for name in ("whole", "parts"))
-    plant = functools.partial(warn_at, 5, 17)
-    cell = manifest_of(parts, experiment)[0]
-    attempts = [run(parts, cell, plant=plant) for _ in range(3)]
-    return run(whole, manifest_of(whole, experiment)[0]), attempts
+    interrupted = functools.partial(warn_at, 5, 17)
+    return run_once(experiment), run_once.attempts("interrupted", experiment, [interrupted] * 3)
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
@@ -164,89 +147,6 @@ def test_the_result_has_the_digests_of_all_files_that_count(both: Runs, tmp_path
     assert f"{path}: content: found changed since it was written" in damaged
 
 
-def disturbed() -> None:
-    """An attempt in which a check suspects something, and that is stopped."""
-    warn_at(17)
-    check = Worker._check_so_far
-
-    def planted(self: Worker, *args: Any) -> list[Check]:
-        return [*check(self, *args), Check("gradients used", "suspect", "none of one")]
-
-    Worker._check_so_far = planted  # type: ignore[method-assign]
-
-
-def wrong_from_step_6_on() -> None:
-    """In each stage, a little, which no look at a step of the run can tell; stopped in step 17."""
-    warn_at(17)
-    forward = Stage.forward
-
-    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
-        return forward(self, x, context) * (1.01 if context.step > 5 else 1.0)
-
-    Stage.forward = planted  # type: ignore[method-assign]
-
-
-def killed_in_step(step: int) -> None:
-    forward = Stage.forward
-
-    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
-        if os.environ["RANK"] == "1" and self.training and context.step == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return forward(self, x, context)
-
-    Stage.forward = planted  # type: ignore[method-assign]
-
-
-def looked_back(how: Callable[[], None], which: str = "SIGUSR2") -> None:
-    """An attempt that a signal stops in step 5, and whose last checks do this on rank 1."""
-    warn_at(5, which=which)
-    before = LookBack.before
-
-    def planted(self: LookBack, *args: Any) -> Any:
-        if os.environ["RANK"] == "1":
-            how()
-        return before(self, *args)
-
-    LookBack.before = planted  # type: ignore[method-assign]
-    signals.GRACE_S = 2.0
-
-
-def fails() -> None:
-    raise MemoryError("planted")
-
-
-def dies() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def takes_long() -> None:
-    time.sleep(60)
-
-
-def found_wrong_at_second_checkpoint() -> None:
-    check = audit_module.audit
-    calls = itertools.count(1)
-
-    def planted(*args: Any) -> list[Check]:
-        wrong = [Check("planted", "invalid", "it is wrong")] if next(calls) > 1 else []
-        return [*check(*args), *wrong]
-
-    audit_module.audit = planted
-
-
-def slow_until_stopped() -> None:
-    """By much more than a busy machine makes one step longer than another."""
-    warn_at(15)
-    forward = Stage.forward
-
-    def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
-        if self.training and context.microbatch == 0:
-            time.sleep(0.25)
-        return forward(self, x, context)
-
-    Stage.forward = planted  # type: ignore[method-assign]
-
-
 @pytest.mark.distributed
 def test_facts_that_were_changed_are_no_checkpoints(both: Runs, tmp_path: Path) -> None:
     _, attempts = both
@@ -269,10 +169,9 @@ def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
         assert steps == list(range(30))
         assert [s["step"] for a in attempts for s in a.steps(rank, "test")] == [0, 1]
         events = [[e["name"] for e in a.lines(rank, "event")] for a in attempts]
-        begun = ["self-check", "resumed", "checkpoint"]
-        ends = [each for each in events[0] if each.startswith("last self-check")]
-        assert events == [["self-check", "checkpoint", *ends], [*begun, *ends], [*begun, *ends]]
-        assert ends
+        assert events[0] == ["checkpoint"]
+        assert events[1] == ["resumed", "checkpoint"]
+        assert events[2][:2] == ["resumed", "checkpoint"]
 
 
 @pytest.mark.distributed
@@ -373,7 +272,6 @@ def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
 
 def evaluate(parts: TrainingParts) -> float:
     parts.stage.eval()
-    parts.timer.prepare()
     parts.timer.start()
     with parts.batches.open("test", 0, 1) as batches:
         for batch in batches:
@@ -448,159 +346,3 @@ def test_a_checkpoint_of_something_else_is_not_gone_on_from(
     }  # fmt: skip
     assert "which does not say what it was computed with" in unknown.attempt.log(0).read_text()
     assert [*stopped.losses(), *unknown.losses()] == whole
-
-
-# From which checkpoint: on folders made by hand.
-
-
-@pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellPaths:
-    monkeypatch.delenv(FRESH_VARIABLE, raising=False)
-    return CellPaths(tmp_path / "cell")
-
-
-def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> AttemptPaths:
-    """One that left these checkpoints, and a result unless its status is none."""
-    claimed = cell.claim_attempt()
-    for step in steps:
-        folder = claimed.checkpoints / f"step-{step:08d}"
-        folder.mkdir(parents=True)
-        (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
-        facts = {"version": CHECKPOINT_VERSION, "step": step, "tested": step // 10}
-        written = [Written("rank-0000.jsonl", 0, "", 0.0)]
-        so_far = SoFar().with_attempt(claimed.root.name, [], written, [])
-        facts |= {"files": digests(folder), "so_far": so_far.as_facts()}
-        (folder / "facts.json").write_text(json.dumps(with_digest(facts)))
-    if status is not None:
-        replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
-    return claimed
-
-
-def resume_point(cell: CellPaths) -> tuple[int, int, int] | None:
-    """Attempt, step and evaluations that a new attempt resumes from."""
-    found = find_resume_point(cell, cell.claim_attempt()).point
-    return None if found is None else (found.attempt, found.step, found.test_steps_done)
-
-
-@pytest.mark.parametrize("status", ["failed", "interrupted", None])
-def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
-    cell: CellPaths, status: str | None
-) -> None:
-    attempt(cell, 5, 10, 100, status=status)
-    assert resume_point(cell) == (1, 100, 10)
-
-
-def test_another_attempts_checkpoint_is_no_checkpoint(cell: CellPaths) -> None:
-    """Copied into its folder: what it says is of other files than those that would count."""
-    first, second = attempt(cell, 5), attempt(cell, 10, 20)
-    newest = second.checkpoints / "step-00000020"
-    shutil.rmtree(newest)
-    moved = first.checkpoints / "step-00000005"
-    shutil.copytree(moved, second.checkpoints / "step-00000025")
-    with pytest.raises(InputError, match="so_far: found of attempt-1"):
-        read_checkpoint(shutil.copytree(moved, second.checkpoints / moved.name), 2)
-    assert resume_point(cell) == (2, 10, 1)
-
-
-def test_nothing_to_resume_from(cell: CellPaths) -> None:
-    assert resume_point(cell) is None
-    attempt(cell)
-    assert resume_point(cell) is None
-
-
-def test_an_attempt_that_failed_before_its_first_checkpoint_is_passed_over(
-    cell: CellPaths,
-) -> None:
-    attempt(cell, 20)
-    attempt(cell)
-    assert resume_point(cell) == (1, 20, 2)
-
-
-def test_a_finished_attempt_is_measured_again_from_the_start(cell: CellPaths) -> None:
-    attempt(cell, 20)
-    attempt(cell, 29, status="done")
-    assert resume_point(cell) is None
-    attempt(cell, 7)
-    assert resume_point(cell) == (4, 7, 0)
-
-
-@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"version": 99, "step": 1, "tested": 0}'])
-def test_a_damaged_checkpoint_is_no_checkpoint(cell: CellPaths, damage: str) -> None:
-    left = attempt(cell, 10, 20)
-    (left.checkpoints / ".step-00000030.partial").mkdir()
-    (left.checkpoints / "step-00000020" / "facts.json").write_text(damage)
-    assert resume_point(cell) == (1, 10, 1)
-
-
-@pytest.mark.parametrize("damage", [b"", bytes(range(99)), bytes(100), None])
-def test_a_checkpoint_whose_tensors_are_not_as_written_is_passed_over(
-    cell: CellPaths, damage: bytes | None
-) -> None:
-    left = attempt(cell, 10, 20)
-    tensors = left.checkpoints / "step-00000020" / "__0_0.distcp"
-    if damage is None:
-        tensors.unlink()
-    else:
-        tensors.write_bytes(damage)
-    assert resume_point(cell) == (1, 10, 1)
-
-
-def test_starting_over_is_asked_for_by_a_variable(
-    cell: CellPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempt(cell, 10)
-    monkeypatch.setenv(FRESH_VARIABLE, "1")
-    assert resume_point(cell) is None
-
-
-HERE = {"code": "a", "versions": {"torch": "2"}, "ranks": [{"threads": 1, "kernels": {}}]}
-
-
-def say(attempt: AttemptPaths, step: int, **changes: object) -> None:
-    """What a checkpoint made by hand was computed with."""
-    file = attempt.checkpoints / f"step-{step:08d}" / "facts.json"
-    facts = json.loads(file.read_text()) | {"written_by": HERE | changes}
-    file.write_text(json.dumps(with_digest(facts)))
-
-
-def test_an_older_checkpoint_that_fits_is_taken_before_a_newer_one_that_does_not(
-    cell: CellPaths,
-) -> None:
-    """As where a job goes to and fro between two makes of nodes."""
-    first = attempt(cell, 10, 20)
-    say(first, 10)
-    say(first, 20)
-    second = attempt(cell, 5, 15)
-    say(second, 5, ranks=[{"threads": 2, "kernels": {}}])
-    say(second, 15, versions={"torch": "1", "pymetis": "3"})
-    found = find_resume_point(cell, cell.claim_attempt(), HERE)
-    assert found.point is not None
-    assert found.point.name == "attempt-1/step-00000020"
-    assert found.passed_over == (
-        {
-            "checkpoint": "attempt-2/step-00000015",
-            "why": "pymetis 3 there, none here; torch 1 there, 2 here",
-        },
-        {
-            "checkpoint": "attempt-2/step-00000005",
-            "why": "threads of rank 0 2 there, 1 here",
-        },
-    )
-    assert found.lines()[0].endswith("; goes on from attempt-1/step-00000020")
-
-
-def test_a_damaged_checkpoint_is_passed_over_aloud(cell: CellPaths) -> None:
-    left = attempt(cell, 10)
-    (left.checkpoints / "step-00000010" / "__0_0.distcp").unlink()
-    found = find_resume_point(cell, cell.claim_attempt(), HERE)
-    assert found.point is None
-    assert found.lines() == [
-        "checkpoint attempt-1/step-00000010 is passed over: __0_0.distcp is missing or damaged; "
-        "begins at step 0"
-    ]
-
-
-def test_the_number_of_ranks_is_compared(cell: CellPaths) -> None:
-    say(attempt(cell, 10), 10, ranks=[*HERE["ranks"], *HERE["ranks"]])
-    found = find_resume_point(cell, cell.claim_attempt(), HERE)
-    assert [each["why"] for each in found.passed_over] == ["ranks 2 there, 1 here"]

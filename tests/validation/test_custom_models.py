@@ -100,7 +100,9 @@ def test_a_model_of_graphs_agrees(
         ),
         pytest.param(VIG, [SPECTRAL], id="spectral norm"),
         pytest.param(
-            VIG | {"checkpoint": "always"}, [IMAGE_NORM, IMAGE_NORMED], id="recomputed batchnorm"
+            VIG | {"activation_checkpointing": "always"},
+            [IMAGE_NORM, IMAGE_NORMED],
+            id="recomputed batchnorm",
         ),
         pytest.param(GRAPHS | {"microbatches": 2, "batch_size": 8}, [], id="graphs"),
     ],

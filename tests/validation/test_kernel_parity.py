@@ -13,6 +13,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import aggregate, load_kernel
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts, set_up
+from gnnhpc.validation import kernel_parity
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.layers import compared_rows
 from gnnhpc.validation.layers.compared_rows import chosen_rows
@@ -102,6 +103,19 @@ def test_few_rows_of_a_large_graph_are_compared(monkeypatch: pytest.MonkeyPatch)
         assert 0 < min(check.values["compared"].values()) < 0.5
 
 
+def test_large_layers_are_compared_at_one_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_parity, "MANY_NUMBERS", 0)
+    start, end = (set(checked(GAT, when).values["layers"]) for when in WHENS)
+    assert not start & end
+    assert start | end == {
+        "layer0.dropout + layer0.attention",
+        "layer0.elu",
+        "layer1.dropout",
+        "layer1.attention",
+        "layer1.log_softmax",
+    }
+
+
 def test_compared_rows_are_borders_the_largest_and_random_ones() -> None:
     edges = torch.ones(100_000, dtype=torch.int64)
     edges[54_321], edges[777] = 400, 5_000
@@ -138,7 +152,7 @@ def test_a_run_that_diverged_is_not_compared() -> None:
         next(parts.stage.parameters()).fill_(torch.inf)
     (check,) = check_kernels(experiment, parts, mesh, when="end")
     assert check.verdict == "inconclusive"
-    assert "layer0.attention give" in check.detail
+    assert "layer0.dropout + layer0.attention" in check.detail
 
 
 def on_a_rank(raw: dict[str, Any]) -> list[Check]:

@@ -57,33 +57,41 @@ def test_layouts_schedules_and_engines(cell: Cell) -> None:
 
 
 SCHEDULES: list[tuple[str, Cell]] = [
-    ("interleaved-2", IMAGES | {"layout": "pp2", "parts": 2, "microbatches": 4}),
-    ("interleaved-3", IMAGES | {"layout": "pp2", "parts": 3, "microbatches": 2}),
-    ("interleaved-gat", NODES | {"layout": "pp3", "parts": 3, "checkpoint": "always"}),
+    ("interleaved-2", IMAGES | {"layout": "pp2", "virtual_stages": 2, "microbatches": 4}),
+    ("interleaved-3", IMAGES | {"layout": "pp2", "virtual_stages": 3, "microbatches": 2}),
+    (
+        "interleaved-gat",
+        NODES | {"layout": "pp3", "virtual_stages": 3, "activation_checkpointing": "always"},
+    ),
     (
         "interleaved-replicas",
         IMAGES
         | {
             "layout": "dp2-pp3",
-            "parts": 2,
+            "virtual_stages": 2,
             "batchnorm": "deferred",
             "balance": [1, 1, 2, 1, 1, 1],
         },
     ),
     (
         "interleaved-pipelining",
-        IMAGES | {"layout": "pp2", "parts": 3, "microbatches": 4, "engine": "pipelining"},
+        IMAGES | {"layout": "pp2", "virtual_stages": 3, "microbatches": 4, "engine": "pipelining"},
     ),
     ("zero-bubble", IMAGES | {"layout": "pp2"}),
     (
         "zero-bubble-gcn",
-        NODES | {"model": {"name": "gcn"}, "layout": "dp2-pp2", "checkpoint": "except_last"},
+        NODES
+        | {
+            "model": {"name": "gcn"},
+            "layout": "dp2-pp2",
+            "activation_checkpointing": "except_last",
+        },
     ),
     ("zero-bubble-gatv2", NODES | {"model": {"name": "gatv2"}, "layout": "pp4", "microbatches": 2}),
     ("zero-bubble-resgcn", NODES | {"model": {"name": "resgcn"}, "layout": "pp3"}),
     ("zero-bubble-pipelining", IMAGES | {"layout": "pp3", "engine": "pipelining"}),
     ("zbv", IMAGES | {"layout": "pp2"}),
-    ("zbv-gat", NODES | {"layout": "dp2-pp2", "checkpoint": "except_last"}),
+    ("zbv-gat", NODES | {"layout": "dp2-pp2", "activation_checkpointing": "except_last"}),
     ("zbv-sage", NODES | {"model": {"name": "sage"}, "layout": "pp2", "microbatches": 1}),
     ("zbv-deferred", IMAGES | {"layout": "dp2-pp2", "batchnorm": "deferred"}),
     ("zbv-pipelining", IMAGES | {"layout": "pp3", "engine": "pipelining"}),
@@ -105,10 +113,10 @@ def test_several_parts_and_split_backward(cell: Cell) -> None:
 
 
 OTHERS: list[tuple[str, Cell]] = [
-    ("torchgpipe", IMAGES | {"layout": "pp4", "checkpoint": "except_last"}),
-    ("torchgpipe-replicas", NODES | {"layout": "dp2-pp2", "checkpoint": "always"}),
-    ("recomputed", IMAGES | {"layout": "dp2-pp2", "checkpoint": "always"}),
-    ("recomputed-gat", NODES | {"checkpoint": "except_last"}),
+    ("torchgpipe", IMAGES | {"layout": "pp4", "activation_checkpointing": "except_last"}),
+    ("torchgpipe-replicas", NODES | {"layout": "dp2-pp2", "activation_checkpointing": "always"}),
+    ("recomputed", IMAGES | {"layout": "dp2-pp2", "activation_checkpointing": "always"}),
+    ("recomputed-gat", NODES | {"activation_checkpointing": "except_last"}),
     ("buckets", IMAGES | {"layout": "dp2-pp2", "bucket_mib": 0.001}),
     ("deferred-profile", IMAGES | {"layout": "pp2", "batchnorm": "deferred", "balance": "profile"}),
     ("stages-of-dropout", GAT | {"layout": "pp4", "balance": [1, 2, 1, 2]}),
@@ -202,7 +210,7 @@ def sampled_cell(place: int, model: str, sampler: str) -> Any:
         "sampling": SAMPLERS[sampler] | {"workers": place // 2 % 3},
         "layout": ("seq", "dp2", "dp3")[place % 3],
         "microbatches": (1, 3)[place // 3 % 2],
-        "checkpoint": ("never", "always")[place // 7 % 2],
+        "activation_checkpointing": ("never", "always")[place // 7 % 2],
     }
     return pytest.param(cell, form, sampler, id=f"{model}-{sampler}")
 

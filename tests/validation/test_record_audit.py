@@ -60,6 +60,12 @@ def lengthen_span(files: Files) -> None:
     span["start_s"] -= 0.5 * span["end_s"] + 1e-3
 
 
+def exchange_actions(files: Files) -> None:
+    forwards = [each for each in files.of_kind(0, "span") if each["name"] == "forward"]
+    first, second = forwards[:2]
+    first["microbatch"], second["microbatch"] = second["microbatch"], first["microbatch"]
+
+
 def header(of_rank: int, /, **changes: object) -> Edit:
     return lambda files: files.ranks[of_rank][0].update(changes)
 
@@ -113,6 +119,7 @@ DAMAGES: dict[str, tuple[str, Edit]] = {
     "recomputing for longer than a backward": ("step times", step(0, 1, recompute_s=1e3)),
     "a span outside of its step": ("spans", shift_span),
     "a span longer than its part": ("spans", lengthen_span),
+    "two actions in another order": ("schedule", exchange_actions),
     "a backward that is booked as forward": ("spans", moved(0, "backward_s", "forward_s")),
     "a rank with a faster clock": ("barriers", scale_rank),
     "replicas with different losses": ("losses", step(3, 2, loss=0.5)),

@@ -12,8 +12,7 @@ import torch
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.chunk_batches import copied_rows
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.shares import Share, Shares
-from gnnhpc.batches.stopwatch import Timed
+from gnnhpc.batches.shuffle import Share, Shares
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
@@ -31,12 +30,12 @@ class Drawn:
     """One a micro-batch."""
     edges: int
     """Self-loops aside."""
-    sampled: Timed | None
-    """How long drawing its edges took; None where another process drew them."""
+    sample_s: float | None
+    """Seconds of sampling its edges; None where another process samples them."""
     inputs: tuple[Inputs, ...] | None = None
     """Features of the chunks; None where they are still to be gathered."""
-    gathered: Timed | None = None
-    """How long that took."""
+    gather_s: float | None = None
+    """Seconds of copying them together."""
 
 
 class Draws(Protocol):
@@ -46,14 +45,6 @@ class Draws(Protocol):
         self, shares: Shares, steps: range
     ) -> contextlib.AbstractContextManager[Iterator[Drawn]]:
         """The mini-batches of these steps, in order; nothing runs after the context."""
-        ...
-
-    def stand_still(self) -> None:
-        """Nothing more is drawn in advance until `go_on`, or until the context is left."""
-        ...
-
-    def go_on(self) -> None:
-        """Draw in advance again."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +12,6 @@ from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import gathered
 from gnnhpc.batches.sampled.placement import Where
-from gnnhpc.batches.stopwatch import Stopwatch, Timed
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.moving import moved, wait_for
@@ -42,21 +42,24 @@ class Features:
 
     def taken(
         self, drawn: tuple[GraphChunk, ...], chunks: Sequence[GraphChunk]
-    ) -> tuple[list[Inputs | None], Timed]:
-        """Of chunks that were `drawn` and are on the device as `chunks`, and how long copying them
-        together took: of those there until the device has done so. None but on a first stage."""
+    ) -> tuple[list[Inputs | None], float]:
+        """The features of chunks that were `drawn` and are on the device as `chunks`, and the
+        seconds of copying them together, which on a device end when the device is done.
+
+        Stages after the first have None.
+        """
         mesh = self._plan.mesh
         wait_for(mesh.device)
-        stopwatch = Stopwatch()
+        began_s = time.perf_counter()
         inputs = self.gathered(drawn) if mesh.is_first else ()
         selected: list[Inputs | None] = []
         if inputs is None:
             selected = [*self.on_device(chunks, None)]
             wait_for(mesh.device)
-        gathered = stopwatch.read()
+        gather_s = time.perf_counter() - began_s
         if not mesh.is_first:
-            return [None] * len(chunks), gathered
-        return selected or [*self.on_device(chunks, inputs)], gathered
+            return [None] * len(chunks), gather_s
+        return selected or [*self.on_device(chunks, inputs)], gather_s
 
     def _copied(self, nodes: Tensor, memory: Memory) -> Tensor:
         features = self._graph.features

@@ -11,10 +11,10 @@ import torch
 
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
-from gnnhpc.batches.cuts import cut_evenly
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import features_of
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.shuffle import cut_evenly
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import Graph

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.shares import Share
+from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.links.negatives import Negatives
 from gnnhpc.links.split import LinkSplit

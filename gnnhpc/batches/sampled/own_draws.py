@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.prefetch import prefetched
-from gnnhpc.batches.ring import Ring
-from gnnhpc.batches.sampled.drawing_time import DrawingTime
+from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, Learnt
-from gnnhpc.batches.shares import Shares
-from gnnhpc.batches.stopwatch import Stopwatch
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
@@ -56,7 +54,6 @@ class OwnDraws:
         self._learnt, self._plan, self._features = learnt, plan, features
         self._on_device, self._workers = on_device, 0 if on_device else sampling.workers
         self._semantics = sampling.semantics
-        self._time = DrawingTime()
         graph = learnt.graph
         first = GraphSampler(
             graph,
@@ -81,41 +78,30 @@ class OwnDraws:
         def draw(step: int) -> Drawn:
             sampler = self._samplers.get()
             try:
-                with self._time.draw():
-                    return self._draw(sampler, shares, step, ring)
+                return self._draw(sampler, shares, step, ring)
             finally:
                 self._samplers.put(sampler)
 
         with prefetched(draw, steps, self._workers, compute_alone) as drawn:
-            try:
-                yield drawn
-            finally:
-                self.go_on()
-
-    def stand_still(self) -> None:
-        self._time.stand_still()
-
-    def go_on(self) -> None:
-        self._time.go_on()
+            yield drawn
 
     def _draw(self, sampler: GraphSampler, shares: Shares, step: int, ring: Ring) -> Drawn:
         share = shares.of_step(step)
         device = self._plan.mesh.device
         if self._on_device:
             wait_for(device)
-        stopwatch = Stopwatch()
+        began_s = time.perf_counter()
         memory = FreshMemory(device) if self._on_device else ring.lend()
         all_asked = self._learnt.asked(share)
         chunks = tuple(_chunk(sampler, asked, step, memory) for asked in all_asked)
         if self._on_device:
             wait_for(device)
-        sampled = stopwatch.read()
-        stopwatch = Stopwatch()
+        sampled_s = time.perf_counter()
         is_first = self._plan.mesh.is_first
         inputs = self._features.gathered(chunks, memory) if is_first else ()
-        gathered = stopwatch.read()
+        gather_s = time.perf_counter() - sampled_s
         edges = edges_of(chunks, self._semantics)
-        return Drawn(share, chunks, edges, sampled, inputs, gathered)
+        return Drawn(share, chunks, edges, sampled_s - began_s, inputs, gather_s)
 
 
 def _chunk(sampler: GraphSampler, asked: Asked, step: int, memory: Memory) -> GraphChunk:

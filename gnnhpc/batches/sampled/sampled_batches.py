@@ -25,8 +25,7 @@ from gnnhpc.batches.sampled.learnt import Learnt, LinksLearnt, NodesLearnt
 from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
 from gnnhpc.batches.sampled.placement import choose
 from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
-from gnnhpc.batches.shares import Shares
-from gnnhpc.batches.stopwatch import Timed
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
@@ -164,17 +163,11 @@ class SampledBatches:
         with self._draws.open(self.shares, range(start, stop)) as drawn:
             yield map(self._batch, drawn)
 
-    def stand_still(self) -> None:
-        self._draws.stand_still()
-
-    def go_on(self) -> None:
-        self._draws.go_on()
-
     def _batch(self, drawn: Drawn) -> Batch:
         mesh, seed, share = self.plan.mesh, self.plan.experiment.seed, drawn.share
         on_cpu = mesh.device.type == "cpu"
         chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in drawn.chunks]
-        inputs, gathered = self._inputs(drawn, chunks)
+        inputs, gather_s = self._inputs(drawn, chunks)
         microbatches = []
         for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
             targets = {"train": chunk.targets["train"]} if mesh.has_loss else {}
@@ -187,19 +180,19 @@ class SampledBatches:
             epoch=share.epoch,
             sample_ids=share.places,
             checksum=_checksum(drawn.chunks),
-            loading=Loading.of(drawn.sampled, gathered, drawn.edges),
+            loading=Loading(drawn.sample_s, gather_s, drawn.edges),
         )
 
     def _inputs(
         self, drawn: Drawn, chunks: list[GraphChunk]
-    ) -> tuple[list[Inputs | None], Timed | None]:
-        """The features of these chunks, which are on the device, and how long copying them together
-        took."""
+    ) -> tuple[list[Inputs | None], float | None]:
+        """The features of these chunks, which are on the device, and the seconds of copying them
+        together."""
         if drawn.inputs is None:
             return self._features.taken(drawn.chunks, chunks)
         if not self.plan.mesh.is_first:
-            return [None] * len(chunks), drawn.gathered
-        return [*self._features.on_device(chunks, drawn.inputs)], drawn.gathered
+            return [None] * len(chunks), drawn.gather_s
+        return [*self._features.on_device(chunks, drawn.inputs)], drawn.gather_s
 
     def graph_facts(self) -> dict[str, Any]:
         sampling = self.sampling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import zlib
 from collections.abc import Iterator
 
@@ -10,12 +11,11 @@ import numpy as np
 
 from gnnhpc.batches.batch import Batch, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import SPLITS
-from gnnhpc.batches.cuts import cut_evenly
 from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.draws import edges_of
 from gnnhpc.batches.sampled.features import Features
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.batches.stopwatch import Stopwatch
+from gnnhpc.batches.shuffle import cut_evenly
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
@@ -45,12 +45,12 @@ class SampledEvaluation:
         yield (self._batch(phase, step) for step in range(start, stop))
 
     def _batch(self, phase: Phase, step: int) -> Batch:
-        stopwatch = Stopwatch()
+        began_s = time.perf_counter()
         chunks = tuple(self._chunk(m) for m in range(len(self._seeds)))
-        sampled = stopwatch.read()
+        sample_s = time.perf_counter() - began_s
         mesh = self._plan.mesh
         on_device = [chunk.to(mesh.device) for chunk in chunks]
-        inputs, gathered = self._features.taken(chunks, on_device)
+        inputs, gather_s = self._features.taken(chunks, on_device)
         microbatches = []
         for m, (x, there) in enumerate(zip(inputs, on_device, strict=True)):
             targets = {split: there.targets[split] for split in SPLITS[phase]}
@@ -64,7 +64,7 @@ class SampledEvaluation:
             epoch=step,
             sample_ids=self._own,
             checksum=zlib.crc32(np.ascontiguousarray(self._own).tobytes()),
-            loading=Loading.of(sampled, gathered, drawn),
+            loading=Loading(sample_s, gather_s, drawn),
         )
 
     def _chunk(self, m: int) -> GraphChunk:

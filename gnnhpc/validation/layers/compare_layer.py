@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.engines.autograd import backward
 from gnnhpc.kernels import calls
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.differences import (
@@ -117,7 +118,7 @@ def _forward_backward(
         if out.requires_grad:
             upstream = torch.full_like(out, ALMOST_ZERO if when == "start" else 0.0)
             upstream[rows.outputs.to(out.device)] = few[rows.reference_outputs].to(upstream)
-            out.backward(upstream)
+            backward(out, upstream)
     for module in modules:
         _end_minibatch(module)
     input_gradient = others = None
@@ -189,7 +190,7 @@ class _Reference:
     def backward(self, few: Tensor) -> Values:
         """What the layers should give with the upstream gradient `few`."""
         if self.output.requires_grad:
-            self.output.backward(few)
+            backward(self.output, few)
         input_gradient = None
         if isinstance(self.x, Tensor) and self.x.requires_grad:
             input_gradient = _gradient(self.x)[self.rows.reference_inputs]

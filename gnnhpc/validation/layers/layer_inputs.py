@@ -6,6 +6,7 @@ mode and without gradients. It takes place outside of all steps, and its hooks a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +46,16 @@ class ComparedLayers:
         """What the layers do to their rows, as `LayerSpec.rows` has it."""
         changes = [spec.rows for spec in self.specs if spec.rows != "same"]
         return changes[0] if changes else "same"
+
+    @property
+    def cost(self) -> float:
+        """Relative seconds a row."""
+        return sum(spec.cost for spec in self.specs)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row of the output."""
+        return math.prod(self.specs[-1].shape)
 
     @property
     def kind(self) -> tuple[object, ...]:

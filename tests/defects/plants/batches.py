@@ -10,7 +10,7 @@ import numpy as np
 
 from gnnhpc.batches import image_loader
 from gnnhpc.batches.image_loader import ImageLoader
-from gnnhpc.batches.shares import Share, Shares
+from gnnhpc.batches.shuffle import Share, Shares
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from gnnhpc.kernels import mask
-from gnnhpc.models import dropout
+from gnnhpc.models.layers import dropout
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 

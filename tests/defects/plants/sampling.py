@@ -12,7 +12,7 @@ from torch import Tensor
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
 from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
-from gnnhpc.batches.shares import Share
+from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.memory import Memory
 from gnnhpc.kernels.sample import Drawn, Layer, Sampler

@@ -57,7 +57,7 @@ def virtual_stages_exchanged() -> None:
     "interleaved: two actions in another order than the schedule's",
     cell=cells.VIG_VIRTUAL.but(spans=True),
     mechanism="record-audit",
-    words="order",
+    words="interleaved has",
 )
 def order_exchanged() -> None:
     """On the last stage, the last forward comes before the backward that precedes it."""

@@ -8,24 +8,23 @@ import time
 from typing import Any
 
 from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.step_timer import StepTimer, StepTimes
 from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
-from tests.defects.defect import around, planted
+from tests.defects.defect import around, planted, rank
 
 defect = functools.partial(planted, kind="timing", mechanism="record-audit")
-BETWEEN_S = 0.2
-"""Seconds that are in no step, where a step takes milliseconds."""
-UNEQUAL = cells.VIG.but(
-    microbatches=1, balance=[4, 1], data={"image_size": 16}, train_steps=100, test_every=None
-)
-"""The second stage has done its part when the backward of the first begins."""
+LEFT_OUT_S = 0.5
+"""Seconds that are left out of a step of milliseconds: a busy machine hides what is short."""
 
 
 @defect(
-    "a step timed without waiting for the other ranks", cell=UNEQUAL, words="those of most ranks"
+    "a step timed without waiting for the other ranks", cell=cells.VIG, words="those of most ranks"
 )
 def no_last_barrier() -> None:
+    """The first stage has more to do at the end of a step than the second one."""
+
     def step(original: Any, loop: TrainingLoop, *args: Any) -> Any:
         barriers, mesh = itertools.count(), loop.mesh
 
@@ -39,7 +38,13 @@ def no_last_barrier() -> None:
         finally:
             object.__delattr__(mesh, "barrier")
 
+    def train(original: Any, engine: NativeEngine, batch: Any) -> Any:
+        output = original(engine, batch)
+        time.sleep(0.0 if rank() else LEFT_OUT_S)
+        return output
+
     around(TrainingLoop, "_take_step", step)
+    around(NativeEngine, "train_step", train)
 
 
 @defect(
@@ -52,7 +57,7 @@ def device_not_awaited() -> None:
 
     def stop(original: Any, timer: StepTimer) -> StepTimes:
         times: StepTimes = original(timer)
-        time.sleep(BETWEEN_S)
+        time.sleep(LEFT_OUT_S)
         return times
 
     around(StepTimer, "stop", stop)
@@ -61,7 +66,7 @@ def device_not_awaited() -> None:
 @defect("a clock that starts late", cell=cells.VIG_SEQ, words="s between two steps of")
 def late_start() -> None:
     def start(original: Any, timer: StepTimer, **options: Any) -> None:
-        time.sleep(BETWEEN_S)
+        time.sleep(LEFT_OUT_S)
         original(timer, **options)
 
     around(StepTimer, "start", start)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gnnhpc.batches.image_loader import epoch_indices
-from gnnhpc.batches.shares import Shares
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.validation.reference.order import SampleSchedule, split_nodes
 
 

@@ -22,7 +22,6 @@ from gnnhpc.batches.sampled.libraries.library_loader import (
     random_seed,
     running,
 )
-from gnnhpc.batches.sampled.libraries.worker_processes import WorkerProcesses
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.libraries import SAMPLER_KEY, import_dgl
@@ -50,7 +49,6 @@ class DglSampler:
         self._dgl = import_dgl(*SAMPLER_KEY)
         self._seed = seed
         self._options = loader_options(workers, timeout_s)
-        self.workers = WorkerProcesses()
         self._chunks = Chunks(graph)
         # DGL numbers threads as they first draw, and their random numbers with them.
         self._dgl.random.choice(1, 1)
@@ -74,7 +72,7 @@ class DglSampler:
             _Repeating(self._dgl, self._sampler, self._seed),
             **self._options,
         )
-        with running(loader, "DGL", self.workers) as batches:
+        with running(loader, "DGL") as batches:
             yield map(self._chunk, batches)
 
     def _chunk(self, drawn: tuple[Tensor, Tensor, list[Any]]) -> GraphChunk:

@@ -4,13 +4,13 @@ programs."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gnnhpc.batches.sampled.draws import Drawn, edges_of
 from gnnhpc.batches.sampled.libraries.library_loader import deaths_named
-from gnnhpc.batches.shares import Shares
-from gnnhpc.batches.stopwatch import Stopwatch
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.distributed.watchdog import hang_seconds
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.graph import Graph
@@ -51,12 +51,6 @@ class LibraryDraws:
         with contextlib.closing(drawn), deaths_named(self._library):
             yield drawn
 
-    def stand_still(self) -> None:
-        self._sampler.workers.stand_still()
-
-    def go_on(self) -> None:
-        self._sampler.workers.go_on()
-
     def _epochs(self, shares: Shares, steps: range) -> Generator[Drawn]:
         start = steps.start
         while start < steps.stop:
@@ -68,10 +62,10 @@ class LibraryDraws:
         all_shares = [shares.of_step(step) for step in steps]
         seeds = [part for share in all_shares for part in share.seeds]
         first = steps.start * shares.microbatches
-        stopwatch = Stopwatch()
+        began_s = time.perf_counter()
         with self._sampler.open(seeds, first) as chunks:
             for share in all_shares:
                 parts = tuple(next(chunks) for _ in share.seeds)
-                sampled = None if self._workers else stopwatch.read()
-                yield Drawn(share, parts, edges_of(parts, self._semantics), sampled)
-                stopwatch = Stopwatch()
+                sample_s = None if self._workers else time.perf_counter() - began_s
+                yield Drawn(share, parts, edges_of(parts, self._semantics), sample_s)
+                began_s = time.perf_counter()

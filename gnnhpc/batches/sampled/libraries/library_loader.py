@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from gnnhpc.batches.sampled.libraries.worker_processes import WorkerProcesses
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
 from gnnhpc.graphs.graph import Graph
@@ -98,10 +97,8 @@ def _end_worker(error: Exception, _batch: object) -> None:
 
 
 @contextmanager
-def running(
-    loader: DataLoader[Any], library: str, workers: WorkerProcesses
-) -> Iterator[Iterator[Any]]:
-    """What the loader yields; its `workers` start now, and have ended when this is left.
+def running(loader: DataLoader[Any], library: str) -> Iterator[Iterator[Any]]:
+    """What the loader yields; its workers start now, and have ended when this is left.
 
     Raises what a worker raised where the mini-batch is taken, and GnnhpcError where one has died
     or has given nothing for the time allowed: of a death torch may hear at any moment.
@@ -110,7 +107,7 @@ def running(
         warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
         batches = iter(loader)
     try:
-        with deaths_named(library), workers.of(batches):
+        with deaths_named(library):
             yield _fetched(batches)
     finally:
         _end_workers(batches)

@@ -27,7 +27,6 @@ from gnnhpc.batches.sampled.libraries.library_loader import (
     random_seed,
     running,
 )
-from gnnhpc.batches.sampled.libraries.worker_processes import WorkerProcesses
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.libraries import check_sampler_is_here, pyg_sampler_missing
@@ -60,7 +59,6 @@ class PygSampler:
             raise pyg_sampler_missing("cannot be imported")
         self._fanouts, self._trim = list(fanouts), trim
         self._options = loader_options(workers, timeout_s)
-        self.workers = WorkerProcesses()
         self._chunks = Chunks(graph)
         self._data = Data(edge_index=graph.edges, num_nodes=graph.nodes)
         with warnings.catch_warnings():
@@ -86,7 +84,7 @@ class PygSampler:
             batch_sampler=list(itertools.starmap(range, itertools.pairwise(ends))),
             **self._options,
         )
-        with running(loader, "PyG", self.workers) as batches:
+        with running(loader, "PyG") as batches:
             yield map(self._chunk, batches)
 
     def _chunk(self, data: Any) -> GraphChunk:

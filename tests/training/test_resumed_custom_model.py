@@ -1,0 +1,132 @@
+"""A custom model with random numbers or buffers resumes to the bit."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import EXIT_UNFINISHED
+from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.records.run_paths import RunPaths
+from tests.tools.cells import GAT, Ran, manifest_of, run
+from tests.training.test_resume import warn_at
+
+pytestmark = pytest.mark.distributed
+
+MODEL = """
+import random
+
+import numpy as np
+import torch
+from torch import nn
+from gnnhpc import Layer, Model
+
+
+class Drawing(Model):
+    takes = ("graph",)
+
+    def outline(self, facts):
+        first = Layer("first", (facts.features,), (8,))
+        return [first, Layer("odd", (8,), (8,)), Layer("last", (8,), (facts.classes,))]
+
+    def build(self, layer, options):
+        kind = Odd if layer.name == "odd" else Plain
+        return kind(layer.inputs[0], layer.shape[0]).to(options.dtype)
+
+
+class Plain(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.lin = nn.Linear(inputs, outputs)
+
+    def forward(self, x, context):
+        return self.lin(x.to_dense() if hasattr(x, "to_dense") else x)
+
+
+class Odd(Plain):
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        MADE
+
+    def forward(self, x, context):
+        x = self.lin(x).relu()
+        if self.training:
+            FORWARD
+        return x
+"""
+HELD = {
+    "torch": ("pass", "x = nn.functional.dropout(x, 0.3)"),
+    "numpy": ("pass", "x = x * (0.5 + np.random.rand())"),
+    "python": ("pass", "x = x * (0.5 + random.gauss(0.5, 0.1))"),
+    "numpy when built": ("self.lin.weight.data *= 0.5 + np.random.rand()", "pass"),
+    "cache": ("self.rows = None", "self.rows = len(x) if self.rows is None else self.rows"),
+    "buffer": ("self.register_buffer('n', torch.ones(()))", "self.n += 1; x = x / float(self.n)"),
+}
+HELD["buffer that is not persistent"] = (
+    "self.register_buffer('n', torch.ones(()), persistent=False)",
+    HELD["buffer"][1],
+)
+
+
+def cell(root: Path, kind: tuple[str, str], **changes: object) -> Experiment:
+    made, forward = kind
+    root.mkdir(parents=True, exist_ok=True)
+    text = MODEL.replace("MADE", made).replace("FORWARD", forward)
+    (root / "drawing.py").write_text(text)
+    model = CustomModel(name="drawing:Drawing").planned(root)
+    steps = {"train_steps": 10, "test_steps": 1, "save_every": 5, "microbatches": 2}
+    return Experiment.model_validate(GAT | {"model": model, **steps, **changes})
+
+
+def whole_and_in_parts(
+    root: Path,
+    kind: tuple[str, str],
+    layout: str = "pp2",
+    env: dict[str, str] | None = None,
+    **changes: object,
+) -> tuple[Ran, list[Ran]]:
+    experiment = cell(root / "source", kind, layout=layout, **changes)
+    warned = functools.partial(warn_at, 3, rank=experiment.layout.world_size - 1)
+    found = []
+    for name, plants in (("whole", [None]), ("parts", [warned, None])):
+        (one,) = manifest_of(root / name, experiment)
+        copy_models(RunPaths(root / name), [experiment])
+        found.append([run(root / name, one, plant=plant, env=env) for plant in plants])
+    (whole,), parts = found
+    assert set(parts[0].statuses) == {EXIT_UNFINISHED}, parts[0].err
+    assert parts[1].result.resumed_from is not None
+    return whole, parts
+
+
+QUICK = [("torch", "dp2"), ("numpy", "pp2")]
+CASES = [(kind, layout) for kind in HELD for layout in ("pp2", "dp2")]
+
+
+@pytest.mark.quick("numpy-pp2")
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
+)
+def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_path: Path) -> None:
+    whole, parts = whole_and_in_parts(tmp_path, HELD[kind], layout)
+    assert whole.losses() == [loss for part in parts for loss in part.losses()]
+    assert parts[1].result.valid
+
+
+def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> None:
+    grows = (
+        "self.register_buffer('seen', torch.zeros(0), persistent=False)",
+        "self.seen = torch.cat([self.seen, torch.ones(1)])",
+    )
+    experiment = cell(tmp_path / "source", grows)
+    (one,) = manifest_of(tmp_path / "run", experiment)
+    copy_models(RunPaths(tmp_path / "run"), [experiment])
+    run(tmp_path / "run", one, plant=functools.partial(warn_at, 3, rank=0))
+    again = run(tmp_path / "run", one).result
+    assert again.status == "failed"
+    assert again.failure is not None
+    assert "step-00000004: cannot be read (" in again.failure.error
