@@ -39,20 +39,19 @@ class _Stage:
     gradients: Slots
     layers: Layers = field(init=False)
     into: Gradients = field(init=False)
+    readout: vig_readout.Weights = field(init=False)
+    readout_gradients: vig_readout.Weights = field(init=False)
     inputs: list[Tensor] = field(init=False)
     targets: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         random = torch.Generator().manual_seed(int(self.is_last))
-        made, readout = [_layer(number, random) for number in range(LAYERS)], None
-        if self.is_last:
-            sizes = (READOUT, 3), (READOUT,), (CLASSES, READOUT), (CLASSES,)
-            readout = vig_readout.Weights(*(torch.randn(n, generator=random) / 16 for n in sizes))
-        self.layers = Layers(made, readout)
-        self.into = Gradients(
-            [_zeros_like(each.weights) for each in made],
-            None if readout is None else vig_readout.Weights(*map(torch.zeros_like, readout)),
-        )
+        made = [_layer(number, random) for number in range(LAYERS)]
+        sizes = (READOUT, 3), (READOUT,), (CLASSES, READOUT), (CLASSES,)
+        self.readout = vig_readout.Weights(*(torch.randn(n, generator=random) / 16 for n in sizes))
+        self.readout_gradients = vig_readout.Weights(*map(torch.zeros_like, self.readout))
+        self.layers = Layers(made)
+        self.into = Gradients([_zeros_like(each.weights) for each in made])
         images = IMAGES // self.microbatches
         shape = images, GRID[0] * GRID[1], 3
         self.inputs = [torch.randn(shape, generator=random) for _ in range(self.microbatches)]
@@ -79,11 +78,18 @@ class _Stage:
         held = []
         for x in self.inputs:
             assert self.activations.take(x, TIMEOUT_MS)
-            held.append(self.layers.forward(x, moves=True))
+            done = self.layers.forward(x, moves=True)
+            held.append((done.saved, *vig_readout.forward(done.out, self.readout)))
         for x in self.inputs:
-            done = held.pop(0)
-            gradient = (done.out.softmax(1) - self.targets) / IMAGES
-            d_x, _ = self.layers.backward(x, done.saved, gradient, self.into, wants_x=True)
+            saved, logits, pooled = held.pop(0)
+            gradient = (logits.softmax(1) - self.targets) / IMAGES
+            d_out, of_readout = vig_readout.backward(
+                pooled, x.shape[1], self.readout, gradient, wants_x=True
+            )
+            for total, each in zip(self.readout_gradients, of_readout, strict=True):
+                total.add_(each)
+            assert d_out is not None
+            d_x = self.layers.backward(x, saved, d_out, self.into, wants_x=True)
             assert d_x is not None
             assert self.gradients.send(d_x, TIMEOUT_MS)
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -69,6 +70,13 @@ class TimedStage(PipelineStage):
     """The micro-batch of the last forward, whose loss is computed next."""
     deferred: list[DeferredGradient] | None = None
     """Takes what the present backward leaves; None where weights are not apart."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """torch's first messages; in torch 2.9 gloo fails, as int64 is received as float32."""
+        operations: list[dist.P2POp] = super()._get_init_p2p_neighbors_ops()
+        for each in operations:
+            each.tensor = each.tensor.float()
+        return operations
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self.newest = fwd_chunk_id
