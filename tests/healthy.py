@@ -71,7 +71,7 @@ class Drawn:
             "dtype": self.one_of(["float32", "float32", "float32", "float64"]),
             "optimizer": {
                 "name": "adam" if adam else "sgd",
-                "lr": self.one_of([1e-3, 5e-3] if adam else [1e-3, 1e-2]),
+                "lr": self.one_of([1e-3, 5e-3] if adam else [1e-4, 1e-3]),
                 "weight_decay": self.one_of([0.0, 5e-4]),
             },
             "train_steps": self.between(1, 24),
