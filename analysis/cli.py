@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -254,9 +255,9 @@ def trace(
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
+    from analysis.figures.chrome_trace import write_trace
+    from analysis.figures.step_timeline import find_cell
     from analysis.load.run_data import load_run
-    from analysis.timeline.chrome_trace import write_trace
-    from analysis.timeline.step_timeline import find_cell
     from gnnhpc.records.run_paths import RunPaths
 
     loaded = load_run(run)
@@ -270,4 +271,6 @@ def trace(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit status 2."""
+    # Figures are files. A backend that a user's environment names might not even load.
+    os.environ["MPLBACKEND"] = "Agg"
     return run_app_for_reader(app, "python -m analysis", arguments)

@@ -21,10 +21,10 @@ from analysis.figures.draw_in_parallel import run_in_parallel
 from analysis.figures.hover import marks_of
 from analysis.figures.origin import Origin, origin_of
 from analysis.figures.panels import MAX_PANELS
+from analysis.figures.step_timeline import cells_with_spans, measured_timeline
 from analysis.figures.studies import Study, find_studies
 from analysis.figures.style import COLUMN_IN, load_backends, save_figure
 from analysis.render.document import Picture
-from analysis.timeline.step_timeline import cells_with_spans, measured_timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,10 +149,11 @@ FIGURE_KINDS = (
         "waterfall",
         "where a step loses time",
         "From the best sequential step on as many ranks that lose nothing (linear) to the measured "
-        "step, in parts that add up: the schedule's bubble, up to the bound; forwards computed "
-        "again; micro-batches, which a sequential run pays too; company, the same passes slower "
-        "than alone; imbalance of stages; waiting beyond these, as for transfers, with what lies "
-        "between spans; all-reduce; the rest. Pale bars are gains. An arrow: the interval goes on.",
+        "step, in parts that add up: the schedule's bubble, up to the bound; recomputed forwards; "
+        "micro-batches, which cost a sequential run too; contention: passes slower when ranks run "
+        "side by side; imbalance of stages; other waiting, as for transfers, with what lies "
+        "between spans; all-reduce; the rest. Pale bars are gains. An arrow means that the "
+        "interval goes on.",
         lambda study, _: waterfall.waterfall(study),
     ),
     FigureKind(
@@ -281,7 +282,10 @@ class Figures:
 def make_figures(
     run: Run, summary: pd.DataFrame, folder: Path, published: PublishedPoints | None = None
 ) -> Figures:
-    """Draw every figure that the run has data for into `folder`, as PNG and PDF."""
+    """Draw every figure that the run has data for into `folder`, as PNG and PDF.
+
+    A figure whose drawing fails is left out, with the error as its reason.
+    """
     found = find_studies(run, summary)
     points = published or PublishedPoints()
     tasks: list[Callable[[], Drawn | LeftOut]] = [
@@ -307,14 +311,25 @@ def make_figures(
 def _draw_study_figure(
     run: Run, study: Study, kind: FigureKind, points: pd.DataFrame | None, folder: Path
 ) -> Drawn | LeftOut:
-    figure = kind.draw(study, points)
-    if isinstance(figure, str):
-        return f"{study.title}: {kind.title}", figure
-    caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
-    name = f"{kind.name}-{study.slug}"
-    origin = origin_of(run, study.cells["cell"], name, study.baseline)
-    picture = _save_picture(figure, folder, name, study.title, kind.title, caption, origin)
+    title = f"{study.title}: {kind.title}"
+    try:
+        figure = kind.draw(study, points)
+        if isinstance(figure, str):
+            return title, figure
+        caption = kind.caption if points is None else f"{kind.caption} {_CROSSES}"
+        name = f"{kind.name}-{study.slug}"
+        origin = origin_of(run, study.cells["cell"], name, study.baseline)
+        picture = _save_picture(figure, folder, name, study.title, kind.title, caption, origin)
+    except Exception as error:
+        return title, _failed(error)
     return Drawn(kind.name, study.slug, picture)
+
+
+def _failed(error: Exception) -> str:
+    """The reason that a report gives; an OSError is raised, as the next figure meets it too."""
+    if isinstance(error, OSError):
+        raise error
+    return f"drawing it failed: {type(error).__name__}: {error}"
 
 
 def _studies_not_drawn(found: Sequence[Study]) -> Iterator[LeftOut]:
@@ -372,10 +387,13 @@ def timeline_cells(run: Run) -> tuple[list[str], list[LeftOut]]:
     return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out
 
 
-def _draw_timeline(run: Run, cell: str, folder: Path) -> Drawn:
-    timeline = measured_timeline(run, cell)
-    caption = gantt.timeline_caption(timeline)
-    name = f"timeline-{cell}"
-    figure, origin = gantt.draw_timeline(timeline), origin_of(run, [cell], name)
-    picture = _save_picture(figure, folder, name, cell, "timeline", caption, origin)
+def _draw_timeline(run: Run, cell: str, folder: Path) -> Drawn | LeftOut:
+    try:
+        timeline = measured_timeline(run, cell)
+        caption = gantt.timeline_caption(timeline)
+        name = f"timeline-{cell}"
+        figure, origin = gantt.draw_timeline(timeline), origin_of(run, [cell], name)
+        picture = _save_picture(figure, folder, name, cell, "timeline", caption, origin)
+    except Exception as error:
+        return f"{cell}: timeline", _failed(error)
     return Drawn("timeline", cell, picture)

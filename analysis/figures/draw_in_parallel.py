@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-Tasks = Sequence[Callable[[], Result]]
 
 MAX_PROCESSES = 4
 """At most this many processes, because a login node has other users."""
+_tasks: list[Callable[[], Any]] = []
+"""The tasks of the run in progress, which the forked processes find here."""
 
 
 def usable_cores() -> int:
@@ -30,56 +29,25 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_in_parallel(tasks: Tasks[Result]) -> list[Result]:
-    """The results of all tasks, in order; raises the error of a task and stops the others.
+def run_in_parallel(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
+    """The results of all tasks, in order; raises the error of the first task that fails.
 
-    Results and errors must pickle. With one core the tasks run in this process.
+    Results and errors must pickle. With one core the tasks run in this process, and so they do
+    after a process was killed, as by the system for lack of memory.
     """
-    workers = max(1, min(len(tasks), usable_cores(), MAX_PROCESSES))
-    mine, *others = (tasks[number::workers] for number in range(workers))
-    with ExitStack() as stack:
-        pipes = [stack.enter_context(_worker_process(share)) for share in others]
-        done = [[task() for task in mine]]
-        done += [_receive_results(pipe, share) for pipe, share in zip(pipes, others, strict=True)]
-    return [done[number % workers][number // workers] for number in range(len(tasks))]
-
-
-@contextmanager
-def _worker_process(tasks: Tasks[Result]) -> Iterator[Connection]:
-    """Start a process that runs `tasks`; yields the pipe that its results come through."""
-    context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_run_and_send, args=(tasks, sending), daemon=True)
-    process.start()
-    # Only the worker holds the sending end, so that its death closes the pipe.
-    sending.close()
-    try:
-        yield receiving
-    finally:
-        process.kill()
-        process.join()
-        receiving.close()
-
-
-def _run_and_send(tasks: Tasks[Result], pipe: Connection) -> None:
-    # Ctrl-C reaches both processes; the parent kills this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    outcome: list[Result] | Exception
-    try:
-        outcome = [task() for task in tasks]
-    except Exception as error:
-        # A pickled error has no traceback, so it is added as text.
-        error.add_note(traceback.format_exc())
-        outcome = error
-    pipe.send(outcome)
-
-
-def _receive_results(pipe: Connection, tasks: Tasks[Result]) -> list[Result]:
-    try:
-        outcome: list[Result] | Exception = pipe.recv()
-    except EOFError:
-        # The worker was killed, probably for lack of memory: run its tasks here.
+    workers = min(len(tasks), usable_cores(), MAX_PROCESSES)
+    if workers < 2:
         return [task() for task in tasks]
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    _tasks[:] = tasks
+    try:
+        fork = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+            return list(pool.map(_run, range(len(tasks))))
+    except BrokenProcessPool:
+        return [task() for task in tasks]
+    finally:
+        _tasks.clear()
+
+
+def _run(number: int) -> Any:
+    return _tasks[number]()

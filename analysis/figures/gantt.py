@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from analysis.figures.step_timeline import Bar, RankRow, Timeline
 from analysis.figures.studies import study_title
 from analysis.figures.style import (
     ACTION_COLOURS,
@@ -15,7 +16,6 @@ from analysis.figures.style import (
     styled,
 )
 from analysis.summary.split_backward import LEAST_SHARE
-from analysis.timeline.step_timeline import Bar, RankRow, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from analysis.figures import gantt
 from analysis.figures.catalog import FIGURE_KINDS, PublishedPoints, timeline_cells
 from analysis.figures.origin import origin_of
+from analysis.figures.step_timeline import find_cell, measured_timeline
 from analysis.figures.studies import find_studies
 from analysis.figures.style import FORMATS, Format, at_width, save_figure
 from analysis.summary.baseline_and_speedup import Baseline
-from analysis.timeline.step_timeline import find_cell, measured_timeline
 from gnnhpc.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -156,10 +156,15 @@ def layout_order(layout: str) -> tuple[int, int, str]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Apply the suite's matplotlib settings within the block."""
+    """Apply matplotlib's defaults and these settings within the block.
+
+    A user's matplotlibrc changes nothing.
+    """
     import matplotlib as mpl
 
-    with mpl.rc_context(_RC):
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_RC)
         yield
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.papers.published_data import table_made_from_log
+from analysis.studies.study import table_made_from_log
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from analysis.foreign.csv_logs import StepLog
-from analysis.papers.published_data import (
+from analysis.render.named_table import NamedTable
+from analysis.statistics.warmup import step_statistics
+from analysis.studies.study import (
     matches_published_digits,
     published_studies,
     read_published_text,
 )
-from analysis.render.named_table import NamedTable
-from analysis.statistics.warmup import step_statistics
 
 
 def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures, PublishedPoints, make_figures
-from analysis.papers.boca_claims import published_epochs
-from analysis.papers.published_data import read_published
+from analysis.figures.chrome_trace import write_trace
+from analysis.figures.step_timeline import cells_with_spans
 from analysis.render.document import Document
 from analysis.render.html import document_to_html
 from analysis.render.markdown import document_to_markdown
@@ -16,9 +16,9 @@ from analysis.render.named_table import NamedTable
 from analysis.report import sections
 from analysis.report.first_page import count_cells, first_page_section
 from analysis.report.report_tables import make_report_tables
+from analysis.studies.boca_claims import published_epochs
+from analysis.studies.study import read_published
 from analysis.summary.summary_table import summarise
-from analysis.timeline.chrome_trace import write_trace
-from analysis.timeline.step_timeline import cells_with_spans
 from gnnhpc.records.run_paths import write_atomically
 
 if TYPE_CHECKING:

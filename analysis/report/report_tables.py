@@ -7,17 +7,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.papers.boca_runs import BocaRows
-from analysis.papers.boca_tables_beside_ours import boca_tables
-from analysis.papers.corrected_study import corrected_study_frame
-from analysis.papers.gat_runs import GatRows
-from analysis.papers.gat_tables_beside_ours import gat_tables
-from analysis.papers.other_studies import boca_table, torchgpipe_table
-from analysis.papers.vig_tables_beside_ours import vig_tables
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.studies.boca_runs import BocaRows
+from analysis.studies.boca_tables_beside_ours import boca_tables
+from analysis.studies.corrected_study import corrected_study_frame
+from analysis.studies.gat_runs import GatRows
+from analysis.studies.gat_tables_beside_ours import gat_tables
+from analysis.studies.study import studies_of
+from analysis.studies.vig_tables_beside_ours import vig_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.settings_in_words import varying_settings
 from analysis.summary.summary_table import DROPPED_COLUMNS
@@ -33,24 +33,23 @@ _INTERVALS = (
 
 
 def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
-    """All tables; those of a published study only if the run has its model."""
-    models = set(run.cells["model"]) if len(run.cells) else set()
+    """All tables; those of a published study only if the run has its model on its data."""
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
     if summary["lost_linear_s"].notna().any():
         tables.append(lost_time_table(summary))
     beside = frameworks_frame(run, summary)
     if len(beside):
         tables.append(frameworks_table(beside))
-    if "vig" in models:
-        tables += vig_tables(run, summary)
-    of_graphs = GatRows(run, summary)
-    if of_graphs.rows or ("gat" in models and "sampler" not in run.settings):
-        tables += gat_tables(of_graphs)
     if "sampler" in summary and summary["sampler"].notna().any():
         tables.append(sampled_table(summary))
-    of_study = BocaRows(run, summary)
-    tables += boca_tables(of_study) if of_study.rows else [boca_table()]
-    return [*tables, torchgpipe_table(), corrected_study_table(run, summary)]
+    studies = studies_of(run)
+    if "raffi" in studies:
+        tables += vig_tables(run, summary)
+    if "dearing" in studies:
+        tables += gat_tables(GatRows(run, summary))
+    if "boca" in studies:
+        tables += boca_tables(BocaRows(run, summary))
+    return [*tables, *([corrected_study_table(run, summary)] if studies else [])]
 
 
 def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -119,10 +118,10 @@ def lost_time_table(summary: pd.DataFrame) -> NamedTable:
         _chosen(taken, [*LOST_COLUMNS, "mean_s", "of_bound"]).drop(columns="phase"),
         (
             "linear: the best sequential step on as many ranks that lose nothing. schedule: the "
-            "bubble of equal stages; with it the step is at the bound. recomputation: forwards "
-            "computed again that the best sequential step does not have. microbatches: what they "
-            "cost a sequential run; without one, part of company. company: the same passes, "
-            "slower than alone. imbalance: of stages. waits: beyond these, as for transfers, with "
+            "bubble of equal stages; with it the step is at the bound. recomputation: recomputed "
+            "forwards that the best sequential step does not have. microbatches: what they cost a "
+            "sequential run; without one, part of contention. contention: passes slower when ranks "
+            "run side by side. imbalance: of stages. waits: beyond these, as for transfers, with "
             "what lies between spans of work; of one rank, which waits for nobody, that is rest. "
             "waits and rest: less the sequential run's share of them.",
         ),
@@ -140,10 +139,9 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
         _chosen(summary, columns),
         (
             "warmup_dropped: steps that the run marked or that the series shows to be warm-up. "
-            "looked_dropped: steps that the run's checks looked at closely, left out where as many "
-            "others remain. unlike_dropped: steps of an attempt that was unlike the one that went "
-            "on from it. With n these add up to the steps that all ranks recorded, those redone "
-            "after a resume aside. "
+            "profiled_dropped: steps in which hooks measured each layer. "
+            "With n these add up to the steps that all ranks recorded, without those redone after "
+            "a resume. "
             "outliers: more than 3.5 robust standard deviations from the median; marked, not "
             "dropped. n_effective: independent steps that the correlated ones are worth. drift: "
             "last third over first third, less 1. cpu_share: processor over busy time.",

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import Figures
-from analysis.papers.published_data import published_studies
 from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
 from analysis.render.interval_text import join_intervals
 from analysis.report.link_columns import judged_in_words, link_columns
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.statistics.warmup import OUTLIER_Z
+from analysis.studies.study import published_studies
 from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -191,9 +191,9 @@ def sampled_section(tables: Sequence[NamedTable], figures: Figures) -> Section |
         answers = [frame_table(study.frame, study.title, _headings(study)), Bullets(study.notes)]
     pictures = figures.pictures_of("epoch-time", "step-parts")
     words = Text(
-        "To draw a mini-batch is part of its step. The last mini-batch of an epoch has what is "
-        "left: it counts in every mean, and is held against no other in warm-up, outliers, drift, "
-        "medians of steps and efficiency."
+        "Sampling a mini-batch is part of its step. The last mini-batch of an epoch has the "
+        "samples that are left: it counts in every mean, and is compared with no other in warm-up, "
+        "outliers, drift, medians of steps and efficiency."
     )
     shown = frame_table(join_intervals(table.frame), table.title, _headings(table), 4)
     blocks = (*answers, *pictures, words, shown, Bullets(table.notes))
@@ -257,12 +257,10 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
     blocks: list[Block] = [
         Bullets(
             (
-                "n counts the mini-batches of all valid repeats, after warm-up. Those that the "
-                "run's checks looked at closely are left out too, where as many others of the "
-                "repeat remain.",
-                "Steps of an attempt that was unlike the one that went on from it do not count "
-                "either. How many were left out, and why, stands in what was counted: with n they "
-                "add up to the steps that all ranks recorded, those redone after a resume aside.",
+                "n counts the mini-batches of all valid repeats, without warm-up steps and "
+                "without profiled steps, in which hooks measure each layer. What was counted has "
+                "how many were left out: with n they add up to the steps that all ranks recorded, "
+                "without those redone after a resume.",
                 f"Intervals hold {CONFIDENCE:.0%} and come from how runs differ: Student's t on "
                 "the logarithms of the runs' means or medians. Steps of one run share its "
                 f"placement and its minute, so {ONE_RUN}: it has no interval, and neither have "
@@ -272,10 +270,11 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 "A mean is that of the runs' means, and a median the mean of the runs' medians. "
                 "The figure of step times marks another: the median of the steps of all these runs "
                 "together, of equal samples.",
-                "A speedup is a ratio of samples a second. Repeats are measured in turn, and runs "
-                "of one repeat are a pair where the nodes of one are among those of the other, as "
-                "in all blocks of submit --paired: the interval is t on the logarithms of the "
-                "pairs' ratios. With fewer than three pairs, or where most runs have no partner, "
+                "A speedup is a ratio of samples a second. Repeats are measured alternately, and "
+                "runs of one repeat are a pair where the nodes of one are among those of the "
+                "other, as in all blocks of submit --paired: the interval is t on the logarithms "
+                "of the pairs' ratios. With fewer than three pairs, or where most runs have no "
+                "partner, "
                 "runs are compared unpaired (Welch); speedup_from says which.",
                 "Warm-up is dropped where the run marked it, and where the first steps are slower "
                 "than what follows (MSER): a fifth of a run's steps at most.",

@@ -28,8 +28,10 @@ def validation_texts(run: RunData) -> Iterator[Text]:
     if len(known):
         share = known["validation_s"].sum() / known["attempt_s"].sum()
         most = (known["validation_s"] / known["attempt_s"]).max()
+        seconds = known["validation_s"].sum() / len(known)
         yield Text(
-            f"Validation took {share:.1%} of the attempts' time, {most:.1%} of one attempt at most."
+            f"Validation took {share:.1%} of the attempts' time, {seconds:.1f} s an attempt on "
+            f"average, and {most:.1%} of one attempt at most."
         )
     custom = sorted({str(label) for label in done["model"] if label not in BUILT_IN})
     if custom:
@@ -78,7 +80,10 @@ def equivalence_texts(run: RunData) -> Iterator[Text]:
         )
     if found.only_repeats:
         cells = _some(found.only_repeats)
-        yield Text(f"Equivalent to {cells} are only repeats, which repeat the same mistake.")
+        yield Text(
+            f"Only repeats are equivalent to {cells}. Repeats make the same mistake, so comparing "
+            "them shows nothing."
+        )
 
 
 def comparability_texts(run: RunData) -> Iterator[Text]:

@@ -88,8 +88,7 @@ def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
             actual, expected = actual[mine], expected[rows]
         if actual.shape != expected.shape:
             return f"{len(actual)} {split} targets where {len(expected)} are expected"
-        different = actual != expected
-        wrong = int((different.any(1) if different.ndim == 2 else different).sum())
+        wrong = int((actual != expected).any(axis=tuple(range(1, actual.ndim))).sum())
         if wrong:
             return f"{wrong} of {len(actual)} {split} targets are not those of its inputs"
     return ""

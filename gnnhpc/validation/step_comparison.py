@@ -239,9 +239,9 @@ class StepComparison:
             if place not in found:
                 raise Disagreement(f"{what}: {where} is not computed")
             least = 0.0
-            # A micro-batch may have no rows.
-            if before is not None and len(entered := row_squares(before[number])):
-                least = SMALL_MOVE * math.sqrt(float(entered.mean()))
+            entered = None if before is None else row_squares(before[number])
+            if entered is not None and len(entered):
+                least = SMALL_MOVE * math.sqrt(float(np.mean(entered)))
             for times, each in enumerate(found[place]):
                 relative, why = sketch_difference(
                     each, batches[number], sketches[number], squares[number], least

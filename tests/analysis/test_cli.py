@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.papers.published_data import LOG_FOLDER
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.terminal import aligned_lines
+from analysis.studies.study import LOG_FOLDER
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.published import PublishedGraph
@@ -68,7 +68,7 @@ def test_a_report_has_what_the_run_folder_promises(reported: Path) -> None:
     steps = pd.read_parquet(report / "steps.parquet")
     assert len(steps) == 3 * 10 + 3
     assert {"layout", "wall_s", "kept", "valid"} <= set(steps.columns)
-    assert (report / "tables" / "raffi_table5.tex").exists()
+    assert (report / "tables" / "speedup.tex").exists()
     assert not list(reported.glob(".report*"))
 
 
@@ -173,10 +173,10 @@ def test_a_damaged_cell_is_reported_with_its_line(
     assert main(["report", str(root)]) == 1
     printed = capsys.readouterr()
     assert "1 of 2 cells left out; see the report's first page" in printed.out
-    assert "rank-0000.jsonl:2: found damaged JSON" in printed.err
+    assert "rank-0000.jsonl: content: found changed since it was written" in printed.err
     page = (root / "report" / "report.md").read_text()
     assert "1 of the invalid cells have damaged records and are set apart" in page
-    assert "rank-0000.jsonl:2: found damaged JSON" in page
+    assert "rank-0000.jsonl: content: found changed since it was written" in page
 
 
 @pytest.mark.parametrize("only", [[], ["--only", "speedup"]])

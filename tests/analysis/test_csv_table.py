@@ -10,7 +10,7 @@ import pytest
 
 from analysis.foreign.csv_logs import parse_setting, read_log, setting_from_name
 from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
-from analysis.papers.published_data import LOG_FOLDER, matches_published_digits, read_published_text
+from analysis.studies.study import LOG_FOLDER, matches_published_digits, read_published_text
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 

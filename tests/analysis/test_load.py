@@ -32,34 +32,41 @@ def small(repeats: int = 1, **changes: object) -> list[Experiment]:
     return small_sweep(repeats, **SMALL, **changes)  # type: ignore[arg-type]
 
 
-def test_frames_have_a_row_for_each_thing_that_was_recorded(sweep: RunData) -> None:
-    cells = sweep.cells
-    assert len(cells) == 48
+def test_frames_have_a_row_for_each_thing_that_was_recorded(images: RunData) -> None:
+    cells = images.cells
+    assert len(cells) == 24
     assert cells["valid"].all() and cells["counts"].all()
-    steps = sweep.steps.groupby(["cell", "phase"], observed=True).size().unstack()
+    steps = images.steps.groupby(["cell", "phase"], observed=True).size().unstack()
     assert (steps["train"] == 24).all() and (steps["test"] == 6).all()
-    assert len(sweep.ranks) == (30 * cells["world_size"]).sum()
-    profiled = sweep.layer_times.drop_duplicates(["cell", "step"])
+    assert len(images.ranks) == (30 * cells["world_size"]).sum()
+    profiled = images.layer_times.drop_duplicates(["cell", "step"])
     assert len(profiled) == 3 * len(cells)
     assert set(profiled["phase"]) == {"train"}
-    assert not sweep.spans.empty
+    assert not images.spans.empty
+    assert set(images.stage_times["virtual_stage"]) == {0, 1}
 
 
-def test_warm_up_and_profiled_steps_are_left_out_and_counted(sweep: RunData) -> None:
-    dropped = sweep.steps["warmup"] | sweep.steps["profiled"]
-    assert not (sweep.steps["kept"] & dropped).any()
-    phases = sweep.phases
+def test_warm_up_and_profiled_steps_are_left_out_and_counted(images: RunData) -> None:
+    dropped = images.steps["warmup"] | images.steps["profiled"]
+    assert not (images.steps["kept"] & dropped).any()
+    phases = images.phases
     recorded = np.where(phases["phase"] == "train", 24, 6)
     counted = phases[["n", "warmup_dropped", "profiled_dropped"]].sum(axis=1)
     assert (counted == recorded).all()
     assert (phases.loc[phases["phase"] == "train", "profiled_dropped"] == 3).all()
 
 
-def test_cells_are_compared_with_their_sequential_cell(sweep: RunData) -> None:
-    assert not sweep.equivalence.divergences
-    compared = sweep.cells[sweep.cells["cell"].isin(list(sweep.equivalence.steps))]
+def test_cells_are_compared_with_their_sequential_cell(images: RunData) -> None:
+    assert not images.equivalence.divergences
+    compared = images.cells[images.cells["cell"].isin(list(images.equivalence.steps))]
     assert {"pp2", "pp4"} <= set(compared["layout"])
-    assert set(sweep.equivalence.steps.values()) == {15}
+    assert set(images.equivalence.steps.values()) == {15}
+
+
+def test_cells_without_an_equivalent_sequential_cell_are_named(images: RunData) -> None:
+    """No sequential cell has micro-batches of 24 images, or mini-batches of 200."""
+    alone = images.cells[images.cells["cell"].isin(images.equivalence.without_sequential)]
+    assert set(alone["layout"] + " " + alone["schedule"]) == {"pp2 interleaved", "dp2-pp2 gpipe"}
 
 
 def test_newest_valid_attempt_counts_and_others_are_listed(tmp_path: Path) -> None:
@@ -236,7 +243,7 @@ def test_runs_of_other_environments_have_rows_of_their_own(tmp_path: Path) -> No
         load_runs([first, first])
 
 
-def test_steps_frames_are_tidy(sweep: RunData) -> None:
-    for frame in (sweep.steps, sweep.ranks, sweep.layer_times, sweep.stage_times, sweep.spans):
+def test_steps_frames_are_tidy(images: RunData) -> None:
+    for frame in (images.steps, images.ranks, images.layer_times, images.stage_times, images.spans):
         assert isinstance(frame["cell"].dtype, pd.CategoricalDtype)
-        assert list(frame["cell"].cat.categories) == list(sweep.cells["cell"])
+        assert list(frame["cell"].cat.categories) == list(images.cells["cell"])

@@ -36,14 +36,16 @@ def cells_of(root: Path) -> list[str]:
 
 
 def test_a_figure_over_another_baseline_says_so_and_is_remade_over_it(tmp_path: Path) -> None:
-    run = analysis.load_run(make_run(tmp_path / "r", small_sweep(2)), apart=True)
+    run = analysis.load_run(make_run(tmp_path / "r", small_sweep(2)), separate=True)
     over_pp2 = analysis.summarise(run, "pp2:5")
     (study,) = [one for one in find_studies(run, over_pp2) if one.model == "vig"]
     figure = speedup.speedup(study)
     assert not isinstance(figure, str)
     assert figure.axes[0].get_ylabel() == "speedup over pp2 m5 (ratio)"
     told = origin_of(run, [], "speedup", study.baseline, "84mm").remade_by
-    assert told == "remade by: gnnhpc report r --only speedup --baseline pp2:5 --apart --width 84mm"
+    assert (
+        told == "remade by: gnnhpc report r --only speedup --baseline pp2:5 --separate --width 84mm"
+    )
 
 
 def made(capsys: pytest.CaptureFixture[str]) -> list[Path]:
@@ -67,8 +69,8 @@ def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
     assert f"/Keywords ({' '.join(cells_of(root))})" in told
     command = "gnnhpc report paper run --only speedup-vig-synthetic-cifar10 --width 84mm"
     assert (
-        f"/Subject (run paper run; code commit unknown, digest unknown; remade by: {command})"
-        in told
+        "/Subject (run paper run; code commit unknown, digest 0123456789abcdef; "
+        f"remade by: {command})" in told
     )
     assert "CreationDate" not in told
 
@@ -103,7 +105,7 @@ def test_a_png_carries_the_same_as_text(
     assert told == {
         "Title": f"timeline-{cell}",
         "Run": "paper run",
-        "Code": "commit unknown, digest unknown",
+        "Code": "commit unknown, digest 0123456789abcdef",
         "Cells": cell,
         "Comment": f"remade by: gnnhpc report paper run --only timeline-{cell}",
     }

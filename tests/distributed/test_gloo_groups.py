@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from packaging.version import Version
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
@@ -15,6 +16,8 @@ from gnnhpc.distributed.mesh import join, leave
 from tests.tools.forked import spawn
 
 SERVES_SOCKETS = "gloo_tcp_loop"
+NAMES_THREADS = Version("2.13")
+"""Earlier releases of torch do not name the threads of gloo."""
 
 
 def threads_and_sums(layout: str) -> tuple[int, list[float], float]:
@@ -48,7 +51,8 @@ def threads() -> Counter[str]:
 def test_one_thread_serves_the_sockets_of_all_groups(interface: str) -> None:
     env = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     ranks = spawn(threads_and_sums, 4, "dp2-pp2", env=env)
-    assert [found for found, _, _ in ranks] == [1] * 4
+    if Version(torch.__version__) >= NAMES_THREADS:
+        assert [found for found, _, _ in ranks] == [1] * 4
     # Ranks 0 and 1 are a pipeline, 0 and 2 are replicas.
     assert [sums for _, sums, _ in ranks] == [
         [3.0, 3.0, 4.0, 10.0],

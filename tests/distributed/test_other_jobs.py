@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.check.audits.nodes import shared_node
 from gnnhpc.distributed import other_jobs as module
 from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
@@ -61,29 +60,3 @@ def test_outside_slurms_jobs_nobody_is_asked(programs: Path) -> None:
     says(programs, "squeue", "5")
     assert other_jobs(read_environment(LOCAL)) is None
     assert other_jobs(read_environment(SRUN)) is None
-
-
-NOBODY = OtherJobs((), 0)
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "verdict", "words"),
-    [
-        (NOBODY, NOBODY, "ok", "its nodes had no other job at its start and end"),
-        (NOBODY, OtherJobs(("9",), 1), "suspect", "its nodes had 1 other job at its end: 9"),
-        (OtherJobs(("10", "9"), 4), NOBODY, "suspect", "2 other jobs at its start: 9, 10"),
-        (OtherJobs((), 3), None, "suspect", "3 CPUs of its nodes were given to jobs that squeue"),
-        (NOBODY, None, "ok", "its nodes had no other job at its start"),
-        (None, None, "unknown", "Slurm did not say"),
-    ],
-)
-def test_a_shared_node_is_told(
-    start: OtherJobs | None, end: OtherJobs | None, verdict: str, words: str
-) -> None:
-    (check,) = shared_node({"start": start, "end": end})
-    assert (check.name, check.verdict) == ("shared-node", verdict)
-    assert words in check.detail
-
-
-def test_a_run_outside_slurm_has_no_such_check() -> None:
-    assert shared_node({}) == []

@@ -25,8 +25,7 @@ from gnnhpc.distributed import watchdog
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.distributed.watchdog import PROCESSES, VARIABLE, hang_seconds, watching
-from gnnhpc.engines.clock import Clock
-from gnnhpc.engines.timing import StepTimer
+from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.kernels import build, load_kernel
 from tests.tools.forked import spawn
 
@@ -42,7 +41,7 @@ class Scene:
         self.mesh = mesh
         self.pids = pids
         self.folder = folder
-        self.timer = StepTimer(Clock(torch.device("cpu")))
+        self.timer = StepTimer(torch.device("cpu"))
         self.verdicts: Verdicts = []
 
     def tell(self, rank: int, why: str) -> None:
@@ -276,7 +275,7 @@ def test_a_process_that_waits_for_storage_is_seen(tmp_path: Path) -> None:
 def test_a_rank_alone_is_not_watched() -> None:
     before = threading.active_count()
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    with watching(mesh, StepTimer(Clock(mesh.device)), lambda rank, why: None):
+    with watching(mesh, StepTimer(mesh.device), lambda rank, why: None):
         assert threading.active_count() == before
 
 

@@ -10,9 +10,17 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
+    _ComputationType,
 )
 
 from gnnhpc.core.schedule import ScheduleName, place_of_part, stage_order
+
+LETTERS = {
+    _ComputationType.FORWARD: "F",
+    _ComputationType.FULL_BACKWARD: "B",
+    _ComputationType.BACKWARD_INPUT: "B",
+    _ComputationType.BACKWARD_WEIGHT: "W",
+}
 
 
 def torchs_order(
@@ -34,7 +42,7 @@ def torchs_order(
             continue
         holder, part = place_of_part(schedule, action.stage_index, stages)
         assert holder == stage
-        letter = {"F": "F", "B": "B", "I": "B", "W": "W"}[action.computation_type.value]
+        letter = LETTERS[action.computation_type]
         found.append(f"{letter}{action.microbatch_index}" + "'" * part)
     return found
 

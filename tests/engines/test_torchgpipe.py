@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.figures.step_timeline import measured_timeline
 from analysis.load.run_data import load_run
 from analysis.summary.summary_table import summarise
-from analysis.timeline.step_timeline import measured_timeline
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine

@@ -230,7 +230,7 @@ def test_each_implementation_has_its_own() -> None:
     from gnnhpc.data.settings import Cifar10
     from gnnhpc.models.model import BuildOptions
 
-    for name, kind in (("fused", FusedReadout), ("reference", Readout)):
+    for name, kind in (("fused", FusedReadout), ("pyg", Readout)):
         model = Vig.model_validate({"implementation": name})
         last = model.outline(Cifar10().facts())[-1]
         assert type(model.build(last, BuildOptions(torch.float32))) is kind

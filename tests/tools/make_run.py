@@ -453,7 +453,6 @@ def _result(
 ) -> Result:
     experiment = cell.experiment
     layout: Layout = experiment.layout
-    rows = _replica_rows(experiment)
     failure = None
     if story.status == "failed":
         failure = Failure(0, "node1", train_steps, "train", "RuntimeError: planted", ENDED)
@@ -484,7 +483,7 @@ def _result(
         ended_at=ENDED,
         train_steps=train_steps,
         test_steps=experiment.test_steps,
-        samples_per_step=experiment.data.facts().nodes if graph else rows * layout.replicas,
+        samples_per_step=sum(_whole_shares(experiment)),
         final=_final(experiment, machine, train_steps),
         graph=_graph_facts(experiment) if graph else {},
         audit=[Check("samples", "ok", "each seen once"), *story.audit],

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.batches import image_loader, order
+from gnnhpc.batches import image_loader, shuffle
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.sampled import learnt
@@ -163,7 +163,9 @@ def replicas_share_samples() -> None:
 
 
 def never_shuffled_again() -> None:
-    around(order, "permutation", lambda true, samples, seed, epoch: true(samples, seed + 1, epoch))
+    around(
+        shuffle, "permutation", lambda true, samples, seed, epoch: true(samples, seed + 1, epoch)
+    )
 
 
 def evaluation_in_training_mode() -> None:

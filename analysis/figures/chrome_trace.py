@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.timeline.step_timeline import DASH, cell_spans, find_cell
+from analysis.figures.step_timeline import DASH, cell_spans, find_cell
 from gnnhpc.records.run_paths import write_atomically
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.gat_runs import GatRow, GatRows
-from analysis.papers.gat_verdicts import gat_conclusions
-from analysis.papers.published_data import published_studies, read_published, study_notes
 from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import Interval
+from analysis.studies.gat_runs import GatRow, GatRows
+from analysis.studies.gat_verdicts import gat_conclusions
+from analysis.studies.study import published_studies, read_published, study_notes
 
 _DEVICE = ["data", "framework", "compute"]
 _DEVICE_COLUMNS = [

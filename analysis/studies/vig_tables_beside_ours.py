@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.papers.published_data import published_studies, read_published
 from analysis.render.named_table import NamedTable
 from analysis.statistics.sample import Sample
+from analysis.studies.study import published_studies, read_published
 from analysis.summary.settings_in_words import settings_in_words, varying_settings
 from analysis.summary.split_backward import rows_with_split_backward
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.papers.boca_claims import (
+from analysis.statistics.intervals import Interval
+from analysis.studies.boca_claims import (
     BOTTLENECK,
     CLAIMS,
     HANGS,
@@ -17,9 +18,8 @@ from analysis.papers.boca_claims import (
     WORKERS,
     published_speedups,
 )
-from analysis.papers.boca_runs import BocaRow, BocaRows
-from analysis.papers.claims import Claim, Finding
-from analysis.statistics.intervals import Interval
+from analysis.studies.boca_runs import BocaRow, BocaRows
+from analysis.studies.claims import Claim, Finding
 from analysis.summary.settings_in_words import SAMPLERS
 
 _ENDED = ("done",)

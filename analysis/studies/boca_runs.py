@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.papers.boca_claims import EPOCHS, MODELS
 from analysis.statistics.intervals import Interval, interval_of_shares
+from analysis.studies.boca_claims import EPOCHS, MODELS
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.frameworks import find_like
 from analysis.summary.settings_in_words import IMPLEMENTATIONS as FRAMEWORKS

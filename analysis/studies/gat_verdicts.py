@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.papers.conclusions import conclusions_frame, finding_row
-from analysis.papers.gat_claims import CLAIMS
-from analysis.papers.gat_findings import gat_findings
-from analysis.papers.gat_runs import GatRows
-from analysis.papers.published_data import published_studies, read_published, study_notes
 from analysis.render.named_table import NamedTable
 from analysis.statistics.pairs import FEWEST_PAIRS
+from analysis.studies.conclusions import conclusions_frame, finding_row
+from analysis.studies.gat_claims import CLAIMS
+from analysis.studies.gat_findings import gat_findings
+from analysis.studies.gat_runs import GatRows
+from analysis.studies.study import published_studies, read_published, study_notes
 
 _COMPUTED_AGAIN = (
     "Under checkpoint except_last, which is torchgpipe's default, k chunks compute k - 1 of their "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analysis.papers.claims import Claim, Finding
-from analysis.papers.gat_claims import (
+from analysis.statistics.intervals import Interval
+from analysis.studies.claims import Claim, Finding
+from analysis.studies.gat_claims import (
     ACCURACY_BY_MODE,
     BECAUSE_REBUILT,
     CLAIMS,
@@ -19,8 +20,7 @@ from analysis.papers.gat_claims import (
     in_chunks,
     published_numbers,
 )
-from analysis.papers.gat_runs import GatRow, GatRows, ratio_of_speedups
-from analysis.statistics.intervals import Interval
+from analysis.studies.gat_runs import GatRow, GatRows, ratio_of_speedups
 from gnnhpc.core.bounds import bound
 
 _ON_ONE_DEVICE = ("engine", "schedule", "virtual_stages", "balance", "activation_checkpointing")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.boca_claims import CLAIMS, EPOCHS, published_seconds
-from analysis.papers.boca_findings import boca_findings, share_waiting
-from analysis.papers.boca_runs import BocaRow, BocaRows
-from analysis.papers.conclusions import conclusions_frame, finding_row
-from analysis.papers.published_data import published_studies, study_notes
 from analysis.render.named_table import NamedTable
 from analysis.statistics.pairs import FEWEST_PAIRS
+from analysis.studies.boca_claims import CLAIMS, EPOCHS, published_seconds
+from analysis.studies.boca_findings import boca_findings, share_waiting
+from analysis.studies.boca_runs import BocaRow, BocaRows
+from analysis.studies.conclusions import conclusions_frame, finding_row
+from analysis.studies.study import published_studies, study_notes
 
 _KEYS = ["model", "library", "ranks", "batch_size"]
 _COLUMNS = [

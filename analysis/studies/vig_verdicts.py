@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.papers.published_data import (
+from analysis.statistics.warmup import step_statistics
+from analysis.studies.study import (
     LOG_FOLDER,
     matches_published_digits,
     published_studies,
     read_published,
     read_published_text,
 )
-from analysis.papers.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
-from analysis.statistics.warmup import step_statistics
+from analysis.studies.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
 from analysis.summary.split_backward import rows_with_split_backward
 from gnnhpc.core.bounds import bound
 

@@ -1,4 +1,4 @@
-"""Reads the numbers that others published, and their known defects, from analysis/published."""
+"""Reads the numbers that others published, and their known defects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-FOLDER = Path(__file__).parents[1] / "published"
-LOG_FOLDER = FOLDER / "raffi_logs"
+from analysis.load.run_data import RunData
+
+FOLDER = Path(__file__).parent
+LOG_FOLDER = FOLDER / "raffi" / "logs"
 
 
 @dataclass(frozen=True)
 class PublishedStudy:
-    """One published study, as in sources.yaml; `defects` maps a short name to a sentence."""
+    """One published study, as in its study.yaml; `defects` maps a short name to a sentence."""
 
     name: str
     citation: str
@@ -24,25 +26,48 @@ class PublishedStudy:
     machine: str
     files: dict[str, str]
     defects: dict[str, str]
+    models: tuple[str, ...]
+    """The models that it measured, by our names."""
+    data: tuple[str, ...]
+    """The data that it measured them on, or generated data of the same shape."""
     logs: dict[str, int] = field(default_factory=dict)
     """The author's raw logs: file name -> number of the table made from it."""
 
 
 @functools.cache
 def published_studies() -> dict[str, PublishedStudy]:
-    """All studies by the first author or program: raffi, dearing, boca, torchgpipe."""
-    raw = yaml.safe_load((FOLDER / "sources.yaml").read_text(encoding="utf-8"))
-    return {name: PublishedStudy(name, **content) for name, content in raw.items()}
+    """All studies by the first author: raffi, dearing, boca."""
+    return {
+        name: PublishedStudy(
+            name, **yaml.safe_load((FOLDER / name / "study.yaml").read_text(encoding="utf-8"))
+        )
+        for name in ("raffi", "dearing", "boca")
+    }
+
+
+def studies_of(run: RunData) -> list[str]:
+    """The studies whose model was run on their data."""
+    measured = set(zip(run.cells["model"], run.cells["data"], strict=True))
+    return [
+        name
+        for name, study in published_studies().items()
+        if any((model, data) in measured for model in study.models for data in study.data)
+    ]
+
+
+def _path(name: str) -> Path:
+    """The file of a published table, in the folder of the study that its name begins with."""
+    return FOLDER / name.partition("_")[0] / f"{name}.csv"
 
 
 def read_published(name: str) -> pd.DataFrame:
     """One published table, such as `raffi_tables`, with numbers."""
-    return pd.read_csv(FOLDER / f"{name}.csv")
+    return pd.read_csv(_path(name))
 
 
 def read_published_text(name: str) -> pd.DataFrame:
     """One published table as text, which keeps the number of digits published."""
-    return pd.read_csv(FOLDER / f"{name}.csv", dtype=str, keep_default_na=False)
+    return pd.read_csv(_path(name), dtype=str, keep_default_na=False)
 
 
 def study_notes(study: PublishedStudy, *defects: str) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.papers.claims import Claim, Finding
 from analysis.render.interval_text import significant
+from analysis.studies.claims import Claim, Finding
 
 
 def finding_row(finding: Finding) -> dict[str, Any]:

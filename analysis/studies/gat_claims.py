@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.papers.claims import Claim
-from analysis.papers.published_data import read_published
+from analysis.studies.claims import Claim
+from analysis.studies.study import read_published
 
 PUBLISHED_LAYOUT = "pp4"
 """Of the rows in chunks."""

@@ -1,0 +1,199 @@
+"""The batch scripts: their whole text, and what their shell does without Slurm."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from jobs.slurm.batch_script import batch_script, report_script, sbatch_value
+from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells, parse_label
+from jobs.slurm.launch import Launch
+from jobs.slurm.site import Site
+from tests.jobs.conftest import small_plan
+
+EXPECTED = Path(__file__).parent / "expected"
+RUN = Path("/scratch/me/runs/run")
+SITES = {
+    "plain": Site(),
+    "full": Site(
+        partition="compute",
+        account="proj42",
+        qos="normal",
+        constraint="a100|h100",
+        cpus_per_task=8,
+        tasks_per_node=2,
+        mem="64G",
+        exclusive=True,
+        hint="nomultithread",
+        cpu_bind="cores",
+        time="1-02:00:00",
+        modules=("gcc/12", "python/3.11"),
+        setup=("export A='b c'",),
+        activate="source /venv/bin/activate",
+        container="apptainer exec image.sif",
+        interface="ib0",
+        scratch="/scratch/$USER/$SLURM_JOB_ID",
+        max_parallel=1,
+        signal=120,
+        max_requeues=2,
+        slurm={"mail-type": "END,FAIL", "reservation": "x", "no-kill": True},
+    ),
+}
+
+
+def array_of(site: Site, name: str = "gat-pp2", limit: int = 1000) -> JobArray:
+    arrays = cell_arrays(small_plan().cells, site, limit)
+    return next(array for array in arrays if array.label == name)
+
+
+def paired(site: Site) -> JobArray:
+    return block_arrays(pair_cells(small_plan().cells, {}), site, 1000)[0]
+
+
+def launch(site: Site) -> Launch:
+    return Launch("test", site, python="/usr/bin/python3")
+
+
+@pytest.mark.parametrize("name", ["full", "paired", "part", "report"])
+def test_the_whole_script(name: str) -> None:
+    """To accept a change, write the new text to the file that the message names."""
+    site = SITES.get(name, SITES["plain"])
+    if name == "report":
+        text, _ = report_script(RUN, launch(SITES["full"]))
+        text = re.sub(r"PYTHONPATH=\S+\$", "PYTHONPATH=CHECKOUT$", text)
+    elif name == "paired":
+        text = batch_script(paired(SITES["full"]), RUN, launch(SITES["full"]))
+    elif name == "part":
+        text = batch_script(array_of(site, "gat-pp2.1", limit=1), RUN, launch(site))
+    else:
+        text = batch_script(array_of(site), RUN, launch(site))
+    expected = EXPECTED / f"{name}.sbatch"
+    assert text == expected.read_text(), f"{expected} differs"
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_bash_accepts_the_script(name: str, tmp_path: Path) -> None:
+    for array in (array_of(SITES[name]), paired(SITES[name])):
+        script = tmp_path / "script"
+        script.write_text(batch_script(array, RUN, launch(SITES[name])))
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.parametrize("text", ["plain", "it's", 'a "b"', "$HOME; rm", "back\\slash", "ü"])
+def test_a_value_is_quoted_for_sbatch(text: str) -> None:
+    """sbatch splits a line as a shell does, but it reads a backslash within quotes."""
+    value = sbatch_value(text)
+    shown = subprocess.run(
+        ["bash", "-c", f"printf %s {value}"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.replace("\\\\", "\\") == text
+
+
+def run_script(
+    tmp_path: Path, site: Site, *, task: str | None = "1", srun: str = "exit 0"
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Run a script in a moved run folder, with a srun of ours; returns the run folder too."""
+    run = tmp_path / "moved run"
+    (run / "arrays").mkdir(parents=True)
+    (run / "manifest.jsonl").write_text("{}\n")
+    script = run / "arrays" / "gat-pp2.sbatch"
+    script.write_text(batch_script(array_of(site), RUN, launch(site)))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    bodies = {
+        "srun": f'echo "$*" >"{tmp_path}/srun"; env >"{tmp_path}/env"; {srun}',
+        "scontrol": f"echo '   Command={script}'",
+    }
+    for name, body in bodies.items():
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "8", "SRUN_DEBUG": "3"}
+    env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task} if task else {}
+    copy = tmp_path / "slurm_script"
+    shutil.copy(script, copy)
+    with Path("/dev/null").open("w") as null:
+        done = subprocess.run(
+            ["bash", copy],
+            check=False,
+            env=env,
+            cwd=tmp_path,
+            stdout=null,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    return done, run
+
+
+def test_a_task_runs_its_cell_of_the_run_that_its_script_lies_in(tmp_path: Path) -> None:
+    done, run = run_script(tmp_path, Site())
+    assert done.returncode == 0, (run / "logs" / "gat-pp2-1-7.log").read_text()
+    command = (tmp_path / "srun").read_text()
+    assert f"--manifest {run}/manifest.jsonl --array gat-pp2 --index 1\n" in command
+    variables = (tmp_path / "env").read_text().splitlines()
+    assert f"PYTHONPATH={run}/code" in variables
+    assert "OMP_NUM_THREADS=1" in variables
+    assert not any(line.startswith("SRUN_") for line in variables)
+
+
+def test_the_status_of_the_ranks_is_the_scripts(tmp_path: Path) -> None:
+    assert run_script(tmp_path, Site(), srun="exit 3")[0].returncode == 3
+
+
+def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) -> None:
+    done, run = run_script(tmp_path, Site(setup=("export A=1", "echo no disk; false")))
+    assert done.returncode == 1
+    last = (run / "logs" / "gat-pp2-1-7.log").read_text().splitlines()[-1]
+    assert last == "error: set-up line 'echo no disk; false' failed with status 1: no disk "
+    assert not (tmp_path / "srun").exists()
+
+
+def test_set_up_lines_change_the_ranks_variables(tmp_path: Path) -> None:
+    run_script(tmp_path, Site(setup=("export A='b c'",)))
+    assert "A=b c" in (tmp_path / "env").read_text().splitlines()
+
+
+def test_a_script_without_a_task_says_how_to_submit_it(tmp_path: Path) -> None:
+    done, _ = run_script(tmp_path, Site(), task=None)
+    assert done.returncode == 2
+    words = (tmp_path / "slurm-8_.out").read_text()
+    assert "found no $SLURM_ARRAY_TASK_ID; allowed: sbatch [--array=INDICES]" in words
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"), [("vig-pp2", ("vig-pp2", 0)), ("vig-pp2.1000", ("vig-pp2", 1000))]
+)
+def test_a_label_is_an_array_and_its_first_task(label: str, expected: tuple[str, int]) -> None:
+    assert parse_label(label) == expected
+
+
+def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
+    cells = small_plan(seeds=list(range(12))).cells
+    (tasks,) = pair_cells(cells, {}).values()
+    assert [task.number for task in tasks] == list(range(12))
+    orders = {tuple(cell.array for cell in task.cells) for task in tasks}
+    assert orders == {("gat-seq", "gat-pp2"), ("gat-pp2", "gat-seq")}
+    assert pair_cells(reversed(cells), {}) == pair_cells(cells, {})
+    assert pair_cells(cells, {"gat-paired": 3})["gat-paired"][0].number == 3
+
+
+def test_a_block_asks_for_the_largest_layout_and_time_for_all_cells() -> None:
+    needs = paired(Site(time="30")).resources
+    assert (needs.nodes, needs.tasks_per_node, needs.time_min) == (2, 1, 60)
+
+
+def test_tasks_a_node_must_divide_the_ranks() -> None:
+    with pytest.raises(InputError, match="tasks_per_node"):
+        cell_arrays(small_plan(layouts="pp3").cells, Site(tasks_per_node=2), 1000)
+
+
+def test_a_limit_of_tasks_at_once_is_in_the_array_option() -> None:
+    array = array_of(Site())
+    assert [array.array_option(most) for most in (None, 1, 2)] == ["0-1", "0-1%1", "0-1"]
+    part = replace(array, tasks=array.tasks[1:], first_task=1)
+    assert part.array_option(None) == "0"

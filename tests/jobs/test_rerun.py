@@ -1,0 +1,178 @@
+"""Rerun selects cells by state or index, and leaves alone what runs, waits or may do so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.records.failures import utc_now
+from gnnhpc.records.schema import Check, Failure
+from jobs.run.cancel import cancel
+from jobs.run.rerun import rerun
+from jobs.run.submit import Submitted
+from jobs.slurm.site import Site
+from tests.jobs.conftest import MadeRun
+from tests.jobs.fake_slurm import FakeSlurm
+
+HUNG = Failure(1, "n2", 3, "train", "frozen", utc_now())
+
+
+@pytest.fixture
+def ended(run: MadeRun, slurm: FakeSlurm) -> MadeRun:
+    """gat-seq: done and failed; gat-pp2: flagged and never started."""
+    slurm.set_queue()
+    run.finish(run.cell("gat-seq", 0), job="101_0")
+    run.finish(run.cell("gat-seq", 1), job="101_1", status="failed", failure=HUNG)
+    run.finish(run.cell("gat-pp2", 0), job="102_0", audit=[Check("edges", "invalid", "")])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"failed": True}, ["gat-seq_[1]"]),
+        ({"missing": True}, ["gat-seq_[1]", "gat-pp2_[1]"]),
+        ({"flagged": True}, ["gat-pp2_[0]"]),
+        ({"failed": True, "flagged": True}, ["gat-pp2_[0]", "gat-seq_[1]"]),
+        ({"array": "gat-seq"}, ["gat-seq_[0-1]"]),
+        ({"array": "gat-pp2", "missing": True}, ["gat-pp2_[1]"]),
+        ({"array": "gat-seq", "index": "0"}, ["gat-seq_[0]"]),
+    ],
+)
+def test_selected_cells_are_submitted_again(
+    ended: MadeRun, slurm: FakeSlurm, selection: dict[str, object], expected: list[str]
+) -> None:
+    rerun(ended.root, **selection)  # type: ignore[arg-type]
+    found = [f"{job[3].partition('@')[0]}_{job[0].partition('_')[2]}" for job in slurm.queue]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        ({}, "rerun: found no cell selected; allowed: --index"),
+        ({"array": "no"}, "--array: found 'no'; allowed: gat-pp2, gat-seq"),
+        ({"index": "0"}, "--index: found no --array; allowed: --array with gat-pp2, gat-seq"),
+        ({"array": "gat-seq", "index": "7"}, "--index: found 7; allowed: 0-1"),
+        ({"index": "0", "failed": True}, "--index: found a state beside it"),
+        ({"failed": True, "cluster": "moon"}, "--cluster: found 'moon'; allowed: slurm, local"),
+        ({"paired": True, "failed": True}, "--paired: found gat-seq 1, which is in no block"),
+    ],
+)
+def test_a_wrong_selection_is_one_line(
+    ended: MadeRun, slurm: FakeSlurm, selection: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        rerun(ended.root, **selection)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert slurm.queue == []
+
+
+def test_cells_that_wait_are_refused_by_index_and_left_by_state(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    with pytest.raises(InputError, match="gat-seq 0, which is pending; allowed: cells that nei"):
+        rerun(run.root, array="gat-seq", index="0")
+    with pytest.raises(InputError, match=r"no cell to run again \(4 pending\)"):
+        rerun(run.root, missing=True)
+    assert len(slurm.calls) == 2
+
+
+def test_unknown_cells_need_force(run: MadeRun, slurm: FakeSlurm) -> None:
+    slurm.fail("squeue")
+    slurm.fail("sacct")
+    for selection in ({"missing": True}, {"array": "gat-seq", "index": "0"}):
+        with pytest.raises(InputError, match="--force"):
+            rerun(run.root, **selection)  # type: ignore[arg-type]
+    rerun(run.root, array="gat-seq", index="0", force=True)
+    assert len(slurm.calls) == 3
+
+
+def test_a_rerun_uses_the_runs_site_and_its_own_script(
+    submit_small: Callable[..., Submitted], slurm: FakeSlurm
+) -> None:
+    run = MadeRun(submit_small(site=Site(partition="compute", time="30")).run)
+    slurm.set_queue()
+    rerun(run.root, array="gat-seq")
+    assert slurm.queue[0][4] == str(run.paths.script("gat-seq"))
+
+
+def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlurm) -> None:
+    notes: list[str] = []
+    settings = {"time": "2:00:00", "mem": "64G", "slurm": {"exclude": "n3"}}
+    rerun(ended.root, failed=True, settings=settings, notify=notes.append)
+    script = ended.paths.script("gat-seq.rerun-1")
+    assert slurm.queue[0][4] == str(script)
+    text = script.read_text()
+    for line in ("#SBATCH --time=120\n", "#SBATCH --mem=64G\n", "#SBATCH --exclude=n3\n"):
+        assert line in text
+    assert "--time=120" not in ended.paths.script("gat-seq").read_text()
+    assert notes[0].startswith("site test, not as submitted: mem 64G instead of none")
+
+
+def test_nodes_where_a_rank_hung_are_left_out(ended: MadeRun, slurm: FakeSlurm) -> None:
+    lost = replace(HUNG, error="rank 1 sent no heartbeat for 4 s: frozen or lost")
+    ended.finish(ended.cell("gat-seq", 1), job="101_1", status="failed", failure=lost)
+    notes: list[str] = []
+    rerun(ended.root, failed=True, exclude_failed=True, notify=notes.append)
+    assert notes[0].startswith("nodes where a rank was lost or hung: ")
+
+
+def test_whole_blocks_are_run_again(
+    submit_small: Callable[..., Submitted], slurm: FakeSlurm
+) -> None:
+    run = MadeRun(submit_small(paired=True).run)
+    slurm.set_queue()
+    run.finish(run.cell("gat-seq", 0), job="101_0")
+    done = rerun(run.root, missing=True, array="gat-seq", paired=True)
+    assert [job[0] for job in slurm.queue] == ["102_[1]"]
+    assert {cell.array for cell in done.submission.cells} == {"gat-seq", "gat-pp2"}
+
+
+def test_code_that_changed_since_is_refused(
+    submit_small: Callable[..., Submitted], slurm: FakeSlurm
+) -> None:
+    run = MadeRun(submit_small(live=False).run)
+    slurm.set_queue()
+    file = run.paths.code / "gnnhpc" / "training" / "loop.py"
+    file.write_text(file.read_text() + "# edited\n")
+    with pytest.raises(InputError, match=r"gnnhpc/training/loop.py changed since the run was sub"):
+        rerun(run.root, missing=True)
+    rerun(run.root, missing=True, live=True)
+    assert "--live" in run.paths.script("gat-seq.rerun-1").read_text()
+
+
+def test_cancel_removes_all_arrays_or_one(run: MadeRun, slurm: FakeSlurm) -> None:
+    assert cancel(run.root, "gat-pp2") == ["Slurm job 102"]
+    assert [job[0] for job in slurm.queue] == ["101_[0-1]"]
+    assert cancel(run.root) == ["Slurm job 101"]
+    assert cancel(run.root) == []
+
+
+def test_cancel_leaves_jobs_of_others(run: MadeRun, slurm: FakeSlurm) -> None:
+    other = ["300_[0-1]", "PENDING", "None", "gat-seq@run", "/elsewhere/x.sbatch", "/elsewhere"]
+    slurm.set_queue(*slurm.queue, other)
+    cancel(run.root)
+    assert slurm.queue == [other]
+
+
+def test_cancel_of_a_silent_slurm_needs_force(run: MadeRun, slurm: FakeSlurm) -> None:
+    slurm.fail("squeue")
+    with pytest.raises(InputError, match=r"jobs 101, 102, which may have ended.*or --force"):
+        cancel(run.root)
+    assert slurm.cancelled == []
+    assert "but Slurm does not say whether it has ended" in cancel(run.root, force=True)[0]
+    assert slurm.cancelled == ["101 102"]
+
+
+@pytest.mark.parametrize("array", ["no", "gat-seq"])
+def test_cancel_of_an_array_that_has_no_job(
+    submit_small: Callable[..., Submitted], array: str
+) -> None:
+    run = submit_small(paired=True).run
+    with pytest.raises(InputError, match=r"--array: found .*gat-paired"):
+        cancel(run, array)

@@ -1,0 +1,198 @@
+"""Submitting to a Slurm that answers, refuses, loses its answer or is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from jobs.run.submission_records import read_submissions
+from jobs.run.submit import Submitted, submit
+from jobs.slurm.sbatch import MaybeSubmittedError
+from jobs.slurm.site import Site
+from tests.jobs.conftest import MadeRun, small_plan
+from tests.jobs.fake_slurm import FakeSlurm
+
+Submit = Callable[..., Submitted]
+LOST = "Batch job submission failed: Socket timed out on send/recv operation"
+UNREACHED = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
+REFUSED = "Batch job submission failed: Invalid partition name specified"
+
+
+def test_each_model_and_layout_is_one_array(submit_small: Submit, slurm: FakeSlurm) -> None:
+    done = submit_small()
+    assert done.jobs == ("101", "102")
+    assert [job[0] for job in slurm.queue] == ["101_[0-1]", "102_[0-1]"]
+    assert [job[3] for job in slurm.queue] == ["gat-seq@run", "gat-pp2@run"]
+    records = read_submissions(MadeRun(done.run).paths)
+    assert [(one.array, one.indices, one.job_id) for one in records] == [
+        ("gat-seq", "0-1", "101"),
+        ("gat-pp2", "0-1", "102"),
+    ]
+
+
+def test_a_job_names_its_run_and_a_token_of_its_own(run: MadeRun, slurm: FakeSlurm) -> None:
+    comments = [job[5] for job in slurm.queue]
+    assert all(comment.startswith(f"{run.root} [") for comment in comments)
+    assert len(set(comments)) == 2
+
+
+@pytest.mark.parametrize(
+    ("site", "word"),
+    [
+        (Site(max_parallel=1), "--array=0-1%1"),
+        (Site(slurm={"dependency": "singleton"}, max_parallel=1), "--dependency=singleton,"),
+    ],
+)
+def test_options_that_belong_to_the_call(
+    submit_small: Submit, slurm: FakeSlurm, site: Site, word: str
+) -> None:
+    submit_small(site=site)
+    assert word in slurm.calls[-1]
+
+
+def test_max_parallel_lets_each_array_wait_for_the_one_before(
+    submit_small: Submit, slurm: FakeSlurm
+) -> None:
+    submit_small(site=Site(max_parallel=1))
+    assert "--dependency" not in slurm.calls[0]
+    assert "--dependency=afterany:101" in slurm.calls[1]
+
+
+def test_after_waits_for_runs_and_jobs(submit_small: Submit, slurm: FakeSlurm) -> None:
+    first = submit_small()
+    submit_small("second", after=[str(first.run), "17"])
+    assert "--dependency=afterany:101:102:17" in slurm.calls[-1]
+
+
+@pytest.mark.parametrize("name", ["no-run", "7x"])
+def test_after_something_unknown_is_refused(submit_small: Submit, name: str) -> None:
+    with pytest.raises(InputError, match=r"--after: found .*; allowed: a run folder, or the id"):
+        submit_small(after=[name])
+
+
+def test_a_report_is_one_more_job_after_the_others(submit_small: Submit, slurm: FakeSlurm) -> None:
+    done = submit_small(reporting=True)
+    assert done.report_job == "103"
+    assert "--dependency=afterany:101:102" in slurm.calls[-1]
+
+
+def test_what_slurm_refuses_leaves_nothing(submit_small: Submit, slurm: FakeSlurm) -> None:
+    slurm.next_calls(f"fail:{REFUSED}")
+    with pytest.raises(InputError, match=r"sbatch gat-seq: found .*Invalid partition name"):
+        submit_small()
+    assert slurm.queue == []
+    assert not any((slurm.home.parent / "runs").iterdir())
+
+
+def test_a_later_array_that_is_refused_leaves_a_rerun(
+    submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    slurm.next_calls("none:", f"fail:{REFUSED}")
+    with pytest.raises(GnnhpcError, match=r"submitted before that: gat-seq as 101; .*--missing"):
+        submit_small()
+    run = MadeRun(tmp_path / "runs" / "run")
+    assert run.states() == {
+        "gat-seq:0": "pending",
+        "gat-seq:1": "pending",
+        "gat-pp2:0": "missing",
+        "gat-pp2:1": "missing",
+    }
+
+
+def test_a_lost_answer_is_found_by_its_token(submit_small: Submit, slurm: FakeSlurm) -> None:
+    slurm.next_calls(f"lose:{LOST}")
+    assert submit_small().jobs == ("101", "102")
+    assert len(slurm.calls) == len(slurm.queue) == 2
+
+
+def test_a_request_that_was_lost_is_not_sent_again(
+    submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    slurm.next_calls(f"fail:{LOST}")
+    with pytest.raises(MaybeSubmittedError, match=r"Slurm lists no such job; .* stays as it is"):
+        submit_small()
+    assert len(slurm.calls) == 1
+    assert (tmp_path / "runs" / "run" / "manifest.jsonl").exists()
+
+
+def test_a_lost_answer_of_a_silent_slurm_keeps_the_folder(
+    submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    slurm.next_calls(f"lose:{LOST}")
+    slurm.fail("squeue")
+    with pytest.raises(MaybeSubmittedError, match="Slurm does not say whether it is submitted"):
+        submit_small()
+    slurm.work("squeue")
+    run = MadeRun(tmp_path / "runs" / "run")
+    assert run.states()["gat-seq:0"] == "pending"
+
+
+def test_a_controller_that_is_not_reached_is_asked_again(
+    submit_small: Submit, slurm: FakeSlurm
+) -> None:
+    slurm.next_calls(f"fail:{UNREACHED}", f"fail:{UNREACHED}")
+    assert submit_small().jobs == ("101", "102")
+    assert len(slurm.calls) == 4
+
+
+def test_a_controller_that_is_never_reached_leaves_nothing(
+    submit_small: Submit, slurm: FakeSlurm
+) -> None:
+    slurm.fail("sbatch", f"sbatch: error: {UNREACHED}")
+    with pytest.raises(GnnhpcError, match=r"gat-seq is not submitted: .*connect failure"):
+        submit_small()
+    assert not any((slurm.home.parent / "runs").iterdir())
+
+
+def test_a_run_of_this_name_is_refused_and_extended(submit_small: Submit, slurm: FakeSlurm) -> None:
+    submit_small()
+    with pytest.raises(InputError, match="a run of this name; allowed: another --name, or --ext"):
+        submit_small()
+    done = submit_small(extend=True, changes={"seeds": [0, 1, 2]})
+    assert [job[0] for job in slurm.queue[2:]] == ["103_[2]", "104_[2]"]
+    with pytest.raises(InputError, match="no cell that"):
+        submit_small(extend=True)
+    assert len(MadeRun(done.run).states()) == 6
+
+
+def test_more_tasks_than_the_cluster_takes_are_refused(submit_small: Submit) -> None:
+    with pytest.raises(InputError, match=r"found 1002 tasks; allowed: at most 1000 jobs"):
+        submit_small(changes={"seeds": [0], "repeats": 501})
+
+
+def test_large_arrays_come_in_parts(submit_small: Submit, slurm: FakeSlurm) -> None:
+    submit_small(site=Site(max_array_size=3), changes={"layouts": "seq", "seeds": [0, 1, 2]})
+    assert [job[3] for job in slurm.queue] == ["gat-seq@run", "gat-seq.2@run"]
+    assert [job[0] for job in slurm.queue] == ["101_[0-1]", "102_[0]"]
+
+
+def test_without_slurm_nothing_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="slurm, but no sbatch here; allowed: local"):
+        submit(small_plan(), runs=tmp_path / "runs", live=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_variables_that_would_change_the_run_are_refused(
+    submit_small: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_CONSTRAINT", "fast")
+    with pytest.raises(InputError, match=r"\$SBATCH_CONSTRAINT would change the run"):
+        submit_small()
+
+
+def test_paired_cells_share_a_job(submit_small: Submit, slurm: FakeSlurm) -> None:
+    done = submit_small(paired=True)
+    assert [job[3] for job in slurm.queue] == ["gat-paired@run"]
+    assert [job[0] for job in slurm.queue] == ["101_[0-1]"]
+    table = (done.run / "arrays" / "gat-paired.cells").read_text().splitlines()
+    assert table[0].split("\t") == ["block", "array", "index", "ranks", "cell"]
+    assert len(table) == 5
+    with pytest.raises(InputError, match="submitted without it"):
+        submit_small("other")
+        submit_small("other", extend=True, paired=True, changes={"seeds": [0, 1, 2]})
