@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from gnnhpc.models.dgl_import import import_dgl
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,6 +24,7 @@ from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.models.context import Context
+from gnnhpc.models.libraries import import_dgl
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.model_registry import model_class
 

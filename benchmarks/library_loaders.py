@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from gnnhpc.models.dgl_import import import_dgl
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,6 +24,7 @@ from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.links.split import LinkSplit, split_links
+from gnnhpc.models.libraries import import_dgl
 
 Losses = Iterator[Callable[[], Tensor]]
 """Each takes a mini-batch; the function then computes its loss."""

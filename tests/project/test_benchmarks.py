@@ -134,9 +134,7 @@ def test_the_studys_form_is_the_same_model(form: EdgeForm) -> None:
     """Loss and every gradient are our layers', so that equal work is timed."""
     if form == "adj_t" and importlib.util.find_spec("torch_sparse") is None:
         pytest.skip("torch_sparse is not installed")
-    sizes = Vig(
-        blocks=2, grapher_width=6, ffn_width=10, readout_width=8, implementation="reference"
-    )
+    sizes = Vig(blocks=2, grapher_width=6, ffn_width=10, readout_width=8, implementation="pyg")
     side, images = 5, 3
     ours = our_layers(sizes, torch.float64, side)
     flat = FlatVig(sizes, classes=10).double()

@@ -36,7 +36,7 @@ def test_links_lead_somewhere() -> None:
             assert target.exists(), f"{document}: {path}"
             assert not anchor or anchor in anchors(target), f"{document}: {path}#{anchor}"
             found += 1
-    assert found > 10
+    assert found
 
 
 def blocks(document: Path) -> list[str]:
