@@ -36,8 +36,7 @@ def gat(**changes: Any) -> dict[str, Any]:
 
 LAYOUTS = "seq, pp<S>, dp<R> or dp<R>-pp<S>, such as pp2, pp4, dp2-pp2"
 MODELS = (
-    "gat, gatv2, gcn, gcnii, gin, graphconv, resgcn, sage, vig, or a custom model "
-    "as module:Class"
+    "gat, gatv2, gcn, gcnii, gin, graphconv, resgcn, sage, vig, or a custom model as module:Class"
 )
 MISTAKES: dict[str, dict[str, Any]] = {
     # Missing and unknown keys.
