@@ -210,7 +210,8 @@ def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[floa
     outputs = run_ranks([sys.executable, "-c", command], 2, check=False)
     assert outputs[killed].returncode == -signal.SIGKILL
     said = f"Connection closed by peer: rank {killed} has ended {taken}\n"
-    assert outputs[1 - killed].stdout == said, outputs[1 - killed].stderr
+    # gloo prints lines of its own before it in some releases of torch.
+    assert outputs[1 - killed].stdout.endswith(said), outputs[1 - killed].stderr
 
 
 def without_memory() -> list[float]:

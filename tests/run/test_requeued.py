@@ -67,7 +67,9 @@ def test_a_job_requeued_after_its_result_ends_at_once(tmp_path: Path, ranks: str
     assert set(again.statuses) == {0}, again.err
     said = "nothing to do, attempt 1 of this job is done and valid; it was requeued after its resul"
     assert again.out[0].startswith(f"{again.cell.id}: {said}")
-    assert "".join(again.out).count("\n") == 1
+    # gloo prints lines of its own in some releases of torch.
+    lines = [line for line in "".join(again.out).splitlines() if not line.startswith("[Gloo]")]
+    assert len(lines) == 1
     assert contents(RunPaths(root).cells) == before
 
 
