@@ -58,7 +58,6 @@ class Drawn:
         return common | self.one_of(kinds)(common["microbatches"])
 
     def common(self) -> dict[str, Any]:
-        adam = self.chance(0.7)
         schedule = self.one_of(SCHEDULES)
         return {
             "layout": self.one_of(LAYOUTS),
@@ -69,11 +68,7 @@ class Drawn:
             "activation_checkpointing": self.one_of(["never", "never", "except_last", "always"]),
             "balance": self.one_of(["cost", "cost", "profile", "time"]),
             "dtype": self.one_of(["float32", "float32", "float32", "float64"]),
-            "optimizer": {
-                "name": "adam" if adam else "sgd",
-                "lr": self.one_of([1e-3, 5e-3] if adam else [1e-4, 1e-3]),
-                "weight_decay": self.one_of([0.0, 5e-4]),
-            },
+            "optimizer": self.optimizer([1e-3, 1e-2]),
             "train_steps": self.between(1, 24),
             "test_steps": self.between(0, 2),
             "test_every": self.one_of([None, 2, 3]),
@@ -84,6 +79,12 @@ class Drawn:
             "bucket_mib": self.one_of([None, None, 1e-4]),
         }
 
+    def optimizer(self, sgd: list[float]) -> dict[str, Any]:
+        """The optimizer; `sgd` are the learning rates with which training does not diverge."""
+        adam = self.chance(0.7)
+        rates, decay = [1e-3, 5e-3] if adam else sgd, self.one_of([0.0, 5e-4])
+        return {"name": "adam" if adam else "sgd", "lr": self.one_of(rates), "weight_decay": decay}
+
     def images(self, microbatches: int) -> dict[str, Any]:
         return {
             "model": {
@@ -92,7 +93,7 @@ class Drawn:
                 "grapher_width": self.one_of([8, 17]),
                 "ffn_width": self.one_of([8, 16]),
                 "readout_width": self.one_of([8, 16]),
-                "implementation": self.one_of(["fused", "fused", "fused", "reference"]),
+                "implementation": self.one_of(["fused", "fused", "fused", "pyg"]),
             },
             "data": {
                 "name": "synthetic-cifar10",
@@ -101,6 +102,7 @@ class Drawn:
                 "test": self.between(60, 90),
             },
             "batch_size": microbatches * self.between(1, 4),
+            "optimizer": self.optimizer([1e-5, 1e-4]),
             "batchnorm": self.one_of(["micro", "deferred"]),
         }
 
