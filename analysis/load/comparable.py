@@ -30,6 +30,8 @@ SEPARATE = "environment"
 """The setting that tells cells of several environments apart where they are separate rows."""
 _TRANSFERS = "transfers"
 """Depends on the layout, so it is compared only between cells of one configuration."""
+_TRANSFER_KERNEL = "channel"
+"""A rank without other stages does not need it, so that it is no part of an environment."""
 _HEADER_FIELDS = {
     "code": "code",
     "CPU model": "cpu_model",
@@ -57,8 +59,13 @@ def environment_of(headers: Headers) -> dict[str, str]:
     for name, key in _DEVICE_FIELDS.items():
         found[name] = _joined((header.get("device_facts") or {}).get(key) for header in headers)
     # A kernel that is compiled without a cache names its compiler with a note.
-    kernels = [(header.get("kernels") or {}).values() for header in headers]
-    found["kernels"] = _joined(str(v).partition(", built for")[0] for vs in kernels for v in vs)
+    kernels = [(header.get("kernels") or {}).items() for header in headers]
+    found["kernels"] = _joined(
+        str(compiler).partition(", built for")[0]
+        for of_rank in kernels
+        for name, compiler in of_rank
+        if name != _TRANSFER_KERNEL
+    )
     for key, prefix, left_out in (
         ("versions", "", "gnnhpc"),
         ("site", "site ", "name"),
