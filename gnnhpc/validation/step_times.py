@@ -191,7 +191,10 @@ def between_steps(attempt: AttemptRecords) -> Check:
         gaps = (start[1:] - (start + wall)[:-1] - data[1:])[training[1:] & training[:-1]]
         if not len(gaps):
             continue
-        gap, step_s = float(np.quantile(gaps, 0.2)), float(np.median(wall[training]))
+        gap, step_s = (
+            float(np.quantile(gaps, 0.2, method="lower")),
+            float(np.median(wall[training])),
+        )
         waits_s = DELAYS * delay / len(rank.steps)
         if gap > BETWEEN_SHARE * step_s + BETWEEN_S + waits_s:
             faults.append(f"rank {rank.rank}: {gap:.4f} s between two steps of {step_s:.4f} s")
