@@ -153,7 +153,7 @@ def test_every_key_of_a_grid_is_there() -> None:
 def test_descriptions_are_the_docstrings_of_the_fields() -> None:
     entries = sweep_schema()["$defs"]["model"]["anyOf"]
     gat = next(one for one in entries if "heads" in one.get("properties", {}))
-    hidden = "Channels a head in every layer but the last."
+    hidden = "Channels of a head in every layer but the last."
     assert gat["properties"]["hidden"]["description"] == hidden
     assert "--gres" in site_schema()["$defs"]["site"]["properties"]["gres"]["description"]
 

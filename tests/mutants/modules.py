@@ -34,7 +34,11 @@ TARGETS = {
         ("tests/graphs/test_csr.py", "tests/graphs/test_chunks.py"),
     ),
     "masks": Target(("gnnhpc/kernels/mask.py",), ("tests/kernels/test_mask.py",)),
-    "intervals": Target(("analysis/stats/intervals.py",), ("tests/analysis/test_intervals.py",)),
-    "step times": Target(("analysis/stats/step_times.py",), ("tests/analysis/test_step_times.py",)),
-    "noise": Target(("analysis/stats/noise.py",), ("tests/analysis/test_noise.py",)),
+    "intervals": Target(
+        ("analysis/statistics/intervals.py",), ("tests/analysis/test_intervals.py",)
+    ),
+    "step times": Target(
+        ("analysis/statistics/warmup.py",), ("tests/analysis/test_step_times.py",)
+    ),
+    "noise": Target(("analysis/statistics/noise.py",), ("tests/analysis/test_load.py",)),
 }
