@@ -13,9 +13,10 @@ import argparse
 import functools
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor, nn
 
 from analysis.cli import main as analyse
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
@@ -109,41 +110,41 @@ def slow_down(share: float) -> None:
         built(self, specs, modules, *rest)
         for spec, module in zip(specs, modules, strict=True):
             if spec.name == SLOWED:
-                module.forward = _longer(module, share)
+                _make_longer(module, share)
 
     stage.Stage.__init__ = build  # type: ignore[method-assign]
 
 
-def _longer(module: Any, share: float) -> Callable[..., Any]:
-    """A forward that lasts longer, and makes the backward of its result do so.
+def _make_longer(module: nn.Module, share: float) -> None:
+    """Let the module's forward last longer, and the backward of its result.
 
     A backward is over when the last parameter has its gradient.
     """
-    forward, began, left = module.forward, 0.0, 0
+    began, left = {"forward": 0.0, "backward": 0.0}, 0
     parameters = list(module.parameters())
 
     def begin_backward(_: Any) -> None:
-        nonlocal began, left
-        began, left = time.perf_counter(), len(parameters)
+        nonlocal left
+        began["backward"], left = time.perf_counter(), len(parameters)
 
     def end_backward(_: Any) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            _spin(share * (time.perf_counter() - began))
+            _spin(share * (time.perf_counter() - began["backward"]))
+
+    def begin_forward(*_: Any) -> None:
+        began["forward"] = time.perf_counter()
+
+    def end_forward(_: Any, given: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(begin_backward)
+        _spin(share * (time.perf_counter() - began["forward"]))
 
     for parameter in parameters:
         parameter.register_hook(end_backward)
-
-    def slowed(*given: Any) -> Any:
-        begin = time.perf_counter()
-        found = forward(*given)
-        if found.requires_grad:
-            found.register_hook(begin_backward)
-        _spin(share * (time.perf_counter() - begin))
-        return found
-
-    return slowed
+    module.register_forward_pre_hook(begin_forward)
+    module.register_forward_hook(end_forward)
 
 
 def _spin(seconds: float) -> None:
