@@ -83,7 +83,7 @@ class _Run:
     def start(self, environment: dict[str, str]) -> None:
         self.out.mkdir(parents=True)
         file = RunPaths(self.out).manifest
-        line = Cell(array_name(self.experiment), 0, self.experiment).to_line()
+        line = Cell.of(array_name(self.experiment), 0, self.experiment).to_line()
         file.write_text(line + "\n", "utf-8")
         command = [sys.executable, "-m", "gnnhpc", "run", "--cell", str(file)]
         size, port = self.experiment.process_layout.world_size, _free_port()
@@ -138,9 +138,9 @@ class _Run:
 
     def averaged(self) -> dict[str, float]:
         """Measured steps beside the profiled ones, and how many of them an analysis averages."""
-        from analysis.loading.run import load
+        from analysis.load.run_data import load_run
 
-        phases = load(self.out).phases
+        phases = load_run(self.out).phases
         measured = self.experiment.train_steps - self.experiment.warmup_steps
         return {
             "measured_steps": measured - min(self.experiment.profile_steps, measured // 4),

@@ -105,7 +105,7 @@ def main() -> None:
     experiment = build_experiment(settings, "benchmark")
     with tempfile.TemporaryDirectory(prefix="gnnhpc-recording-") as folder:
         cell = Path(folder, "cell.jsonl")
-        cell.write_text(Cell(array_name(experiment), 0, experiment).to_line() + "\n", "utf-8")
+        cell.write_text(Cell.of(array_name(experiment), 0, experiment).to_line() + "\n", "utf-8")
         sys.stdin.readline()
         with mock.patch.object(RecordWriter, "write", paused):
             sys.exit(cli.run(cell=cell, out=Path(folder, "run")))
