@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -30,8 +30,6 @@ SEPARATE = "environment"
 """The setting that tells cells of several environments apart where they are separate rows."""
 _TRANSFERS = "transfers"
 """Depends on the layout, so it is compared only between cells of one configuration."""
-_TRANSFER_KERNEL = "channel"
-"""A rank without other stages does not need it, so that it is no part of an environment."""
 _HEADER_FIELDS = {
     "code": "code",
     "CPU model": "cpu_model",
@@ -58,14 +56,7 @@ def environment_of(headers: Headers) -> dict[str, str]:
     found["device"] = _joined(str(h.get("device") or "").partition(":")[0] for h in headers)
     for name, key in _DEVICE_FIELDS.items():
         found[name] = _joined((header.get("device_facts") or {}).get(key) for header in headers)
-    # A kernel that is compiled without a cache names its compiler with a note.
-    kernels = [(header.get("kernels") or {}).items() for header in headers]
-    found["kernels"] = _joined(
-        str(compiler).partition(", built for")[0]
-        for of_rank in kernels
-        for name, compiler in of_rank
-        if name != _TRANSFER_KERNEL
-    )
+    found["kernels"] = _joined(compiler for each in headers for compiler in _compilers(each))
     for key, prefix, left_out in (
         ("versions", "", "gnnhpc"),
         ("site", "site ", "name"),
@@ -76,6 +67,19 @@ def environment_of(headers: Headers) -> dict[str, str]:
                 values = ((header.get(key) or {}).get(name) for header in headers)
                 found[prefix + name] = _joined(values)
     return {name: value for name, value in found.items() if value}
+
+
+def _compilers(header: Mapping[str, Any]) -> Iterator[str]:
+    """The compilers of the sampler and of fused layers.
+
+    Which of the other kernels a rank needs depends on its stage, on whether it has a neighbour to
+    send to, and on the layers that it profiles to balance stages.
+    """
+    fused = str(header.get("implementation") or "").startswith("fused")
+    for name, compiler in (header.get("kernels") or {}).items():
+        if name == "sample" or (fused and name != "channel"):
+            # A kernel that is compiled without a cache names its compiler with a note.
+            yield str(compiler).partition(", built for")[0]
 
 
 def _joined(values: Iterable[object]) -> str:

@@ -69,6 +69,8 @@ NORM = Envelope(first=4e-4, later=5e-3, growth=1.6)
 _MEANINGLESS = 0.5
 _FLOAT64 = 1e-5
 """What float64 allows of what float32 does."""
+_RECORDED = 2e-9
+"""How far apart numbers are that records keep to nine digits after the point."""
 _SMALL = 1e-3
 """The share of the first value below which differences are relative to that share: a loss near
 zero is the difference of much larger numbers."""
@@ -263,11 +265,12 @@ def _first_outside(reference: Series, other: Series, envelope: Envelope) -> int 
 
 
 def relative_difference(reference: Series, other: Series) -> Series:
-    """|reference - other| over the larger of them; nan where one is missing."""
+    """|reference - other|, as far as records tell, over the larger; nan where one is missing."""
     known = np.abs(reference[np.isfinite(reference)])
     least = _SMALL * known[0] if known.size else 0.0
     larger = np.maximum(np.maximum(np.abs(reference), np.abs(other)), least)
-    difference: Series = np.abs(reference - other) / np.where(larger > 0.0, larger, 1.0)
+    apart = np.maximum(np.abs(reference - other) - _RECORDED, 0.0)
+    difference: Series = apart / np.where(larger > 0.0, larger, 1.0)
     return difference
 
 

@@ -59,6 +59,14 @@ def test_float64_allows_less() -> None:
     assert divergence(exact, other).startswith("training loss of step 0")
 
 
+def test_what_records_round_is_no_difference() -> None:
+    """Files keep nine digits after the point, which are few of a small norm."""
+    losses = np.ones(STEPS)
+    one = Trajectory(losses, np.full(STEPS, 0.012345678), "float64")
+    assert divergence(one, Trajectory(losses, one.norms + 1e-9)) == ""
+    assert divergence(one, Trajectory(losses, one.norms + 1e-8)).startswith("gradient norm")
+
+
 def test_missing_norms_are_not_compared() -> None:
     one = trajectory()
     bare = Trajectory(one.losses, np.full(STEPS, np.nan))

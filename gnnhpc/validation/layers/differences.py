@@ -101,16 +101,17 @@ def relative_differences(found: Values, expected: Values, before: Mapping[str, T
     A number that is small among those of its tensor is compared with a usual one of them. A
     parameter that changes nothing, as a bias before a BatchNorm, has a gradient of rounding errors:
     it is compared with the gradients of the other parameters. One that changes hardly anything is
-    compared with a small share of these.
+    compared with a small share of these. So is the input's gradient, of which single precision has
+    nothing left where all units of a readout are far below zero.
     """
     largest = max((_usual(gradient) for gradient in expected.gradients.values()), default=0.0)
     input_gradient = others = None
     if found.input_gradient is not None and expected.input_gradient is not None:
-        input_gradient = _of_rows(found.input_gradient, expected.input_gradient)
+        input_gradient = _of_rows(found.input_gradient, expected.input_gradient, NOTHING * largest)
         if found.other_rows is not None:
             others = found.other_rows / max(_usual(expected.input_gradient), _TINY)
     return Values(
-        _of_rows(found.output, expected.output),
+        _of_rows(found.output, expected.output, 0.0),
         input_gradient,
         others,
         {
@@ -150,10 +151,10 @@ def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]
     return "; ".join(f"{x}: {', '.join(names)}" for x, names in by_language.items()) or "torch"
 
 
-def _of_rows(found: Tensor, expected: Tensor) -> Tensor:
+def _of_rows(found: Tensor, expected: Tensor, least: float) -> Tensor:
     """[rows]: each row's largest difference over its largest number."""
     difference = (found - expected).abs().flatten(1).amax(1)
-    size = expected.abs().flatten(1).amax(1).clamp(min=max(_usual(expected), _TINY))
+    size = expected.abs().flatten(1).amax(1).clamp(min=max(_usual(expected), least, _TINY))
     return difference / size
 
 
