@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.kernels import build
+from gnnhpc.kernels.compile import is_compiling
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
@@ -170,7 +170,7 @@ class Watchdog:
         used = _used(children, ended, everyone)
         self._busy += self._used is not None and used.shows_work(self._used, activity.spins)
         self._used = used
-        if _waits_for_storage(children) or build.is_under_way():
+        if _waits_for_storage(children) or is_compiling():
             self._storage_check = checks
         return json.dumps(
             {

@@ -13,8 +13,8 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.shared_memory import VARIABLE as SHARED_MEMORY_VARIABLE
 from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.kernels.build import kernel_statuses
-from gnnhpc.kernels.gpu import here as gpu
+from gnnhpc.kernels.compile import kernel_statuses
+from gnnhpc.kernels.triton import launch
 from gnnhpc.records.provenance import cpu_model
 from gnnhpc.training.setup import TrainingParts
 
@@ -45,7 +45,7 @@ def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> di
         "device_facts": device_facts(mesh),
         "transfers": transfers_between_stages(mesh, parts.engine),
         "implementation": parts.implementation,
-        "kernels": kernel_statuses() | gpu.status(),
+        "kernels": kernel_statuses() | launch.status(),
         "variables": {name: os.environ[name] for name in _RECORDED if name in os.environ},
     }
 

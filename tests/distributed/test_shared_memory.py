@@ -14,7 +14,7 @@ from gnnhpc.distributed import shared_memory
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import join, leave
 from gnnhpc.distributed.shared_memory import Peer, SharedMemory, find_peers, is_wanted
-from gnnhpc.kernels import load_kernel
+from gnnhpc.kernels.compile import load_kernel
 from tests.tools.forked import spawn
 
 distributed = pytest.mark.distributed

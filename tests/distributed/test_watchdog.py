@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +25,8 @@ from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.distributed.watchdog import PROCESSES, VARIABLE, hang_seconds, watching
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.kernels import build, load_kernel
+from gnnhpc.kernels import compile as compiling
+from gnnhpc.kernels.compile import load_kernel
 from tests.tools.forked import spawn
 
 Verdicts = list[tuple[int, str]]
@@ -382,15 +382,13 @@ def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
     monkeypatch.delenv("GNNHPC_KERNELS", raising=False)
     taken = threading.Event()
 
-    @contextlib.contextmanager
-    def others(path: Path) -> Iterator[None]:
-        """Holds the lock for twice as long as a rank may do nothing."""
+    def others(lock: object) -> None:
+        """The lock is held for twice as long as a rank may do nothing."""
         taken.wait(TWICE_S)
-        yield
 
-    monkeypatch.setattr(build, "_lock", others)
+    monkeypatch.setattr(compiling.FileLock, "acquire", others)
     load_kernel.cache_clear()
-    waiting = threading.Thread(target=load_kernel, args=("channel",))
+    waiting = threading.Thread(target=load_kernel, args=("shared_memory_channel",))
     waiting.start()
     try:
         assert not told_of(lambda: time.sleep(0.01), monkeypatch, TWICE_S)
@@ -398,7 +396,7 @@ def test_who_waits_for_another_process_to_compile_a_kernel_does_not_hang(
         taken.set()
         waiting.join()
         load_kernel.cache_clear()
-    assert not build.is_under_way()
+    assert not compiling.is_compiling()
 
 
 def test_a_rank_stopped_before_its_first_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

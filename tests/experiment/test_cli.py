@@ -10,7 +10,7 @@ import pytest
 
 from gnnhpc.cli import main
 from gnnhpc.experiment.manifest import assign_indices, write_manifest
-from gnnhpc.kernels.build import cache_folder
+from gnnhpc.kernels.compile import cache_folder
 from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import gat
 

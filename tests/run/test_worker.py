@@ -15,7 +15,7 @@ import pytest
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.kernels import load_kernel
+from gnnhpc.kernels.compile import load_kernel
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, vig

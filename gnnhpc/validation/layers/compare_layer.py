@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.engines.autograd import backward
-from gnnhpc.kernels import calls
+from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.differences import (
     LIBRARIES,
@@ -88,9 +88,9 @@ def _differences(
     few = torch.zeros(reference.output.shape)
     chosen = rows.reference_outputs.unique()
     few[chosen] = torch.randn(len(chosen), *few.shape[1:], generator=generator)
-    counted = calls.counted()
+    counted = counted_calls()
     found = _forward_backward(modules, rows, few, takes_data=layers.takes_data, when=when)
-    functions = calls.counted() - counted
+    functions = counted_calls() - counted
     expected = reference.backward(few.double())
     return relative_differences(found, expected, before), functions, expected.is_finite
 

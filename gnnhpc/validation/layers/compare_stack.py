@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.engines.stage import Stage
-from gnnhpc.kernels import calls
+from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.differences import (
     Comparison,
@@ -60,11 +60,11 @@ def compare_stack(
     shape = (len(x), *layers.specs[-1].shape)
     upstream = torch.randn(shape, generator=generator).to(x)
     expected = _values(layers, single, one_by_one, x, upstream)
-    counted = calls.counted()
+    counted = counted_calls()
     found = _values(layers, together, stack, x, upstream)
     if found is None or expected is None:
         return None
-    implementation = implementation_of(together[-1], calls.counted() - counted)
+    implementation = implementation_of(together[-1], counted_calls() - counted)
     if not expected.is_finite:
         return Comparison(implementation, 0.0, 0.0, finite=False)
     return Comparison.of(implementation, relative_differences(found, expected, before), 1.0)

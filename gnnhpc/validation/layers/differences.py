@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import calls
-
 TOLERANCE = 1e-3
 """Relative difference between a run's precision and float64. Single precision stays below 1e-4."""
 NOTHING = 1e-9
@@ -144,10 +142,9 @@ def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]
     library = LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
     if library is not None:
         return library
-    languages = {calls.TORCH: "torch", calls.TRITON: "Triton"}
     by_language: dict[str, list[str]] = {}
     for code, function in sorted(functions):
-        by_language.setdefault(languages.get(code, "C++"), []).append(function)
+        by_language.setdefault("Triton" if code == "triton" else "C++", []).append(function)
     return "; ".join(f"{x}: {', '.join(names)}" for x, names in by_language.items()) or "torch"
 
 
