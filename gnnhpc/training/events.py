@@ -37,8 +37,5 @@ class Listener:
     def evaluation_ended(self) -> None:
         """In evaluation mode, after the last test step."""
 
-    def checkpoint_begins(self, step: int) -> None:
-        """Before a checkpoint is written, from which training step `step` goes on."""
-
     def training_ended(self, step: int) -> None:
         """After the last step; `step` is the next one that would be taken."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnnhpc.validation.differences import Place, in_words
-from gnnhpc.validation.reference.model import Array
+from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.steps.captured_steps import Place
+from gnnhpc.validation.steps.differences import in_words
 
 CLOSE = 1e-6
 """A pattern is recognised where it explains all but this share of a difference."""

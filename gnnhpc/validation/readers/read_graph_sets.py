@@ -17,7 +17,7 @@ from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs
 from gnnhpc.data.roots import existing_root
 from gnnhpc.data.settings import Data
 from gnnhpc.data.threads import synthetic_threads
-from gnnhpc.validation.reference.readers_graph import Features, sorted_edges
+from gnnhpc.validation.readers.read_graphs import Features, sorted_edges
 
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -39,14 +39,6 @@ class ReferenceGraphSet:
     features: Features
     independent: bool = True
     """Whether the arrays come from another reader than the run's."""
-
-    @property
-    def nodes(self) -> int:
-        return len(self.graph_of)
-
-    def split(self, *names: str) -> Ids:
-        """The graphs of these splits, int64 [n], ascending."""
-        return np.flatnonzero(np.any([self.masks[name] for name in names], axis=0))
 
 
 def read_graph_set(data: Data, root: Path | None) -> ReferenceGraphSet:

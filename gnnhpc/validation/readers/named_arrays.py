@@ -28,9 +28,9 @@ from gnnhpc.data.settings import Data
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.readers_graph import Features, read_graph
-from gnnhpc.validation.reference.readers_graph_set import read_graph_set
-from gnnhpc.validation.reference.readers_images import read_images
+from gnnhpc.validation.readers.read_graph_sets import read_graph_set
+from gnnhpc.validation.readers.read_graphs import Features, read_graph
+from gnnhpc.validation.readers.read_images import read_images
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Sequence[Array]]

@@ -7,9 +7,8 @@ first difference is the first error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,34 +16,13 @@ from torch import Tensor
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.captured_steps import (
-    INPUT,
-    CapturedActivation,
-    CapturedStep,
-    RankCapture,
-    array_of,
-    sketch,
-)
-from gnnhpc.validation.differences import (
-    Place,
-    batch_of,
-    in_words,
-    relative_difference,
-    row_squares,
-    sketch_difference,
-    wrong_targets,
-)
-from gnnhpc.validation.likely_causes import (
-    Setting,
-    explain_gradients,
-    explain_loss,
-)
-from gnnhpc.validation.reference.forward_pass import Activation
-from gnnhpc.validation.reference.micro_batches import ReferenceBatch, ReferenceData
-from gnnhpc.validation.reference.model import Array, ReferenceModel
-from gnnhpc.validation.reference.optimizer_rule import OptimizerRule
-from gnnhpc.validation.reference.step import (
+from gnnhpc.validation.reference.batches import ReferenceBatch, ReferenceData
+from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.training_step import (
+    OptimizerRule,
     ReferenceStep,
     classification_metrics,
     evaluate,
@@ -52,11 +30,28 @@ from gnnhpc.validation.reference.step import (
     microbatch_gradients,
     train_step,
 )
+from gnnhpc.validation.steps.captured_steps import (
+    INPUT,
+    Capture,
+    CapturedStep,
+    Place,
+    array_of,
+    sketch,
+)
+from gnnhpc.validation.steps.differences import (
+    batch_of,
+    in_words,
+    relative_difference,
+    row_squares,
+    sketch_difference,
+    wrong_targets,
+)
+from gnnhpc.validation.steps.likely_causes import Setting, explain_gradients, explain_loss
 
 TOLERANCE = 1e-9
 """The largest relative difference of two tensors that agree."""
-INITIAL_TOLERANCE = {"float32": 1e-6, "float64": TOLERANCE}
-"""Of initial values, whose last bits depend on the instructions of a processor."""
+INITIAL_TOLERANCE = 1e-6
+"""Of initial values in single precision, whose last bits depend on a processor's instructions."""
 SMALL_GRADIENT = 1e-3
 """A gradient below this share of the largest one is compared relative to that."""
 SMALL_MOVE = 1e-5
@@ -64,6 +59,11 @@ SMALL_MOVE = 1e-5
 share of the layer's input: float64 keeps no more of it."""
 MOST_ROUNDING = 1e-3
 """Gradients of which rounding may be more than this share cannot be compared."""
+_LAYER_KEEPS_STATE = (
+    ": a new copy of the layer gives another output on the same micro-batch. Such a layer keeps "
+    "something of an earlier micro-batch (as PyG's cached=True keeps the first edges), or it uses "
+    "rows of other chunks or padding (as x[-n:] in place of x[:n], or a mean over all rows)"
+)
 
 
 class Disagreement(Exception):  # noqa: N818
@@ -80,7 +80,7 @@ class StepComparison:
 
     experiment: Experiment
     layers: Sequence[str]
-    ranks: Sequence[RankCapture]
+    captured: Capture
     model: ReferenceModel
     data: ReferenceData
     worst: dict[str, float] = field(default_factory=dict)
@@ -90,15 +90,15 @@ class StepComparison:
     gradients: dict[str, float] = field(default_factory=dict)
     """The same of its gradients."""
 
-    def initial_values(self, dtype: str) -> None:
-        """Compare the first parameters with those that the seed gives in a precision."""
-        expected = self.model.initial(getattr(torch, dtype))
+    def initial_values(self, expected: Mapping[str, Tensor]) -> None:
+        """Compare the first parameters with those that the seed gives."""
         for replica in range(self._replicas):
-            actual = self._merged(replica, "parameters")
+            actual = self.captured.start[replica].parameters
             for name, value in expected.items():
                 relative = relative_difference(actual.get(name), array_of(value))
                 cause = f"{name} on replica {replica} differs from what the seed gives"
-                self._note("initial values", relative, cause, INITIAL_TOLERANCE[dtype])
+                allowed = TOLERANCE if value.dtype == torch.float64 else INITIAL_TOLERANCE
+                self._note("initial values", relative, cause, allowed)
 
     def run(self, steps: range) -> None:
         """Compare these training steps, and the evaluation after them where there is one.
@@ -106,43 +106,42 @@ class StepComparison:
         Raises Disagreement at the first difference, and NotComparable where rounding is all that
         is left of a gradient.
         """
-        parameters = self._merged(0, "parameters")
+        parameters = self.captured.start[0].parameters
         rules = []
         for replica in range(self._replicas):
-            self.model.restore(replica, self._merged(replica, "buffers"))
-            rules.append(OptimizerRule(self.experiment.optimizer, self._merged(replica, "moments")))
-            for name, value in self._merged(replica, "parameters").items():
+            held = self.captured.start[replica]
+            self.model.restore(replica, held.buffers)
+            rules.append(OptimizerRule(self.experiment.optimizer, dict(held.moments)))
+            for name, value in held.parameters.items():
                 cause = f"{name} on replica {replica} differs from replica 0's"
                 self._note("parameters", relative_difference(value, parameters[name]), cause)
         for step in steps:
-            parameters = self._train_step(step, parameters, rules)
+            self._train_step(step, parameters, rules)
+            parameters = self._step("train", step, 0).after.parameters
         if self.experiment.test_steps:
             self._evaluation(parameters)
 
     def _train_step(
         self, step: int, parameters: dict[str, Array], rules: Sequence[OptimizerRule]
-    ) -> dict[str, Array]:
-        """Compare one step; gives replica 0's parameters after it."""
+    ) -> None:
         batches = self.data.batches("train", step)
-        outputs = self.experiment.outputs
-        expected = train_step(self.model, batches, parameters, step, outputs)
+        expected = train_step(self.model, batches, parameters, step, self.experiment.outputs)
         self._inputs("train", step, batches)
         self._layer_outputs("train", step, batches, expected.activations)
         self._loss(step, expected)
         self._gradients(step, batches, parameters, expected)
         for replica, rule in enumerate(rules):
-            self._update(step, replica, parameters, rule)
-            actual = self._merged_step(step, replica, "buffers")
-            self._buffers("buffers", replica, actual)
-            self.model.restore(replica, actual)
+            taken = self._step("train", step, replica)
+            self._update(f"on replica {replica}", step, parameters, taken, rule)
+            self._buffers("buffers", replica, taken.after.buffers)
+            self.model.restore(replica, taken.after.buffers)
         self._reported("train", step)
-        return self._merged_step(step, 0, "parameters")
 
     def _evaluation(self, parameters: dict[str, Array]) -> None:
         batches = self.data.batches("test", 0)
         activations = evaluate(self.model, batches, parameters, 0)
         for replica in range(self._replicas):
-            actual = self._merged(replica, "evaluated_with")
+            actual = self.captured.evaluated_with.get(replica, {})
             self._buffers("statistics in the evaluation", replica, actual)
         self._inputs("test", 0, batches)
         self._layer_outputs("test", 0, batches, activations)
@@ -163,41 +162,19 @@ class StepComparison:
     def _places(self) -> list[Place]:
         return [(r, m) for r in range(self._replicas) for m in range(self.experiment.microbatches)]
 
-    def _merged(self, replica: int, attribute: str) -> dict[str, Any]:
-        """What the stages of one replica held, put together."""
-        found: dict[str, Any] = {}
-        for rank in self.ranks:
-            if rank.replica == replica:
-                found |= getattr(rank, attribute)
-        return found
-
-    def _steps(self, phase: Phase, step: int) -> Iterator[tuple[RankCapture, CapturedStep]]:
-        for rank in self.ranks:
-            for each in rank.steps:
-                if (each.phase, each.step) == (phase, step):
-                    yield rank, each
-
-    def _merged_step(self, step: int, replica: int, attribute: str) -> dict[str, Array]:
-        found: dict[str, Array] = {}
-        for rank, each in self._steps("train", step):
-            if rank.replica == replica:
-                found |= getattr(each, attribute)
-        return found
+    def _step(self, phase: Phase, step: int, replica: int) -> CapturedStep:
+        """What a step left behind; nothing where ranks did not take it."""
+        return self.captured.steps.get((phase, step, replica), CapturedStep())
 
     def _inputs(self, phase: Phase, step: int, batches: Sequence[ReferenceBatch]) -> None:
-        inputs = [[batch.inputs] for batch in batches]
-        self._one_layer("inputs", phase, step, INPUT, batches, [x[0] for x in inputs], None)
-        found = {
-            (t.replica, t.microbatch): t
-            for rank in self.ranks
-            for t in rank.targets
-            if (t.phase, t.step) == (phase, step)
-        }
+        inputs = [batch.inputs for batch in batches]
+        self._one_layer("inputs", phase, step, INPUT, batches, inputs, None)
         for place in self._places:
             where = f"{phase} step {step}, {in_words(place)}"
-            if place not in found:
+            found = self.captured.targets.get((phase, step, place))
+            if found is None:
                 raise Disagreement(f"targets: {where} has none")
-            wrong = wrong_targets(found[place], batches[batch_of(place, batches)])
+            wrong = wrong_targets(found, batches[batch_of(place, batches)])
             if wrong:
                 raise Disagreement(f"targets: {where}: {wrong}")
 
@@ -225,35 +202,33 @@ class StepComparison:
         before: Sequence[Activation] | None,
     ) -> None:
         """Compare one layer's outputs in all micro-batches, also those that are recomputed."""
-        found: dict[Place, list[CapturedActivation]] = {}
-        for rank in self.ranks:
-            for each in rank.activations:
-                if (each.phase, each.step, each.layer) == (phase, step, layer):
-                    found.setdefault((each.replica, each.microbatch), []).append(each)
         sketches = [sketch(x) for x in expected]
         squares = [row_squares(x) for x in expected]
+        custom = layer and isinstance(self.experiment.model, CustomModel)
         for place in self._places:
             number = batch_of(place, batches)
             where = f"{layer} in " if layer else ""
             where += f"{phase} step {step}, {in_words(place)}"
-            if place not in found:
+            found = self.captured.activations.get((phase, step, layer, place))
+            if found is None:
                 raise Disagreement(f"{what}: {where} is not computed")
             least = 0.0
             # A micro-batch may have no rows.
             if before is not None and len(entered := row_squares(before[number])):
                 least = SMALL_MOVE * math.sqrt(float(entered.mean()))
-            for times, each in enumerate(found[place]):
+            for times, each in enumerate(found):
                 relative, why = sketch_difference(
                     each, batches[number], sketches[number], squares[number], least
                 )
+                why = f": {why}" if why else (_LAYER_KEEPS_STATE if custom else "")
                 if each.trains != (phase == "train") and layer:
-                    why = f"the layer is in {'training' if each.trains else 'evaluation'} mode"
-                said = where + (", recomputed" if times else "") + (f": {why}" if why else "")
+                    why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
                 self.outputs[layer] = max(self.outputs.get(layer, 0.0), relative)
-                self._note(what, relative, said)
+                self._note(what, relative, where + (", recomputed" if times else "") + why)
 
     def _loss(self, step: int, expected: ReferenceStep) -> None:
-        actual = sum(each.loss for _, each in self._steps("train", step)) / self._replicas
+        replicas = [self._step("train", step, replica) for replica in range(self._replicas)]
+        actual = sum(each.loss for each in replicas) / self._replicas
         if not math.isfinite(expected.loss) and not math.isfinite(actual):
             raise NotComparable(f"the loss of step {step} is not finite in the reference either")
         # A small loss is what large scores leave of one another.
@@ -275,14 +250,11 @@ class StepComparison:
     def _counted_rows(self, step: int, rows: int) -> dict[Place, Tensor]:
         """Of a whole graph's rows, bool [rows], those that each micro-batch counts in its loss."""
         found = {}
-        for rank in self.ranks:
-            for each in rank.targets:
-                if (each.phase, each.step) == ("train", step):
-                    counts = torch.zeros(rows, dtype=torch.bool)
-                    target = each.targets["train"]
-                    mine = np.flatnonzero(target != IGNORED)
-                    counts[each.nodes[mine] if each.nodes is not None else mine] = True
-                    found[each.replica, each.microbatch] = counts
+        for place in self._places:
+            each = self.captured.targets["train", step, place]
+            mine = np.flatnonzero(each.targets["train"] != IGNORED)
+            counts = found[place] = torch.zeros(rows, dtype=torch.bool)
+            counts[each.nodes[mine] if each.nodes is not None else mine] = True
         return found
 
     def _gradients(
@@ -297,17 +269,17 @@ class StepComparison:
                 f"the loss of step {step} is {expected.loss:.1e}: what is left of its gradient is "
                 "rounding"
             )
-        norms = {name: float(np.linalg.norm(g)) for name, g in expected.gradients.items()}
-        least = SMALL_GRADIENT * max(norms.values(), default=0.0)
+        norms = [float(np.linalg.norm(gradient)) for gradient in expected.gradients.values()]
+        least = SMALL_GRADIENT * max(norms, default=0.0)
         allowed = max(TOLERANCE, expected.rounding)
-        setting = self._setting()
+        stages = self.captured.stage_of
+        setting = Setting(self.layers, stages, self.experiment.microbatches, self._replicas)
         for replica in range(self._replicas):
-            actual = self._merged_step(step, replica, "gradients")
+            actual = self._step("train", step, replica).gradients
             wrong: dict[str, float] = {}
             for name, theirs in expected.gradients.items():
-                relative = relative_difference(
-                    actual.get(name, np.zeros_like(theirs)), theirs, least
-                )
+                ours = actual.get(name, np.zeros_like(theirs))
+                relative = relative_difference(ours, theirs, least)
                 layer = setting.layer_of(name)
                 self.gradients[layer] = max(self.gradients.get(layer, 0.0), relative)
                 if relative > allowed:
@@ -320,15 +292,6 @@ class StepComparison:
                 where = f"step {step}, replica {replica}: {cause}"
                 self._note("gradients", max(wrong.values()), where, allowed)
 
-    def _setting(self) -> Setting:
-        stages = {
-            layer: rank.stage
-            for rank in self.ranks
-            for layer in self.layers
-            if any(name.startswith(f"{layer}.") for name in rank.parameters)
-        }
-        return Setting(self.layers, stages, self.experiment.microbatches, self._replicas)
-
     def _of_microbatches(
         self,
         step: int,
@@ -338,13 +301,12 @@ class StepComparison:
     ) -> dict[Place, dict[str, Array]]:
         """The share of each micro-batch in the expected gradients."""
         total = sum(count for _, count in expected.row_losses)
-        masks = [torch.ones(len(rows), dtype=torch.bool) for rows, _ in expected.row_losses]
         parts = {
-            (batch.replica, batch.microbatch): (batch, mask)
-            for batch, mask in zip(batches, masks, strict=True)
+            (batch.replica, batch.microbatch): (batch, torch.ones(len(rows), dtype=torch.bool))
+            for batch, (rows, _) in zip(batches, expected.row_losses, strict=True)
         }
         if len(batches) < len(self._places):
-            counted = self._counted_rows(step, len(masks[0]))
+            counted = self._counted_rows(step, len(expected.row_losses[0][0]))
             parts = {place: (batches[0], counts) for place, counts in counted.items()}
         outputs = self.experiment.outputs
         return {
@@ -358,21 +320,24 @@ class StepComparison:
         }
 
     def _update(
-        self, step: int, replica: int, before: dict[str, Array], rule: OptimizerRule
+        self,
+        where: str,
+        step: int,
+        before: dict[str, Array],
+        taken: CapturedStep,
+        rule: OptimizerRule,
     ) -> None:
         """Compare the move of each parameter with the optimizer's rule for its own gradient."""
-        after = self._merged_step(step, replica, "parameters")
-        gradients = self._merged_step(step, replica, "gradients")
-        for name, move in rule.step(before, gradients).items():
+        for name, move in rule.step(before, taken.gradients).items():
             least = SMALL_MOVE * float(np.linalg.norm(before[name]))
-            actual = after[name] - before[name]
+            actual = taken.after.parameters[name] - before[name]
             factor = float(np.linalg.norm(actual)) / max(float(np.linalg.norm(move)), 1e-300)
             cause = (
-                f"{name} on replica {replica} moves {factor:.3g} times as far in step {step} as "
+                f"{name} {where} moves {factor:.3g} times as far in step {step} as "
                 f"{self.experiment.optimizer.name}'s rule for its gradient"
             )
-            if name not in gradients:
-                cause = f"{name} on replica {replica} moves in step {step} and has no gradient"
+            if name not in taken.gradients:
+                cause = f"{name} {where} moves in step {step} and has no gradient"
             self._note("update", relative_difference(actual, move, least), cause)
 
     def _buffers(self, what: str, replica: int, actual: Mapping[str, Array]) -> None:
@@ -387,38 +352,27 @@ class StepComparison:
 
     def _reported(self, phase: Phase, step: int) -> None:
         """Compare the engine's outputs with the last layer's, and metrics with those outputs'."""
-        last = {
-            (each.replica, each.microbatch): each
-            for rank in self.ranks
-            for each in rank.activations[::-1]
-            if (each.phase, each.step, each.layer) == (phase, step, self.layers[-1])
-        }
-        targets = {
-            (t.replica, t.microbatch): {s: torch.from_numpy(x) for s, x in t.targets.items()}
-            for rank in self.ranks
-            for t in rank.targets
-            if (t.phase, t.step) == (phase, step)
-        }
-        outputs: dict[Place, Tensor] = {}
-        for rank, each in self._steps(phase, step):
-            for microbatch, output in enumerate(each.outputs):
-                place = rank.replica, microbatch
-                outputs[place] = torch.from_numpy(output)
-                relative = relative_difference(sketch(outputs[place]), last[place].sketch)
-                cause = f"{phase} step {step}, {in_words(place)}, differs from the last layer's"
-                self._note("returned outputs", relative, cause)
-        every = [outputs[place] for place in self._places]
-        goals = [targets[place] for place in self._places]
+        every: list[Tensor] = []
+        goals = []
+        for replica, microbatch in self._places:
+            place = replica, microbatch
+            output = self._step(phase, step, replica).outputs[microbatch]
+            last = self.captured.activations[phase, step, self.layers[-1], place][0]
+            every.append(torch.from_numpy(output))
+            relative = relative_difference(sketch(every[-1]), last.sketch)
+            cause = f"{phase} step {step}, {in_words(place)}, differs from the last layer's"
+            self._note("returned outputs", relative, cause)
+            targets = self.captured.targets[phase, step, place].targets
+            goals.append({split: torch.from_numpy(x) for split, x in targets.items()})
         if self.experiment.task is not None:
             expected = link_metrics(phase, every, goals, self.experiment.task)
         else:
             expected = classification_metrics(phase, every, goals, self.experiment.outputs)
-        for _, each in self._steps(phase, step):
-            for name, value in expected.items() if each.outputs else ():
-                relative = relative_difference(
-                    np.array(each.reported.get(name, math.nan)), np.array(value), SMALL_GRADIENT
-                )
-                found = each.reported.get(name)
+        for replica in range(self._replicas):
+            reported = self._step(phase, step, replica).reported
+            for name, value in expected.items():
+                found = reported.get(name, math.nan)
+                relative = relative_difference(np.array(found), np.array(value), SMALL_GRADIENT)
                 cause = (
                     f"{phase} step {step}: {name} is reported as {found} and is {value:.8g} of "
                     "the same outputs"

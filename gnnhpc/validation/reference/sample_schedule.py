@@ -16,7 +16,6 @@ import numpy.typing as npt
 from gnnhpc.experiment.experiment import Experiment
 
 Ids = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class SampleSchedule:
 
     def share(self, step: int, replica: int) -> Ids:
         """The samples of one replica in a step, int64 [n]; shares differ by one sample at most."""
-        return _part(self.global_batch(step), replica, self.replicas)
+        return part_of(self.global_batch(step), replica, self.replicas)
 
     def explain(self, step: int, replica: int, ids: Ids) -> str | None:
         """Describe how `ids` differ from the replica's share of a step; None if they are equal."""
@@ -80,7 +79,7 @@ class SampleSchedule:
         epoch = self.epoch(step)
         mistakes = []
         for other in {0, epoch - 1} - {epoch, -1}:
-            stale = _part(self._global_batch(step, other), replica, self.replicas)
+            stale = part_of(self._global_batch(step, other), replica, self.replicas)
             mistakes.append((stale, f"epoch {epoch} has the order of epoch {other}"))
         if step:
             previous = self.share(step - 1, replica)
@@ -110,17 +109,7 @@ def split_nodes(nodes: Ids, microbatches: int) -> list[Ids]:
     return [np.sort(part) for part in np.array_split(nodes, microbatches)]
 
 
-def evaluated_nodes(experiment: Experiment, val: Mask, test: Mask, replica: int) -> list[Ids]:
-    """The nodes of each micro-batch of a replica in a sampled evaluation, each ascending.
-
-    The nodes to validate and to test are cut into replicas, and these into micro-batches.
-    """
-    mine = _part(np.flatnonzero(val | test), replica, experiment.layout.replicas)
-    count = experiment.microbatches
-    return [_part(mine, microbatch, count) for microbatch in range(count)]
-
-
-def _part(items: Ids, place: int, parts: int) -> Ids:
+def part_of(items: Ids, place: int, parts: int) -> Ids:
     """One of `parts` consecutive parts, cut at len * place // parts."""
     first, stop = (len(items) * each // parts for each in (place, place + 1))
     return items[first:stop]

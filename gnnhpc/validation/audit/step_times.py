@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gnnhpc.core.schedule import Action, stage_order
 from gnnhpc.records.schema import Check, StepRecord
-from gnnhpc.validation.rank_records import AttemptRecords, RankRecords
+from gnnhpc.validation.audit.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import verdict_of
 
 ROUNDING_S = 1e-6

@@ -1,14 +1,15 @@
-"""What the reference's layers compute on: edges, stored features, and one forward pass's settings.
-
-Everything is written for clarity: each edge by itself, dense products, float64.
-"""
+"""Edges and features as the reference computes with them: each edge by itself, dense products."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
 
 COLUMNS = 32
 """Columns of messages that are summed together, which bounds the memory that messages take."""
@@ -80,65 +81,23 @@ class SparseFeatures:
 Activation = Tensor | SparseFeatures
 
 
-@dataclass
-class RunningStatistics:
-    """The running statistics of one BatchNorm on one replica."""
-
-    mean: Tensor
-    variance: Tensor
-    batches: int = 0
-    pending: list[tuple[Tensor, Tensor, int]] = field(default_factory=list)
-    """Mean, biased variance and rows of micro-batches that have not moved the statistics yet."""
-
-    def move(self, momentum: float = 0.1) -> None:
-        """Move towards the statistics of all pending rows together."""
-        if not self.pending:
-            return
-        rows = sum(count for _, _, count in self.pending)
-        mean = torch.stack([m * n for m, _, n in self.pending]).sum(0) / rows
-        squares = [(v + (m - mean).square()) * n for m, v, n in self.pending]
-        unbiased = torch.stack(squares).sum(0) / (rows - 1)
-        self.mean = (1 - momentum) * self.mean + momentum * mean
-        self.variance = (1 - momentum) * self.variance + momentum * unbiased
-        self.batches += 1
-        self.pending.clear()
+def node_features(graph: Graph | GraphSet) -> Activation:
+    """The features of all nodes in float64."""
+    features = graph.features
+    if features.layout != torch.sparse_csr:
+        return features.double()
+    stored = features.crow_indices().diff()
+    return SparseFeatures(
+        torch.repeat_interleave(torch.arange(len(stored)), stored),
+        features.col_indices().long(),
+        features.values().double(),
+        (features.shape[0], features.shape[1]),
+    )
 
 
-@dataclass
-class ForwardPass:
-    """The settings of one forward pass of one micro-batch."""
-
-    step: int
-    seed: int
-    training: bool
-    deferred: bool
-    """Whether running statistics move once a mini-batch."""
-    statistics: dict[str, RunningStatistics]
-    """This replica's, by the name of the BatchNorm."""
-    edges: EdgeList | None = None
-    ids: Tensor | None = None
-    """int64 [rows]: the node of each row of a graph; None for images."""
-    graph_of_row: Tensor | None = None
-    """int64 [rows]: the place of each node's graph among many small graphs."""
-    graphs: int = 0
-    """The number of small graphs."""
-    side: int = 0
-    """Pixels of the side of a square image."""
-
-    @property
-    def graph(self) -> EdgeList:
-        """The edges; ValueError for data without any."""
-        if self.edges is None:
-            raise ValueError("this micro-batch has no edges")
-        return self.edges
-
-    def entry_numbers(self, x: Activation) -> Tensor:
-        """int64, the number of each entry of `x` in the whole graph, which dropout masks follow."""
-        if isinstance(x, SparseFeatures):
-            return torch.arange(len(x.value)) if x.number is None else x.number
-        if self.ids is None:
-            return torch.arange(x.numel()).view_as(x)
-        return self.ids[:, None] * x.shape[1] + torch.arange(x.shape[1])
+def rows_of(x: Activation, ids: Tensor) -> Activation:
+    """The rows `ids`, int64 [n], ascending where features are stored sparsely."""
+    return x[ids] if isinstance(x, Tensor) else x.rows(ids)
 
 
 def product(x: Activation, weight: Tensor) -> Tensor:
@@ -175,3 +134,29 @@ def gcn_weights(edges: EdgeList, dtype: torch.dtype) -> Tensor:
 def mean_divisor(edges: EdgeList, dtype: torch.dtype) -> Tensor:
     """[nodes]: what a mean over neighbours divides by, the sampled ones where edges are sampled."""
     return edges.in_degree.to(dtype) if edges.sampled else edges.degree(dtype)
+
+
+def edge_softmax(scores: Tensor, edges: EdgeList) -> Tensor:
+    """The softmax of scores [E, heads] over the edges of each target."""
+    peak = scores.new_full((edges.nodes, scores.shape[1]), -math.inf)
+    index = edges.target[:, None].expand_as(scores)
+    peak = peak.scatter_reduce(0, index, scores.detach(), "amax")
+    raised = (scores - peak[edges.target]).exp()
+    total = torch.zeros_like(peak).index_add(0, edges.target, raised)
+    return raised / total[edges.target]
+
+
+def largest_neighbor(x: Tensor, edges: EdgeList) -> Tensor:
+    """[nodes, D]: the largest entry of each node's neighbours, 0 for a node without any.
+
+    The gradient goes to the first of equal entries, in the order of the edges.
+    """
+    source, target = edges.source, edges.target
+    places = torch.arange(len(source))[:, None].expand(-1, x.shape[1])
+    index = target[:, None].expand_as(places)
+    best = torch.full_like(x, -torch.inf).scatter_reduce(0, index, x[source].detach(), "amax")
+    holds_best = torch.where(x[source] == best[target], places, len(source))
+    first = torch.full(x.shape, len(source)).scatter_reduce(0, index, holds_best, "amin")
+    has_none = first == len(source)
+    chosen = source[first.clamp(max=max(len(source) - 1, 0))] if len(source) else first
+    return torch.where(has_none, 0.0, x.gather(0, torch.where(has_none, 0, chosen)))

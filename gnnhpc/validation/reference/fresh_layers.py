@@ -1,11 +1,12 @@
-"""The reference of a custom model: its own layers, built anew for each micro-batch.
+"""A model's layers built anew in one process: initial values, and the reference of custom models.
 
-Only parameters and buffers pass from one micro-batch to the next, so that a layer which keeps
-anything else, such as the edges of its first micro-batch, differs from the run's.
+Only parameters and buffers pass from one micro-batch of a custom model to the next, so that a layer
+which keeps anything else, such as the edges of its first micro-batch, differs from the run's.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,41 +20,50 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
-from gnnhpc.validation.reference.forward_pass import Activation, RunningStatistics
-from gnnhpc.validation.reference.layer import seed_of
-from gnnhpc.validation.reference.micro_batches import ReferenceBatch
-from gnnhpc.validation.reference.model import Array
+from gnnhpc.validation.reference.batches import ReferenceBatch
+from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.layer_parts import RunningStatistics
 
 SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
+_USE_DTYPE = "build layers with `options.dtype`"
+Layers = dict[str, nn.Module]
+"""By name, first to last."""
 
 
-class CustomReference:
-    """`dtype` is that of the layers."""
+def seed_of(seed: int, layer: str) -> int:
+    """A layer's own seed: the first seven bytes, highest first, of SHA-256 of "seed/layer"."""
+    return int(hashlib.sha256(f"{seed}/{layer}".encode()).hexdigest()[:14], 16)
 
-    def __init__(
-        self, experiment: Experiment, specs: LayerSpecs, dtype: torch.dtype = torch.float64
-    ) -> None:
-        self._experiment, self._specs, self._dtype = experiment, specs, dtype
+
+def build_layers(experiment: Experiment, specs: LayerSpecs, dtype: torch.dtype) -> Layers:
+    """New layers with the initial values that the seed gives."""
+    options, layers = BuildOptions(dtype, experiment.batchnorm), {}
+    with fork_generators():
+        for spec in specs:
+            seed_all(seed_of(experiment.seed, spec.name))
+            layers[spec.name] = experiment.model.loaded.build(spec, options)
+    return layers
+
+
+def parameters_of(layers: Layers) -> dict[str, nn.Parameter]:
+    return {f"{n}.{key}": p for n, layer in layers.items() for key, p in layer.named_parameters()}
+
+
+class FreshLayers:
+    """The reference of a custom model."""
+
+    def __init__(self, experiment: Experiment, specs: LayerSpecs) -> None:
+        self._experiment, self._specs = experiment, specs
         self._parameters: Mapping[str, Array] = {}
-        self._built: list[dict[str, nn.Module]] = []
-        """The layers of each micro-batch since `load`, by name."""
+        self._built: list[Layers] = []
+        """The layers of each micro-batch since `load`."""
         self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
         self._pending: list[dict[str, RunningStatistics]] = [{} for _ in self._buffers]
 
-    def build(self) -> dict[str, nn.Module]:
-        """New layers with the initial values that the seed gives, by name."""
-        options = BuildOptions(self._dtype, self._experiment.batchnorm)
-        layers = {}
-        with fork_generators():
-            for spec in self._specs:
-                seed_all(seed_of(self._experiment.seed, spec.name))
-                layers[spec.name] = self._experiment.model.loaded.build(spec, options)
-        return layers
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        layers = CustomReference(self._experiment, self._specs, dtype).build()
-        return {name: value.detach() for name, value in _parameters(layers).items()}
+    def build(self) -> Layers:
+        return build_layers(self._experiment, self._specs, torch.float64)
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         self._parameters, self._built = parameters, []
@@ -61,7 +71,7 @@ class CustomReference:
     def forward(self, batch: ReferenceBatch, step: int, *, training: bool) -> Sequence[Activation]:
         layers = self.build()
         with torch.no_grad():
-            for name, parameter in _parameters(layers).items():
+            for name, parameter in parameters_of(layers).items():
                 parameter.copy_(torch.from_numpy(self._parameters[name]))
         for path, buffer in self._buffers[batch.replica].items():
             set_buffer(*_owner(layers, path), buffer)
@@ -69,19 +79,22 @@ class CustomReference:
             self._built.append(layers)
             self._record_deferred(layers, batch.replica)
         outputs: list[Activation] = []
-        x = first_input(batch)
+        x = _first_input(batch)
         for layer in layers.values():
-            layer.train(training)
-            x = layer(own_copy(x), batch.context)
-            outputs.append(dense(x))
+            x = _call(layer.train(training), x, batch)
+            outputs.append(_dense(x))
         if training:
-            self._buffers[batch.replica] = _buffers(layers)
+            self._buffers[batch.replica] = {
+                f"{name}.{key}": buffer.detach().clone()
+                for name, layer in layers.items()
+                for key, buffer in layer.named_buffers(remove_duplicate=False)
+            }
         return outputs
 
     def gradients(self) -> dict[str, Array]:
         total: dict[str, Array] = {}
         for layers in self._built:
-            for name, parameter in _parameters(layers).items():
+            for name, parameter in parameters_of(layers).items():
                 if parameter.grad is not None:
                     found = parameter.grad.to_dense().double().numpy()
                     total[name] = total[name] + found if name in total else found
@@ -116,7 +129,7 @@ class CustomReference:
         modules = (m for layer in self.build().values() for m in layer.modules())
         return any(isinstance(module, _BatchNorm) for module in modules)
 
-    def _record_deferred(self, layers: Mapping[str, nn.Module], replica: int) -> None:
+    def _record_deferred(self, layers: Layers, replica: int) -> None:
         """Record what each BatchNorm that moves once a mini-batch is given."""
         for name, layer in layers.items():
             for path, module in layer.named_modules():
@@ -131,7 +144,7 @@ class CustomReference:
         statistics.pending.append((mean, variance, len(rows)))
 
 
-def why_not_comparable(model: CustomReference, batch: ReferenceBatch) -> str | None:
+def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
     """Why a custom model's layers cannot be compared, in one sentence; None if they can.
 
     A layer has to compute in float64, and to give the same output twice for one input.
@@ -141,18 +154,18 @@ def why_not_comparable(model: CustomReference, batch: ReferenceBatch) -> str | N
     # A user's code may fail in any way.
     except Exception as error:
         return f"the model cannot be built in float64 ({_in_words(error)}): {_USE_DTYPE}"
-    for name, parameter in _parameters(once).items():
+    for name, parameter in parameters_of(once).items():
         if parameter.requires_grad and parameter.dtype != torch.float64:
             kind = _name(parameter.dtype)
             return f"parameter {name} is {kind} in a model of float64: {_USE_DTYPE}"
-    x = first_input(batch)
+    x = _first_input(batch)
     with torch.no_grad(), fork_generators():
         for name in once:
             outputs = []
             for number, layers in enumerate((once, again)):
                 seed_all(number)
                 try:
-                    outputs.append(dense(layers[name].train()(own_copy(x), batch.context)))
+                    outputs.append(_dense(_call(layers[name].train(), x, batch)))
                 except Exception as error:
                     return f"layer {name} fails in float64 ({_in_words(error)}): {_USE_DTYPE}"
             x = outputs[0]
@@ -164,9 +177,6 @@ def why_not_comparable(model: CustomReference, batch: ReferenceBatch) -> str | N
                     "can be compared: use gnnhpc.Dropout, whose masks follow from the seed"
                 )
     return None
-
-
-_USE_DTYPE = "build layers with `options.dtype`"
 
 
 def _in_words(error: Exception) -> str:
@@ -198,24 +208,12 @@ def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
         owner._buffers[name] = value.to(held.dtype, copy=True)
 
 
-def _owner(layers: Mapping[str, nn.Module], path: str) -> tuple[nn.Module, str]:
+def _owner(layers: Layers, path: str) -> tuple[nn.Module, str]:
     name = next(name for name in layers if path.startswith(f"{name}."))
     return layers[name], path.removeprefix(f"{name}.")
 
 
-def _parameters(layers: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
-    return {f"{n}.{key}": p for n, layer in layers.items() for key, p in layer.named_parameters()}
-
-
-def _buffers(layers: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    return {
-        f"{name}.{key}": buffer.detach().clone()
-        for name, layer in layers.items()
-        for key, buffer in layer.named_buffers(remove_duplicate=False)
-    }
-
-
-def first_input(batch: ReferenceBatch) -> Tensor | SparseRows:
+def _first_input(batch: ReferenceBatch) -> Tensor | SparseRows:
     """What the first layer of a custom model takes."""
     if batch.layer_input is not None:
         return batch.layer_input
@@ -223,10 +221,11 @@ def first_input(batch: ReferenceBatch) -> Tensor | SparseRows:
     return batch.inputs
 
 
-def own_copy(x: Tensor | SparseRows) -> Tensor | SparseRows:
-    """For a layer that may change its input in place, which is the output of the one before."""
-    return x.clone() if isinstance(x, Tensor) else x
+def _call(layer: nn.Module, x: Tensor | SparseRows, batch: ReferenceBatch) -> Tensor | SparseRows:
+    """Call a layer, which may change its input in place, on a copy."""
+    output: Tensor | SparseRows = layer(x.clone() if isinstance(x, Tensor) else x, batch.context)
+    return output
 
 
-def dense(x: Tensor | SparseRows) -> Tensor:
+def _dense(x: Tensor | SparseRows) -> Tensor:
     return x if isinstance(x, Tensor) else x.to_dense()

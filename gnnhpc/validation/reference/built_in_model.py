@@ -1,4 +1,4 @@
-"""The reference of a model: its layers one after another in one process, in float64."""
+"""The reference of a built-in model: its layer forms one after another in one process."""
 
 from __future__ import annotations
 
@@ -10,29 +10,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
+from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.convolutions import Convolutions
-from gnnhpc.models.deep_gcn import Deep
-from gnnhpc.models.gat import Gat
-from gnnhpc.models.vig.model import Vig
-from gnnhpc.validation.reference.attention import attention_layer
-from gnnhpc.validation.reference.convolutions import convolution_layer
-from gnnhpc.validation.reference.deep_gcn import deep_layer
-from gnnhpc.validation.reference.forward_pass import Activation, ForwardPass, RunningStatistics
-from gnnhpc.validation.reference.layer import ReferenceLayer, seed_of
-from gnnhpc.validation.reference.micro_batches import ReferenceBatch
-from gnnhpc.validation.reference.vig import vig_layer
+from gnnhpc.validation.reference.batches import ReferenceBatch
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.layer_forms import LayerForm
+from gnnhpc.validation.reference.layer_parts import ForwardPass, RunningStatistics
 
 Array = npt.NDArray[np.float64]
 
 
 class ReferenceModel(Protocol):
     """A model that computes micro-batches from given parameters and buffers."""
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The parameters' initial values by full name, as the seed gives them in `dtype`."""
-        ...
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Take the parameters for the forward passes that follow, and forget gradients."""
@@ -63,45 +52,18 @@ class ReferenceModel(Protocol):
         ...
 
 
-def reference_layer(model: object, spec: LayerSpec) -> ReferenceLayer | None:
-    """One layer's reference; None for a custom model's."""
-    match model:
-        case Vig():
-            return vig_layer(model, spec)
-        case Gat():
-            return attention_layer(model, spec)
-        case Deep():
-            return deep_layer(model, spec)
-        case Convolutions():
-            return convolution_layer(model, spec)
-    return None
-
-
 class BuiltInModel:
-    """The reference of a built-in model."""
+    """`forms` are those of the layers `specs`."""
 
     def __init__(
-        self, experiment: Experiment, specs: LayerSpecs, layers: Sequence[ReferenceLayer]
+        self, experiment: Experiment, specs: LayerSpecs, forms: Sequence[LayerForm]
     ) -> None:
-        self._experiment, self._specs, self._layers = experiment, specs, layers
+        self._experiment, self._specs, self._forms = experiment, specs, forms
         self._parameters: dict[str, Tensor] = {}
         self._side = round(specs[0].inputs[0] ** 0.5)
-        self._statistics = [
-            {
-                name: RunningStatistics(torch.zeros(n).double(), torch.ones(n).double())
-                for layer in layers
-                for name, n in layer.norms().items()
-            }
-            for _ in range(experiment.layout.replicas)
+        self._statistics: list[dict[str, RunningStatistics]] = [
+            {} for _ in range(experiment.layout.replicas)
         ]
-
-    def initial(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        values: dict[str, Tensor] = {}
-        with torch.random.fork_rng(devices=[]):
-            for spec, layer in zip(self._specs, self._layers, strict=True):
-                torch.default_generator.manual_seed(seed_of(self._experiment.seed, spec.name))
-                values |= {f"{spec.name}.{key}": v for key, v in layer.initial(dtype).items()}
-        return values
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         self._parameters = {
@@ -124,7 +86,7 @@ class BuiltInModel:
         )
         outputs: list[Activation] = []
         x, layer_edges = batch.inputs, iter(batch.layer_edges)
-        for spec, layer in zip(self._specs, self._layers, strict=True):
+        for spec, form in zip(self._specs, self._forms, strict=True):
             if spec.rows == "hop" and batch.layer_edges:
                 here.edges = next(layer_edges)
             start = f"{spec.name}."
@@ -133,7 +95,7 @@ class BuiltInModel:
                 for name, value in self._parameters.items()
                 if name.startswith(start)
             }
-            x = layer.forward(x, mine, here)
+            x = form(x, mine, here)
             outputs.append(x)
         return outputs
 
@@ -158,10 +120,15 @@ class BuiltInModel:
                 statistics.mean, statistics.variance = mean, variance
 
     def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
-        for name, statistics in self._statistics[replica].items():
-            statistics.mean = torch.from_numpy(buffers[f"{name}.running_mean"])
-            statistics.variance = torch.from_numpy(buffers[f"{name}.running_var"])
-            statistics.batches = int(buffers[f"{name}.num_batches_tracked"])
+        norms = [n.removesuffix(".running_mean") for n in buffers if n.endswith(".running_mean")]
+        self._statistics[replica] = {
+            norm: RunningStatistics(
+                torch.from_numpy(buffers[f"{norm}.running_mean"]),
+                torch.from_numpy(buffers[f"{norm}.running_var"]),
+                int(buffers[f"{norm}.num_batches_tracked"]),
+            )
+            for norm in norms
+        }
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         found = {}

@@ -15,7 +15,7 @@ import torch
 from gnnhpc.batches.batch import Batches
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.training.events import Listener
-from gnnhpc.validation.noise import PROCESSORS
+from gnnhpc.validation.audit.noise import PROCESSORS
 
 STAT = Path("/proc/stat")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

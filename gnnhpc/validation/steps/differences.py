@@ -1,4 +1,4 @@
-"""Relative differences between what a rank captured and what the reference expects."""
+"""How far what ranks captured is from what the reference expects."""
 
 from __future__ import annotations
 
@@ -9,34 +9,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.validation.captured_steps import CapturedActivation, CapturedTargets, array_of
-from gnnhpc.validation.reference.forward_pass import Activation
-from gnnhpc.validation.reference.micro_batches import Ids, ReferenceBatch
-from gnnhpc.validation.reference.model import Array
-
-Place = tuple[int, int]
-"""A replica and a micro-batch."""
-
-
-def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
-    """The number of a micro-batch's batch; a whole graph is one batch."""
-    if len(batches) == 1:
-        return 0
-    return [(batch.replica, batch.microbatch) for batch in batches].index(place)
+from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
+from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.steps.captured_steps import (
+    CapturedActivation,
+    CapturedTargets,
+    Place,
+    array_of,
+)
 
 
-def _rows(nodes: Ids, batch: ReferenceBatch, count: int) -> tuple[Ids, Ids]:
-    """The rows that hold nodes, without padding, and their rows among the batch's first `count`.
+def in_words(place: Place) -> str:
+    return f"micro-batch {place[1]} of replica {place[0]}"
 
-    Row -1 stands for a node that the batch has not.
-    """
-    assert batch.nodes is not None
-    known = batch.nodes[:count].numpy()
-    order = np.argsort(known, kind="stable")
-    real = np.flatnonzero(nodes >= 0)
-    place = np.searchsorted(known[order], nodes[real]).clip(max=max(len(known) - 1, 0))
-    rows = order[place] if len(known) else np.full(len(real), -1)
-    return real, np.where(known[rows] == nodes[real], rows, -1) if len(known) else rows
+
+def relative_difference(actual: Array | None, expected: Array, least: float = 0.0) -> float:
+    """|actual - expected| / max(|expected|, least); infinite where they cannot be compared."""
+    if actual is None or actual.shape != expected.shape:
+        return math.inf
+    with np.errstate(invalid="ignore"):
+        same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        away = float(np.linalg.norm(np.where(same, 0.0, actual - expected)))
+    scale = max(float(np.linalg.norm(expected[np.isfinite(expected)])), least)
+    return away / scale if scale else away
 
 
 def sketch_difference(
@@ -48,7 +44,8 @@ def sketch_difference(
 ) -> tuple[float, str]:
     """The relative difference of one captured activation, and why it cannot be compared.
 
-    `least` is the root mean square of a row below which its size counts as that.
+    `squares` are those of each expected row; `least` is the root mean square of a row below which
+    its size counts as that.
     """
     actual, rows = found.sketch, np.arange(len(expected))
     if found.nodes is not None:
@@ -62,6 +59,21 @@ def sketch_difference(
     scale = math.sqrt(2.0 / 3.0 * max(float(squares[rows].sum()), least**2 * len(rows)))
     away = float(np.linalg.norm(actual - expected[rows]))
     return away / scale if scale else away, ""
+
+
+def _rows(nodes: Ids, batch: ReferenceBatch, count: int) -> tuple[Ids, Ids]:
+    """The rows that hold nodes, without padding, and their rows among the batch's first `count`.
+
+    Row -1 stands for a node that the batch has not.
+    """
+    assert batch.nodes is not None
+    known = batch.nodes[:count].numpy()
+    real = np.flatnonzero(nodes >= 0)
+    if not len(known):
+        return real, np.full(len(real), -1)
+    order = np.argsort(known, kind="stable")
+    place = np.searchsorted(known[order], nodes[real]).clip(max=len(known) - 1)
+    return real, np.where(known[order[place]] == nodes[real], order[place], -1)
 
 
 def row_squares(x: Activation) -> Array:
@@ -94,16 +106,8 @@ def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
     return ""
 
 
-def relative_difference(actual: Array | None, expected: Array, least: float = 0.0) -> float:
-    """|actual - expected| / max(|expected|, least); infinite where they cannot be compared."""
-    if actual is None or actual.shape != expected.shape:
-        return math.inf
-    with np.errstate(invalid="ignore"):
-        same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-        away = float(np.linalg.norm(np.where(same, 0.0, actual - expected)))
-    scale = max(float(np.linalg.norm(expected[np.isfinite(expected)])), least)
-    return away / scale if scale else away
-
-
-def in_words(place: Place) -> str:
-    return f"micro-batch {place[1]} of replica {place[0]}"
+def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
+    """The number of a micro-batch's batch; a whole graph is one batch."""
+    if len(batches) == 1:
+        return 0
+    return [(batch.replica, batch.microbatch) for batch in batches].index(place)

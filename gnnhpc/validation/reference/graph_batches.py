@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,23 +12,21 @@ from torch import Tensor
 from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
-from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
 from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.partition import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.forward_pass import EdgeList
-from gnnhpc.validation.reference.graph_chunk import Edges, chunk_of_edges
-from gnnhpc.validation.reference.links import LinkSplit
-from gnnhpc.validation.reference.micro_batches import (
+from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, first_input
+from gnnhpc.validation.reference.edge_lists import EdgeList, node_features
+from gnnhpc.validation.reference.link_split import LinkSplit
+from gnnhpc.validation.reference.sampling_rule import (
     CapturedEdges,
-    Ids,
-    ReferenceBatch,
-    node_features,
+    Edges,
+    SampledMiniBatches,
+    pair_targets,
 )
-from gnnhpc.validation.reference.sampled_batches import SampledBatches, pair_targets
 
 
 class GraphData:
@@ -42,35 +41,29 @@ class GraphData:
             message = np.stack((self._links.source, self._links.target))
             graph = replace(graph, edges=torch.from_numpy(message), stored_in_edges=None)
         sampled = experiment.sampling is not None
-        self._sampled = SampledBatches(experiment, graph, self._links) if sampled else None
+        self._sampled = SampledMiniBatches(experiment, graph, self._links) if sampled else None
         self._whole = None
         if not experiment.evaluates_sampled:
             whole = experiment.whole_graph if sampled else experiment
             self._whole = whole_graph_batch(whole, graph)
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
-        if self._sampled is not None and phase == "train":
-            return self._sampled.train(step, self._edges)
-        if self._whole is None:
-            assert self._sampled is not None
-            return self._sampled.test()
+        if self._sampled is not None and (phase == "train" or self._whole is None):
+            step = step if phase == "train" else EVALUATED_STEP
+            return self._sampled.batches(step, self._edges)
+        assert self._whole is not None
         return [self._whole] if self._links is None else self._link_batches(self._whole)
 
     def _link_batches(self, whole: ReferenceBatch) -> list[ReferenceBatch]:
         """The whole message graph for each micro-batch of an evaluation, which has own pairs."""
-        assert self._links is not None
-        assert whole.nodes is not None
+        links, nodes = self._links, whole.nodes
+        assert links is not None
+        assert nodes is not None
         parts, batches = self._experiment.total_chunks, []
         for place in range(parts):
             replica, microbatch = divmod(place, self._experiment.microbatches)
-            targets = {
-                split: pair_targets(
-                    self._links.evaluated(split, place, parts),
-                    self._links.links_of(split, place, parts),
-                    whole.nodes,
-                )
-                for split in ("val", "test")
-            }
+            pairs = {split: links.evaluated(split, place, parts) for split in ("val", "test")}
+            targets = {s: pair_targets(each, count, nodes) for s, (each, count) in pairs.items()}
             batches.append(replace(whole, targets=targets, replica=replica, microbatch=microbatch))
         return batches
 
@@ -96,32 +89,21 @@ class CustomGraphData:
         self._experiment, self._graph, self._edges = experiment, graph, edges
         self._hops, self._by_rows = hops(specs), by_rows
         sampled = experiment.sampling is not None
-        self._sampled = SampledBatches(experiment, graph, None) if sampled else None
+        self._sampled = SampledMiniBatches(experiment, graph, None) if sampled else None
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
-        experiment = self._experiment
-        if self._sampled is not None and (phase == "train" or experiment.evaluates_sampled):
-            chunks = self._sampled_chunks(self._sampled, phase, step)
+        experiment, sampled = self._experiment, self._sampled
+        if sampled is not None and (phase == "train" or experiment.evaluates_sampled):
+            number = step if phase == "train" else EVALUATED_STEP
+            chunks = [
+                chunk_of_edges(sampled.graph(number), torch.from_numpy(seeds.nodes), layers)
+                for seeds, layers in sampled.edges(number, self._edges)
+            ]
         else:
-            whole = experiment.whole_graph if self._sampled is not None else experiment
-            chunks = self._chunks(whole)
+            chunks = self._chunks(experiment.whole_graph if sampled is not None else experiment)
         return [
             self._batch(chunk, divmod(place, experiment.microbatches), step)
             for place, chunk in enumerate(chunks)
-        ]
-
-    def _sampled_chunks(self, sampled: SampledBatches, phase: Phase, step: int) -> list[GraphChunk]:
-        if phase == "train":
-            graph, seeds, edges = sampled.trained, sampled.train_seeds(step), self._edges
-        else:
-            graph, seeds, edges = sampled.whole, sampled.test_seeds(), None
-            step = EVALUATED_STEP
-        allowed = sampled.allowed(step)
-        return [
-            chunk_of_edges(
-                graph, torch.from_numpy(each.nodes), sampled.layers(allowed, each, step, edges)
-            )
-            for each in seeds
         ]
 
     def _chunks(self, experiment: Experiment) -> list[GraphChunk]:
@@ -144,9 +126,7 @@ class CustomGraphData:
 
     def _batch(self, chunk: GraphChunk, place: tuple[int, int], step: int) -> ReferenceBatch:
         replica, microbatch = place
-        rows = feature_rows(self._graph.features, chunk.nodes, torch.float64)
-        if not isinstance(rows, Tensor) and not self._experiment.model.loaded.sparse_inputs:
-            rows = rows.to_dense()
+        rows = first_input(self._experiment, self._graph, chunk.nodes)
         return ReferenceBatch(
             rows if isinstance(rows, Tensor) else rows.to_dense(),
             chunk.targets,
@@ -172,6 +152,39 @@ def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:
     return replace(chunk, targets=targets)
 
 
+def chunk_of_edges(graph: Graph, seeds: Tensor, layers: Sequence[Edges]) -> GraphChunk:
+    """The chunk that computes the nodes `seeds`, int64 ascending, without padding.
+
+    `layers` has the edges of each layer that uses neighbours, the last layer's first. The nodes
+    that a layer adds follow the others, ascending.
+    """
+    degree = torch.bincount(graph.edges[1], minlength=graph.nodes) + 1
+    place = torch.full((graph.nodes,), -1)
+    nodes, rows, blocks = seeds, [len(seeds)], []
+    for source, target, number in layers:
+        computed = nodes
+        nodes = torch.cat((nodes, source[~torch.isin(source, nodes)].unique()))
+        place[nodes] = torch.arange(len(nodes))
+        # The edges into each computed row, its self-loop last.
+        rows_in, rows_out = (place[torch.cat((ends, computed))] for ends in (source, target))
+        numbers = torch.cat((number, graph.edges.shape[1] + computed))
+        order = torch.argsort(rows_out, stable=True)
+        counts = torch.bincount(rows_out, minlength=len(computed))
+        indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+        blocks.append(Block(indptr, rows_in[order], rows_out[order], numbers[order], len(nodes)))
+        rows.append(len(nodes))
+    return GraphChunk(
+        nodes=nodes,
+        rows=tuple(rows[::-1]),
+        blocks=tuple(blocks[::-1]),
+        degree=degree[nodes],
+        targets=graph.targets(seeds),
+        own=len(seeds),
+        full=FullGraph.of(graph),
+        sampled=True,
+    )
+
+
 def whole_graph_batch(experiment: Experiment, graph: Graph) -> ReferenceBatch:
     """The whole graph, without the edges that the experiment's chunks lose."""
     source, target = graph.edges
@@ -184,7 +197,7 @@ def whole_graph_batch(experiment: Experiment, graph: Graph) -> ReferenceBatch:
     ends = torch.cat((source, node)), torch.cat((target, node))
     return ReferenceBatch(
         node_features(graph),
-        {split: torch.where(mask, graph.labels, IGNORED) for split, mask in graph.masks.items()},
+        graph.targets(node),
         nodes=node,
         edges=EdgeList(graph.nodes, *ends, torch.cat((number, loops))),
     )

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gnnhpc.records.schema import Check, Result
-from gnnhpc.validation.level_shift import Stretch, most_different_stretch
-from gnnhpc.validation.rank_records import AttemptRecords, RankRecords
+from gnnhpc.validation.audit.level_shift import Stretch, most_different_stretch
+from gnnhpc.validation.audit.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import few, verdict_of
 
 NOISY_SHARE = 0.05
@@ -27,8 +27,10 @@ PROCESSORS = "processors"
 
 def threads(attempt: AttemptRecords) -> Check:
     """Ranks used the planned threads; flags `oversubscribed` where CPUs were too few for them."""
-    planned = int(attempt.result.provenance["threads"])
-    faults = []
+    recorded = attempt.result.provenance.get("threads")
+    if recorded is None:
+        return Check("threads", "unknown", "the result does not say how many threads were planned")
+    planned, faults = int(recorded), []
     for rank in attempt.ranks:
         used = {rank.header.threads, int(_processors(rank).get("threads", rank.header.threads))}
         faults += [
@@ -98,7 +100,10 @@ def noise(attempt: AttemptRecords) -> Check:
     """
     reasons, values = [], {}
     for rank in attempt.ranks:
-        steal, delay = (_share_of_steps(rank, name) for name in ("steal_s", "run_delay_s"))
+        steal, delay = (
+            None if share is None else min(1.0, share)
+            for share in (_share_of_steps(rank, name) for name in ("steal_s", "run_delay_s"))
+        )
         others = share_of_others(rank, attempt.ranks)
         values[str(rank.rank)] = {"steal": steal, "run_delay": delay, "others": others}
         if steal is not None and steal > NOISY_SHARE:
@@ -121,7 +126,7 @@ def _asleep(attempt: AttemptRecords, rank: RankRecords, delay: float | None) -> 
     used = _share_of_steps(rank, "cpu_s")
     if len(attempt.ranks) > 1 or header.threads != 1 or header.device != "cpu" or used is None:
         return []
-    missing = 1 - used
+    missing = 1.0 - used
     if missing <= NOISY_SHARE or (delay or 0.0) > missing / 2:
         return []
     cause = "page faults or storage" if delay is not None else "its cause is not known"
@@ -129,7 +134,10 @@ def _asleep(attempt: AttemptRecords, rank: RankRecords, delay: float | None) -> 
 
 
 def _share_of_steps(rank: RankRecords, name: str) -> float | None:
-    """A field over the wall time of measured steps; None where the system does not report it."""
+    """A field over the wall time of measured steps; None where the system does not report it.
+
+    It is read outside of steps, so that a little more than a step's may be counted.
+    """
     seconds, wall = rank.column(name)[rank.measured], rank.column("wall_s")[rank.measured]
     if not len(wall) or not np.isfinite(seconds).all() or wall.sum() <= 0:
         return None

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.links import Links
-from gnnhpc.validation.reference.order import Ids
 from gnnhpc.validation.reference.random_numbers import below, node_numbers, philox
+from gnnhpc.validation.reference.sample_schedule import Ids
 
 FIRST_NEGATIVE = 1 << 31
 """Stands in the place of a layer's number for a link's first negative."""
@@ -73,18 +73,11 @@ class LinkSplit:
         others = self._unjoined(kept, number, step, place)
         return np.concatenate((links, np.column_stack((kept, others))))
 
-    def evaluated(self, split: str, place: int, parts: int) -> Ids:
-        """The pairs of one of `parts` micro-batches in an evaluation: its links, [n, 2], which
-        are consecutive, and after them the split's pool of negatives."""
-        size, more = divmod(len(self.by_split[split]), parts)
-        first = place * size + min(place, more)
-        links = self.by_split[split][first : first + size + (place < more)]
-        return np.concatenate((links, self._pool(split)))
-
-    def links_of(self, split: str, place: int, parts: int) -> int:
-        """The links among those pairs."""
-        size, more = divmod(len(self.by_split[split]), parts)
-        return size + (place < more)
+    def evaluated(self, split: str, place: int, parts: int) -> tuple[Ids, int]:
+        """The pairs of one of `parts` micro-batches in an evaluation, [n, 2], and how many of them
+        are links: those come first, and after them the split's pool of negatives."""
+        links = np.array_split(self.by_split[split], parts)[place]
+        return np.concatenate((links, self._pool(split))), len(links)
 
     def _unjoined(self, kept: Ids, number: Ids, step: int, place: Ids) -> Ids:
         """For each entry a node that is neither `kept` nor joined to it, all equally likely.
