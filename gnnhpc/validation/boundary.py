@@ -118,12 +118,10 @@ class Validation:
 
     def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
         """The engine in float64 and the kernels at their real shape, as the run is now."""
-        arguments = self.experiment, self.parts, self.mesh
+        run, root = (self.experiment, self.parts, self.mesh), self.root
         return [
-            *self._guarded(
-                "engine-parity", lambda: check_engine(*arguments, self.root, first=step)
-            ),
-            *self._guarded("kernel-parity", lambda: check_kernels(*arguments, when=when)),
+            *self._guarded("engine-parity", lambda: check_engine(*run, root, first=step)),
+            *self._guarded("kernel-parity", lambda: check_kernels(*run, when=when)),
         ]
 
     def _observed(self) -> list[Check]:

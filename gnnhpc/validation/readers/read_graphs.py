@@ -158,8 +158,9 @@ def _random_split(labels: Ids, classes: int, rng: np.random.Generator) -> dict[s
 def _read_planetoid(
     folder: Path, name: str
 ) -> tuple[Ids, dict[str, Mask], tuple[Ids, Ids], scipy.sparse.csr_array]:
-    """Planetoid's eight files (Yang, Cohen and Salakhutdinov 2016, arXiv:1603.08861): labels, masks,
-    edges (sources, targets) as listed, and features divided by their row sums.
+    """Read Planetoid's eight files (Yang, Cohen and Salakhutdinov 2016, arXiv:1603.08861).
+
+    Gives labels, masks, edges (sources, targets) as listed, and features divided by row sums.
 
     The files hold the nodes that are seen in training in their order, then the test nodes in the
     order of `test.index`. Node numbers that are missing there are nodes without features and

@@ -130,10 +130,6 @@ def test_graph_set_of_the_generator(features: str) -> None:
     assert np.array_equal(np.bincount(read.graph_of), loaded.first.diff().numpy())
     for split, mask in loaded.masks.items():
         assert np.array_equal(read.masks[split], mask.numpy()), split
-    assert np.array_equal(
-        np.flatnonzero(read.masks["val"] | read.masks["test"]),
-        loaded.numbers("val", "test").numpy(),
-    )
     compare_features(read.features, loaded.features)
 
 
