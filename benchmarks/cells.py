@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError
 from gnnhpc.core.schedule import ideal_step_s, place_of_part
-from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.records.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import Result, read_lines

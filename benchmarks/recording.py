@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("settings", type=json.loads, help="fields of an experiment, as JSON")
     settings = parser.parse_args().settings
     from gnnhpc import cli
-    from gnnhpc.experiment.cli_experiment import build_experiment
+    from gnnhpc.experiment.flags import build_experiment
     from gnnhpc.experiment.manifest import Cell, array_name
     from gnnhpc.records.schema import StepRecord
     from gnnhpc.records.writer import RecordWriter

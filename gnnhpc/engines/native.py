@@ -11,12 +11,11 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
-from gnnhpc.engines.autograd import backward
+from gnnhpc.engines.backward import backward, compute_deferred
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.split_backward import compute_deferred
-from gnnhpc.engines.stage_errors import changes_input, input_changed, without_gradient
-from gnnhpc.engines.stage_transfers import StageTransfers, transfers_of
+from gnnhpc.engines.stage import changes_input, input_changed, without_gradient
+from gnnhpc.engines.transfers import StageTransfers, transfers_of
 from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
 _NOTHING = contextlib.nullcontext()

@@ -29,7 +29,7 @@ from gnnhpc.records.content_digest import with_digest
 from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
 from gnnhpc.records.run_paths import AttemptPaths, write_atomically
 from gnnhpc.records.so_far import SoFar
-from gnnhpc.training.seeding import generator_states, restore_generators
+from gnnhpc.training.generators import generator_states, restore_generators
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""

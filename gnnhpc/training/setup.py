@@ -23,8 +23,7 @@ from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
-from gnnhpc.tasks.build import build_task
-from gnnhpc.tasks.task import Loss, Task
+from gnnhpc.training.loss_and_metrics import MeanLoss, Task, build_task
 from gnnhpc.training.optimizer import build_optimizer
 
 
@@ -38,7 +37,7 @@ class TrainingParts:
     plan: StagePlan
     batches: Batches
     task: Task
-    loss: Loss
+    loss: MeanLoss
     stage: Stage
     engine: Engine
     optimizer: torch.optim.Optimizer | None
@@ -65,7 +64,7 @@ def set_up(
     layer_specs = layer_specs or outline(experiment)
     timer = StepTimer(mesh.device)
     task = build_task(experiment)
-    loss = Loss(task, mesh.layout.replicas)
+    loss = MeanLoss(task, mesh.layout.replicas)
     batches = batches or build_batches(BatchPlan(experiment, layer_specs, mesh, root))
     planned = planned or _planned_cut(experiment, layer_specs, mesh, batches, loss)
     # A process that holds several stages holds all, and computes them one after the other.
@@ -175,23 +174,23 @@ def _planned_cut(
     layer_specs: LayerSpecs,
     mesh: Mesh,
     batches: Batches,
-    loss: Loss,
+    loss: MeanLoss,
 ) -> list[range]:
     """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
     if experiment.layout.stages == 1:
         return cut(experiment, layer_specs)
     if experiment.balance in ("time", "size"):
-        from gnnhpc.training.torchgpipe_balance import measured_balance
+        from gnnhpc.engines.torchgpipe import torchgpipe_balance
 
         counts: list[int] = []
         if mesh.rank == 0:
-            counts = measured_balance(experiment, layer_specs, batches.example(), mesh.device)
+            counts = torchgpipe_balance(experiment, layer_specs, batches.example(), mesh.device)
         return stage_slices(mesh.gather_objects(counts)[0])
     if experiment.balance != "profile":
         return cut(experiment, layer_specs)
     costs: list[tuple[float, float]] = []
     if mesh.rank == 0:
-        from gnnhpc.training.layer_costs import profile
+        from gnnhpc.training.measured_balance import profile
 
         measured = profile(experiment, layer_specs, batches.example(), loss, mesh.device)
         costs = [(cost.total_s, cost.transfer_s) for cost in measured]

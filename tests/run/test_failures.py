@@ -26,7 +26,7 @@ from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.provenance import versions
 from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Result
-from gnnhpc.run import worker
+from gnnhpc.training import worker
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = pytest.mark.distributed

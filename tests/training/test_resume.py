@@ -276,7 +276,7 @@ def evaluate(parts: TrainingParts) -> float:
     with parts.batches.open("test", 0, 1) as batches:
         for batch in batches:
             outputs = parts.engine.evaluate(batch)
-            total, count = parts.task.tally("test", outputs, batch)["loss"]
+            total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
     return total / count
 
 

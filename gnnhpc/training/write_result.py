@@ -11,9 +11,9 @@ from gnnhpc.records.provenance import seconds_since_process_start
 from gnnhpc.records.schema import Check, final_key
 from gnnhpc.records.so_far import by_file
 from gnnhpc.records.writer import Written
-from gnnhpc.run.attempt import Attempt
+from gnnhpc.training.attempt import Attempt
+from gnnhpc.training.events import Validator
 from gnnhpc.training.loop import TrainingLoop
-from gnnhpc.validation.record_audit import audit_records
 
 
 def write_done(
@@ -22,8 +22,7 @@ def write_done(
     files: Sequence[Written],
     samples: int,
     checks: Sequence[Check],
-    *,
-    validation_s: float,
+    validator: Validator,
 ) -> None:
     """Write the result of an attempt that has taken its last step; `files` are all ranks',
     and `samples` those of a step of all replicas."""
@@ -46,8 +45,8 @@ def write_done(
         },
     )
     began_s = time.perf_counter()
-    audited = audit_records(attempt.known_paths, result)
-    validation_s += time.perf_counter() - began_s
+    audited = validator.audit(attempt.known_paths, result)
+    validation_s = validator.seconds + time.perf_counter() - began_s
     result = replace(
         result,
         audit=attempt.so_far.judged_with([*checks, *audited]),
