@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
+from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.autograd import backward
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
@@ -38,7 +38,7 @@ class Held:
 
 
 class NativeEngine:
-    """Runs the actions of `gnnhpc.core.schedule.stage_order` on tensors."""
+    """Runs the actions of `gnnhpc.core.schedules.stage_order` on tensors."""
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan

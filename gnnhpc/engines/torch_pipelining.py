@@ -21,7 +21,7 @@ from torch.distributed.pipelining import (
 )
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.core.schedule import SPLIT_BACKWARD
+from gnnhpc.core.schedules import SPLIT_BACKWARD
 from gnnhpc.engines.ddp_gradients import DdpReplicas, taking_a_step
 from gnnhpc.engines.engine import StagePlan, StepOutput, VirtualStagePlan, first_input
 from gnnhpc.engines.native import ForwardOnly

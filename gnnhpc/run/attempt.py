@@ -9,22 +9,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
+from gnnhpc.core.provenance import code_digest, command_line, machine, versions
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
-from gnnhpc.records.failures import (
-    find_first_failure,
-    one_line,
-    utc_now,
-    write_failure,
-    write_result_once,
-)
-from gnnhpc.records.provenance import code_digest, command_line, machine, versions
-from gnnhpc.records.resume import Resume, ResumePoint
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Check, Failure, Result, Status
-from gnnhpc.records.so_far import SoFar
+from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
+from gnnhpc.records.result_file import Result, write_result_once
+from gnnhpc.records.resume_points import Resume, ResumePoint, SoFar
+from gnnhpc.records.schema import Check, Failure, Status
 from gnnhpc.run.rank_log import RankLog
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.distributed.environment import Environment
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.schema import read_if_whole
-from gnnhpc.records.slurm_job import slurm_job
+from gnnhpc.records.result_file import read_if_whole, slurm_job
 
 
 def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths | None:

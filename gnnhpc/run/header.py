@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gnnhpc.core.provenance import code_digest, versions
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.records.provenance import code_digest, versions
 from gnnhpc.records.schema import Header
 from gnnhpc.run.attempt import Attempt
 from gnnhpc.training.setup import TrainingParts

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gnnhpc.core.provenance import cpu_model
 from gnnhpc.distributed.device_facts import device_facts
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.mesh import Mesh
@@ -15,7 +16,6 @@ from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
 from gnnhpc.kernels.gpu import here as gpu
-from gnnhpc.records.provenance import cpu_model
 from gnnhpc.training.setup import TrainingParts
 
 VARIABLES = (

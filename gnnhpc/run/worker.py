@@ -19,6 +19,8 @@ from gnnhpc.core.errors import (
     GnnhpcError,
     InputError,
 )
+from gnnhpc.core.provenance import code_digest, seconds_since_process_start, versions
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths, RunPaths
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
 from gnnhpc.distributed.requeue import (
@@ -31,18 +33,15 @@ from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
-from gnnhpc.records.resume import find_resume_point
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths, RunPaths
+from gnnhpc.records.resume_points import find_resume_point, written_by
 from gnnhpc.records.schema import EventRecord
-from gnnhpc.records.written_by import written_by
 from gnnhpc.run.attempt import Attempt, write_not_begun
 from gnnhpc.run.finished_before import finished_before
 from gnnhpc.run.same_code import RankCode, check_ranks_run_the_same
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
-    from gnnhpc.records.writer import RecordWriter
+    from gnnhpc.records.record_writer import RecordWriter
     from gnnhpc.training.loop import TrainingLoop
     from gnnhpc.training.setup import TrainingParts
     from gnnhpc.validation.boundary import Validation
@@ -216,7 +215,7 @@ class Worker:
         """Train and test; then validate and write the result, or save a checkpoint and stop."""
         from gnnhpc.data.roots import data_root
         from gnnhpc.distributed.watchdog import watching
-        from gnnhpc.records.writer import RecordWriter
+        from gnnhpc.records.record_writer import RecordWriter
         from gnnhpc.run.header import rank_header
         from gnnhpc.run.results import write_done
         from gnnhpc.training.loop import Stopped

@@ -11,8 +11,8 @@ from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
-from gnnhpc.records.writer import RecordWriter
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.machine_readings import MachineReadings, peak_device_mib, peak_rss_mib
 from gnnhpc.training.step_metrics import StepMetrics
