@@ -18,12 +18,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError
-from gnnhpc.core.schedule import ideal_step_s, place_of_part
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.schedules import ideal_step_s, place_of_part
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
 
 WARMUP = 2
 Step = dict[str, Any]

@@ -81,8 +81,8 @@ def main() -> None:
     from gnnhpc import cli
     from gnnhpc.experiment.flags import build_experiment
     from gnnhpc.experiment.manifest import Cell, array_name
+    from gnnhpc.records.record_writer import RecordWriter
     from gnnhpc.records.schema import StepRecord
-    from gnnhpc.records.writer import RecordWriter
 
     answers, sys.stdout = sys.stdout, sys.stderr
     walls: list[float] = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.cli_support import add_version, run_app
+from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
 from gnnhpc.data.commands.app import NamesOrFiles, Root
 from gnnhpc.data.commands.app import app as data_app
 
@@ -89,8 +89,8 @@ def run(
     Ranks that a signal told to stop, and that have saved a checkpoint, end with status 3.
     """
     keep_numpy_to_one_thread()
+    from gnnhpc.core.run_paths import RunPaths
     from gnnhpc.experiment.flags import cell_from_flags, read_cell
-    from gnnhpc.records.run_paths import RunPaths
     from gnnhpc.training.worker import Worker, run_cell
 
     if manifest is not None:
@@ -161,6 +161,15 @@ def check(names: NamesOrFiles, data_root: Root = None) -> int:
             text, whole = f"{text}; {digests.detail}", whole and digests.verdict == "ok"
         print(f"{name}: {text}")
     return 0 if whole else 1
+
+
+def keep_numpy_to_one_thread() -> None:
+    """To be called before numpy is imported; a number that is set already stays.
+
+    numpy only checks here, and its OpenBLAS would have a thread for each processor: these look for
+    work for tens of milliseconds after a product, on processors where steps are timed by then.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _validation(

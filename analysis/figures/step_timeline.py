@@ -1,7 +1,7 @@
 """The timeline of one step: what each rank did, and the ideal of the same schedule.
 
 Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
-measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline). Where
+measured forward and backward seconds and nothing else (gnnhpc.core.schedules.timeline). Where
 gradients of weights are apart, `backward` is of inputs alone, and `weights` are bars of their own.
 """
 
@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.summary.configurations import timed_as_a_whole as timed_whole
 from analysis.summary.split_backward import has_split_backward, shares_of
-from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline
+from gnnhpc.core.schedules import (
+    ScheduleName,
+    bound_with_weights,
+    ideal_bubble,
+    place_of_part,
+    timeline,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

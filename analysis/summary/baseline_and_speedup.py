@@ -21,10 +21,9 @@ from analysis.load.comparable import (
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval
 from analysis.summary.configurations import Configuration
-from gnnhpc.core.bounds import bound, bound_with_weights
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedule import ScheduleName
+from gnnhpc.core.schedules import ScheduleName, bound, bound_with_weights
 
 
 @dataclass(frozen=True)

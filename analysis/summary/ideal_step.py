@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from analysis.statistics.intervals import median
 from analysis.summary.split_backward import rows_with_split_backward
-from gnnhpc.core.schedule import Action, Kind, ScheduleName, input_from, part_number, timeline
+from gnnhpc.core.schedules import Action, Kind, ScheduleName, input_from, part_number, timeline
 
 Seconds = NDArray[np.float64]
 _SECONDS = ["forward_s", "backward_s", "weights_s"]
@@ -127,7 +127,7 @@ def ideal_seconds(
 ) -> Seconds:
     """[steps]: the ideal of each step from a micro-batch's seconds [steps] in each virtual stage.
 
-    As `gnnhpc.core.schedule.ideal_step_s` of one step, for all steps at once.
+    As `gnnhpc.core.schedules.ideal_step_s` of one step, for all steps at once.
     """
     stages = len(forward) // virtual_stages
     none = [np.zeros_like(seconds) for seconds in forward]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.schedule import Action, Recomputation, ScheduleName, stage_order
+from gnnhpc.core.schedules import Action, Recomputation, ScheduleName, stage_order
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer

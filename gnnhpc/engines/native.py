@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
+from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.backward import backward, compute_deferred
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of

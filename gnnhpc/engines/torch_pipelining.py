@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import SPLIT_BACKWARD
+from gnnhpc.core.schedules import SPLIT_BACKWARD
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.backward import compute_deferred
 from gnnhpc.engines.engine import (

@@ -13,11 +13,11 @@ from typing import TypeVar
 import torch
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import gradients_in_flight, in_flight, place_of_part
+from gnnhpc.core.schedules import gradients_in_flight, in_flight, place_of_part
 from gnnhpc.distributed.mesh import Direction
 from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
+from gnnhpc.engines.receive_order import done_before_posting
 from gnnhpc.engines.send_receive import (
     Handover,
     Receiver,

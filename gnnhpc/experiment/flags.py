@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.pydantic_errors import input_error
-from gnnhpc.core.settings import Strict
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import Strict, input_error
 from gnnhpc.data.registry import DEFAULT
 from gnnhpc.data.roots import data_root
 from gnnhpc.data.settings import Data
@@ -19,7 +19,6 @@ from gnnhpc.experiment.experiment import DataField, Experiment, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.model import Model
-from gnnhpc.records.run_paths import RunPaths
 
 Checked = TypeVar("Checked", bound=BaseModel)
 

@@ -11,23 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
+from gnnhpc.core.provenance import code_digest, command_line, machine, versions
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
-from gnnhpc.records.failures import (
-    find_first_failure,
-    one_line,
-    utc_now,
-    write_failure,
-    write_result_once,
-)
-from gnnhpc.records.provenance import code_digest, command_line, machine, versions
-from gnnhpc.records.resume import Resume, ResumePoint
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.schema import Check, Failure, Result, Status, read_if_whole
-from gnnhpc.records.slurm_job import slurm_job
-from gnnhpc.records.so_far import SoFar
+from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
+from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
+from gnnhpc.records.resume_points import Resume, ResumePoint, SoFar
+from gnnhpc.records.schema import Check, Failure, Status
 
 if TYPE_CHECKING:
     from gnnhpc.training.loop import Position

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.engines.step_timer import Span
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Check, EventRecord, Phase, Result, StepRecord
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check, EventRecord, Phase, StepRecord
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import StepMetrics
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gnnhpc.core.provenance import code_digest, cpu_model, versions
 from gnnhpc.distributed.device_facts import device_facts
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.mesh import Mesh
@@ -18,7 +19,6 @@ from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
 from gnnhpc.kernels.gpu import here as gpu
-from gnnhpc.records.provenance import code_digest, cpu_model, versions
 from gnnhpc.records.schema import Header
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.setup import TrainingParts

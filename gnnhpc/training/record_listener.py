@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.schema import SpanRecord
-from gnnhpc.records.writer import RecordWriter
 from gnnhpc.training.events import Listener, StepTaken
 
 

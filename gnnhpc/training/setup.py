@@ -15,7 +15,7 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpecs
-from gnnhpc.core.schedule import part_number, place_of_part, recomputed_microbatches
+from gnnhpc.core.schedules import part_number, place_of_part, recomputed_microbatches
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.engine import VirtualStagePlan, parameters_of

@@ -9,9 +9,9 @@ from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
 from gnnhpc.distributed.signals import Signals
+from gnnhpc.records.record_writer import RecordWriter
+from gnnhpc.records.resume_points import written_by
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.records.writer import RecordWriter
-from gnnhpc.records.written_by import written_by
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import Validator, WrongRunError
 from gnnhpc.training.generators import seed_generators

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
+from gnnhpc.core.provenance import code_digest, seconds_since_process_start, versions
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.roots import data_root
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
@@ -21,10 +23,7 @@ from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import code_digest, seconds_since_process_start, versions
-from gnnhpc.records.resume import find_resume_point
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.written_by import written_by
+from gnnhpc.records.resume_points import find_resume_point, written_by
 from gnnhpc.training.attempt import Attempt, finished_before, write_not_begun
 from gnnhpc.training.same_code import RankCode, check_ranks_run_the_same
 
@@ -207,7 +206,7 @@ class Worker:
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         from gnnhpc.distributed.watchdog import watching
-        from gnnhpc.records.writer import RecordWriter
+        from gnnhpc.records.record_writer import RecordWriter
         from gnnhpc.training.rank_facts import rank_header
         from gnnhpc.training.training_run import TrainingRun
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gnnhpc.records.failures import write_result_once
-from gnnhpc.records.provenance import seconds_since_process_start
-from gnnhpc.records.schema import Check, final_key
-from gnnhpc.records.so_far import by_file
-from gnnhpc.records.writer import Written
+from gnnhpc.core.provenance import seconds_since_process_start
+from gnnhpc.records.record_writer import Written
+from gnnhpc.records.result_file import final_key, write_result_once
+from gnnhpc.records.resume_points import by_file
+from gnnhpc.records.schema import Check
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import Validator
 from gnnhpc.training.loop import TrainingLoop

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Check, EventRecord, Result
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.events import Listener, WrongRunError
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts

@@ -13,7 +13,7 @@ from torch.distributed.pipelining.schedules import (
     _ComputationType,
 )
 
-from gnnhpc.core.schedule import ScheduleName, place_of_part, stage_order
+from gnnhpc.core.schedules import ScheduleName, place_of_part, stage_order
 
 LETTERS = {
     _ComputationType.FORWARD: "F",

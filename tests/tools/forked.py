@@ -20,7 +20,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TypeVar
 
-from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
+from gnnhpc.cli import keep_numpy_to_one_thread
 from tests.tools.ranks import (
     RankError,
     RankOutput,

@@ -21,7 +21,8 @@ import numpy as np
 from gnnhpc.batches.shuffle import share, steps_per_epoch
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedule import Slot, part_number, timeline
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.schedules import Slot, part_number, timeline
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.experiment.experiment import Experiment
@@ -29,20 +30,18 @@ from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.records.run_facts import PROVENANCE_VERSION
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.records.result_file import Result, final_key
 from gnnhpc.records.schema import (
     Check,
     EventRecord,
     Failure,
     Header,
     Phase,
-    Result,
     SpanRecord,
     Status,
     StepRecord,
-    final_key,
 )
+from gnnhpc.records.submissions import PROVENANCE_VERSION
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"

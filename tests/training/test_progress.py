@@ -10,11 +10,11 @@ import sys
 import pytest
 import torch
 
+from gnnhpc.core import provenance
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records import provenance
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.events import StepTaken
 from gnnhpc.training.progress_line import progress_listener

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.early_receives import done_before_posting
-from gnnhpc.core.schedule import (
+from gnnhpc.core.schedules import (
     Action,
     ScheduleName,
     input_from,
@@ -19,6 +18,7 @@ from gnnhpc.core.schedule import (
     stage_order,
     timeline,
 )
+from gnnhpc.engines.receive_order import done_before_posting
 
 Needs = dict[tuple[int, Action], int]
 Plan = tuple[ScheduleName, int, int, int]

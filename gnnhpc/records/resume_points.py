@@ -1,26 +1,84 @@
-"""Whether a new attempt resumes from an earlier one's checkpoint, and from which."""
+"""Resume points: which checkpoint a new attempt may continue from, and what it takes over.
+
+A resumed attempt and the one before it are one measurement. So an attempt resumes only where what
+computes is the same: code, packages, and of each rank CPU, threads, device, kernels and whatever
+else changes rounding. Flags of the steps before the checkpoint count for the resumed attempt.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import read_object
-from gnnhpc.records.content_digest import DIGEST, content_digest
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.schema import read_if_whole
-from gnnhpc.records.so_far import SoFar
-from gnnhpc.records.written_by import differences
+from gnnhpc.core.provenance import code_digest, versions
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
+from gnnhpc.core.versioned_json import DIGEST, content_digest, read_object
+from gnnhpc.records.record_writer import Written
+from gnnhpc.records.result_file import read_if_whole
+from gnnhpc.records.schema import Check
 
 CHECKPOINT_VERSION = 1
 FACTS_FILE = "facts.json"
 FRESH_VARIABLE = "GNNHPC_FRESH"
 """Set to start over although there is a checkpoint."""
+COMPARED = (
+    "cpu_model",
+    "cpu_capability",
+    "threads",
+    "implementation",
+    "kernels",
+    "variables",
+)
+"""Of the facts of each rank."""
+_NOT_COMPARED = "submitit"
+_WHICH_GPU = ("identity", "visible")
+"""Of a GPU's facts, those that only say which of several equal ones it is."""
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """Of all attempts up to a checkpoint."""
+
+    suspect: Mapping[str, str] = field(default_factory=dict)
+    """By check, what was found first."""
+    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Size and SHA-256 of what each file held, by attempt and file."""
+
+    def with_attempt(self, name: str, checks: Sequence[Check], files: Sequence[Written]) -> SoFar:
+        """And of one more attempt, whose folder has this name."""
+        records = {**self.records, **by_file(files, f"{name}/")}
+        return replace(self.with_checks(name, checks), records=records)
+
+    def with_checks(self, name: str, checks: Sequence[Check]) -> SoFar:
+        """And what was found of an attempt later."""
+        found = {c.name: f"{name}: {c.detail}" for c in checks if c.verdict == "suspect"}
+        return replace(self, suspect=found | dict(self.suspect))
+
+    def judged_with(self, checks: Sequence[Check]) -> list[Check]:
+        """The checks of the attempt that went on; where these found nothing, what was suspect."""
+        told = {check.name for check in checks if check.verdict in ("invalid", "suspect")}
+        before = {name: why for name, why in self.suspect.items() if name not in told}
+        kept = [check for check in checks if check.name not in before]
+        return [*kept, *(Check(name, "suspect", why) for name, why in before.items())]
+
+    @property
+    def last_attempt(self) -> int:
+        """The number of the last of them; ValueError without one."""
+        return max(int(name.partition("/")[0].rpartition("-")[2]) for name in self.records)
+
+    def as_facts(self) -> dict[str, Any]:
+        return {"suspect": dict(self.suspect), "records": {**self.records}}
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> SoFar:
+        """Of a checkpoint. Raises KeyError, TypeError or ValueError for other values."""
+        records = {name: dict(each) for name, each in facts["records"].items()}
+        return cls(dict(facts["suspect"]), records)
 
 
 @dataclass(frozen=True)
@@ -152,3 +210,69 @@ def digests(checkpoint: Path) -> dict[str, str]:
             with path.open("rb") as stream:
                 found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
+
+
+def by_file(files: Sequence[Written], folder: str = "") -> dict[str, dict[str, Any]]:
+    """Size and SHA-256, by `folder` and name."""
+    return {f"{folder}{one.file}": {"size": one.size, "sha256": one.sha256} for one in files}
+
+
+def written_by(
+    ranks: Sequence[Mapping[str, Any]], balance: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """What this attempt computes with, as its checkpoints keep it; `ranks` are facts by rank.
+
+    `balance` is layers a stage: no difference, as whoever goes on takes it over.
+    """
+    packages = {name: found for name, found in versions().items() if name != _NOT_COMPARED}
+    return {
+        "code": code_digest(),
+        "versions": packages,
+        "ranks": [
+            {key: rank.get(key) for key in COMPARED} | {"gpu": _gpu(rank.get("device_facts"))}
+            for rank in ranks
+        ],
+        "balance": None if balance is None else list(balance),
+    }
+
+
+def _gpu(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    return {key: value for key, value in facts.items() if key not in _WHICH_GPU}
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """In words, each thing in which what wrote a checkpoint and this attempt differ."""
+    return [
+        f"{what} {_shown(old)} there, {_shown(new)} here" for what, old, new in _pairs(there, here)
+    ]
+
+
+def _pairs(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> Iterator[tuple[str, object, object]]:
+    if there.get("code") != here["code"]:
+        yield "code", there.get("code"), here["code"]
+    yield from _differing(there.get("versions") or {}, here["versions"])
+    old, new = there.get("ranks") or [], here["ranks"]
+    if len(old) != len(new):
+        yield "ranks", len(old), len(new)
+        return
+    for number, (before, now) in enumerate(zip(old, new, strict=True)):
+        for key, *values in _differing(before, now):
+            yield f"{key} of rank {number}", values[0], values[1]
+
+
+def _differing(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> Iterator[tuple[str, object, object]]:
+    for key in sorted({*there, *here}):
+        if there.get(key) != here.get(key):
+            yield key, there.get(key), here.get(key)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {found}" for key, found in value.items()) or "none"
+    return "none" if value is None else str(value)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,22 +160,3 @@ class RunPaths:
     def own_model(self, digest: str) -> Path:
         """The folder of a user's own model, of the sources with this digest."""
         return self.code / f"model-{digest}"
-
-
-def temporary_beside(path: Path) -> Path:
-    """A name no other writer has; nodes that share a folder may share process ids."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write beside `path` and rename, so that readers see all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(path)
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

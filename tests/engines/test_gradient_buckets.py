@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.buckets import gradient_buckets
+from gnnhpc.engines.gradient_sync import gradient_buckets
 
 
 @pytest.mark.parametrize(

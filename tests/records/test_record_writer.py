@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.schema import EventRecord, SpanRecord, read_lines
-from gnnhpc.records.writer import RecordWriter
 from tests.records.test_schema import HEADER
 
 FILL = """
 import sys
 from pathlib import Path
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.records.writer import RecordWriter
+from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.schema import EventRecord
 from tests.records.test_schema import HEADER
 writer = RecordWriter(Path(sys.argv[1]), HEADER)
@@ -32,7 +32,7 @@ except GnnhpcError as error:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from gnnhpc.records.writer import RecordWriter
+from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.schema import EventRecord
 from tests.records.test_schema import HEADER
 writer = RecordWriter(Path(sys.argv[1]), HEADER)

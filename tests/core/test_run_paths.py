@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths, write_atomically
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.versioned_json import write_atomically
 
 CLAIM_MANY = """
 import sys
 from pathlib import Path
-from gnnhpc.records.run_paths import CellPaths
+from gnnhpc.core.run_paths import CellPaths
 sys.stdin.readline()
 print(*(CellPaths(Path(sys.argv[1])).claim_attempt().number for _ in range(25)))
 """

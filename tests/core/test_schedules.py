@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.bounds import bound, bound_with_weights, ideal_bubble
-from gnnhpc.core.schedule import (
+from gnnhpc.core.schedules import (
     SPLIT_BACKWARD,
     Action,
     ScheduleName,
     Slot,
+    bound,
+    bound_with_weights,
     gradients_in_flight,
+    ideal_bubble,
     ideal_step_s,
     in_flight,
     input_from,

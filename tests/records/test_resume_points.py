@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.resume import (
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
+from gnnhpc.core.versioned_json import with_digest
+from gnnhpc.records.record_writer import Written
+from gnnhpc.records.resume_points import (
     CHECKPOINT_VERSION,
     FRESH_VARIABLE,
+    SoFar,
     digests,
     find_resume_point,
     read_checkpoint,
 )
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.so_far import SoFar
-from gnnhpc.records.writer import Written
 from tests.records.test_schema import RESULT
 
 

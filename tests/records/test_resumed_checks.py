@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from gnnhpc.records.record_writer import Written
+from gnnhpc.records.resume_points import SoFar
 from gnnhpc.records.schema import Check
-from gnnhpc.records.so_far import SoFar
-from gnnhpc.records.writer import Written
 
 QUIET = [Check("drift", "ok", "no stretch differs"), Check("noise", "ok", "no other process")]
 DRIFT = Check("drift", "suspect", "slower from step 3 on")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnhpc.core.json_files import check_version, read_object, read_object_lines
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import check_version, read_object, read_object_lines
 
 PROVENANCE_VERSION = 1
 SUBMISSIONS_VERSION = 1

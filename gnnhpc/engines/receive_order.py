@@ -16,7 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gnnhpc.core.schedule import Action, Kind, ScheduleName, Slot, input_from, part_number, timeline
+from gnnhpc.core.schedules import (
+    Action,
+    Kind,
+    ScheduleName,
+    Slot,
+    input_from,
+    part_number,
+    timeline,
+)
 
 _TURN: Final[Mapping[Kind, int]] = {"backward": 0, "forward": 1, "weights": 2}
 """Of kinds that begin together; weights are sent to nobody, and nobody waits for them."""
