@@ -89,7 +89,7 @@ class StagePlan:
             self.mesh.stage,
             self.mesh.layout.stages,
             self.microbatches,
-            parts=len(self.virtual_stages),
+            virtual_stages=len(self.virtual_stages),
             training=training,
         )
 

@@ -21,7 +21,7 @@ class Receiver:
 
     Receives are posted before their tensors are needed, one for each free buffer, so that they come
     while others are computed with. `needs[n]` is how many of the stage's actions must be done
-    before the n-th may be posted (gnnhpc.core.early_receives); without it there is no such limit.
+    before the n-th may be posted (gnnhpc.engines.receive_order); without it there is no such limit.
     """
 
     def __init__(

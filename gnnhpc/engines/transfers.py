@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.core.schedules import gradients_in_flight, in_flight, place_of_part
+from gnnhpc.core.schedules import gradients_in_flight, in_flight, place_of_virtual_stage
 from gnnhpc.distributed.mesh import Direction
 from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
@@ -57,9 +57,11 @@ class StageTransfers:
         self._by_group = False
         mesh, parts = plan.mesh, len(plan.virtual_stages)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
-        held = in_flight(*place, parts=parts, part=part.place) + 1 if training else 2
-        gradients = gradients_in_flight(*place, parts=parts, part=part.place) + 1
-        self._done_before = done_before_posting(*place, parts=parts, training=training)
+        held = (
+            in_flight(*place, virtual_stages=parts, virtual_stage=part.place) + 1 if training else 2
+        )
+        gradients = gradients_in_flight(*place, virtual_stages=parts, virtual_stage=part.place) + 1
+        self._done_before = done_before_posting(*place, virtual_stages=parts, training=training)
         learns = part.upstream_trains or bool(parameters_of(part.stage))
         self.activations_in = (
             None
@@ -95,7 +97,7 @@ class StageTransfers:
         """The rank that holds the part before (-1) or after (1) this one; None where it is here."""
         mesh = self.plan.mesh
         number, stages = self.part.number + step, mesh.layout.stages
-        stage, _ = place_of_part(self.plan.schedule, number, stages)
+        stage, _ = place_of_virtual_stage(self.plan.schedule, number, stages)
         return None if stage == mesh.stage else mesh.layout.rank_of(mesh.replica, stage)
 
     def _receiver(
@@ -116,7 +118,7 @@ class StageTransfers:
         needs = [
             n
             for action, n in self._done_before.items()
-            if (action.kind, action.part) == (direction, self.part.place)
+            if (action.kind, action.virtual_stage) == (direction, self.part.place)
         ]
         kind = Receiver if plan.fixed_rows else UnevenReceiver
         return kind(channel, tensors, needs if mesh.links else None)

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from gnnhpc.batches.batch import Batch, MicroBatch
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.model import Outputs
 from gnnhpc.records.schema import Phase
@@ -58,16 +57,6 @@ class MeanLoss:
         """One micro-batch's part; `labelled` is the batch's count over all replicas."""
         summed = self.task.summed_loss(output, microbatch.targets, "train")
         return summed / (labelled / self.replicas)
-
-
-def build_task(experiment: Experiment) -> Task:
-    """Link prediction where the experiment asks for it; else classification."""
-    if experiment.task is not None:
-        from gnnhpc.training.link_ranking import LinkPrediction
-
-        return LinkPrediction(experiment.task.hits)
-    outputs = experiment.model.loaded.outputs
-    return Classification(outputs, splits=experiment.data.facts().kind != "images")
 
 
 @dataclass(frozen=True)

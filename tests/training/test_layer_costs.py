@@ -13,8 +13,9 @@ from gnnhpc.batches.batch import MicroBatch
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.context import Context
-from gnnhpc.training.loss_and_metrics import MeanLoss, build_task
+from gnnhpc.training.loss_and_metrics import MeanLoss
 from gnnhpc.training.measured_balance import LayerCost, profile
+from gnnhpc.training.setup import build_task
 from tests.tools.cells import vig
 
 EXPERIMENT = vig(microbatches=1)

@@ -77,7 +77,7 @@ def test_versions_name_what_the_numbers_depend_on() -> None:
 
 
 def test_all_processes_of_one_checkout_have_one_digest() -> None:
-    code = "from gnnhpc.records.provenance import code_digest; print(code_digest())"
+    code = "from gnnhpc.core.provenance import code_digest; print(code_digest())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == provenance.code_digest()
 
@@ -85,7 +85,7 @@ def test_all_processes_of_one_checkout_have_one_digest() -> None:
 def test_a_process_knows_how_long_it_has_lived() -> None:
     code = (
         "import time; time.sleep(0.3); "
-        "from gnnhpc.records.provenance import seconds_since_process_start as age; print(age())"
+        "from gnnhpc.core.provenance import seconds_since_process_start as age; print(age())"
     )
     young = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(young.stdout) >= 0.29
