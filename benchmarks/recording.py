@@ -79,10 +79,10 @@ def main() -> None:
     parser.add_argument("settings", type=json.loads, help="fields of an experiment, as JSON")
     settings = parser.parse_args().settings
     from gnnhpc import cli
-    from gnnhpc.experiment.cli_experiment import build_experiment
+    from gnnhpc.experiment.flags import build_experiment
     from gnnhpc.experiment.manifest import Cell, array_name
+    from gnnhpc.records.record_writer import RecordWriter
     from gnnhpc.records.schema import StepRecord
-    from gnnhpc.records.writer import RecordWriter
 
     answers, sys.stdout = sys.stdout, sys.stderr
     walls: list[float] = []

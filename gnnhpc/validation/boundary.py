@@ -11,11 +11,13 @@ from typing import Literal
 
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.events import Listener, StepTaken, WrongRunError
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
@@ -24,6 +26,7 @@ from gnnhpc.validation.engine_parity import check_engine
 from gnnhpc.validation.graph_chunks import check_chunks
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
+from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.sample_order import SampleOrder
 from gnnhpc.validation.verdicts import one_a_name, why_failed
 
@@ -37,8 +40,7 @@ OFF = Check(
 class Validation:
     """Runs the mechanisms of one attempt on all its ranks; checks are known to rank 0.
 
-    With `check: off` nothing runs, and one check says so. The record audit reads the files that an
-    attempt leaves behind, and is in `gnnhpc.validation.record_audit`.
+    With `check: off` nothing runs but the record audit, and one check says so.
     """
 
     def __init__(
@@ -116,6 +118,14 @@ class Validation:
             )
         return checks
 
+    def audit(self, paths: AttemptPaths, result: Result) -> list[Check]:
+        """What the attempt's files show; on rank 0."""
+        try:
+            return audit_records(paths, result)
+        # Only rank 0 audits.
+        except Exception as error:
+            return [Check("record-audit", "inconclusive", why_failed(error))]
+
     def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
         """The engine in float64 and the kernels at their real shape, as the run is now."""
         run, root = (self.experiment, self.parts, self.mesh), self.root
@@ -191,11 +201,3 @@ class _Observer(Listener):
 
     def training_ended(self, step: int) -> None:
         self.observe(lambda: self.listener.training_ended(step))
-
-
-class WrongRunError(GnnhpcError):
-    """The run is wrong, so no checkpoint of it is written."""
-
-    def __init__(self, causes: str) -> None:
-        super().__init__(f"no checkpoint is written of a run that is wrong: {causes}")
-        self.check = Check("no-checkpoint", "invalid", causes)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.experiment.experiment import OptimizerConfig
-from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.model import OutputKind
 from gnnhpc.records.schema import Phase
