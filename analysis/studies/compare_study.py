@@ -7,7 +7,7 @@ pair are compared; a conclusion holds or does not by an interval over three runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from analysis.summary.summary_table import Summary
 from gnnhpc.core.schedules import bound
 
 Judged = Literal["holds", "does not hold", "cannot be told", "not measured"]
-Quantity = Callable[[Row, Row | None, Claim], Interval | None]
+Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Findin
         other = _partner(row, rows, claim)
         if claim.pair is not None and other is None:
             continue
-        value = QUANTITIES[claim.quantity](row, other, claim, rows)
+        value = QUANTITIES[claim.quantity](row, other, rows)
         if value is None:
             continue
         partners = [row] if other is None else [row, other]
@@ -205,29 +205,27 @@ def _partner(row: Row, rows: Sequence[Row], claim: Claim) -> Row | None:
         counts = {one.columns["workers"] for one in rows}
         fewer = sorted(count for count in counts if count < row.columns["workers"])
         tries = ({**changes, "workers": count} for count in reversed(fewer))
-        return next(filter(None, (_like(row, rows, one, claim) for one in tries)), None)
-    return _like(row, rows, changes, claim)
+        return next(filter(None, (_like(row, rows, one, claim.free) for one in tries)), None)
+    return _like(row, rows, changes, claim.free)
 
 
-def _like(row: Row, rows: Sequence[Row], changes: dict[str, Any], claim: Claim) -> Row | None:
+def _like(
+    row: Row, rows: Sequence[Row], changes: dict[str, Any], free: Sequence[str] = ()
+) -> Row | None:
     """The row with these settings that is equal in all others but the free ones."""
     mine = row.configuration
     if mine is not None:
-        alike = [one.configuration for one in rows if one.configuration is not None]
-        found = find_like(mine, alike, changes, claim.free)
-        return next((one for one in rows if one.configuration is found), None) if found else None
-    wanted = {**row.settings, **changes}
-    return next(
-        (
-            one
-            for one in rows
-            if one is not row
-            and all(
-                same_value(one.settings.get(k), v) for k, v in wanted.items() if k not in claim.free
-            )
-        ),
-        None,
-    )
+        measured = [one.configuration for one in rows if one.configuration is not None]
+        found = find_like(mine, measured, changes, free)
+        return next((one for one in rows if found and one.configuration is found), None)
+    wanted = {key: v for key, v in {**row.settings, **changes}.items() if key not in free}
+    others = (one for one in rows if one is not row)
+    return next((one for one in others if not _differing(one, wanted)), None)
+
+
+def _differing(row: Row, wanted: Mapping[str, Any]) -> set[str]:
+    """The settings in which a row differs from these."""
+    return {k for k, v in wanted.items() if not same_value(row.settings.get(k), v)}
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
@@ -243,7 +241,7 @@ def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     return next(whole, None) if base else None
 
 
-def _speedup(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> Interval | None:
+def _speedup(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     """Samples a second of the row over those of the other."""
     assert other is not None
     if row.configuration is None or other.configuration is None:
@@ -252,17 +250,15 @@ def _speedup(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> 
     return row.configuration.speedup_over(other.configuration)
 
 
-def _slowdown(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> Interval | None:
+def _slowdown(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     assert other is not None
-    return _speedup(other, row, claim, rows)
+    return _speedup(other, row, rows)
 
 
-def _ratio_of_speedups(
-    row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]
-) -> Interval | None:
+def _ratio_of_speedups(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     """The speedup of the row over the other, over that of the same two with edges cut out once."""
     assert other is not None
-    once = [_like(one, rows, {"rebuild": "once"}, replace(claim, free=())) for one in (row, other)]
+    once = [_like(one, rows, {"rebuild": "once"}) for one in (row, other)]
     four = [row, other, *(one for one in once if one is not None)]
     times = [one.means for one in four]
     shared = [key for key in times[0] if all(key in each for each in times)]
@@ -275,7 +271,7 @@ def _ratio_of_speedups(
 def _difference(metric: str) -> Quantity:
     """Of a last accuracy, the row's less the other's, seed by seed."""
 
-    def less(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> Interval | None:
+    def less(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
         assert other is not None
         return difference_of_seeds(row, other, metric)
 
@@ -297,9 +293,7 @@ def difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
     return Interval(float(less.mean()), float(low), float(high), basis)
 
 
-def _accuracy_lost(
-    row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]
-) -> Interval | None:
+def _accuracy_lost(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     """Validation accuracy of the whole graph less that in chunks."""
     whole = whole_graph_of(row, rows)
     return None if whole is None else difference_of_seeds(whole, row, "val_accuracy")
@@ -314,20 +308,19 @@ _WHO_COMPUTES = {
 
 def whole_graph_of(row: Row, rows: Sequence[Row]) -> Row | None:
     """The row that learns the same from the whole graph; of several the one most like `row`."""
+    found = [
+        one
+        for one in rows
+        if one.columns["chunk_count"] == 1 and _differing(one, row.settings) <= _WHO_COMPUTES
+    ]
+    return min(found, key=lambda one: len(_differing(one, row.settings)), default=None)
 
-    def differing(one: Row) -> list[str]:
-        return [k for k, v in row.settings.items() if not same_value(one.settings.get(k), v)]
 
-    found = [one for one in rows if one.columns["chunk_count"] == 1]
-    found = [one for one in found if set(differing(one)) <= _WHO_COMPUTES]
-    return min(found, key=lambda one: len(differing(one)), default=None)
-
-
-def _waiting(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> Interval | None:
+def _waiting(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     return row.waiting
 
 
-def _unfinished(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> Interval | None:
+def _unfinished(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     """The share of the cells that did not end; why is not known, so it has no interval."""
     assert row.configuration is not None
     status = row.configuration.cells["status"]
@@ -338,22 +331,20 @@ def _unfinished(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) 
     return Interval(share, None, None, f"{share:.0%} of {len(started)} cells did not end")
 
 
-def _share_of_step(
-    row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]
-) -> Interval | None:
+def _share_of_step(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
     """All groups of one kind as a share of the step of their sequential run."""
     assert other is not None
     return row.seconds.over(other.seconds.value / row.columns["groups"])
 
 
 def _column(name: str) -> Quantity:
-    def value(row: Row, other: Row | None, claim: Claim, rows: Sequence[Row]) -> Interval | None:
+    def value(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
         return row.interval(name)
 
     return value
 
 
-QUANTITIES: dict[str, Any] = {
+QUANTITIES: dict[str, Quantity] = {
     "speedup": _speedup,
     "slowdown": _slowdown,
     "ratio of speedups": _ratio_of_speedups,

@@ -1,7 +1,7 @@
 """Reads published studies: their numbers, their known defects, and what they claim.
 
-A study is a folder with CSV files as printed and a study.yaml, whose keys are the fields of `Study`.
-`python -m analysis report` shows a study only where its model was run on its data.
+A study is a folder with CSV files as printed and a study.yaml, whose keys are the fields of
+`Study`. A report shows a study only where its model was run on its data.
 """
 
 from __future__ import annotations

@@ -92,11 +92,11 @@ class Row:
         """A column with its bounds; None where it was not measured."""
         if name == "seconds":
             return self.seconds
-        value = self.columns.get(name)
-        if is_missing(value):
+        names = (name, f"{name}_low", f"{name}_high")
+        value, low, high = (self.columns.get(each) for each in names)
+        if value is None or is_missing(value):
             return None
-        bounds = (self.columns.get(f"{name}_{side}") for side in ("low", "high"))
-        return Interval(value, *(None if is_missing(one) else one for one in bounds))
+        return Interval(value, None if is_missing(low) else low, None if is_missing(high) else high)
 
     def of_seeds(self, metric: str) -> pd.Series[float]:
         """The last value of each seed; empty where none was recorded or features are made up."""
@@ -114,7 +114,13 @@ def published_rows(study: Study) -> list[Row]:
             {"table": "", "way": "", "sampled": False} | record | _in_words(record, study),
             {key: value for key, value in record.items() if key not in _MEASURES},
         )
-        for record in study.published.to_dict("records")
+        for record in _records(study.published)
+    ]
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {str(key): value for key, value in record.items()} for record in frame.to_dict("records")
     ]
 
 
@@ -130,8 +136,7 @@ def measured_rows(study: Study, summary: Summary) -> list[Row]:
     varying = varying_settings(mine) if len(mine) else []
     names = [name for name in varying if name not in study.labelled]
     rows = []
-    lines = summary.table.to_dict("records")
-    for one, line in zip(summary.configurations, lines, strict=True):
+    for one, line in zip(summary.configurations, _records(summary.table), strict=True):
         if one.settings["model"] in study.models:
             rows += list(_rows_of(one, line, study, names, summary))
     if not rows:

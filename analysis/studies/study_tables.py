@@ -91,8 +91,9 @@ def _side_by_side(table: StudyTable, found: Comparison) -> pd.DataFrame:
     return printed.merge(measured, on=keys, how=how, sort=False).reindex(columns=columns)
 
 
-def _frame(rows: Sequence[Row], columns: Sequence[str]) -> pd.DataFrame:
-    return pd.DataFrame([{n: row.columns.get(n) for n in columns} for row in rows], columns=columns)
+def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
+    found = [{name: row.columns.get(name) for name in columns} for row in rows]
+    return pd.DataFrame(found, columns=pd.Index(columns))
 
 
 def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
