@@ -24,7 +24,7 @@ from benchmarks.turns import ROOT, BenchmarkError
 from gnnhpc import cli
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.engine import first_input
-from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.loop import TrainingLoop
