@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,12 @@ from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.commands.app import NamesOrFiles, Root
 from gnnhpc.data.commands.app import app as data_app
+
+if TYPE_CHECKING:
+    from gnnhpc.distributed.mesh import Mesh
+    from gnnhpc.experiment.experiment import Experiment
+    from gnnhpc.training.setup import TrainingParts
+    from gnnhpc.validation.boundary import Validation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -84,19 +90,19 @@ def run(
     """
     keep_numpy_to_one_thread()
     from gnnhpc.core.run_paths import RunPaths
-    from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
-    from gnnhpc.run.worker import Worker, run_cell
+    from gnnhpc.experiment.flags import cell_from_flags, read_cell
+    from gnnhpc.training.worker import Worker, run_cell
 
     if manifest is not None:
         if array is None or index is None:
             raise InputError("--manifest", None, "alone", "--array and --index with it")
-        return run_cell(manifest, array, index, live=live)
+        return run_cell(manifest, array, index, _validation, live=live)
     if cell is not None:
-        return Worker(read_cell(cell, data_root), RunPaths(out)).run()
+        return Worker(read_cell(cell, data_root), RunPaths(out), _validation).run()
     if model is None:
         raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
     flags = _flags(model, data, layout, microbatches, settings)
-    return Worker(cell_from_flags(flags, data_root), RunPaths(out)).run()
+    return Worker(cell_from_flags(flags, data_root), RunPaths(out), _validation).run()
 
 
 @app.command(
@@ -119,7 +125,7 @@ def verify(
 ) -> int:
     """Compare a few steps of all ranks, in float64, with the same steps in one process."""
     keep_numpy_to_one_thread()
-    from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
+    from gnnhpc.experiment.flags import cell_from_flags, read_cell
     from gnnhpc.validation.verify_command import verify_cells, verify_manifest
 
     if manifest is not None:
@@ -164,6 +170,15 @@ def keep_numpy_to_one_thread() -> None:
     work for tens of milliseconds after a product, on processors where steps are timed by then.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _validation(
+    experiment: Experiment, parts: TrainingParts, mesh: Mesh, root: Path | None
+) -> Validation:
+    """The validation of a run, which imports torch: only once its ranks have joined."""
+    from gnnhpc.validation.boundary import Validation
+
+    return Validation(experiment, parts, mesh, root)
 
 
 def _flags(

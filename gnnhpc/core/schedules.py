@@ -2,13 +2,13 @@
 
 GPipe: Huang et al. 2019 (arXiv:1811.06965), section 2.3. 1F1B: Narayanan et al. 2019
 (PipeDream, SOSP'19), section 3.2, with the flush of PipeDream-2BW. Interleaved 1F1B: Narayanan et
-al. 2021 (arXiv:2104.04473), section 2.2: each stage has several parts of the model, so that it
-waits for a part at a time. Part p of stage s is number p*S + s of all, from the first layers to
-the last; under the other schedules a stage is one part. Zero-bubble: ZB-H1 of Qi et al. 2024
-(arXiv:2401.10241), section 3.1: gradients of weights, which no other stage waits for, are computed
-apart from those of inputs, in what would be waiting. ZBV: section 6 there, two parts a stage, of
-which the second ones go back from the last stage to the first; part 1 of stage s is number
-2*S - 1 - s of all.
+al. 2021 (arXiv:2104.04473), section 2.2. Each stage holds several virtual stages, so it waits only
+for the time of one. Virtual stage v of stage s has number v*S + s, counted from the first layers;
+under the other schedules a stage is one virtual stage. Zero-bubble: ZB-H1 of Qi et al. 2024
+(arXiv:2401.10241), section 3.1. Its backward is split: no other stage waits for the gradients of
+weights, so they fill time that would be waiting. ZBV: section 6 there. Each stage has two virtual
+stages; the second ones go back from the last stage to the first, so that virtual stage 1 of stage
+s has number 2*S - 1 - s.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Final, Literal
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
 SPLIT_BACKWARD: Final[frozenset[str]] = frozenset({"zero-bubble", "zbv"})
-"""Schedules under which gradients of weights are computed apart from those of inputs."""
+"""Schedules that compute the gradients of weights apart from those of inputs."""
 Recomputation = Literal["never", "except_last", "always"]
-"""Which micro-batches' forwards are computed again in backward (Chen et al. 2016)."""
+"""Which micro-batches' forwards are recomputed in backward (Chen et al. 2016)."""
 Kind = Literal["forward", "backward", "weights"]
-"""Where weights are apart, `backward` is of inputs alone, and `weights` the rest of it."""
+"""Under a split backward, `backward` has the gradients of inputs, `weights` those of weights."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One micro-batch's forward or backward pass, or its second half, through a part of a stage."""
+    """A forward, a backward or gradients of weights, of one micro-batch in one virtual stage."""
 
     kind: Kind
     microbatch: int
-    part: int = 0
-    """Of the stage's own parts."""
+    virtual_stage: int = 0
+    """Counted within its stage."""
 
     def __str__(self) -> str:
-        """`F0`, `B3`, `W3`; of a stage's later parts `F0'`, `B3''`."""
-        return f"{self.kind[0].upper()}{self.microbatch}" + "'" * self.part
+        """`F0`, `B3`, `W3`; a dash for each virtual stage before it: `F0'`, `B3''`."""
+        return f"{self.kind[0].upper()}{self.microbatch}" + "'" * self.virtual_stage
 
 
 @dataclass(frozen=True)
@@ -56,38 +56,39 @@ def stage_order(
     stages: int,
     microbatches: int,
     *,
-    parts: int = 1,
+    virtual_stages: int = 1,
     training: bool = True,
 ) -> list[Action]:
     """What `stage` does, in order; evaluation has the forward actions only.
 
-    Raises ValueError for `parts` that the schedule does not have, and for micro-batches of the
-    interleaved one that are more than the stages and no multiple of them.
+    Raises ValueError for `virtual_stages` that the schedule does not have, and for micro-batches of
+    the interleaved schedule that are more than the stages and no multiple of them.
     """
     if schedule == "zbv":
-        if parts != (2 if stages > 1 else 1):
-            raise ValueError(f"schedule 'zbv' has two parts a stage, not {parts}")
-        if parts == 2:
+        if virtual_stages != (2 if stages > 1 else 1):
+            raise ValueError(f"schedule 'zbv' has two virtual stages a stage, not {virtual_stages}")
+        if virtual_stages == 2:
             return _v_order(stage, stages, microbatches, training=training)
     elif schedule == "interleaved":
         if microbatches > stages and microbatches % stages:
             raise ValueError(f"{microbatches} micro-batches are no multiple of {stages} stages")
-    elif parts > 1:
-        raise ValueError(f"schedule {schedule!r} has one part a stage, not {parts}")
-    forwards = _by_groups("forward", stages, microbatches, range(parts))
+    elif virtual_stages > 1:
+        raise ValueError(f"schedule {schedule!r} has one virtual stage a stage")
+    forwards = _by_groups("forward", stages, microbatches, range(virtual_stages))
     if not training:
         return forwards
-    backwards = _by_groups("backward", stages, microbatches, range(parts - 1, -1, -1))
+    downwards = range(virtual_stages - 1, -1, -1)
+    backwards = _by_groups("backward", stages, microbatches, downwards)
     if schedule == "gpipe":
         return forwards + backwards
     warmup = stages - stage
     if schedule == "interleaved":
-        warmup = (parts - 1) * stages + 2 * (stages - stage - 1) + 1
+        warmup = (virtual_stages - 1) * stages + 2 * (stages - stage - 1) + 1
     warmup = min(len(forwards), warmup)
-    # Later by as many backwards as there are stages before this one, which wait for its backwards;
-    # no stage holds more than the first one does.
-    apart = backwards if schedule in SPLIT_BACKWARD else []
-    weights = [Action("weights", each.microbatch) for each in apart]
+    # Gradients of weights lag by one backward for each stage before this one, since those stages
+    # wait for its backwards; no stage holds more micro-batches than the first one does.
+    split = backwards if schedule in SPLIT_BACKWARD else []
+    weights = [Action("weights", each.microbatch) for each in split]
     order = forwards[:warmup]
     for n, backward in enumerate(backwards):
         order.append(backward)
@@ -97,24 +98,24 @@ def stage_order(
     return order + weights[max(0, len(weights) - stage) :]
 
 
-def _by_groups(kind: Kind, stages: int, microbatches: int, parts: range) -> list[Action]:
-    """As many micro-batches as stages go through a part, then through the next of `parts`."""
-    group = min(stages, microbatches) if len(parts) > 1 else microbatches
+def _by_groups(kind: Kind, stages: int, microbatches: int, virtual_stages: range) -> list[Action]:
+    """Groups of as many micro-batches as stages, each group through every virtual stage."""
+    group = min(stages, microbatches) if len(virtual_stages) > 1 else microbatches
     return [
-        Action(kind, m, part)
+        Action(kind, m, virtual_stage)
         for first in range(0, microbatches, group)
-        for part in parts
+        for virtual_stage in virtual_stages
         for m in range(first, first + group)
     ]
 
 
 def _v_order(stage: int, stages: int, microbatches: int, *, training: bool) -> list[Action]:
-    """Of ZBV: a letter an action, small ones of the stage's second part.
+    """The order of ZBV, written as one letter an action; small letters are virtual stage 1.
 
-    Each letter is of its next micro-batch. Before the first one's second part comes back to a
-    stage, this has time for forwards of others; then its two parts take turns, so that forwards
-    and backwards arrive when they are needed. Written for as many micro-batches as keep all stages
-    busy; what is of more than there are is left out.
+    Each letter stands for its next micro-batch. A stage does further forwards until the first
+    micro-batch comes back to its second virtual stage; then its two virtual stages alternate, so
+    that forwards and backwards arrive when they are needed. The letters are for as many
+    micro-batches as keep all stages busy; those of micro-batches that do not exist are skipped.
     """
     later = stages - stage
     full = max(microbatches, 2 * stages - 1)
@@ -134,49 +135,52 @@ def _v_order(stage: int, stages: int, microbatches: int, *, training: bool) -> l
     return order
 
 
-def part_number(schedule: ScheduleName, stage: int, stages: int, part: int) -> int:
-    """Of a stage's part among all parts of the model, first to last."""
-    if schedule == "zbv" and part == 1:
+def virtual_stage_number(
+    schedule: ScheduleName, stage: int, stages: int, virtual_stage: int
+) -> int:
+    """The number of a stage's virtual stage among all of the model, first to last."""
+    if schedule == "zbv" and virtual_stage == 1:
         return 2 * stages - 1 - stage
-    return part * stages + stage
+    return virtual_stage * stages + stage
 
 
-def place_of_part(schedule: ScheduleName, number: int, stages: int) -> tuple[int, int]:
-    """The stage that holds a part of the model, and which of the stage's own it is."""
-    part, place = divmod(number, stages)
-    if schedule == "zbv" and part == 1:
-        return stages - 1 - place, part
-    return place, part
+def place_of_virtual_stage(schedule: ScheduleName, number: int, stages: int) -> tuple[int, int]:
+    """The stage that holds virtual stage `number` of the model, and its place in that stage."""
+    virtual_stage, place = divmod(number, stages)
+    if schedule == "zbv" and virtual_stage == 1:
+        return stages - 1 - place, virtual_stage
+    return place, virtual_stage
 
 
 def loss_stage(schedule: ScheduleName, stages: int) -> int:
-    """The stage that holds the model's last part, and computes the loss."""
+    """The stage that holds the model's last layers and computes the loss."""
     return 0 if schedule == "zbv" else stages - 1
 
 
 def input_from(
-    schedule: ScheduleName, stage: int, stages: int, parts: int, action: Action
+    schedule: ScheduleName, stage: int, stages: int, virtual_stages: int, action: Action
 ) -> tuple[int, Action] | None:
-    """The stage and the action that makes what `action` of `stage` takes; None for the inputs.
+    """The stage and the action that make the input of `action` of `stage`; None for mini-batches.
 
-    The last part's backward takes its own forward's loss, and weights their own backward.
+    The backward of the last virtual stage needs its own forward; gradients of weights need their
+    own backward.
     """
     if action.kind == "weights":
-        return stage, Action("backward", action.microbatch, action.part)
-    number = part_number(schedule, stage, stages, action.part)
+        return stage, Action("backward", action.microbatch, action.virtual_stage)
+    number = virtual_stage_number(schedule, stage, stages, action.virtual_stage)
     if action.kind == "forward":
         if number == 0:
             return None
-        before, part = place_of_part(schedule, number - 1, stages)
-        return before, Action("forward", action.microbatch, part)
-    if number + 1 == stages * parts:
-        return stage, Action("forward", action.microbatch, action.part)
-    after, part = place_of_part(schedule, number + 1, stages)
-    return after, Action("backward", action.microbatch, part)
+        before, place = place_of_virtual_stage(schedule, number - 1, stages)
+        return before, Action("forward", action.microbatch, place)
+    if number + 1 == stages * virtual_stages:
+        return stage, Action("forward", action.microbatch, action.virtual_stage)
+    after, place = place_of_virtual_stage(schedule, number + 1, stages)
+    return after, Action("backward", action.microbatch, place)
 
 
 Seconds = Sequence[float] | Sequence[Sequence[float]]
-"""Of a micro-batch in each part of the model, or a list of them, one a micro-batch."""
+"""Seconds a micro-batch in each virtual stage of the model, or a list of them for each."""
 
 
 def timeline(
@@ -186,24 +190,25 @@ def timeline(
     microbatches: int,
     *,
     weights_s: Seconds | None = None,
-    parts: int = 1,
+    virtual_stages: int = 1,
     training: bool = True,
 ) -> list[Slot]:
     """When each action runs if it takes the given seconds, and transfers take none.
 
-    `forward_s[number]` is seconds a micro-batch of a part of the model (see `part_number`), or a
-    list of them, one a micro-batch; likewise `backward_s`. A forward waits for the part before, a
-    backward for the part after. `weights_s` is of schedules that have weights apart, none where it
-    is left out, and `backward_s` is then without it.
+    `forward_s[number]` and `backward_s[number]` are seconds a micro-batch of a virtual stage (see
+    `virtual_stage_number`), or a list of one number a micro-batch. `weights_s` is for schedules
+    with a split backward, whose `backward_s` is then without it; None stands for zeros.
     """
-    stages = len(forward_s) // parts
+    stages = len(forward_s) // virtual_stages
     tables: dict[Kind, Seconds] = {
         "forward": forward_s,
         "backward": backward_s,
         "weights": [0.0] * len(forward_s) if weights_s is None else weights_s,
     }
     orders = [
-        stage_order(schedule, s, stages, microbatches, parts=parts, training=training)
+        stage_order(
+            schedule, s, stages, microbatches, virtual_stages=virtual_stages, training=training
+        )
         for s in range(stages)
     ]
     done: dict[tuple[int, Action], float] = {}
@@ -215,11 +220,12 @@ def timeline(
         for s in range(stages):
             while position[s] < len(orders[s]):
                 action = orders[s][position[s]]
-                needed = input_from(schedule, s, stages, parts, action)
+                needed = input_from(schedule, s, stages, virtual_stages, action)
                 ready = 0.0 if needed is None else done.get(needed)
                 if ready is None:
                     break
-                seconds = tables[action.kind][part_number(schedule, s, stages, action.part)]
+                number = virtual_stage_number(schedule, s, stages, action.virtual_stage)
+                seconds = tables[action.kind][number]
                 cost = seconds if isinstance(seconds, int | float) else seconds[action.microbatch]
                 start = max(clock[s], ready)
                 clock[s] = done[s, action] = start + cost
@@ -238,14 +244,14 @@ def ideal_step_s(
     microbatches: int,
     *,
     weights_s: Seconds | None = None,
-    parts: int = 1,
+    virtual_stages: int = 1,
     training: bool = True,
 ) -> float:
-    """Seconds of the step if parts take what was measured and nothing else takes time."""
+    """Seconds of the step if virtual stages take these seconds and nothing else takes time."""
     slots = timeline(
         *(schedule, forward_s, backward_s, microbatches),
         weights_s=weights_s,
-        parts=parts,
+        virtual_stages=virtual_stages,
         training=training,
     )
     return max(slot.end_s for slot in slots)
@@ -257,15 +263,16 @@ def in_flight(
     stages: int,
     microbatches: int,
     *,
-    parts: int = 1,
-    part: int | None = None,
+    virtual_stages: int = 1,
+    virtual_stage: int | None = None,
 ) -> int:
-    """Of how many micro-batches `stage` holds activations at most, in one `part` or in all.
+    """The most micro-batches whose activations `stage` holds, in one virtual stage or in all.
 
-    Where weights are apart until the gradients of its weights are there.
+    Under a split backward they are held until the gradients of weights are computed.
     """
     last: Kind = "weights" if schedule in SPLIT_BACKWARD else "backward"
-    return _held_at_most("forward", last, schedule, stage, stages, microbatches, parts, part)
+    order = stage_order(schedule, stage, stages, microbatches, virtual_stages=virtual_stages)
+    return _most_held(order, "forward", last, virtual_stage)
 
 
 def gradients_in_flight(
@@ -274,75 +281,30 @@ def gradients_in_flight(
     stages: int,
     microbatches: int,
     *,
-    parts: int = 1,
-    part: int | None = None,
+    virtual_stages: int = 1,
+    virtual_stage: int | None = None,
 ) -> int:
-    """Of how many micro-batches `stage` holds gradients of its outputs at most, in one `part` or in
-    all: of one, but where weights are apart, as they are held until those of its weights are there.
+    """The most micro-batches whose output gradients `stage` holds, in one virtual stage or in all.
+
+    It is 1 but under a split backward, which holds them until those of weights are computed.
     """
     if schedule not in SPLIT_BACKWARD:
         return 1
-    return _held_at_most("backward", "weights", schedule, stage, stages, microbatches, parts, part)
+    order = stage_order(schedule, stage, stages, microbatches, virtual_stages=virtual_stages)
+    return _most_held(order, "backward", "weights", virtual_stage)
 
 
-def _held_at_most(
-    first: Kind,
-    last: Kind,
-    schedule: ScheduleName,
-    stage: int,
-    stages: int,
-    microbatches: int,
-    parts: int,
-    part: int | None,
-) -> int:
+def _most_held(order: list[Action], first: Kind, last: Kind, virtual_stage: int | None) -> int:
+    """The most micro-batches that have had their action `first` and not yet `last`."""
     held = peak = 0
-    for action in stage_order(schedule, stage, stages, microbatches, parts=parts):
-        if part in (None, action.part):
+    for action in order:
+        if virtual_stage in (None, action.virtual_stage):
             held += (action.kind == first) - (action.kind == last)
             peak = max(peak, held)
     return peak
 
 
-def recomputed_microbatches(checkpoint: Recomputation, microbatches: int) -> range:
-    """Those of which a stage keeps its input alone."""
-    kept = {"never": microbatches, "except_last": 1, "always": 0}[checkpoint]
+def recomputed_microbatches(checkpointing: Recomputation, microbatches: int) -> range:
+    """The micro-batches of which a stage keeps its input alone."""
+    kept = {"never": microbatches, "except_last": 1, "always": 0}[checkpointing]
     return range(microbatches - kept)
-
-
-def bound(replicas: int, stages: int, microbatches: int, parts: int = 1) -> float:
-    """The most that balanced stages can give over one process: R * S*M / (M + (S-1)/V).
-
-    V is the parts of a stage: 1, but under the interleaved schedule (Narayanan et al. 2021, 2.2.2)
-    and of ZBV, which has 2.
-    Schedules with weights apart have `bound_with_weights`.
-    """
-    passes = parts * microbatches
-    return replicas * stages * passes / (passes + stages - 1)
-
-
-def bound_with_weights(
-    schedule: ScheduleName,
-    replicas: int,
-    stages: int,
-    microbatches: int,
-    shares: tuple[float, float, float],
-    parts: int = 1,
-) -> float:
-    """`bound` of a schedule with weights apart, where each stage computes forwards, gradients of
-    inputs and gradients of weights for as long as `shares` have it, each of its parts alike.
-
-    Of thirds ZB-H1's is that of three parts a stage from as many micro-batches as stages on (Qi et
-    al. 2024, table 2), and without gradients of weights 1F1B's; ZBV's of thirds is that of six
-    parts from 2*S - 1 micro-batches on: there a stage waits for the forwards of first parts before
-    it, and never again.
-    """
-    forward, backward, weights = ([share / parts] * (stages * parts) for share in shares)
-    step_s = ideal_step_s(
-        *(schedule, forward, backward, microbatches), weights_s=weights, parts=parts
-    )
-    return replicas * stages * microbatches * sum(shares) / step_s
-
-
-def ideal_bubble(stages: int, microbatches: int, parts: int = 1) -> float:
-    """The share of rank-time that balanced stages must wait: (S-1) / (V*M + S-1)."""
-    return (stages - 1) / (parts * microbatches + stages - 1)

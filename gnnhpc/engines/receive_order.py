@@ -22,8 +22,8 @@ from gnnhpc.core.schedules import (
     ScheduleName,
     Slot,
     input_from,
-    part_number,
     timeline,
+    virtual_stage_number,
 )
 
 _TURN: Final[Mapping[Kind, int]] = {"backward": 0, "forward": 1, "weights": 2}
@@ -36,18 +36,23 @@ def done_before_posting(
     stages: int,
     microbatches: int,
     *,
-    parts: int = 1,
+    virtual_stages: int = 1,
     training: bool = True,
 ) -> dict[Action, int]:
     """For each action whose input another stage sends: how many own actions are done before it may
     be posted, in the order of sending. Done means given to the device.
     """
-    ones = [1.0] * (stages * parts)
+    ones = [1.0] * (stages * virtual_stages)
     slots = timeline(
-        *(schedule, ones, ones, microbatches), weights_s=ones, parts=parts, training=training
+        *(schedule, ones, ones, microbatches),
+        weights_s=ones,
+        virtual_stages=virtual_stages,
+        training=training,
     )
     mine = [slot.action for slot in slots if slot.stage == stage]
-    receives = {input_from(schedule, stage, stages, parts, action): action for action in mine}
+    receives = {
+        input_from(schedule, stage, stages, virtual_stages, action): action for action in mine
+    }
     found: dict[Action, int] = {}
     done = 0
     for slot in sorted(slots, key=lambda slot: _place(schedule, slot, stages)):
@@ -61,5 +66,5 @@ def done_before_posting(
 def _place(schedule: ScheduleName, slot: Slot, stages: int) -> tuple[float, int, int]:
     """Where a slot stands in the line; of those that begin together, senders before receivers."""
     kind = slot.action.kind
-    number = part_number(schedule, slot.stage, stages, slot.action.part)
+    number = virtual_stage_number(schedule, slot.stage, stages, slot.action.virtual_stage)
     return slot.start_s, _TURN[kind], number if kind == "forward" else -number

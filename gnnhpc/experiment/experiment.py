@@ -23,7 +23,7 @@ from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, l
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
-from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Model, OutputKind

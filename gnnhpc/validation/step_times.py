@@ -131,7 +131,7 @@ def schedule(attempt: AttemptRecords) -> Check:
         orders = {
             phase: stage_order(
                 *(experiment["schedule"], rank.header.stage, stages, experiment["microbatches"]),
-                parts=int(experiment["virtual_stages"]),
+                virtual_stages=int(experiment["virtual_stages"]),
                 training=phase == "train",
             )
             for phase in ("train", "test")

@@ -14,23 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnhpc.core.bound_and_bubble import bound, bound_with_split_backward, ideal_bubble
 from gnnhpc.core.schedules import (
     SPLIT_BACKWARD,
     Action,
     ScheduleName,
     Slot,
-    bound,
-    bound_with_weights,
     gradients_in_flight,
-    ideal_bubble,
     ideal_step_s,
     in_flight,
     input_from,
     loss_stage,
-    part_number,
-    place_of_part,
+    place_of_virtual_stage,
     stage_order,
     timeline,
+    virtual_stage_number,
 )
 
 SCHEDULES: list[ScheduleName] = ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
@@ -70,7 +68,10 @@ def draw(
     """The timeline where a part's forward costs 1, its backward `backward` units, its weights 1."""
     ones, longer = [1] * (stages * parts), [backward] * (stages * parts)
     slots = timeline(
-        *(schedule, ones, longer, microbatches), weights_s=ones, parts=parts, training=training
+        *(schedule, ones, longer, microbatches),
+        weights_s=ones,
+        virtual_stages=parts,
+        training=training,
     )
     columns = round(max(slot.end_s for slot in slots))
     rows = [["."] * columns for _ in range(stages)]
@@ -231,7 +232,7 @@ def test_evaluation_waits_as_if_two_parts_that_go_back_were_one(
 ) -> None:
     """What `analysis` takes for its bound: the last forward goes there and back."""
     ones = [1.0] * (2 * stages)
-    ideal = ideal_step_s("zbv", ones, ones, microbatches, parts=2, training=False)
+    ideal = ideal_step_s("zbv", ones, ones, microbatches, virtual_stages=2, training=False)
     assert ideal == 2 * (microbatches + stages - 1)
 
 
@@ -241,27 +242,28 @@ def test_the_parts_of_stages_are_all_parts_of_the_model(stages: int) -> None:
         parts = 2 if schedule in ("interleaved", "zbv") else 1
         places = [(stage, part) for stage in range(stages) for part in range(parts)]
         numbers = {
-            part_number(schedule, stage, stages, part): (stage, part) for stage, part in places
+            virtual_stage_number(schedule, stage, stages, part): (stage, part)
+            for stage, part in places
         }
         assert sorted(numbers) == list(range(stages * parts))
         for number, place in numbers.items():
-            assert place_of_part(schedule, number, stages) == place
+            assert place_of_virtual_stage(schedule, number, stages) == place
         assert numbers[stages * parts - 1][0] == loss_stage(schedule, stages)
 
 
 def test_zbv_has_two_parts_a_stage() -> None:
-    with pytest.raises(ValueError, match="'zbv' has two parts a stage, not 1"):
+    with pytest.raises(ValueError, match="'zbv' has two virtual stages a stage, not 1"):
         stage_order("zbv", 0, 2, 4)
-    with pytest.raises(ValueError, match="'zbv' has two parts a stage, not 3"):
-        stage_order("zbv", 0, 2, 4, parts=3)
+    with pytest.raises(ValueError, match="'zbv' has two virtual stages a stage, not 3"):
+        stage_order("zbv", 0, 2, 4, virtual_stages=3)
     assert [str(action) for action in stage_order("zbv", 0, 1, 1)] == ["F0", "B0", "W0"]
 
 
 def test_several_parts_are_for_the_interleaved_schedule_alone() -> None:
-    with pytest.raises(ValueError, match="one part a stage, not 2"):
-        stage_order("1f1b", 0, 2, 4, parts=2)
+    with pytest.raises(ValueError, match="one virtual stage a stage"):
+        stage_order("1f1b", 0, 2, 4, virtual_stages=2)
     with pytest.raises(ValueError, match="5 micro-batches are no multiple of 2 stages"):
-        stage_order("interleaved", 0, 2, 5, parts=2)
+        stage_order("interleaved", 0, 2, 5, virtual_stages=2)
 
 
 @pytest.mark.parametrize(("case", "expected"), PICTURES.items(), ids=str)
@@ -307,7 +309,7 @@ def test_each_microbatch_may_have_its_own_seconds() -> None:
 def test_a_stage_does_every_action_once_and_no_backward_before_its_forward(plan: Plan) -> None:
     schedule, stages, microbatches, parts = plan
     for stage in range(stages):
-        order = stage_order(schedule, stage, stages, microbatches, parts=parts)
+        order = stage_order(schedule, stage, stages, microbatches, virtual_stages=parts)
         passes = 3 if schedule in SPLIT_BACKWARD else 2
         assert len(order) == len(set(order)) == passes * microbatches * parts
         for part in range(parts):
@@ -337,7 +339,9 @@ def test_dependencies_are_kept_and_stages_never_overlap_themselves(
     given_costs: Costs,
 ) -> None:
     (schedule, stages, microbatches, parts), forward, backward, weights = given_costs
-    slots = timeline(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
+    slots = timeline(
+        schedule, forward, backward, microbatches, weights_s=weights, virtual_stages=parts
+    )
     at = {(slot.stage, slot.action): slot for slot in slots}
     passes = 3 if schedule in SPLIT_BACKWARD else 2
     assert len(at) == len(slots) == passes * stages * microbatches * parts
@@ -346,7 +350,7 @@ def test_dependencies_are_kept_and_stages_never_overlap_themselves(
             assert at[earlier].end_s <= slot.start_s
     for stage in range(stages):
         mine = [slot for slot in slots if slot.stage == stage]
-        order = stage_order(schedule, stage, stages, microbatches, parts=parts)
+        order = stage_order(schedule, stage, stages, microbatches, virtual_stages=parts)
         assert [slot.action for slot in mine] == order
         assert all(one.end_s <= next_.start_s for one, next_ in pairwise(mine))
 
@@ -356,7 +360,7 @@ def _must_follow(
 ) -> list[tuple[int, Action]]:
     """By the numbers of parts: a forward the one before, a backward the one after and its own;
     weights their own backward."""
-    kind, m, part = slot.action.kind, slot.action.microbatch, slot.action.part
+    kind, m, part = slot.action.kind, slot.action.microbatch, slot.action.virtual_stage
     if kind == "weights":
         return [(slot.stage, Action("backward", m, part))]
     everything = [(p, s) for p in range(parts) for s in range(stages)]
@@ -375,10 +379,10 @@ def _must_follow(
 def test_what_an_action_takes_is_made_once_and_before(plan: Plan) -> None:
     schedule, stages, microbatches, parts = plan
     for stage in range(stages):
-        for action in stage_order(schedule, stage, stages, microbatches, parts=parts):
+        for action in stage_order(schedule, stage, stages, microbatches, virtual_stages=parts):
             needed = input_from(schedule, stage, stages, parts, action)
             assert (needed is None) == (
-                action.kind == "forward" and stage == 0 and action.part == 0
+                action.kind == "forward" and stage == 0 and action.virtual_stage == 0
             )
             assert needed is None or needed in _must_follow(
                 schedule, Slot(stage, action, 0.0, 0.0), stages, parts
@@ -393,10 +397,12 @@ def test_no_step_is_shorter_than_its_busiest_stage(
     tables = [forward, backward, *([weights] if schedule in SPLIT_BACKWARD else [])]
     seconds = [sum(map(sum, rows)) for rows in zip(*tables, strict=True)]
     busy = [
-        sum(seconds[part_number(schedule, stage, stages, part)] for part in range(parts))
+        sum(seconds[virtual_stage_number(schedule, stage, stages, part)] for part in range(parts))
         for stage in range(stages)
     ]
-    ideal = ideal_step_s(schedule, forward, backward, microbatches, weights_s=weights, parts=parts)
+    ideal = ideal_step_s(
+        schedule, forward, backward, microbatches, weights_s=weights, virtual_stages=parts
+    )
     assert max(busy) <= ideal <= sum(busy)
 
 
@@ -408,7 +414,9 @@ def test_balanced_stages_reach_the_bound_under_every_schedule(
     schedule, stages, microbatches, parts = plan
     numbers = stages * parts
     # Without gradients of weights apart the zero-bubble schedule is 1F1B.
-    ideal = ideal_step_s(schedule, [7] * numbers, [backward] * numbers, microbatches, parts=parts)
+    ideal = ideal_step_s(
+        schedule, [7] * numbers, [backward] * numbers, microbatches, virtual_stages=parts
+    )
     assert ideal == (parts * microbatches + stages - 1) * (7 + backward)
     alone = numbers * microbatches * (7 + backward)
     reached = replicas * alone / ideal
@@ -443,11 +451,13 @@ def test_interleaved_holds_what_its_first_forwards_make(
     holds, for many stages (Narayanan et al. 2021, section 2.2)."""
     microbatches = stages * groups
     for stage in range(stages):
-        held = in_flight("interleaved", stage, stages, microbatches, parts=parts)
+        held = in_flight("interleaved", stage, stages, microbatches, virtual_stages=parts)
         first = (parts - 1) * stages + 2 * (stages - stage - 1) + 1
         assert held == min(parts * microbatches, first)
         of_parts = [
-            in_flight("interleaved", stage, stages, microbatches, parts=parts, part=part)
+            in_flight(
+                "interleaved", stage, stages, microbatches, virtual_stages=parts, virtual_stage=part
+            )
             for part in range(parts)
         ]
         assert max(of_parts) <= microbatches
@@ -462,17 +472,21 @@ def test_known_bounds() -> None:
     assert bound(1, 2, 4, 2) == pytest.approx(2 * 4 / 4.5)
     assert bound(1, 4, 8, 2) == pytest.approx(4 * 8 / 9.5)
     # A third of the work put into what would be waiting.
-    assert bound_with_weights("zero-bubble", 1, 2, 5, (1, 1, 1)) == pytest.approx(1.875)
-    assert bound_with_weights("zero-bubble", 2, 4, 8, (1, 1, 1)) == pytest.approx(2 * 4 * 24 / 27)
+    assert bound_with_split_backward("zero-bubble", 1, 2, 5, (1, 1, 1)) == pytest.approx(1.875)
+    assert bound_with_split_backward("zero-bubble", 2, 4, 8, (1, 1, 1)) == pytest.approx(
+        2 * 4 * 24 / 27
+    )
     # Half of a forward is all that is waited for.
-    assert bound_with_weights("zbv", 1, 2, 5, (1, 1, 1), 2) == pytest.approx(2 * 15 / 15.5)
+    assert bound_with_split_backward("zbv", 1, 2, 5, (1, 1, 1), 2) == pytest.approx(2 * 15 / 15.5)
 
 
 @given(st.integers(1, 6), st.integers(0, 6))
 def test_thirds_wait_for_a_third_of_a_microbatch(stages: int, more: int) -> None:
     """As three parts a stage do (Qi et al. 2024, table 2), and hold what 1F1B's first stage has."""
     microbatches = stages + more
-    thirds = bound_with_weights("zero-bubble", 3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3))
+    thirds = bound_with_split_backward(
+        "zero-bubble", 3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3)
+    )
     assert thirds == pytest.approx(bound(3, stages, microbatches, 3))
     for stage in range(stages):
         assert in_flight("zero-bubble", stage, stages, microbatches) == stages
@@ -484,16 +498,19 @@ def test_thirds_wait_for_a_third_of_a_microbatch(stages: int, more: int) -> None
 def test_thirds_that_go_back_wait_for_a_sixth_of_a_microbatch(stages: int, more: int) -> None:
     """And hold on each stage what 1F1B's first stage has (Qi et al. 2024, section 6)."""
     microbatches = 2 * stages - 1 + more
-    thirds = bound_with_weights("zbv", 3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3), 2)
+    thirds = bound_with_split_backward("zbv", 3, stages, microbatches, (1 / 3, 1 / 3, 1 / 3), 2)
     assert thirds == pytest.approx(bound(3, stages, microbatches, 6))
     for stage in range(stages):
-        assert in_flight("zbv", stage, stages, microbatches, parts=2) == 2 * stages
+        assert in_flight("zbv", stage, stages, microbatches, virtual_stages=2) == 2 * stages
         of_parts = [
-            in_flight("zbv", stage, stages, microbatches, parts=2, part=part) for part in (0, 1)
+            in_flight("zbv", stage, stages, microbatches, virtual_stages=2, virtual_stage=part)
+            for part in (0, 1)
         ]
         assert of_parts == [min(microbatches, 2 * stages - stage), stage + 1]
         gradients = [
-            gradients_in_flight("zbv", stage, stages, microbatches, parts=2, part=part)
+            gradients_in_flight(
+                "zbv", stage, stages, microbatches, virtual_stages=2, virtual_stage=part
+            )
             for part in (0, 1)
         ]
         assert gradients == [stage + 1, max(1, stage)]
@@ -505,8 +522,8 @@ def test_two_stages_never_lose_by_parts_that_go_back(
 ) -> None:
     """More stages may: there backwards come late where weights take long."""
     shares = forward, backward, weights
-    most = bound_with_weights("zbv", 1, 2, microbatches, shares, 2)
-    assert most >= bound_with_weights("zero-bubble", 1, 2, microbatches, shares) * (1 - 1e-9)
+    most = bound_with_split_backward("zbv", 1, 2, microbatches, shares, 2)
+    assert most >= bound_with_split_backward("zero-bubble", 1, 2, microbatches, shares) * (1 - 1e-9)
     assert most <= 2 * (1 + 1e-9)
 
 
@@ -518,8 +535,10 @@ def test_split_backward_never_take_longer_than_beside(
     stages: int, microbatches: int, forward: int, backward: int, weights: int
 ) -> None:
     """Between 1F1B and no waiting at all; without weights it is 1F1B."""
-    most = bound_with_weights("zero-bubble", 1, stages, microbatches, (forward, backward, weights))
+    most = bound_with_split_backward(
+        "zero-bubble", 1, stages, microbatches, (forward, backward, weights)
+    )
     assert bound(1, stages, microbatches) <= most * (1 + 1e-9)
     assert most <= stages * (1 + 1e-9)
-    none = bound_with_weights("zero-bubble", 1, stages, microbatches, (forward, backward, 0))
+    none = bound_with_split_backward("zero-bubble", 1, stages, microbatches, (forward, backward, 0))
     assert none == pytest.approx(bound(1, stages, microbatches))

@@ -14,9 +14,9 @@ from gnnhpc.core.schedules import (
     Action,
     ScheduleName,
     input_from,
-    part_number,
     stage_order,
     timeline,
+    virtual_stage_number,
 )
 from gnnhpc.engines.receive_order import done_before_posting
 
@@ -44,14 +44,16 @@ def needs_of(plan: Plan) -> Needs:
         (stage, action): count
         for stage in range(stages)
         for action, count in done_before_posting(
-            schedule, stage, stages, microbatches, parts=parts
+            schedule, stage, stages, microbatches, virtual_stages=parts
         ).items()
     }
 
 
 def orders_of(plan: Plan) -> list[list[Action]]:
     schedule, stages, microbatches, parts = plan
-    return [stage_order(schedule, s, stages, microbatches, parts=parts) for s in range(stages)]
+    return [
+        stage_order(schedule, s, stages, microbatches, virtual_stages=parts) for s in range(stages)
+    ]
 
 
 def ends(plan: Plan, needs: Needs) -> bool:
@@ -99,7 +101,7 @@ def test_a_tensor_comes_while_the_stage_computes(plan: Plan) -> None:
     """
     schedule, stages, microbatches, parts = plan
     ones = [1.0] * (stages * parts)
-    slots = timeline(schedule, ones, ones, microbatches, weights_s=ones, parts=parts)
+    slots = timeline(schedule, ones, ones, microbatches, weights_s=ones, virtual_stages=parts)
     began = {(slot.stage, slot.action): slot.start_s for slot in slots}
     orders, needs = orders_of(plan), needs_of(plan)
     for (stage, action), count in needs.items():
@@ -118,8 +120,8 @@ def _goes_first(
     (stage, action), (stage_beside, beside) = one, other
     if action.kind != beside.kind:
         return action.kind == "backward"
-    number = part_number(schedule, stage, stages, action.part)
-    number_beside = part_number(schedule, stage_beside, stages, beside.part)
+    number = virtual_stage_number(schedule, stage, stages, action.virtual_stage)
+    number_beside = virtual_stage_number(schedule, stage_beside, stages, beside.virtual_stage)
     return number < number_beside if action.kind == "forward" else number > number_beside
 
 
@@ -127,7 +129,7 @@ def _goes_first(
 def test_every_input_from_another_stage_is_received_before_it_is_used(plan: Plan) -> None:
     schedule, stages, microbatches, parts = plan
     for stage, order in enumerate(orders_of(plan)):
-        needs = done_before_posting(schedule, stage, stages, microbatches, parts=parts)
+        needs = done_before_posting(schedule, stage, stages, microbatches, virtual_stages=parts)
         sources = {a: input_from(schedule, stage, stages, parts, a) for a in order}
         received = {a for a, source in sources.items() if source and source[0] != stage}
         assert set(needs) == received

@@ -26,7 +26,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.result_file import Result
-from gnnhpc.run import worker
+from gnnhpc.training import worker
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = pytest.mark.distributed

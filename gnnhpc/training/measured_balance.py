@@ -1,6 +1,6 @@
 """Measures the seconds of each layer on this machine, to balance the layers over stages.
 
-gnnhpc.core.balance does the balancing, from these seconds.
+`gnnhpc.core.balance` chooses the cut from these seconds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.engines.autograd import backward
-from gnnhpc.engines.engine import first_input
+from gnnhpc.engines.backward import backward
+from gnnhpc.engines.engine import Loss, first_input
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer, Timestamp
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.tasks.task import Loss
 
 REPEATS = 3
 """Measured passes, after one to warm up; the median counts."""

@@ -9,11 +9,11 @@ from dataclasses import replace
 from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.records.record_writer import Written
 from gnnhpc.records.result_file import final_key, write_result_once
-from gnnhpc.records.resume_points import by_file
+from gnnhpc.records.resume_points import digests_by_file
 from gnnhpc.records.schema import Check
-from gnnhpc.run.attempt import Attempt
+from gnnhpc.training.attempt import Attempt
+from gnnhpc.training.events import Validator
 from gnnhpc.training.loop import TrainingLoop
-from gnnhpc.validation.record_audit import audit_records
 
 
 def write_done(
@@ -22,8 +22,7 @@ def write_done(
     files: Sequence[Written],
     samples: int,
     checks: Sequence[Check],
-    *,
-    validation_s: float,
+    validator: Validator,
 ) -> None:
     """Write the result of an attempt that has taken its last step; `files` are all ranks',
     and `samples` those of a step of all replicas."""
@@ -40,17 +39,17 @@ def write_done(
         graph=loop.parts.batches.graph_facts(),
         resumed_from=attempt.resumed_from,
         records={
-            **by_file(files),
+            **digests_by_file(files),
             # Beside this attempt's folder.
-            **{f"../{name}": dict(one) for name, one in attempt.so_far.records.items()},
+            **{f"../{name}": dict(one) for name, one in attempt.earlier.records.items()},
         },
     )
     began_s = time.perf_counter()
-    audited = audit_records(attempt.known_paths, result)
-    validation_s += time.perf_counter() - began_s
+    audited = validator.audit(attempt.known_paths, result)
+    validation_s = validator.seconds + time.perf_counter() - began_s
     result = replace(
         result,
-        audit=attempt.so_far.judged_with([*checks, *audited]),
+        audit=attempt.earlier.merged_with([*checks, *audited]),
         validation={
             "seconds": round(validation_s, 3),
             "attempt_s": round(seconds_since_process_start(), 3),

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.records.schema import Phase
-from gnnhpc.tasks.task import Tally, Targets
+from gnnhpc.training.loss_and_metrics import MetricSums, Targets
 
-JUDGED = ("val", "test")
+SCORED = ("val", "test")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LinkPrediction:
 
     Targets are int64 [pairs, 3]: two rows, and 1 for a link or 0. The loss is the binary
     cross-entropy of the scores. In evaluation links, which come first, stand before the same
-    negatives, the pool, wherever they are judged; of each link
+    negatives, the pool, wherever they are scored; of each link
 
     - `auc` is the share of the pool that it scores above, ties counting half;
     - `mrr` is 1 / rank, 1 + those of the pool above it + half of those equal to it (the mean of the
@@ -43,33 +43,33 @@ class LinkPrediction:
             scores(outputs, pairs), labels, reduction="sum"
         )
 
-    def labelled(self, targets: Targets, split: Phase) -> int:
+    def valid_targets(self, targets: Targets, split: Phase) -> int:
         return len(targets[split])
 
     def metrics(self, phase: Phase) -> tuple[str, ...]:
         if phase == "train":
             return ("loss",)
         kinds = ("auc", "mrr", f"hits@{self.hits}")
-        return ("loss", *(f"{split}_{kind}" for split in JUDGED for kind in kinds))
+        return ("loss", *(f"{split}_{kind}" for split in SCORED for kind in kinds))
 
-    def tally(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> Tally:
+    def metric_sums(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> MetricSums:
         given = [(o, m.targets) for o, m in zip(outputs, batch.microbatches, strict=True)]
         if phase == "train":
             loss = sum(float(self.summed_loss(output, targets, phase)) for output, targets in given)
-            return {"loss": (loss, sum(self.labelled(targets, phase) for _, targets in given))}
-        tally = dict.fromkeys(self.metrics(phase), (0.0, 0.0))
+            return {"loss": (loss, sum(self.valid_targets(targets, phase) for _, targets in given))}
+        sums = dict.fromkeys(self.metrics(phase), (0.0, 0.0))
         for output, targets in given:
-            for split in JUDGED:
+            for split in SCORED:
                 pairs = targets[split]
                 links = int(pairs[:, 2].sum())
-                for kind, value in self._judged(output, pairs).items():
+                for kind, value in self._scored(output, pairs).items():
                     name = kind if (split, kind) == (phase, "loss") else f"{split}_{kind}"
-                    if name in tally:
-                        summed, count = tally[name]
-                        tally[name] = (summed + value, count + links)
-        return tally
+                    if name in sums:
+                        summed, count = sums[name]
+                        sums[name] = (summed + value, count + links)
+        return sums
 
-    def _judged(self, outputs: Tensor, pairs: Tensor) -> dict[str, float]:
+    def _scored(self, outputs: Tensor, pairs: Tensor) -> dict[str, float]:
         """Summed over the links."""
         found, is_link = scores(outputs, pairs), pairs[:, 2] == 1
         links, pool = found[is_link], found[~is_link].sort().values

@@ -1,8 +1,9 @@
-"""Backward from a loss or from a given gradient."""
+"""Backward from a loss or a given gradient, and the gradients that a split backward defers."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.autograd.variable import Variable
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.models.layers.split_backward import DeferredGradient
 
 _engine: Any = Variable._execution_engine
 
@@ -47,3 +49,11 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
 def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The gradient of a loss."""
     return torch.ones((), dtype=dtype, device=device)
+
+
+def compute_deferred(deferred: Sequence[DeferredGradient]) -> None:
+    """Compute all gradients that a backward has deferred, and add them to the weights'."""
+    for each in deferred:
+        with torch.no_grad():
+            gradient = each.compute()
+        backward(each.weight, gradient)

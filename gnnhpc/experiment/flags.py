@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
@@ -16,7 +17,6 @@ from gnnhpc.data.settings import Data
 from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.experiment import DataField, Experiment, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name
-from gnnhpc.experiment.set_option import apply_set_option
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.model import Model
 
@@ -124,3 +124,33 @@ def _check_data(cell: Cell) -> Cell:
     """The cell; InputError unless its data exist, which `submit` has not checked for it."""
     cell.experiment.data.check(data_root(cell.data_root))
     return cell
+
+
+_FLAG = "--set"
+
+
+def apply_set_option(raw: dict[str, Any], override: str) -> None:
+    """Set one key of `raw` in place; `model.blocks=4` sets a key of a mapping inside it.
+
+    A model's or data set's name alone stands for its defaults.
+
+    Raises InputError for text that is not key=value, a value that is not YAML, or a key inside
+    something that is not a mapping.
+    """
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise InputError(_FLAG, None, repr(override), "key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(_FLAG, key, repr(text), "a YAML value") from None
+    if key in _NAMED and isinstance(value, str):
+        value = {"name": value}
+    *parents, last = key.split(".")
+    mapping = raw
+    for parent in parents:
+        inner = mapping.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise InputError(_FLAG, key, f"{parent} is no mapping", "a key of the experiment")
+        mapping = inner
+    mapping[last] = value

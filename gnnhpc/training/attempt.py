@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.core.provenance import code_digest, command_line, machine, versions
-from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
-from gnnhpc.records.result_file import Result, write_result_once
-from gnnhpc.records.resume_points import Resume, ResumePoint, SoFar
+from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
+from gnnhpc.records.resume_points import EarlierAttempts, Resume, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
-from gnnhpc.run.rank_log import RankLog
 
 if TYPE_CHECKING:
     from gnnhpc.training.loop import Position
 
 
-def write_not_begun(attempt: Attempt, why: str) -> None:
-    """The result of an attempt that ends before its first step, as a later one may go on."""
-    result = replace(attempt.result("interrupted"), failure=attempt.failure(why))
-    write_result_once(attempt.known_paths, result)
-    print(f"{attempt.cell.id}: {why}", flush=True)
+class RankLog:
+    """Redirects this process's output; errors still reach the launcher's stderr too."""
+
+    def __init__(self) -> None:
+        self._launcher_stderr: int | None = None
+
+    def redirect(self, path: Path) -> None:
+        """Append stdout and stderr to `path` from now on; GnnhpcError if it cannot be written."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
+        self._launcher_stderr = os.dup(2)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def print_error(self, line: str) -> None:
+        # The log may be on the disk that is full.
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+        if self._launcher_stderr is not None:
+            os.write(self._launcher_stderr, (line + "\n").encode())
 
 
 @dataclass
@@ -71,15 +92,15 @@ class Attempt:
         return self.resume.point
 
     @property
-    def so_far(self) -> SoFar:
+    def earlier(self) -> EarlierAttempts:
         """What was found of the attempts that this one resumes from."""
-        return self.resume_point.so_far if self.resume_point else SoFar()
+        return self.resume_point.earlier if self.resume_point else EarlierAttempts()
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:
         return self.resume_point.as_record() if self.resume_point else None
 
-    def look_at_other_jobs(self, when: Literal["start", "end"]) -> None:
+    def read_other_jobs(self, when: Literal["start", "end"]) -> None:
         """Ask Slurm, where this is one of its jobs, which others are on the same nodes."""
         if self.environment.job_id is not None:
             self.other_jobs[when] = other_jobs(self.environment)
@@ -114,7 +135,7 @@ class Attempt:
                 "ranks": self.ranks,
                 "launcher": self.environment.launcher,
                 "site": self.environment.site,
-                "passed_over": list(self.resume.passed_over),
+                "skipped_checkpoints": list(self.resume.skipped),
                 "slurm": dict(self.environment.slurm),
                 "other_jobs": {
                     when: None if seen is None else asdict(seen)
@@ -190,3 +211,26 @@ class Attempt:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def write_not_begun(attempt: Attempt, why: str) -> None:
+    """The result of an attempt that ends before its first step, as a later one may go on."""
+    result = replace(attempt.result("interrupted"), failure=attempt.failure(why))
+    write_result_once(attempt.known_paths, result)
+    print(f"{attempt.cell.id}: {why}", flush=True)
+
+
+def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths | None:
+    """The newest valid attempt of this very job, if this is not its first start.
+
+    A job can be requeued between its result and its end, and then has nothing left to do. Another
+    job at the same cell was asked for, and so was a local run within a job.
+    """
+    mine = slurm_job(dict(environment.slurm))
+    if mine is None or not environment.restart_count or environment.launcher == "local":
+        return None
+    for attempt in reversed(cell.attempts()):
+        result = read_if_whole(attempt.result)
+        if result is not None and result.valid and result.slurm_job == mine:
+            return attempt
+    return None

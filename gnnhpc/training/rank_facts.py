@@ -1,4 +1,7 @@
-"""What one rank computes with: what decides whether its numbers may be compared with others'."""
+"""What one rank computes with, and the header of its records, which says so.
+
+It decides whether numbers of two runs may be compared.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gnnhpc.core.provenance import cpu_model
+from gnnhpc.core.provenance import code_digest, cpu_model, versions
 from gnnhpc.distributed.device_facts import device_facts
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.mesh import Mesh
@@ -16,6 +19,8 @@ from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
 from gnnhpc.kernels.gpu import here as gpu
+from gnnhpc.records.schema import Header
+from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.setup import TrainingParts
 
 VARIABLES = (
@@ -55,3 +60,27 @@ def transfers_between_stages(mesh: Mesh, engine: Engine) -> str | None:
     if isinstance(engine, NativeEngine):
         return engine.transfers
     return mesh.transfers if mesh.layout.stages > 1 else None
+
+
+def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
+    facts: dict[str, Any] = attempt.ranks[mesh.rank]
+    return Header(
+        cell=attempt.cell.id,
+        attempt=attempt.known_paths.number,
+        rank=mesh.rank,
+        process=mesh.rank,
+        replica=mesh.replica,
+        stage=mesh.stage,
+        world_size=mesh.layout.world_size,
+        pid=os.getpid(),
+        layers=[layer.name for layer in parts.stage.specs],
+        parameters=sum(p.numel() for p in parts.stage.parameters()),
+        started_at=attempt.started_at,
+        slurm=dict(attempt.environment.slurm),
+        versions=versions(),
+        startup_s={name: round(s, 3) for name, s in attempt.startup_s.items()},
+        code=code_digest(),
+        code_from=attempt.code.kind,
+        site=None if attempt.environment.site is None else dict(attempt.environment.site),
+        **facts,
+    )

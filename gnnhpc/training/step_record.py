@@ -1,21 +1,71 @@
-"""The record of one step on one rank, from what was measured."""
+"""The record of one step on one rank: what was measured, and the metrics over all ranks."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import torch
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import StepOutput
 from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.record_writer import RecordWriter
-from gnnhpc.records.schema import Phase, SpanRecord, StepRecord
-from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.training.loss_and_metrics import Task
 from gnnhpc.training.machine_readings import MachineReadings, peak_device_mib, peak_rss_mib
-from gnnhpc.training.step_metrics import StepMetrics
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """Means over the samples of all replicas."""
+
+    loss: float
+    values: dict[str, float] = field(default_factory=dict)
+    """By name, without the loss."""
+    stop: bool = False
+    """Whether a signal asks any rank to stop."""
+
+
+def gather_metrics(
+    mesh: Mesh,
+    task: Task,
+    phase: Phase,
+    batch: Batch,
+    output: StepOutput,
+    times: StepTimes,
+    stop_requested: bool,
+) -> StepMetrics:
+    """Sum the metrics of the stages of the loss of all replicas; a collective.
+
+    The ranks also exchange when their gradients were ready, so that `times` counts an all-reduce
+    from when the last replica had come.
+    """
+    names = task.metrics(phase)
+    mine = torch.zeros(2 * len(names) + 2, dtype=torch.float64)
+    if mesh.has_loss:
+        sums = task.metric_sums(phase, output.outputs, batch)
+        flat = [part for name in names for part in sums[name]]
+        mine[:-2] = torch.tensor(flat, dtype=torch.float64)
+    mine[-2] = times.gradients_ready_s or 0.0
+    mine[-1] = float(stop_requested)
+    everyone = mesh.gather(mine)
+    peers = mesh.layout.replica_ranks(mesh.stage)
+    times.count_late_replicas_as_waiting(float(everyone[peers, -2].max()))
+    totals = everyone[:, :-2].sum(0).view(-1, 2)
+    means = {
+        name: float(total / count)
+        for name, (total, count) in zip(names, totals, strict=True)
+        if name == "loss" or count > 0
+    }
+    loss = means.pop("loss")
+    if mesh.has_loss and mesh.layout.replicas > 1 and mine[1] > 0:
+        # This replica's own loss; `loss` is the mean over the replicas.
+        means["replica_loss"] = float(mine[0] / mine[1])
+    return StepMetrics(loss, means, bool(everyone[:, -1].max()))
 
 
 @dataclass(frozen=True)
@@ -91,23 +141,3 @@ def _virtual_stage_seconds(
             seconds.append(times.total("weights", place))
         table.append([round(each or 0.0, 9) for each in seconds])
     return table
-
-
-class RecordsSteps(Listener):
-    """Writes each step's record, and its spans where the experiment asks for them."""
-
-    def __init__(self, writer: RecordWriter, *, spans: bool) -> None:
-        self._writer, self._spans = writer, spans
-
-    def step_taken(self, taken: StepTaken) -> None:
-        spans = taken.spans if self._spans else []
-        self._writer.write(
-            taken.record,
-            *(
-                SpanRecord(
-                    *(taken.phase, taken.step, each.name, each.microbatch),
-                    *(each.start_s, each.end_s, each.virtual_stage),
-                )
-                for each in spans
-            ),
-        )
