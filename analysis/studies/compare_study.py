@@ -21,7 +21,7 @@ from analysis.studies.study_rows import Row, measured_rows, published_rows
 from analysis.summary.baseline_and_speedup import Baseline, find_baseline
 from analysis.summary.frameworks import find_like, same_value
 from analysis.summary.summary_table import Summary
-from gnnhpc.core.bounds import bound
+from gnnhpc.core.bound_and_bubble import bound
 
 Judged = Literal["holds", "does not hold", "cannot be told", "not measured"]
 Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
