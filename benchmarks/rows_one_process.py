@@ -69,7 +69,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
         rounds=rounds,
     )
     whole = Match(
-        {"run": Contestant("benchmarks.cells:cell", {"steps": 40, "analysed": True, **cell})},
+        {"run": Contestant("benchmarks.cells:cell", {"steps": 40, "warmup_steps": 8, "analysed": True, **cell})},
         [
             Comparison(
                 f"{what}: measured steps, and those that an analysis averages",
