@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.schedule import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
@@ -100,7 +100,9 @@ class Experiment(Strict):
     """Steps of each phase marked as warm-up in the records."""
     optimizer: OptimizerConfig = OptimizerConfig()
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
-    """How a graph becomes micro-batches."""
+    """How a graph becomes micro-batches: halo keeps all edges and computes some rows several times;
+    contiguous (consecutive nodes) and clustered (METIS) lose the edges between chunks. Where a graph
+    is cut, the default is halo, or contiguous with rebuild: layer."""
     rebuild: Literal["once", "layer"] = "once"
     """When a chunk's edges are cut out of the graph: at the start, or in each layer of each step,
     on the CPU, which Dearing & Wang time."""
@@ -132,6 +134,8 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
+        if "chunks" not in self.model_fields_set and self._is_cut(kind):
+            self.__dict__["chunks"] = "halo"
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
@@ -172,6 +176,11 @@ class Experiment(Strict):
                 f"balance: found {list(self.balance)}; allowed: one count for each of the {which}"
             )
         return self
+
+    def _is_cut(self, kind: Kind) -> bool:
+        """Whether a graph becomes several chunks, which need not be cut again in each layer."""
+        whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
+        return whole and self.total_chunks > 1
 
     def _check_schedule(self) -> None:
         """What a schedule needs, and the engines that have it."""
