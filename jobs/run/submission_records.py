@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.index_list import format_indices, parse_indices
 from gnnhpc.core.stored_records import build_record
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.provenance import command_line, user
 from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
 from gnnhpc.records.run_paths import RunPaths
-from jobs.run.open_run import append_lines
+from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
 
 Cluster = Literal["slurm", "local"]
@@ -96,19 +98,13 @@ def process_start(pid: int) -> float | None:
 
 
 def record_submission(
-    paths: RunPaths,
-    cluster: Cluster,
-    array: str,
-    numbers: Sequence[int],
-    job: str,
-    launch: Launch,
-    first_task: int = 0,
+    paths: RunPaths, cluster: Cluster, array: JobArray, job: str, launch: Launch
 ) -> None:
     """Append one line to submissions.jsonl; the caller holds the run's lock."""
     submission = SubmissionRecord(
         cluster=cluster,
-        array=array,
-        indices=format_indices(numbers),
+        array=array.name,
+        indices=format_indices(array.numbers),
         job_id=job,
         at=utc_now(),
         user=user(),
@@ -116,7 +112,7 @@ def record_submission(
         live=launch.live,
         site=launch.recorded(),
         command=tuple(command_line()),
-        first_task=first_task,
+        first_task=array.first_task,
         started=process_start(int(job)) if cluster == "local" else None,
         manifest=paths.manifest.stat().st_ino,
     )
@@ -134,3 +130,49 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
             submission = replace(submission, started=None)
         submissions.append(submission)
     return submissions
+
+
+@contextlib.contextmanager
+def run_lock(paths: RunPaths) -> Iterator[None]:
+    """Hold the run's lock: one submit, rerun or clean at a time, the others wait.
+
+    Files written within the block are readable by everyone, whatever the umask is. Raises
+    InputError if this user may not write to the run.
+    """
+    from filelock import FileLock
+
+    before = os.umask(0o022)
+    try:
+        lock = FileLock(paths.root / ".lock")
+        try:
+            lock.acquire()
+        except OSError as error:
+            allowed = "a run folder that this user may write to"
+            raise InputError(paths.root, None, f"{error.strerror}", allowed) from None
+        try:
+            yield
+        finally:
+            lock.release()
+    finally:
+        os.umask(before)
+
+
+def append_lines(path: Path, lines: Sequence[str]) -> None:
+    """Add whole lines to the end of a file, all of them or none; the caller holds the lock.
+
+    Raises GnnhpcError if the disk has no room, InputError if the file ends within a line.
+    """
+    data = "".join(line + "\n" for line in lines).encode()
+    with path.open("a+b", buffering=0) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":
+            raise InputError(path, None, "a last line cut short", "whole lines")
+        try:
+            complete = stream.write(data) == len(data)
+            os.fsync(stream.fileno())
+        except OSError as error:
+            stream.truncate(size)
+            raise GnnhpcError(f"{path}: {error.strerror}, nothing added") from None
+        if not complete:
+            stream.truncate(size)
+            raise GnnhpcError(f"{path}: the disk is full, nothing added")

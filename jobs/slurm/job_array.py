@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.manifest import Cell
+from jobs.slurm.sbatch_options import STEP
 from jobs.slurm.site import Site
 
 _PART = re.compile(r"^(.+)\.([1-9]\d*)$")
@@ -45,13 +46,21 @@ class Resources:
     gpus_per_node: int | None = None
     exclusive: bool | str = False
     hint: str | None = None
-    cpu_bind: str | None = None
+    binding: str | None = None
+    """How srun binds ranks to CPUs; None where `hint` says it."""
     slurm: tuple[tuple[str, str | int | bool], ...] = ()
     """Other options of sbatch."""
 
     @property
     def cores(self) -> int:
         return self.nodes * self.tasks_per_node * self.cpus_per_task
+
+    def srun_options(self) -> dict[str, str | int | bool]:
+        """Options of srun that decide how ranks are bound, in place of variables of a shell."""
+        found: dict[str, str | int | bool] = {"hint": self.hint} if self.hint else {}
+        if self.binding:
+            found["cpu-bind"] = self.binding
+        return found | {name: value for name, value in self.slurm if name in STEP}
 
     def options(self) -> dict[str, str | int | bool]:
         """Options of sbatch with their values, which are True for an option without a value."""
@@ -101,6 +110,11 @@ class JobArray:
     @property
     def cells(self) -> list[Cell]:
         return [cell for task in self.tasks for cell in task.cells]
+
+    @property
+    def most_cells(self) -> int:
+        """The cells of the task that has the most."""
+        return max(len(task.cells) for task in self.tasks)
 
     @property
     def numbers(self) -> list[int]:
@@ -194,39 +208,34 @@ def resources_for(tasks: Sequence[Task], site: Site) -> Resources:
     needs = [_nodes_for(layout, processes, site, gpu=gpu) for layout, processes in layouts]
     nodes, tasks_per_node, _ = max(needs, key=lambda each: each[0] * each[1])
     gpus = max((each[2] for each in needs if each[2] is not None), default=None)
-    return Resources(
-        nodes=nodes,
-        tasks_per_node=tasks_per_node,
-        cpus_per_task=site.cpus_per_task,
-        time_min=site.time_min * max(len(task.cells) for task in tasks),
-        signal_s=site.signal,
-        partition=site.partition,
-        account=site.account,
-        qos=site.qos,
-        constraint=site.constraint,
-        mem=site.mem,
-        gres=site.gres if gpu else None,
-        gpus_per_node=gpus if gpu else None,
-        exclusive=site.exclusive,
-        hint=site.hint,
-        cpu_bind=site.cpu_bind,
-        slurm=tuple(site.slurm.items()),
-    )
+    time_min = site.time_min * max(len(task.cells) for task in tasks)
+    found = _resources(nodes, tasks_per_node, gpus if gpu else None, time_min, site)
+    return replace(found, gres=site.gres) if gpu else found
 
 
 def one_task(site: Site) -> Resources:
     """Resources of a single task that measures nothing, so that it may share its node."""
+    return replace(_resources(1, 1, None, site.time_min, site), exclusive=False, hint=None)
+
+
+def _resources(
+    nodes: int, tasks_per_node: int, gpus: int | None, time_min: int, site: Site
+) -> Resources:
     return Resources(
-        nodes=1,
-        tasks_per_node=1,
+        nodes=nodes,
+        tasks_per_node=tasks_per_node,
         cpus_per_task=site.cpus_per_task,
-        time_min=site.time_min,
+        time_min=time_min,
         signal_s=site.signal,
         partition=site.partition,
         account=site.account,
         qos=site.qos,
         constraint=site.constraint,
         mem=site.mem,
+        gpus_per_node=gpus,
+        exclusive=site.exclusive,
+        hint=site.hint,
+        binding=site.binding,
         slurm=tuple(site.slurm.items()),
     )
 

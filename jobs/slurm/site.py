@@ -87,7 +87,7 @@ class Site(Strict):
     hint: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = None
     """How tasks are bound, as --hint says, such as nomultithread."""
     cpu_bind: Word | None = None
-    """How srun binds ranks to CPUs, such as cores."""
+    """How srun binds ranks to CPUs: cores unless `hint` says it; none for no binding."""
     slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
         default_factory=dict
     )
@@ -113,9 +113,14 @@ class Site(Strict):
     max_array_size: Annotated[Whole, Field(ge=2)] | None = None
     """Slurm's MaxArraySize, where scontrol does not say it: the highest task id is one less."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90
-    """Seconds before the time limit at which ranks are told to save and stop."""
+    """Seconds before the time limit at which ranks get a signal to save and stop."""
     max_requeues: Annotated[Whole, Field(ge=0)] = 5
     """How often a cell that runs out of time, or is preempted, goes back into the queue."""
+
+    @property
+    def binding(self) -> str | None:
+        """The value of srun's --cpu-bind; None where `hint` decides."""
+        return self.cpu_bind or (None if self.hint else "cores")
 
     @property
     def time_min(self) -> int:
