@@ -19,7 +19,7 @@ from analysis.report.report_tables import make_report_tables
 from analysis.studies.boca_claims import published_epochs
 from analysis.studies.study import read_published
 from analysis.summary.summary_table import summarise
-from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.core.versioned_json import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

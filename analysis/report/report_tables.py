@@ -11,6 +11,7 @@ from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.studies.boca_runs import BocaRows
 from analysis.studies.boca_tables_beside_ours import boca_tables
 from analysis.studies.corrected_study import corrected_study_frame
@@ -22,7 +23,6 @@ from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.settings_in_words import varying_settings
 from analysis.summary.summary_table import DROPPED_COLUMNS
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
-from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
 _STUDY_COLUMNS = ["study", "setting", "quantity", "published", "ours", "ours_low", "ours_high"]

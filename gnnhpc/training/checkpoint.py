@@ -23,13 +23,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
-from gnnhpc.records.run_paths import AttemptPaths, write_atomically
-from gnnhpc.records.so_far import SoFar
-from gnnhpc.training.seeding import generator_states, restore_generators
+from gnnhpc.records.resume_points import CHECKPOINT_VERSION, FACTS_FILE, SoFar, digests
+from gnnhpc.training.generators import generator_states, restore_generators
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""

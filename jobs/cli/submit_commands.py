@@ -101,7 +101,7 @@ def submit(
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     The run folder keeps the current code, and the jobs run that copy.
     """
-    from gnnhpc.records.run_paths import RunPaths
+    from gnnhpc.core.run_paths import RunPaths
     from jobs.run.run_state import read_run
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site

@@ -12,8 +12,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from gnnhpc.core.cli_support import as_typed
-from gnnhpc.core.index_list import format_indices
+from gnnhpc.core.cli_options import as_typed
+from jobs.slurm.job_array import format_indices
 from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import MAY_RUN, UNFINISHED
 from jobs.run.clean import KINDS, Removable

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, choose_attempt
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.run_state import (
     RunState,
     epoch_seconds,

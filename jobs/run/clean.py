@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.records.attempts import Attempt, resume_chain
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState, open_run, read_run
 from jobs.run.status import disk_use, status_of

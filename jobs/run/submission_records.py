@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.index_list import format_indices, parse_indices
-from gnnhpc.core.stored_records import build_record
+from jobs.slurm.job_array import format_indices, parse_indices
+from gnnhpc.core.versioned_json import build_record
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import command_line, user
-from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.provenance import command_line, user
+from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
+from gnnhpc.core.run_paths import RunPaths
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.manifest import Cell
 from jobs.slurm.sbatch_options import STEP
 from jobs.slurm.site import Site
 
+_RANGE = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
 _PART = re.compile(r"^(.+)\.([1-9]\d*)$")
 PAIRED = "-paired"
 """The end of the name of an array whose tasks run all cells of a model and repeat."""
@@ -256,3 +256,31 @@ def _nodes_for(
         allowed = f"at least {tasks * stages}, one for each stage of {layout} in one task"
         raise InputError("site", "gpus_per_node", gpus, allowed)
     return ranks // tasks, tasks, gpus
+
+
+def parse_indices(text: str, where: str = "--index") -> list[int]:
+    """`3,5-7` as [3, 5, 6, 7], `0-6:2` as [0, 2, 4, 6]; raises InputError for anything else."""
+    indices: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.match(part.strip())
+        if match is None:
+            raise InputError(where, None, repr(text), "indices and ranges, such as 3,5-7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first > 10_000_000:
+            raise InputError(where, None, repr(part), "a range from low to high")
+        indices.update(range(first, last + 1, int(match[3] or 1)))
+    return sorted(indices)
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """[3, 5, 6, 7] as `3,5-7`."""
+    parts: list[str] = []
+    ordered = sorted(set(indices))
+    start = 0
+    for position in range(len(ordered)):
+        last = position + 1 == len(ordered) or ordered[position + 1] != ordered[position] + 1
+        if last:
+            first, final = ordered[start], ordered[position]
+            parts.append(str(first) if first == final else f"{first}-{final}")
+            start = position + 1
+    return ",".join(parts)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnhpc.core.ask_slurm import ask
+from gnnhpc.core.slurm_commands import ask
 from gnnhpc.core.errors import GnnhpcError, InputError
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices, parse_indices
+from jobs.slurm.job_array import format_indices, parse_indices
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.failures import is_fault_of_node
-from gnnhpc.records.provenance import code_digest
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.provenance import code_digest
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import read_lines
 from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED

@@ -15,7 +15,7 @@ from gnnhpc.distributed.secret import make_secret
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import (
+from gnnhpc.core.provenance import (
     code_digest,
     command_line,
     git_commit,
@@ -23,8 +23,9 @@ from gnnhpc.records.provenance import (
     user,
     versions,
 )
-from gnnhpc.records.run_facts import PROVENANCE_VERSION
-from gnnhpc.records.run_paths import RunPaths, write_atomically
+from gnnhpc.records.submissions import PROVENANCE_VERSION
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import write_atomically
 from jobs.run.run_state import RunState, read_launch
 from jobs.run.submission_records import append_lines
 from jobs.slurm.batch_script import batch_script

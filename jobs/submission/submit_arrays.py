@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.records.code_snapshot import REPORTING
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.submission_records import record_submission
 from jobs.slurm.batch_script import REPORT, report_script
 from jobs.slurm.job_array import JobArray

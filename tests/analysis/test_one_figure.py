@@ -17,7 +17,7 @@ from analysis.figures.panels import panel_grid
 from analysis.figures.studies import find_studies
 from analysis.figures.style import at_width, styled
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from tests.tools.make_run import make_run, small_sweep
 
 MM = 72 / 25.4

@@ -20,18 +20,15 @@ import analysis
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.distributed.environment import SIGNAL_VARIABLE
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.resume import (
-    read_checkpoint,
-)
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.resume_points import SoFar, read_checkpoint
 from gnnhpc.records.schema import read_lines
-from gnnhpc.records.so_far import SoFar
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
@@ -276,7 +273,7 @@ def evaluate(parts: TrainingParts) -> float:
     with parts.batches.open("test", 0, 1) as batches:
         for batch in batches:
             outputs = parts.engine.evaluate(batch)
-            total, count = parts.task.tally("test", outputs, batch)["loss"]
+            total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
     return total / count
 
 
