@@ -101,8 +101,8 @@ class Experiment(Strict):
     optimizer: OptimizerConfig = OptimizerConfig()
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
     """How a graph becomes micro-batches: halo keeps all edges and computes some rows several times;
-    contiguous (consecutive nodes) and clustered (METIS) lose the edges between chunks. Where a graph
-    is cut, the default is halo, or contiguous with rebuild: layer."""
+    contiguous (consecutive nodes) and clustered (METIS) lose the edges between chunks. Where a
+    graph is cut, the default is halo, or contiguous with rebuild: layer."""
     rebuild: Literal["once", "layer"] = "once"
     """When a chunk's edges are cut out of the graph: at the start, or in each layer of each step,
     on the CPU, which Dearing & Wang time."""
@@ -134,8 +134,7 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
-        if "chunks" not in self.model_fields_set and self._is_cut(kind):
-            self.__dict__["chunks"] = "halo"
+        self._take_default_chunks(kind)
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
@@ -177,10 +176,11 @@ class Experiment(Strict):
             )
         return self
 
-    def _is_cut(self, kind: Kind) -> bool:
-        """Whether a graph becomes several chunks, which need not be cut again in each layer."""
+    def _take_default_chunks(self, kind: Kind) -> None:
+        """Keep all edges of a graph that becomes several chunks, unless its settings say more."""
         whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
-        return whole and self.total_chunks > 1
+        if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
+            self.__dict__["chunks"] = "halo"
 
     def _check_schedule(self) -> None:
         """What a schedule needs, and the engines that have it."""

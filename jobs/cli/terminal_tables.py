@@ -13,12 +13,12 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from gnnhpc.core.cli_options import as_typed
-from jobs.slurm.job_array import format_indices
 from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import MAY_RUN, UNFINISHED
 from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
 from jobs.run.status import KnownRun, RunStatus, status
+from jobs.slurm.job_array import format_indices
 from jobs.submission.submission import Submission
 from jobs.submission.submit import Submitted
 from jobs.sweep.plan import missing_data

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, choose_attempt
-from gnnhpc.core.run_paths import RunPaths
 from jobs.run.run_state import (
     RunState,
     epoch_seconds,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.attempts import Attempt, resume_chain
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.attempts import Attempt, resume_chain
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState, open_run, read_run
 from jobs.run.status import disk_use, status_of

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
-from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import find_cell_named, open_run

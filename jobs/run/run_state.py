@@ -21,13 +21,13 @@ from typing import Any
 from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.provenance import user
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
 from gnnhpc.records.failures import recorded_cause
-from gnnhpc.core.provenance import user
-from gnnhpc.records.submissions import read_provenance
-from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.result_file import slurm_job, without_cluster
+from gnnhpc.records.submissions import read_provenance
 from jobs.run.submission_records import SubmissionRecord, process_start, read_submissions
 from jobs.slurm.launch import MOST_TASKS, Launch
 from jobs.slurm.paired_blocks import Blocks, Key, read_blocks

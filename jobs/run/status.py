@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.submissions import read_provenance
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.submissions import read_provenance
 from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import MAY_RUN, STATES, UNFINISHED, cell_states
 from jobs.run.run_state import RunState, read_run

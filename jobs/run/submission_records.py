@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from jobs.slurm.job_array import format_indices, parse_indices
+from gnnhpc.core.provenance import command_line, user
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import build_record
 from gnnhpc.records.failures import utc_now
-from gnnhpc.core.provenance import command_line, user
 from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
-from gnnhpc.core.run_paths import RunPaths
-from jobs.slurm.job_array import JobArray
+from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch
 
 Cluster = Literal["slurm", "local"]
@@ -98,13 +97,19 @@ def process_start(pid: int) -> float | None:
 
 
 def record_submission(
-    paths: RunPaths, cluster: Cluster, array: JobArray, job: str, launch: Launch
+    paths: RunPaths,
+    cluster: Cluster,
+    array: str,
+    numbers: Sequence[int],
+    job: str,
+    launch: Launch,
+    first_task: int = 0,
 ) -> None:
     """Append one line to submissions.jsonl; the caller holds the run's lock."""
     submission = SubmissionRecord(
         cluster=cluster,
-        array=array.name,
-        indices=format_indices(array.numbers),
+        array=array,
+        indices=format_indices(numbers),
         job_id=job,
         at=utc_now(),
         user=user(),
@@ -112,7 +117,7 @@ def record_submission(
         live=launch.live,
         site=launch.recorded(),
         command=tuple(command_line()),
-        first_task=array.first_task,
+        first_task=first_task,
         started=process_start(int(job)) if cluster == "local" else None,
         manifest=paths.manifest.stat().st_ino,
     )

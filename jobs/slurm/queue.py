@@ -20,8 +20,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.slurm_commands import run_slurm
-from jobs.slurm.job_array import parse_indices
-from jobs.slurm.job_array import array_of_job
+from jobs.slurm.job_array import array_of_job, parse_indices
 
 QUERY_INTERVAL_S = 10.0
 NO_SLURM = "no Slurm here"

@@ -98,8 +98,8 @@ def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
     mine = _of_site(site, partitions)
     if not mine:
         names = ", ".join(sorted({p.name for p in partitions}))
-        default = "nothing, and no default"
-        return [f"partition: found {site.partition or default}; allowed: {names}"]
+        what = repr(site.partition) if site.partition else "nothing, and no default"
+        return [f"partition: found {what}; allowed: {names}"]
     found = []
     if not any(p.up for p in mine):
         found.append(f"partition: found {mine[0].name}, which is down; allowed: one that is up")

@@ -20,10 +20,10 @@ from typing import IO
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import read_attempts
-from gnnhpc.core.run_paths import RunPaths
 from jobs.run.run_state import failure_cause
 from jobs.submission.submission import Submission
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from jobs.slurm.job_array import format_indices, parse_indices
+from gnnhpc.core.provenance import code_digest
 from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.failures import is_fault_of_node
-from gnnhpc.core.provenance import code_digest
-from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.records.schema import read_lines
 from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED
 from jobs.run.run_state import RunState, open_run, read_launch, read_run
 from jobs.run.status import RunStatus, status_of
 from jobs.run.submission_records import run_lock
+from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch, differing_settings, for_cluster
 from jobs.slurm.site import Site
 from jobs.submission.local_cells import Show, print_now

@@ -11,10 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.distributed.secret import make_secret
-from gnnhpc.experiment.custom_model_files import copy_models
-from gnnhpc.experiment.manifest import write_manifest
-from gnnhpc.records.failures import utc_now
 from gnnhpc.core.provenance import (
     code_digest,
     command_line,
@@ -23,9 +19,13 @@ from gnnhpc.core.provenance import (
     user,
     versions,
 )
-from gnnhpc.records.submissions import PROVENANCE_VERSION
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
+from gnnhpc.distributed.secret import make_secret
+from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.manifest import write_manifest
+from gnnhpc.records.failures import utc_now
+from gnnhpc.records.submissions import PROVENANCE_VERSION
 from jobs.run.run_state import RunState, read_launch
 from jobs.run.submission_records import append_lines
 from jobs.slurm.batch_script import batch_script

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
@@ -37,7 +37,7 @@ class Submission:
     """In the order in which a local run runs them."""
     arrays: tuple[JobArray, ...]
     launch: Launch
-    blocks: Blocks
+    blocks: Blocks = field(default_factory=Blocks)
     """The paired blocks of the run, with those that are new."""
     dependencies: tuple[str, ...] = ()
     """Ids of Slurm jobs that must end before any array begins."""

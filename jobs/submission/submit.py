@@ -16,10 +16,10 @@ from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.libraries import check_sampler_is_here
-from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState, read_launch, read_run
 from jobs.run.status import RunStatus, live_jobs, status

@@ -10,9 +10,9 @@ from pathlib import Path
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import ROOT
-from gnnhpc.records.code_snapshot import REPORTING
 from gnnhpc.core.run_paths import RunPaths
-from jobs.run.submission_records import record_submission
+from gnnhpc.records.code_snapshot import REPORTING
+from jobs.run.submission_records import Cluster, record_submission
 from jobs.slurm.batch_script import REPORT, report_script
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch, slurm_limit
@@ -40,7 +40,7 @@ def submit_arrays(
     supervisor = None if wait else start_supervisor(LocalRun.of(submission, paths))
     pid = str(supervisor.pid if supervisor else os.getpid())
     for array in submission.arrays:
-        record_submission(paths, "local", array, pid, submission.launch)
+        _record(paths, "local", array, pid, submission.launch)
     if supervisor is not None:
         supervisor.begin()
     return [(array, pid) for array in submission.arrays]
@@ -71,14 +71,18 @@ def _submit_to_slurm(submission: Submission, paths: RunPaths) -> list[Job]:
                 if not done:
                     raise
                 raise _after_some(error, submission, done) from None
-            try:
-                record_submission(paths, "slurm", portion, job, submission.launch)
-            except (GnnhpcError, OSError) as error:
-                found = f"{array.label} is job {job}, which could not be recorded: {error}"
-                raise MaybeSubmittedError(found) from None
+            _record(paths, "slurm", portion, job, submission.launch)
             done.append((portion, job))
             left = left[size:]
     return done
+
+
+def _record(paths: RunPaths, cluster: Cluster, array: JobArray, job: str, launch: Launch) -> None:
+    try:
+        record_submission(paths, cluster, array.name, array.numbers, job, launch, array.first_task)
+    except (GnnhpcError, OSError) as error:
+        words = f"{array.label} is job {job}, which could not be recorded: {error}"
+        raise MaybeSubmittedError(words) from None
 
 
 def _request(
