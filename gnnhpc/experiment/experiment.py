@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
-from gnnhpc.core.dataset_sizes import Facts
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
@@ -110,7 +110,8 @@ class Experiment(Strict):
     """The optimizer and its settings."""
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
     """How a graph becomes micro-batches: in ranges of nodes or in METIS clusters, which both lose
-    the edges between chunks, or with a halo, which keeps all edges."""
+    the edges between chunks, or with a halo, which keeps all edges. Where a graph is cut, the
+    default is halo, or contiguous with rebuild: layer."""
     rebuild: Literal["once", "layer"] = "once"
     """When a chunk's edges are cut out of the graph: once at the start, or in each layer of each
     step on the CPU, as Dearing & Wang timed it."""
@@ -147,6 +148,7 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
+        self._take_default_chunks(kind)
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
@@ -187,6 +189,12 @@ class Experiment(Strict):
                 f"balance: found {list(self.balance)}; allowed: one count for each of the {which}"
             )
         return self
+
+    def _take_default_chunks(self, kind: Kind) -> None:
+        """Keep all edges of a graph that becomes several chunks, unless its settings say more."""
+        whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
+        if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
+            self.__dict__["chunks"] = "halo"
 
     def _check_schedule(self) -> None:
         """What a schedule needs, and the engines that have it."""

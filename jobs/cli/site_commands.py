@@ -43,6 +43,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     from jobs.slurm.launch import array_limit, slurm_limit
     from jobs.slurm.site_check import query_partitions, site_mismatches
     from jobs.slurm.site_files import find_site_files, load_site
+    from jobs.slurm.site_init import submit_limit
 
     name, settings = load_site(site_file, site)
     files = ", then ".join(map(str, find_site_files(site_file)))
@@ -53,6 +54,9 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     known = "unknown" if size is None else str(size)
     most = array_limit(settings, size)
     print(f"  arrays of at most {most} cells, larger ones in parts (MaxArraySize {known})")
+    limit = submit_limit()
+    known = "no limit known" if limit is None else f"{limit}, larger sweeps go in portions"
+    print(f"  jobs that you may have in the queue (MaxSubmitJobs): {known}")
     partitions = query_partitions()
     if partitions is None:
         print("no sinfo here: the file is valid, but cannot be compared with the cluster")
@@ -64,7 +68,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         print(f"does not fit: {line}")
     print("not checked: account, qos and modules, which sinfo does not list")
     if not wrong:
-        print("fits")
+        print(f"fits; next: {as_typed('jobs', 'submit')} SPEC.yaml --paired")
     return EXIT_FAILED if wrong else EXIT_DONE
 
 

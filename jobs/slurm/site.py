@@ -91,7 +91,7 @@ class Site(Strict):
     hint: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = None
     """How tasks are bound, as --hint says, such as nomultithread."""
     cpu_bind: Word | None = None
-    """How srun binds ranks to CPUs, such as cores."""
+    """How srun binds ranks to CPUs: cores unless `hint` says it; none for no binding."""
     slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
         default_factory=dict
     )
@@ -120,6 +120,11 @@ class Site(Strict):
     """Seconds before the time limit at which Slurm signals the ranks to save and stop."""
     max_requeues: Annotated[Whole, Field(ge=0)] = 5
     """How often Slurm requeues a cell that runs out of time or is preempted."""
+
+    @property
+    def binding(self) -> str | None:
+        """The value of srun's --cpu-bind; None where `hint` decides."""
+        return self.cpu_bind or (None if self.hint else "cores")
 
     @property
     def time_min(self) -> int:
