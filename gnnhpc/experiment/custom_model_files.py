@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import temporary_beside
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest, source_files
-from gnnhpc.records.run_paths import RunPaths, temporary_beside
 
 
 def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
@@ -20,7 +21,7 @@ def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
     """
     for model in _own_models(experiments):
         assert model.digest is not None
-        folder = paths.own_model(model.digest)
+        folder = paths.custom_model(model.digest)
         if folder.exists():
             continue
         temporary = temporary_beside(folder)
@@ -70,7 +71,9 @@ def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:
     """
     model = experiment.model
     kept = (
-        [paths.own_model(model.digest)] if isinstance(model, CustomModel) and model.digest else []
+        [paths.custom_model(model.digest)]
+        if isinstance(model, CustomModel) and model.digest
+        else []
     )
     model.load([*(folder for folder in kept if folder.is_dir()), *others])
 

@@ -2,8 +2,8 @@
 
 A Grapher or FFN equals a small network for each node (`gnnhpc.kernels.torch.vig_fold` says why),
 which the kernels evaluate some rows at a time, with the hidden layer in cache or registers, and
-again in backward. Saved for backward are the layer's input and its three-channel update before the last
-BatchNorm. The readout is one call, as torch's dozen operations on a thousand numbers take many
+again in backward. Saved for backward are the layer's input and its three-channel update before the
+last BatchNorm. The readout is one call, as torch's dozen operations on a thousand numbers take many
 times as long as the arithmetic.
 """
 

@@ -1,0 +1,82 @@
+"""Writes one rank's records: a header, then each step's lines before the next step begins."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.records.schema import EventRecord, Header, SpanRecord, StepRecord
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a rank has written of its records; the result has it, so that readers see what is
+    missing."""
+
+    file: str
+    """Its name in the attempt's folder."""
+    size: int
+    """Bytes."""
+    sha256: str
+    steps_s: float
+    """Sum of `wall_s` over the steps."""
+
+
+class RecordWriter:
+    """Appends whole lines; raises GnnhpcError naming the file where the disk refuses one.
+
+    A line is one write, so a rank that dies leaves at most one unfinished line, the last.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
+        self._size, self._digest, self._steps_s = 0, hashlib.sha256(), 0.0
+        self.write(header)
+
+    def write(self, *records: Header | StepRecord | SpanRecord | EventRecord) -> None:
+        text = "".join(json.dumps(_compact(vars(record))) + "\n" for record in records)
+        data = memoryview(text.encode())
+        self._size += len(data)
+        self._digest.update(data)
+        self._steps_s += sum(r.wall_s for r in records if isinstance(r, StepRecord))
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            raise GnnhpcError(f"{self.path}: cannot be written ({error.strerror})") from None
+
+    @property
+    def written(self) -> Written:
+        """What has been written until now."""
+        return Written(self.path.name, self._size, self._digest.hexdigest(), self._steps_s)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _compact(record: dict[str, Any]) -> dict[str, Any]:
+    """Seconds to the nanosecond: more digits are noise."""
+    return {
+        key: round(value, 9) if isinstance(value, float) else value for key, value in record.items()
+    }
