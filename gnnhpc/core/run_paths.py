@@ -139,11 +139,6 @@ class RunPaths:
         return CellPaths(self.cells / cell_id)
 
     @property
-    def secret(self) -> Path:
-        """What ranks know each other by; of its folder nothing is for others to read."""
-        return self.root / ".private" / "rendezvous"
-
-    @property
     def report(self) -> Path:
         return self.root / "report"
 

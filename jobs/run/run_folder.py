@@ -14,7 +14,6 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import code_digest, command_line, git_commit, machine, user, versions
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
-from gnnhpc.distributed.secret import make_secret
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.failures import utc_now
@@ -61,7 +60,6 @@ def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunP
         arrays = all_arrays(submission.cells, read_blocks(paths), launch)
         _write_scripts(paths, arrays, run.absolute(), launch)
         _make_readable(work)
-        make_secret(paths.secret)
         try:
             work.rename(run)
         except OSError:
