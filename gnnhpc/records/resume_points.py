@@ -1,8 +1,8 @@
-"""Resume points: which checkpoint a new attempt may continue from, and what it takes over.
+"""Resume points: which checkpoint a new attempt may resume from, and what it takes over.
 
-A resumed attempt and the one before it are one measurement. So an attempt resumes only where what
-computes is the same: code, packages, and of each rank CPU, threads, device, kernels and whatever
-else changes rounding. Flags of the steps before the checkpoint count for the resumed attempt.
+A resumed attempt and those before it are one measurement. So an attempt resumes only where code,
+packages and, of each rank, CPU, threads, device, kernels and whatever else changes rounding are the
+same. Flags of the steps before the checkpoint count for the resumed attempt.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gnnhpc.records.result_file import read_if_whole
 from gnnhpc.records.schema import Check
 
 CHECKPOINT_VERSION = 1
-FACTS_FILE = "facts.json"
+METADATA_FILE = "metadata.json"
 FRESH_VARIABLE = "GNNHPC_FRESH"
-"""Set to start over although there is a checkpoint."""
+"""Set it to start over although there is a checkpoint."""
 COMPARED = (
     "cpu_model",
     "cpu_capability",
@@ -34,51 +34,53 @@ COMPARED = (
     "kernels",
     "variables",
 )
-"""Of the facts of each rank."""
+"""What a rank's header holds that must be the same in both attempts."""
 _NOT_COMPARED = "submitit"
 _WHICH_GPU = ("identity", "visible")
-"""Of a GPU's facts, those that only say which of several equal ones it is."""
+"""Keys that name one of several equal GPUs."""
 
 
 @dataclass(frozen=True)
-class SoFar:
-    """Of all attempts up to a checkpoint."""
+class EarlierAttempts:
+    """What a resumed attempt takes over from all attempts up to its checkpoint."""
 
     suspect: Mapping[str, str] = field(default_factory=dict)
-    """By check, what was found first."""
+    """Name of a check -> its first detail that was suspect."""
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Size and SHA-256 of what each file held, by attempt and file."""
+    """`attempt-<n>/<file>` -> size and SHA-256 at the checkpoint."""
 
-    def with_attempt(self, name: str, checks: Sequence[Check], files: Sequence[Written]) -> SoFar:
-        """And of one more attempt, whose folder has this name."""
-        records = {**self.records, **by_file(files, f"{name}/")}
+    def with_attempt(
+        self, name: str, checks: Sequence[Check], files: Sequence[Written]
+    ) -> EarlierAttempts:
+        """These and one more attempt, whose folder has this name."""
+        records = {**self.records, **digests_by_file(files, f"{name}/")}
         return replace(self.with_checks(name, checks), records=records)
 
-    def with_checks(self, name: str, checks: Sequence[Check]) -> SoFar:
-        """And what was found of an attempt later."""
+    def with_checks(self, name: str, checks: Sequence[Check]) -> EarlierAttempts:
+        """These and what the checks of an attempt found after its checkpoint."""
         found = {c.name: f"{name}: {c.detail}" for c in checks if c.verdict == "suspect"}
         return replace(self, suspect=found | dict(self.suspect))
 
-    def judged_with(self, checks: Sequence[Check]) -> list[Check]:
-        """The checks of the attempt that went on; where these found nothing, what was suspect."""
-        told = {check.name for check in checks if check.verdict in ("invalid", "suspect")}
-        before = {name: why for name, why in self.suspect.items() if name not in told}
+    def merged_with(self, checks: Sequence[Check]) -> list[Check]:
+        """The checks of the resumed attempt, and those that were suspect before it alone."""
+        flagged = {check.name for check in checks if check.verdict in ("invalid", "suspect")}
+        before = {name: why for name, why in self.suspect.items() if name not in flagged}
         kept = [check for check in checks if check.name not in before]
         return [*kept, *(Check(name, "suspect", why) for name, why in before.items())]
 
     @property
     def last_attempt(self) -> int:
-        """The number of the last of them; ValueError without one."""
+        """The number of the last attempt; raises ValueError without one."""
         return max(int(name.partition("/")[0].rpartition("-")[2]) for name in self.records)
 
-    def as_facts(self) -> dict[str, Any]:
+    def to_metadata(self) -> dict[str, Any]:
         return {"suspect": dict(self.suspect), "records": {**self.records}}
 
     @classmethod
-    def read(cls, facts: Mapping[str, Any]) -> SoFar:
-        """Of a checkpoint. Raises KeyError, TypeError or ValueError for other values."""
-        records = {name: dict(each) for name, each in facts["records"].items()}
-        return cls(dict(facts["suspect"]), records)
+    def from_metadata(cls, raw: Mapping[str, Any]) -> EarlierAttempts:
+        """Raises KeyError, TypeError or ValueError for anything that `to_metadata` did not make."""
+        records = {name: dict(each) for name, each in raw["records"].items()}
+        return cls(dict(raw["suspect"]), records)
 
 
 @dataclass(frozen=True)
@@ -89,19 +91,17 @@ class ResumePoint:
     path: Path
     step: int
     test_steps_done: int
-    written_by: Mapping[str, Any] | None = None
-    """What it was computed with; None for one of an older version, which does not say."""
-    so_far: SoFar = field(default_factory=SoFar)
-    """What was found of the attempts up to it."""
+    environment: Mapping[str, Any]
+    """What it was computed with, as `environment_of` describes it."""
+    earlier: EarlierAttempts = field(default_factory=EarlierAttempts)
 
     @property
     def name(self) -> str:
         return f"attempt-{self.attempt}/{self.path.name}"
 
     def as_record(self) -> dict[str, Any]:
-        """As the result and the record of the attempt that resumes have it."""
-        record = {"attempt": self.attempt, "step": self.step, "tested": self.test_steps_done}
-        return record if self.written_by is not None else record | {"written_by": "unknown"}
+        """The entry `resumed_from` of the result and of the records."""
+        return {"attempt": self.attempt, "step": self.step, "tested": self.test_steps_done}
 
 
 @dataclass(frozen=True)
@@ -109,93 +109,89 @@ class Resume:
     """Where an attempt begins: at a checkpoint or, without one, at step 0."""
 
     point: ResumePoint | None = None
-    passed_over: tuple[dict[str, str], ...] = ()
-    """Newer checkpoints that it could not go on from: `checkpoint`, and `why`."""
+    skipped: tuple[dict[str, str], ...] = ()
+    """Newer checkpoints that it cannot resume from: `checkpoint`, and `why`."""
 
     @property
     def balance(self) -> list[int] | None:
-        """Layers a stage of the attempt that is gone on with; None where there is none, or an older
-        one, which does not say.
-        """
-        made = self.point.written_by if self.point is not None else None
-        return None if made is None else made.get("balance")
+        """Layers a stage of the attempt that is resumed; None where the attempt starts anew."""
+        return self.point.environment.get("balance") if self.point else None
 
     def lines(self) -> list[str]:
-        """What the log is to say."""
-        begins = f"goes on from {self.point.name}" if self.point else "begins at step 0"
-        found = [
-            f"checkpoint {each['checkpoint']} is passed over: {each['why']}; {begins}"
-            for each in self.passed_over
+        """Lines for the log: which checkpoints are skipped and why."""
+        begins = f"resumes from {self.point.name}" if self.point else "begins at step 0"
+        return [
+            f"checkpoint {each['checkpoint']} is skipped: {each['why']}; {begins}"
+            for each in self.skipped
         ]
-        if self.point is not None and self.point.written_by is None:
-            found.append(f"{begins}, which does not say what it was computed with")
-        return found
 
 
 def find_resume_point(
-    cell: CellPaths, attempt: AttemptPaths, here: Mapping[str, Any] | None = None
+    cell: CellPaths, attempt: AttemptPaths, environment: Mapping[str, Any] | None = None
 ) -> Resume:
     """The newest fitting checkpoint of the attempts since the last one that is done, if any.
 
-    A done attempt is a measurement: running the cell again measures it again, from the start. A
-    checkpoint fits if its files are as written and it was computed with what `here` says
-    (`written_by`), or does not say with what.
+    A done attempt is a measurement, so another attempt measures the cell anew. A checkpoint fits if
+    its files are as they were written, its attempt was not found wrong, and it was computed with
+    the same `environment`; None skips that comparison.
     """
     if os.environ.get(FRESH_VARIABLE):
         return Resume()
-    passed_over: list[dict[str, str]] = []
+    skipped: list[dict[str, str]] = []
     earlier = [a for a in cell.attempts() if a.number < attempt.number]
     for before in reversed(earlier):
         result = read_if_whole(before.result)
         if result is not None and result.status == "done":
             break
-        ended = [] if result is None else result.audit
-        wrong = [f"{c.name}: {c.detail}" for c in ended if c.verdict == "invalid"]
+        checks = [] if result is None else result.audit
         for path in sorted(before.checkpoints.glob("step-*"), reverse=True):
-            why = None
             try:
                 point = read_checkpoint(path, before.number)
+                why = _misfit(point, checks, environment)
             except InputError as error:
                 why = f"{error.key or 'it'} is {error.found}"
-            else:
-                if wrong:
-                    why = f"its attempt was found wrong, {wrong[0]}"
-                elif point.written_by is not None and here is not None:
-                    why = "; ".join(differences(point.written_by, here))
             if not why:
-                so_far = point.so_far.with_checks(before.root.name, ended)
-                return Resume(replace(point, so_far=so_far), tuple(passed_over))
+                taken_over = point.earlier.with_checks(before.root.name, checks)
+                return Resume(replace(point, earlier=taken_over), tuple(skipped))
             name = f"attempt-{before.number}/{path.name}"
-            passed_over.append({"checkpoint": name, "why": why})
-    return Resume(None, tuple(passed_over))
+            skipped.append({"checkpoint": name, "why": why})
+    return Resume(None, tuple(skipped))
+
+
+def _misfit(
+    point: ResumePoint, checks: Sequence[Check], environment: Mapping[str, Any] | None
+) -> str:
+    """Why an attempt cannot resume from this checkpoint; empty where it can."""
+    for check in checks:
+        if check.verdict == "invalid":
+            return f"its attempt is invalid, {check.name}: {check.detail}"
+    return "" if environment is None else "; ".join(differences(point.environment, environment))
 
 
 def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
     """Raises InputError for a folder that is no complete checkpoint, or of another version."""
     try:
-        facts = read_object(path / FACTS_FILE, "what a checkpoint was computed with")
-        if facts["version"] != CHECKPOINT_VERSION:
-            raise InputError(path, "version", facts["version"], str(CHECKPOINT_VERSION))
-        if facts[DIGEST] != content_digest(facts):
-            raise InputError(path, FACTS_FILE, "changed since it was written", "as written")
-        found = digests(path)
-        changed = sorted(name for name, one in facts["files"].items() if found.get(name) != one)
+        raw = read_object(path / METADATA_FILE, "what a checkpoint was computed with")
+        if raw["version"] != CHECKPOINT_VERSION:
+            raise InputError(path, "version", raw["version"], str(CHECKPOINT_VERSION))
+        if raw[DIGEST] != content_digest(raw):
+            raise InputError(path, METADATA_FILE, "changed since it was written", "as written")
+        actual = digests(path)
+        changed = sorted(name for name, one in raw["files"].items() if actual.get(name) != one)
         if changed:
             raise InputError(path, changed[0], "missing or damaged", "the file that was written")
-        step, tested = int(facts["step"]), int(facts["tested"])
-        cell = path.parents[2].name
-        for key, told, wanted in (
-            ("cell", facts.get("cell", cell), cell),
+        step, tested = int(raw["step"]), int(raw["tested"])
+        for key, stored, expected in (
+            ("cell", raw["cell"], path.parents[2].name),
             ("step", f"step-{step:08d}", path.name),
         ):
-            if told != wanted:
-                raise InputError(path, key, told, f"{wanted}, as its path says")
-        maker = facts.get("written_by")
-        maker = None if maker is None else dict(maker)
-        so_far = SoFar.read(facts["so_far"])
-        if so_far.last_attempt != attempt:
-            raise InputError(path, "so_far", f"of attempt-{so_far.last_attempt}", "of its own")
-        return ResumePoint(attempt, path, step, tested, maker, so_far)
+            if stored != expected:
+                raise InputError(path, key, stored, f"{expected}, as its path says")
+        earlier = EarlierAttempts.from_metadata(raw["earlier_attempts"])
+        if earlier.last_attempt != attempt:
+            found = f"attempt-{earlier.last_attempt}"
+            raise InputError(path, "earlier_attempts", found, f"attempt-{attempt}")
+        return ResumePoint(attempt, path, step, tested, dict(raw["environment"]), earlier)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             path, None, f"no complete checkpoint ({error})", "a step-* folder"
@@ -206,25 +202,25 @@ def digests(checkpoint: Path) -> dict[str, str]:
     """SHA-256 of the files that hold a checkpoint's tensors."""
     found = {}
     for path in sorted(checkpoint.iterdir()):
-        if path.name != FACTS_FILE:
+        if path.name != METADATA_FILE:
             with path.open("rb") as stream:
                 found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
 
 
-def by_file(files: Sequence[Written], folder: str = "") -> dict[str, dict[str, Any]]:
-    """Size and SHA-256, by `folder` and name."""
+def digests_by_file(files: Sequence[Written], folder: str = "") -> dict[str, dict[str, Any]]:
+    """`<folder><file>` -> its size in bytes and SHA-256."""
     return {f"{folder}{one.file}": {"size": one.size, "sha256": one.sha256} for one in files}
 
 
-def written_by(
+def environment_of(
     ranks: Sequence[Mapping[str, Any]], balance: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """What this attempt computes with, as its checkpoints keep it; `ranks` are facts by rank.
+    """What an attempt computes with; `ranks` are the metadata of each rank.
 
-    `balance` is layers a stage: no difference, as whoever goes on takes it over.
+    `balance` is layers a stage. It is not compared, since a resumed attempt takes it over.
     """
-    packages = {name: found for name, found in versions().items() if name != _NOT_COMPARED}
+    packages = {name: version for name, version in versions().items() if name != _NOT_COMPARED}
     return {
         "code": code_digest(),
         "versions": packages,
@@ -236,26 +232,27 @@ def written_by(
     }
 
 
-def _gpu(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if facts is None:
+def _gpu(device: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if device is None:
         return None
-    return {key: value for key, value in facts.items() if key not in _WHICH_GPU}
+    return {key: value for key, value in device.items() if key not in _WHICH_GPU}
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """In words, each thing in which what wrote a checkpoint and this attempt differ."""
+def differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Each thing in which a checkpoint's environment and this attempt's differ, in words."""
     return [
-        f"{what} {_shown(old)} there, {_shown(new)} here" for what, old, new in _pairs(there, here)
+        f"{what} {_text(old)} there, {_text(new)} here"
+        for what, old, new in _pairs(stored, current)
     ]
 
 
 def _pairs(
-    there: Mapping[str, Any], here: Mapping[str, Any]
+    stored: Mapping[str, Any], current: Mapping[str, Any]
 ) -> Iterator[tuple[str, object, object]]:
-    if there.get("code") != here["code"]:
-        yield "code", there.get("code"), here["code"]
-    yield from _differing(there.get("versions") or {}, here["versions"])
-    old, new = there.get("ranks") or [], here["ranks"]
+    if stored.get("code") != current["code"]:
+        yield "code", stored.get("code"), current["code"]
+    yield from _differing(stored.get("versions") or {}, current["versions"])
+    old, new = stored.get("ranks") or [], current["ranks"]
     if len(old) != len(new):
         yield "ranks", len(old), len(new)
         return
@@ -265,14 +262,14 @@ def _pairs(
 
 
 def _differing(
-    there: Mapping[str, Any], here: Mapping[str, Any]
+    stored: Mapping[str, Any], current: Mapping[str, Any]
 ) -> Iterator[tuple[str, object, object]]:
-    for key in sorted({*there, *here}):
-        if there.get(key) != here.get(key):
-            yield key, there.get(key), here.get(key)
+    for key in sorted({*stored, *current}):
+        if stored.get(key) != current.get(key):
+            yield key, stored.get(key), current.get(key)
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {found}" for key, found in value.items()) or "none"
+        return ", ".join(f"{key} {each}" for key, each in value.items()) or "none"
     return "none" if value is None else str(value)

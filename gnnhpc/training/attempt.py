@@ -19,7 +19,7 @@ from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
 from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
-from gnnhpc.records.resume_points import Resume, ResumePoint, SoFar
+from gnnhpc.records.resume_points import EarlierAttempts, Resume, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Attempt:
         return self.resume.point
 
     @property
-    def so_far(self) -> SoFar:
+    def earlier(self) -> EarlierAttempts:
         """What was found of the attempts that this one resumes from."""
-        return self.resume_point.so_far if self.resume_point else SoFar()
+        return self.resume_point.earlier if self.resume_point else EarlierAttempts()
 
     @property
     def resumed_from(self) -> dict[str, Any] | None:
@@ -135,7 +135,7 @@ class Attempt:
                 "ranks": self.ranks,
                 "launcher": self.environment.launcher,
                 "site": self.environment.site,
-                "passed_over": list(self.resume.passed_over),
+                "skipped_checkpoints": list(self.resume.skipped),
                 "slurm": dict(self.environment.slurm),
                 "other_jobs": {
                     when: None if seen is None else asdict(seen)

@@ -27,7 +27,7 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
-from gnnhpc.records.resume_points import CHECKPOINT_VERSION, FACTS_FILE, SoFar, digests
+from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, EarlierAttempts, digests
 from gnnhpc.training.generators import generator_states, restore_generators
 
 KEPT = 2
@@ -47,13 +47,13 @@ def save(
     cell: str,
     step: int,
     test_steps_done: int,
-    written_by: Mapping[str, Any],
-    so_far: SoFar,
+    environment: Mapping[str, Any],
+    earlier: EarlierAttempts,
 ) -> Path:
     """Write a checkpoint before training step `step`; a collective of all ranks.
 
-    `written_by` is what it is computed with, for whoever would go on from it, and `so_far` what was
-    found of the steps until then.
+    `environment` is what it is computed with (`environment_of`), and `earlier` what an attempt that
+    resumes takes over.
 
     Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
     """
@@ -76,11 +76,11 @@ def save(
                 "layout": str(mesh.layout),
                 "step": step,
                 "tested": test_steps_done,
-                "written_by": dict(written_by),
-                "so_far": so_far.as_facts(),
+                "environment": dict(environment),
+                "earlier_attempts": earlier.to_metadata(),
                 "files": digests(temporary),
             }
-            write_atomically(temporary / FACTS_FILE, json.dumps(with_digest(facts)) + "\n")
+            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(facts)) + "\n")
             temporary.rename(final)
             _delete_old(attempt)
     except OSError as error:

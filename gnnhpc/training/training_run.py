@@ -10,7 +10,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
 from gnnhpc.distributed.signals import Signals
 from gnnhpc.records.record_writer import RecordWriter
-from gnnhpc.records.resume_points import written_by
+from gnnhpc.records.resume_points import environment_of
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import Validator, WrongRunError
@@ -55,8 +55,8 @@ class TrainingRun:
     def _restore(self) -> int:
         """Seed the generators and load the checkpoint, if there is one; the step to begin with."""
         seed_generators(self.attempt.cell.experiment.seed, self.mesh.rank)
-        for each in self.attempt.resume.passed_over:
-            self.writer.write(EventRecord("checkpoint passed over", 0.0, dict(each)))
+        for each in self.attempt.resume.skipped:
+            self.writer.write(EventRecord("checkpoint skipped", 0.0, dict(each)))
         point = self.attempt.resume_point
         if point is None:
             return 0
@@ -114,8 +114,8 @@ class TrainingRun:
                 cell=attempt.cell.id,
                 step=step,
                 test_steps_done=loop.test_steps_done,
-                written_by=written_by(attempt.ranks, attempt.balance),
-                so_far=attempt.so_far.with_attempt(folder, checks, files),
+                environment=environment_of(attempt.ranks, attempt.balance),
+                earlier=attempt.earlier.with_attempt(folder, checks, files),
             )
         self.writer.write(EventRecord("checkpoint", time.perf_counter() - began_s, {"step": step}))
 

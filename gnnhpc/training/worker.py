@@ -24,7 +24,7 @@ from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.resume_points import find_resume_point, written_by
+from gnnhpc.records.resume_points import environment_of, find_resume_point
 from gnnhpc.training.attempt import Attempt, finished_before, write_not_begun
 from gnnhpc.training.same_code import RankCode, check_ranks_run_the_same
 
@@ -201,7 +201,7 @@ class Worker:
         resume = None
         if mesh.rank == 0:
             paths = self.run_paths.cell(self.cell.id)
-            here = written_by(self.attempt.ranks)
+            here = environment_of(self.attempt.ranks)
             resume = find_resume_point(paths, self.attempt.known_paths, here)
             for line in resume.lines():
                 print(f"{self.cell.id}: {line}", flush=True)

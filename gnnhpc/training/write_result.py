@@ -9,7 +9,7 @@ from dataclasses import replace
 from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.records.record_writer import Written
 from gnnhpc.records.result_file import final_key, write_result_once
-from gnnhpc.records.resume_points import by_file
+from gnnhpc.records.resume_points import digests_by_file
 from gnnhpc.records.schema import Check
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import Validator
@@ -39,9 +39,9 @@ def write_done(
         graph=loop.parts.batches.graph_facts(),
         resumed_from=attempt.resumed_from,
         records={
-            **by_file(files),
+            **digests_by_file(files),
             # Beside this attempt's folder.
-            **{f"../{name}": dict(one) for name, one in attempt.so_far.records.items()},
+            **{f"../{name}": dict(one) for name, one in attempt.earlier.records.items()},
         },
     )
     began_s = time.perf_counter()
@@ -49,7 +49,7 @@ def write_done(
     validation_s = validator.seconds + time.perf_counter() - began_s
     result = replace(
         result,
-        audit=attempt.so_far.judged_with([*checks, *audited]),
+        audit=attempt.earlier.merged_with([*checks, *audited]),
         validation={
             "seconds": round(validation_s, 3),
             "attempt_s": round(seconds_since_process_start(), 3),

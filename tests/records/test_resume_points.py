@@ -16,12 +16,14 @@ from gnnhpc.records.record_writer import Written
 from gnnhpc.records.resume_points import (
     CHECKPOINT_VERSION,
     FRESH_VARIABLE,
-    SoFar,
+    EarlierAttempts,
     digests,
     find_resume_point,
     read_checkpoint,
 )
 from tests.records.test_schema import RESULT
+
+HERE = {"code": "a", "versions": {"torch": "2"}, "ranks": [{"threads": 1, "kernels": {}}]}
 
 
 @pytest.fixture
@@ -37,11 +39,12 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
         folder = claimed.checkpoints / f"step-{step:08d}"
         folder.mkdir(parents=True)
         (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
-        facts = {"version": CHECKPOINT_VERSION, "step": step, "tested": step // 10}
+        facts: dict[str, object] = {"version": CHECKPOINT_VERSION, "cell": cell.root.name}
+        facts |= {"step": step, "tested": step // 10, "environment": HERE}
         written = [Written("rank-0000.jsonl", 0, "", 0.0)]
-        so_far = SoFar().with_attempt(claimed.root.name, [], written)
-        facts |= {"files": digests(folder), "so_far": so_far.as_facts()}
-        (folder / "facts.json").write_text(json.dumps(with_digest(facts)))
+        earlier = EarlierAttempts().with_attempt(claimed.root.name, [], written)
+        facts |= {"files": digests(folder), "earlier_attempts": earlier.to_metadata()}
+        (folder / "metadata.json").write_text(json.dumps(with_digest(facts)))
     if status is not None:
         replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
     return claimed
@@ -68,7 +71,7 @@ def test_another_attempts_checkpoint_is_no_checkpoint(cell: CellPaths) -> None:
     shutil.rmtree(newest)
     moved = first.checkpoints / "step-00000005"
     shutil.copytree(moved, second.checkpoints / "step-00000025")
-    with pytest.raises(InputError, match="so_far: found of attempt-1"):
+    with pytest.raises(InputError, match="earlier_attempts: found attempt-1"):
         read_checkpoint(shutil.copytree(moved, second.checkpoints / moved.name), 2)
     assert resume_point(cell) == (2, 10, 1)
 
@@ -79,9 +82,7 @@ def test_nothing_to_resume_from(cell: CellPaths) -> None:
     assert resume_point(cell) is None
 
 
-def test_an_attempt_that_failed_before_its_first_checkpoint_is_passed_over(
-    cell: CellPaths,
-) -> None:
+def test_an_attempt_that_failed_before_its_first_checkpoint_is_skipped(cell: CellPaths) -> None:
     attempt(cell, 20)
     attempt(cell)
     assert resume_point(cell) == (1, 20, 2)
@@ -99,12 +100,12 @@ def test_a_finished_attempt_is_measured_again_from_the_start(cell: CellPaths) ->
 def test_a_damaged_checkpoint_is_no_checkpoint(cell: CellPaths, damage: str) -> None:
     left = attempt(cell, 10, 20)
     (left.checkpoints / ".step-00000030.partial").mkdir()
-    (left.checkpoints / "step-00000020" / "facts.json").write_text(damage)
+    (left.checkpoints / "step-00000020" / "metadata.json").write_text(damage)
     assert resume_point(cell) == (1, 10, 1)
 
 
 @pytest.mark.parametrize("damage", [b"", bytes(range(99)), bytes(100), None])
-def test_a_checkpoint_whose_tensors_are_not_as_written_is_passed_over(
+def test_a_checkpoint_whose_tensors_are_not_as_written_is_skipped(
     cell: CellPaths, damage: bytes | None
 ) -> None:
     left = attempt(cell, 10, 20)
@@ -124,13 +125,10 @@ def test_starting_over_is_asked_for_by_a_variable(
     assert resume_point(cell) is None
 
 
-HERE = {"code": "a", "versions": {"torch": "2"}, "ranks": [{"threads": 1, "kernels": {}}]}
-
-
 def say(attempt: AttemptPaths, step: int, **changes: object) -> None:
     """What a checkpoint made by hand was computed with."""
-    file = attempt.checkpoints / f"step-{step:08d}" / "facts.json"
-    facts = json.loads(file.read_text()) | {"written_by": HERE | changes}
+    file = attempt.checkpoints / f"step-{step:08d}" / "metadata.json"
+    facts = json.loads(file.read_text()) | {"environment": HERE | changes}
     file.write_text(json.dumps(with_digest(facts)))
 
 
@@ -147,7 +145,7 @@ def test_an_older_checkpoint_that_fits_is_taken_before_a_newer_one_that_does_not
     found = find_resume_point(cell, cell.claim_attempt(), HERE)
     assert found.point is not None
     assert found.point.name == "attempt-1/step-00000020"
-    assert found.passed_over == (
+    assert found.skipped == (
         {
             "checkpoint": "attempt-2/step-00000015",
             "why": "pymetis 3 there, none here; torch 1 there, 2 here",
@@ -157,16 +155,16 @@ def test_an_older_checkpoint_that_fits_is_taken_before_a_newer_one_that_does_not
             "why": "threads of rank 0 2 there, 1 here",
         },
     )
-    assert found.lines()[0].endswith("; goes on from attempt-1/step-00000020")
+    assert found.lines()[0].endswith("; resumes from attempt-1/step-00000020")
 
 
-def test_a_damaged_checkpoint_is_passed_over_aloud(cell: CellPaths) -> None:
+def test_the_log_names_a_damaged_checkpoint(cell: CellPaths) -> None:
     left = attempt(cell, 10)
     (left.checkpoints / "step-00000010" / "__0_0.distcp").unlink()
     found = find_resume_point(cell, cell.claim_attempt(), HERE)
     assert found.point is None
     assert found.lines() == [
-        "checkpoint attempt-1/step-00000010 is passed over: __0_0.distcp is missing or damaged; "
+        "checkpoint attempt-1/step-00000010 is skipped: __0_0.distcp is missing or damaged; "
         "begins at step 0"
     ]
 
@@ -174,4 +172,4 @@ def test_a_damaged_checkpoint_is_passed_over_aloud(cell: CellPaths) -> None:
 def test_the_number_of_ranks_is_compared(cell: CellPaths) -> None:
     say(attempt(cell, 10), 10, ranks=[*HERE["ranks"], *HERE["ranks"]])
     found = find_resume_point(cell, cell.claim_attempt(), HERE)
-    assert [each["why"] for each in found.passed_over] == ["ranks 2 there, 1 here"]
+    assert [each["why"] for each in found.skipped] == ["ranks 2 there, 1 here"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gnnhpc.records.record_writer import Written
-from gnnhpc.records.resume_points import SoFar
+from gnnhpc.records.resume_points import EarlierAttempts
 from gnnhpc.records.schema import Check
 
 QUIET = [Check("drift", "ok", "no stretch differs"), Check("noise", "ok", "no other process")]
@@ -18,10 +18,10 @@ def file(size: int) -> Written:
 
 
 def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
-    found = SoFar().with_attempt("attempt-1", [DRIFT, QUIET[1]], [file(10)])
+    found = EarlierAttempts().with_attempt("attempt-1", [DRIFT, QUIET[1]], [file(10)])
     found = found.with_attempt("attempt-2", [Check("drift", "suspect", "again"), NOISE], [file(20)])
-    found = SoFar.read(json.loads(json.dumps(found.as_facts())))
-    assert {check.name: check.detail for check in found.judged_with(QUIET)} == {
+    found = EarlierAttempts.from_metadata(json.loads(json.dumps(found.to_metadata())))
+    assert {check.name: check.detail for check in found.merged_with(QUIET)} == {
         "drift": "attempt-1: slower from step 3 on",
         "noise": "attempt-2: other processes took 9%",
     }
@@ -32,12 +32,12 @@ def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
 
 
 def test_what_the_last_attempt_found_itself_is_not_replaced() -> None:
-    found = SoFar().with_checks("attempt-1", [DRIFT])
+    found = EarlierAttempts().with_checks("attempt-1", [DRIFT])
     for verdict in ("suspect", "invalid"):
         own = Check("drift", verdict, "its own")
-        assert found.judged_with([own, QUIET[1]]) == [own, QUIET[1]]
+        assert found.merged_with([own, QUIET[1]]) == [own, QUIET[1]]
 
 
 def test_a_check_that_the_last_attempt_did_not_make_is_told() -> None:
-    found = SoFar().with_checks("attempt-1", [DRIFT])
-    assert found.judged_with([QUIET[1]])[-1].verdict == "suspect"
+    found = EarlierAttempts().with_checks("attempt-1", [DRIFT])
+    assert found.merged_with([QUIET[1]])[-1].verdict == "suspect"
