@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.foreign.csv_logs import StepLog, read_log
 from analysis.foreign.published_beside_logs import compare_with_published
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
@@ -28,13 +28,13 @@ class ImportedLogs:
 
     logs: list[StepLog]
     baseline: StepLog | None
-    steps: NamedTable
+    steps: Table
     """One row a log and phase."""
-    published_statistics: NamedTable | None
+    published_statistics: Table | None
     """Published statistics beside those of the logs; None without logs of a published table."""
 
     @property
-    def tables(self) -> list[NamedTable]:
+    def tables(self) -> list[Table]:
         return [table for table in (self.steps, self.published_statistics) if table is not None]
 
     @property
@@ -178,9 +178,9 @@ def _against_bound(speedup: Interval, bound_value: float | None) -> str:
     return f"within the bound; {ratio_in_words(speedup)}"
 
 
-def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> NamedTable:
+def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> Table:
     against = f"Speedups are over {baseline.name}. " if baseline else ""
-    return NamedTable(
+    return Table(
         "step_times",
         "Step times of imported logs, seconds a mini-batch",
         pd.DataFrame(rows),

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.foreign.csv_logs import StepLog
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.statistics.warmup import step_statistics
 from analysis.studies.study import (
     matches_published_digits,
@@ -17,7 +17,7 @@ from analysis.studies.study import (
 )
 
 
-def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
+def compare_with_published(logs: Sequence[StepLog]) -> Table | None:
     """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
     printed = read_published_text("raffi_tables")
     rows = []
@@ -29,7 +29,7 @@ def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
             ]
     if not rows:
         return None
-    return NamedTable(
+    return Table(
         "printed",
         "Printed statistics against the logs they were printed from",
         pd.DataFrame(rows),

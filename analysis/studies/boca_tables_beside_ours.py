@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.boca_claims import CLAIMS, EPOCHS, published_seconds
 from analysis.studies.boca_findings import boca_findings, share_waiting
@@ -44,20 +44,20 @@ _LIKE = (
 )
 
 
-def boca_tables(rows: BocaRows) -> list[NamedTable]:
+def boca_tables(rows: BocaRows) -> list[Table]:
     """The conclusions, and table 2 with ours beside it."""
     notes = study_notes(published_studies()["boca"], "sharding", "loading", "workers")
     conclusions = conclusions_frame(CLAIMS, boca_findings(rows))
     rule = f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
     table = _side_by_side(rows)
     return [
-        NamedTable(
+        Table(
             "boca_conclusions",
             "Boca's conclusions on sampled training, and what ours does instead",
             conclusions,
             (*notes, f"{rule}{_LIKE}", _WAITING),
         ),
-        NamedTable(
+        Table(
             "boca_table2",
             f"Boca's table 2: {EPOCHS} epochs on Reddit, seconds of the longest training process, "
             "and ours",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.interval_text import significant
+from analysis.render.number_text import significant
 from analysis.studies.claims import Claim, Finding
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.statistics.intervals import Interval
 from analysis.studies.gat_runs import GatRow, GatRows
 from analysis.studies.gat_verdicts import gat_conclusions
@@ -36,7 +36,7 @@ _LEARNT_COLUMNS = [
 _FOUR = "DGX 4 GPU"
 
 
-def gat_tables(rows: GatRows) -> list[NamedTable]:
+def gat_tables(rows: GatRows) -> list[Table]:
     """The conclusions, table 2 (one device), and table 3 (chunks) in two parts."""
     study = published_studies()["dearing"]
     alone = [_on_device(row) for row in rows.on_one_device]
@@ -46,7 +46,7 @@ def gat_tables(rows: GatRows) -> list[NamedTable]:
     learnt = _side_by_side(_published_chunks(), all_rows, _CHUNKED, _LEARNT_COLUMNS)
     return [
         gat_conclusions(rows),
-        NamedTable(
+        Table(
             "dearing_table2",
             "Dearing and Wang's table 2: GAT on one device, milliseconds an epoch and accuracy of "
             "test nodes",
@@ -54,7 +54,7 @@ def gat_tables(rows: GatRows) -> list[NamedTable]:
             study_notes(study),
             devices.drop(columns=["runs", "settings"]),
         ),
-        NamedTable(
+        Table(
             "dearing_table3",
             "Dearing and Wang's table 3: GAT in chunks, seconds an epoch and accuracy lost",
             chunks,
@@ -65,7 +65,7 @@ def gat_tables(rows: GatRows) -> list[NamedTable]:
             ),
             _for_paper(chunks),
         ),
-        NamedTable(
+        Table(
             "dearing_table3_learnt",
             "Dearing and Wang's table 3: GAT in chunks, edges lost, loss of training and accuracy "
             "of validation nodes",

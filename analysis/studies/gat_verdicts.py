@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.conclusions import conclusions_frame, finding_row
 from analysis.studies.gat_claims import CLAIMS
@@ -26,7 +26,7 @@ def gat_verdict_rows(rows: GatRows) -> Iterator[dict[str, Any]]:
         yield {"study": "dearing", "model": "gat", **finding_row(finding)}
 
 
-def gat_conclusions(rows: GatRows) -> NamedTable:
+def gat_conclusions(rows: GatRows) -> Table:
     """A row a conclusion: the range of the published numbers and of ours, and how it comes out."""
     findings = gat_findings(rows)
     frame = conclusions_frame(CLAIMS, findings)
@@ -34,7 +34,7 @@ def gat_conclusions(rows: GatRows) -> NamedTable:
     if any(row.settings["activation_checkpointing"] == "except_last" for row in rows):
         notes = (*notes, _COMPUTED_AGAIN)
     rule = f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
-    return NamedTable(
+    return Table(
         "dearing_conclusions",
         "Dearing and Wang's conclusions, and those that follow from chunks without lost edges",
         frame,

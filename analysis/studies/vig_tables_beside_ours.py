@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_data import RunData as Run
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.statistics.sample import Sample
 from analysis.studies.study import published_studies, read_published
 from analysis.summary.settings_in_words import settings_in_words, varying_settings
@@ -21,7 +21,7 @@ _COLUMNS = ["source", "phase", *_STATISTICS, "mean_low", "mean_high", "note"]
 _PIPELINE_DEFECTS = ("gradients", "labels", "summed", "subgraph", "barrier")
 
 
-def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
+def vig_tables(run: Run, summary: pd.DataFrame) -> list[Table]:
     """Tables 1 to 9; those that this run has no cells for have published rows only."""
     published, names = read_published("raffi_tables"), vig_settings(summary)
     tables = []
@@ -40,7 +40,7 @@ def vig_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
         )
         frame = frame.assign(note=frame["note"].fillna("")).reset_index(drop=True)
         tables.append(
-            NamedTable(
+            Table(
                 f"raffi_table{number}",
                 f"Raffi's table {number}: {title}, seconds a mini-batch",
                 frame,
