@@ -1,7 +1,7 @@
 """The timeline of one step: what each rank did, and the ideal of the same schedule.
 
 Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
-measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline). Under a
+measured forward and backward seconds and nothing else (gnnhpc.core.schedules.timeline). Under a
 split backward, `backward` is of inputs alone, and `weights` are bars of their own.
 """
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.summary.configurations import timed_as_a_whole
 from analysis.summary.split_backward import has_split_backward, shares_of
-from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
+from gnnhpc.core.bound_and_bubble import bound_with_split_backward, ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline
+from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,7 +211,7 @@ def _balanced_bubble(
     shares = shares_of(*seconds)
     if shares is None:
         return None
-    bound = bound_with_weights(schedule, 1, stages, microbatches, shares, virtual_stages)
+    bound = bound_with_split_backward(schedule, 1, stages, microbatches, shares, virtual_stages)
     return 1.0 - bound / stages
 
 
@@ -245,7 +245,7 @@ def ideal_bars(
     for replica in sorted({row.replica for row in rows}):
         ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
         holders = [
-            place_of_part(schedule, number, len(ranks))
+            place_of_virtual_stage(schedule, number, len(ranks))
             for number in range(virtual_stages * len(ranks))
         ]
 
@@ -266,13 +266,13 @@ def ideal_bars(
         for slot in timeline(
             *(schedule, forward, costs.get("backward", forward), microbatches),
             weights_s=costs.get("weights"),
-            parts=virtual_stages,
+            virtual_stages=virtual_stages,
             training=training,
         ):
             action, times = slot.action, (slot.start_s, slot.end_s)
             if action.kind in kinds:
                 rank = ranks[slot.stage]
-                bars.append(Bar(rank, action.kind, action.microbatch, *times, action.part))
+                bars.append(Bar(rank, action.kind, action.microbatch, *times, action.virtual_stage))
     return tuple(bars)
 
 

@@ -13,7 +13,7 @@ from analysis.render.html import document_to_html
 from analysis.render.latex import table_to_latex
 from analysis.render.markdown import document_to_markdown, table_to_markdown
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.core.versioned_json import write_atomically
 
 
 def write_table(table: Table, folder: Path, latex_columns: Sequence[str] = ()) -> None:

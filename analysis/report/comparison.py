@@ -10,6 +10,7 @@ from analysis.load.comparable import differences
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.summary.compare_runs import (
     ComparedGroup,
     Comparison,
@@ -18,7 +19,6 @@ from analysis.summary.compare_runs import (
 )
 from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match
-from gnnhpc.core.student_t import CONFIDENCE
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
 _MOST_HOSTS = 6

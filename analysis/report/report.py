@@ -26,8 +26,9 @@ from analysis.report.tables import make_tables
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import summarise
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import check_is_utf8
-from gnnhpc.records.run_paths import RunPaths, write_atomically
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import check_is_utf8
+from gnnhpc.core.versioned_json import write_atomically
 
 MAX_TRACES = 20
 _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")

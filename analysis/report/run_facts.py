@@ -11,9 +11,9 @@ from analysis.load.comparable import values_in_words
 from analysis.load.run_data import RunData
 from analysis.render.document import Block, Table, Text, rows_table
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.models.model_registry import model_class
 from gnnhpc.records.cost import AccountedCost, read_accounted
-from gnnhpc.records.run_paths import RunPaths
 
 _PROVENANCE = {
     "commit": "code",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from analysis.figures.draw_figures import Figures
 from analysis.render.document import Block, Bullets, Section, Table, Text, page_table, rows_table
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.statistics.warmup import OUTLIER_Z
 from analysis.studies.study import published_studies
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
-from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
     import pandas as pd

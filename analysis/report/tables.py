@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.studies.boca_runs import BocaRows
 from analysis.studies.boca_tables_beside_ours import boca_tables
 from analysis.studies.corrected_study import corrected_study_frame
@@ -25,7 +26,6 @@ from analysis.summary.settings_in_words import (
 from analysis.summary.split_backward import LEAST_SHARE
 from analysis.summary.summary_table import DROPPED_COLUMNS
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
-from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
 _STUDY_COLUMNS = ["study", "setting", "quantity", "published", "ours", "ours_low", "ours_high"]

@@ -21,7 +21,7 @@ from analysis.studies.gat_claims import (
     published_numbers,
 )
 from analysis.studies.gat_runs import GatRow, GatRows, ratio_of_speedups
-from gnnhpc.core.bounds import bound
+from gnnhpc.core.bound_and_bubble import bound
 
 _ON_ONE_DEVICE = ("engine", "schedule", "virtual_stages", "balance", "activation_checkpointing")
 """Settings that one device does not have."""

@@ -18,7 +18,7 @@ from analysis.studies.study import (
 )
 from analysis.studies.vig_tables_beside_ours import layer_group_rows, run_label, vig_settings
 from analysis.summary.split_backward import rows_with_split_backward
-from gnnhpc.core.bounds import bound
+from gnnhpc.core.bound_and_bubble import bound
 
 _PHASE_OF_LOG = {"train": 0, "test": 1}
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.core.facts import SPLITS
+from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.data.cache import Arrays, load_or_build
 from gnnhpc.data.generators import (
     DATA_SEED,

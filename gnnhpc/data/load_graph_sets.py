@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.core.facts import SPLITS
+from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.data.cache import Arrays, load_or_build
 from gnnhpc.data.generators import DATA_SEED, Ints, mask_of
 from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs, split_sizes

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
-from gnnhpc.core.settings import Positive
-from gnnhpc.core.user_paths import expand_user
+from gnnhpc.core.settings import Positive, expand_user
 from gnnhpc.data.files import sha256
 from gnnhpc.data.published import PUBLISHED
 from gnnhpc.data.settings import Data

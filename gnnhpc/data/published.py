@@ -17,8 +17,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.settings import Whole
 from gnnhpc.data.files import Download, Files
 from gnnhpc.data.published_files import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnnhpc.core.spec_values import parse_named
+from gnnhpc.core.settings import parse_named
 from gnnhpc.data.graph_sets import TU, SyntheticGraphs, TuGraphs
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PUBLISHED, PublishedGraph

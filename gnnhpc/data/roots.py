@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import expand_user
+from gnnhpc.core.settings import expand_user
 
 ROOT_VARIABLE = "GNNHPC_DATA"
 CACHE_VARIABLE = "GNNHPC_CACHE"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.settings import Positive, Strict, Whole
 from gnnhpc.data import cifar10
 from gnnhpc.data.files import Files

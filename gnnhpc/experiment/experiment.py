@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.schedule import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
+from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
-from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Model, OutputKind

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.training.events import Listener
+from gnnhpc.training.events import Listener, WrongRunError
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.data_digests import check_data
@@ -25,6 +26,7 @@ from gnnhpc.validation.graph_chunks import check_chunks
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.processor_use import ProcessorUse
+from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.sample_order import SampleOrder
 
 OFF = Check(
@@ -37,8 +39,7 @@ OFF = Check(
 class Validation:
     """Runs the mechanisms of one attempt on all its ranks; checks are known to rank 0.
 
-    With `check: off` nothing runs, and one check says so. The record audit reads the files that an
-    attempt leaves behind, and is in `gnnhpc.validation.record_audit`.
+    With `check: off` nothing runs but the record audit, and one check says so.
     """
 
     def __init__(
@@ -104,6 +105,10 @@ class Validation:
             checks = [*self._checks, *self._parities(step, "end"), *followed]
         return _one_a_name(checks)
 
+    def audit(self, paths: AttemptPaths, result: Result) -> list[Check]:
+        """What the attempt's files show; on rank 0."""
+        return audit_records(paths, result)
+
     def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
         """The engine in float64 and the kernels at their real shape, as the run is now."""
         engine = check_engine(self.experiment, self.parts, self.mesh, self.root, first=step)
@@ -139,11 +144,3 @@ def _one_a_name(checks: list[Check]) -> list[Check]:
         seconds = [each.values.get("seconds", 0.0) for each in (before, check)]
         kept[check.name] = replace(graver, values=graver.values | {"seconds": sum(seconds)})
     return list(kept.values())
-
-
-class WrongRunError(GnnhpcError):
-    """The run is wrong, so no checkpoint of it is written."""
-
-    def __init__(self, causes: str) -> None:
-        super().__init__(f"no checkpoint is written of a run that is wrong: {causes}")
-        self.check = Check("no-checkpoint", "invalid", causes)

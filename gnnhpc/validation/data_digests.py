@@ -24,14 +24,13 @@ import numpy as np
 
 from gnnhpc.batches.batch import Batches
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import read_object
+from gnnhpc.core.versioned_json import read_object, write_atomically
 from gnnhpc.data import generators, skewed, threads
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.roots import cache_root
 from gnnhpc.data.settings import Data
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import write_atomically
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.data_arrays import Array, Arrays, loaded_arrays, read_arrays
 from gnnhpc.validation.verdicts import few, verdict_of

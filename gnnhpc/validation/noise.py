@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnhpc.records.schema import Check, Result
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check
 from gnnhpc.validation.level_shift import Stretch, most_different_stretch
 from gnnhpc.validation.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import few, verdict_of

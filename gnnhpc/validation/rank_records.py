@@ -14,10 +14,11 @@ import numpy.typing as npt
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import read_bytes
-from gnnhpc.core.pydantic_errors import input_error
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import EventRecord, Header, Phase, Result, SpanRecord, StepRecord
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.core.settings import input_error
+from gnnhpc.core.versioned_json import read_bytes
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import EventRecord, Header, Phase, SpanRecord, StepRecord
 
 StepKey = tuple[Phase, int]
 """A phase and the number of a step in it."""

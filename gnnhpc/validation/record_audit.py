@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Check, Result, final_key
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.records.result_file import Result, final_key
+from gnnhpc.records.schema import Check
 from gnnhpc.validation.noise import affinity, drift, noise, shared_node, threads
 from gnnhpc.validation.rank_records import AttemptRecords, StepKey, read_attempt
 from gnnhpc.validation.step_times import barriers, between_steps, schedule, spans, step_times

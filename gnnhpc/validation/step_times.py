@@ -8,7 +8,7 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.core.schedule import Action, stage_order
+from gnnhpc.core.schedules import Action, stage_order
 from gnnhpc.records.schema import Check, StepRecord
 from gnnhpc.validation.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import verdict_of
@@ -131,7 +131,7 @@ def schedule(attempt: AttemptRecords) -> Check:
         orders = {
             phase: stage_order(
                 *(experiment["schedule"], rank.header.stage, stages, experiment["microbatches"]),
-                parts=int(experiment["virtual_stages"]),
+                virtual_stages=int(experiment["virtual_stages"]),
                 training=phase == "train",
             )
             for phase in ("train", "test")

@@ -89,7 +89,7 @@ def list_runs(
 
     Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
     """
-    from gnnhpc.core.user_paths import expand_user
+    from gnnhpc.core.settings import expand_user
     from jobs.cli.terminal_tables import runs_json, runs_lines
     from jobs.run.status import known_runs
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 from jobs.cli.options import SiteFile, SiteName
 

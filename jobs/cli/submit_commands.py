@@ -97,7 +97,7 @@ def submit(
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     The run folder keeps the current code, and the jobs run that copy.
     """
-    from gnnhpc.records.run_paths import RunPaths
+    from gnnhpc.core.run_paths import RunPaths
     from jobs.run.run_state import read_run
     from jobs.run.submit import check_cluster, check_reporting, prepare, run_folder_path
     from jobs.run.submit import submit as submit_plan

@@ -12,14 +12,14 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from gnnhpc.core.cli_support import as_typed
-from gnnhpc.core.index_list import format_indices
+from gnnhpc.core.cli_options import as_typed
 from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
 from jobs.run.states import MAY_RUN, UNFINISHED, CellState
 from jobs.run.status import KnownRun, RunStatus, status
 from jobs.run.submission import Submission
 from jobs.run.submit import Submitted
+from jobs.slurm.array_indices import format_indices
 from jobs.sweep.plan import Plan
 
 if TYPE_CHECKING:

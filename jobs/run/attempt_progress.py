@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.failures import recorded_cause
-from gnnhpc.records.run_paths import AttemptPaths
+from gnnhpc.records.result_file import slurm_job, without_cluster
 from gnnhpc.records.schema import Failure
-from gnnhpc.records.slurm_job import slurm_job, without_cluster
 from jobs.run.submission_records import process_start
 
 SILENT_AFTER_S = 120.0

@@ -11,8 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.records.run_paths import RunPaths, write_atomically
 from jobs.slurm.job_array import Task
 
 Key = tuple[str, int]

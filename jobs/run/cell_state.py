@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.records.run_paths import RunPaths
 from jobs.run.attempt_progress import (
     epoch_seconds,
     last_write,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.attempts import Attempt, resume_chain
-from gnnhpc.records.run_paths import RunPaths
 from jobs.run.disk_use import disk_use
 from jobs.run.open_run import open_run, run_lock
 from jobs.run.run_state import RunState, read_run

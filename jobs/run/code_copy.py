@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.provenance import digest_of_sources, git_commit
 from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import PACKAGES, REPORTING, CodeSnapshot, file_digests
-from gnnhpc.records.provenance import digest_of_sources, git_commit
-from gnnhpc.records.run_paths import RunPaths
 
 
 def keep_code(paths: RunPaths, *, reporting: bool = False) -> CodeSnapshot:

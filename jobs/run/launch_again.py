@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.provenance import code_digest
 from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import CodeSnapshot, check_snapshot
-from gnnhpc.records.provenance import code_digest
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.submissions import read_provenance
 from jobs.slurm.launch import MOST_TASKS, Launch, differing_settings, for_cluster
 from jobs.slurm.sbatch_options import check_local_options
 from jobs.slurm.site import Site, changed_site, check_site, parse_site

@@ -21,13 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError, report_errors
 from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, read_attempts
-from gnnhpc.records.run_paths import RunPaths
 from jobs.run.attempt_progress import failure_cause
 from jobs.run.submission import Submission
 from jobs.run.submission_records import process_start

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import read_attempts
 from gnnhpc.records.failures import recorded_cause
-from gnnhpc.records.run_paths import RunPaths
 from jobs.run.open_run import open_run
 from jobs.run.run_state import find_cell_named
 from jobs.run.states import MAY_RUN, CellState

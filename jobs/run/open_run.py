@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 
 
 def open_run(run: str | Path) -> RunPaths:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices, parse_indices
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.failures import is_fault_of_node
-from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import read_lines
 from jobs.run.launch_again import launch_again
 from jobs.run.local_runs import Progress
@@ -30,6 +29,7 @@ from jobs.run.submit import (
     submit_arrays,
     wait_for,
 )
+from jobs.slurm.array_indices import format_indices, parse_indices
 from jobs.slurm.site import Site
 
 SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"

@@ -11,20 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.provenance import code_digest, command_line, git_commit, machine, user, versions
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.distributed.secret import make_secret
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import (
-    code_digest,
-    command_line,
-    git_commit,
-    machine,
-    user,
-    versions,
-)
-from gnnhpc.records.run_facts import PROVENANCE_VERSION
-from gnnhpc.records.run_paths import RunPaths, write_atomically
+from gnnhpc.records.submissions import PROVENANCE_VERSION
 from jobs.run.blocks import Blocks, read_blocks, write_blocks
 from jobs.run.code_copy import check_importable_from, keep_code
 from jobs.run.open_run import append_lines

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.provenance import user
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
-from gnnhpc.records.provenance import user
-from gnnhpc.records.run_paths import RunPaths
 from jobs.run.attempt_progress import job_of
 from jobs.run.blocks import Blocks, Key, read_blocks
 from jobs.run.open_run import open_run

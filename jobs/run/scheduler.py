@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.local_runs import LocalRun, start_supervisor, stop_supervisors
 from jobs.run.run_folder import script_of
 from jobs.run.run_state import RunState

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.submissions import read_provenance
 from jobs.run.cell_state import cell_states
 from jobs.run.disk_use import disk_use
 from jobs.run.run_state import RunState, read_run

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices, parse_indices
-from gnnhpc.core.stored_records import build_record
+from gnnhpc.core.provenance import command_line, user
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import build_record
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import command_line, user
-from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
 from jobs.run.open_run import append_lines
+from jobs.slurm.array_indices import format_indices, parse_indices
 from jobs.slurm.launch import Launch
 
 Cluster = Literal["slurm", "local"]

@@ -16,11 +16,11 @@ from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import ROOT, search_path_for_children
-from gnnhpc.core.user_paths import check_is_utf8, expand_user
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.libraries import check_sampler_is_here
 from gnnhpc.records.code_snapshot import REPORTING
-from gnnhpc.records.run_paths import RunPaths
 from jobs.run.launch_again import launch_again
 from jobs.run.local_runs import LocalRun, PrintedProgress, Progress, run_cells
 from jobs.run.open_run import run_lock

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.manifest import Cell
+from jobs.slurm.array_indices import format_indices
 from jobs.slurm.site import Site
 
 _PART = re.compile(r"^(.+)\.([1-9]\d*)$")

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnhpc.core.ask_slurm import ask
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site
 

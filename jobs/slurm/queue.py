@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gnnhpc.core.ask_slurm import run_slurm
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import parse_indices
+from gnnhpc.core.slurm_commands import run_slurm
+from jobs.slurm.array_indices import parse_indices
 from jobs.slurm.job_array import array_of_job
 
 QUERY_INTERVAL_S = 10.0

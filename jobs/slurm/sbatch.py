@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.provenance import user
+from gnnhpc.core.provenance import user
 from jobs.slurm.queue import SlurmSilentError, ask_squeue
 from jobs.slurm.sbatch_options import sbatch_environment
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.ask_slurm import ask
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.provenance import user
+from gnnhpc.core.provenance import user
+from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.launch import slurm_limit
 from jobs.slurm.site_check import Partition, query_partitions
 

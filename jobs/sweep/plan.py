@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import check_is_utf8, expand_user
+from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.data.roots import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices

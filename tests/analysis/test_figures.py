@@ -22,8 +22,8 @@ from analysis.figures.model_on_data import ModelOnData, find_models_on_data
 from analysis.figures.panels import axis_limits, panel_grid
 from analysis.figures.style import at_width, layout_style, new_figure, styled
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import RunPaths
 from tests.analysis.conftest import GOLDEN, experiments_of
 from tests.tools.make_run import Machine, make_run, small_sweep
 

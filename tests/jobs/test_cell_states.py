@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.failures import utc_now, write_failure
-from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli.terminal_tables import next_command, status_line
 from jobs.run.status import known_runs, status

@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.cancel import cancel
 from jobs.run.local_runs import LOCK_VARIABLE, EndedCell, LocalCell, machine_lock
 from jobs.run.rerun import rerun

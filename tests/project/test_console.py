@@ -13,7 +13,7 @@ import analysis.cli
 import gnnhpc.cli
 import jobs.cli
 from gnnhpc.console import COMMANDS, load, main
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from tests.tools.console import ROOT, Console
 
 HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.sweep"}

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.kernels import load_kernel
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.result_file import Result
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.data import load_graph_sets
 from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
 from gnnhpc.data.own_graph import OwnGraph

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.data.commands.checksums import NAME, changed_files, read_checksums
 from gnnhpc.data.files import Files
 from gnnhpc.data.own_graph import OwnGraph

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
-from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.core.settings import input_error
 from gnnhpc.data.commands.check import where_it_lies
 from gnnhpc.data.commands.get import Starting
 from gnnhpc.data.fetch.download import Progress

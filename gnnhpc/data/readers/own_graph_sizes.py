@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import SPLITS
 from gnnhpc.data.readers.npz_file import Header, NpzFile
 
 CSR_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")

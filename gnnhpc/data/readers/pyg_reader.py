@@ -13,8 +13,8 @@ from torch_geometric import datasets
 from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.transforms import Compose, NormalizeFeatures
 
+from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import SPLITS
 from gnnhpc.data.cache import Arrays
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.published_files import Pyg

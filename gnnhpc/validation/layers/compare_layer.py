@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.engines.autograd import backward
+from gnnhpc.engines.backward import backward
 from gnnhpc.kernels import calls
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.differences import (

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.validation.reference.order import Ids
 from gnnhpc.validation.reference.random_numbers import below, node_numbers, philox
 

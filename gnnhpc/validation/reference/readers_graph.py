@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from gnnhpc.core.facts import SPLITS
+from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.data.generators import DATA_SEED, made_words, synthetic_graph
 from gnnhpc.data.graphs import published_arrays, skewed_arrays
 from gnnhpc.data.own_graph import OwnGraph

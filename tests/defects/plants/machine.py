@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from gnnhpc.core import provenance
 from gnnhpc.kernels import build
-from gnnhpc.records import provenance
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 

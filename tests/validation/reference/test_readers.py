@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.data.graph_sets import SyntheticGraphs
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.images import load_images
