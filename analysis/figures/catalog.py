@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from analysis.figures import graph_figures, scaling, step_time, training_curves
 from analysis.figures.model_on_data import ModelOnData
-from analysis.studies.boca_claims import published_epochs
-from analysis.studies.study import read_published
+from analysis.studies.study import published_studies, read_published
+from analysis.studies.study_rows import published_epochs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def _single_device_points(group: ModelOnData) -> pd.DataFrame | None:
 
 
 def _sampled_points(group: ModelOnData) -> pd.DataFrame | None:
-    points = published_epochs()
+    points = published_epochs(published_studies()["boca"])
     mine = points[points["model"] == group.model]
     return mine if group.data == "reddit" and len(mine) else None
 

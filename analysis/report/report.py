@@ -24,7 +24,7 @@ from analysis.report import sections
 from analysis.report.first_page import first_page_section
 from analysis.report.tables import make_tables
 from analysis.summary.baseline_and_speedup import Baseline
-from analysis.summary.summary_table import summarise
+from analysis.summary.summary_table import Summary, summarize
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import check_is_utf8
@@ -53,8 +53,8 @@ def write_report(
     """
     report = _folder(roots, out)
     run = load_runs(roots, separate=separate)
-    summary = _summary(run, baseline)
-    tables = make_tables(run, summary)
+    found = _summary(run, baseline)
+    summary, tables = found.table, make_tables(found)
     _check_columns(tables, columns)
     with atomic_output_folder(report) as folder:
         write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
@@ -89,7 +89,7 @@ def write_single_figures(
         parse_width(width)
     folder = _folder(roots, out) / ("only" if out is None else "")
     run = load_runs(roots, separate=separate)
-    summary = _summary(run, baseline)
+    summary = _summary(run, baseline).table
     try:
         paths = remake_figures(run, summary, only, folder, formats=formats, width=width)
     except OSError as error:
@@ -109,10 +109,10 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
     return RunPaths(roots[0]).report if out is None else out
 
 
-def _summary(run: RunData, baseline: str) -> pd.DataFrame:
+def _summary(run: RunData, baseline: str) -> Summary:
     wanted = Baseline.parse(baseline)
     wanted.check_is_in(run.cells)
-    return summarise(run, wanted)
+    return summarize(run, wanted)
 
 
 def _check_columns(tables: Sequence[Table], columns: Sequence[str]) -> None:

@@ -49,9 +49,6 @@ class Listener:
     def evaluation_ended(self) -> None:
         """In evaluation mode, after the last test step."""
 
-    def checkpoint_begins(self, step: int) -> None:
-        """Before a checkpoint is written, from which training step `step` goes on."""
-
     def training_ended(self, step: int) -> None:
         """After the last step; `step` is the next one that would be taken."""
 
@@ -59,8 +56,10 @@ class Listener:
 class Validator(Protocol):
     """Validates one attempt at its boundaries, on all its ranks (`gnnhpc.validation.boundary`)."""
 
-    seconds: float
-    """What validation has taken on this rank."""
+    @property
+    def seconds(self) -> float:
+        """What validation has taken on this rank."""
+        ...
 
     @property
     def listeners(self) -> list[Listener]:

@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def group_of(folder: Path, baseline: str = "seq", **load: bool) -> ModelOnData:
     run = analysis.load_run(folder, **load)
-    return find_models_on_data(run, analysis.summarise(run, baseline))[-1]
+    return find_models_on_data(run, analysis.summarize(run, baseline).table)[-1]
 
 
 def drawn(name: str, group: ModelOnData) -> Any:
@@ -357,5 +357,5 @@ def test_killed_processes_leave_their_figures_to_this_one(
     row = FigureKind("deadly", "speed", "deadly", "", die_elsewhere)
     monkeypatch.setattr(draw_figures, "FIGURES", (row, row))
     run = analysis.load_run(make_run(tmp_path / "run", experiments_of("sampled", repeats=1)))
-    made = make_figures(run, analysis.summarise(run), tmp_path / "figures")
+    made = make_figures(run, analysis.summarize(run).table, tmp_path / "figures")
     assert [reason for _, reason in made.left_out][:2] == [f"drawn in {here}"] * 2

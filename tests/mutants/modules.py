@@ -24,7 +24,7 @@ TARGETS = {
         ("gnnhpc/engines/gradient_sync.py",), ("tests/engines/test_gradient_sync.py",)
     ),
     "record audit": Target(
-        ("gnnhpc/validation/record_audit.py", "gnnhpc/validation/step_times.py"),
+        ("gnnhpc/validation/record_audit.py", "gnnhpc/validation/audit/step_times.py"),
         ("tests/validation/test_record_audit.py",),
     ),
     "chunks": Target(

@@ -30,14 +30,13 @@ def checked(
     """
     layout = Layout.parse(raw.get("layout", "seq"))
     size = processes_of(layout, raw.get("engine", "native")).world_size
-    verdict = spawn(_check, size, raw, plant, first, folder)[0]
-    assert verdict is not None
+    (verdict,) = spawn(_check, size, raw, plant, first, folder)[0]
     return verdict
 
 
 def _check(
     raw: dict[str, Any], plant: Plant | None, first: int, folder: Path | None
-) -> Check | None:
+) -> list[Check]:
     if folder is not None:
         sys.path.insert(0, str(folder))
     if plant is not None:

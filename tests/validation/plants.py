@@ -219,7 +219,7 @@ def accuracy_over_all_rows() -> None:
         right, count = found["accuracy"]
         return found | {"accuracy": (right, count + 1)}
 
-    around(Classification, "tally", wrong)
+    around(Classification, "metric_sums", wrong)
 
 
 def outputs_of_another_microbatch() -> None:

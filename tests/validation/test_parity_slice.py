@@ -10,7 +10,7 @@ from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
-from gnnhpc.validation.parity_slice import (
+from gnnhpc.validation.steps.parity_slice import (
     FLOPS,
     labelled_neighborhood,
     parity_slice,
