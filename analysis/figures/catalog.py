@@ -173,6 +173,15 @@ FIGURES = (
         scaling.peak_memory,
     ),
     FigureKind(
+        "messages",
+        "speed",
+        "bytes sent by each rank",
+        "What each rank sends in a training step, from the shapes of tensors: outputs to the next "
+        "stage, gradients to the one before, and around the ring of replicas, with the most "
+        "micro-batches that the layout was run with. Chunks count as the largest one does.",
+        scaling.messages,
+    ),
+    FigureKind(
         "loss",
         "learning",
         "training loss by layout",

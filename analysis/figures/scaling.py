@@ -6,6 +6,7 @@ run has no data for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -184,14 +185,31 @@ def peak_memory(group: ModelOnData) -> Figure | str:
     settings = group.cells[["cell", "layout", "microbatches"]]
     by_cell = ranks.groupby(["cell", "rank"], observed=True)[column].max().reset_index()
     rows = by_cell.merge(settings, on="cell")
+    return _bars_of_ranks(group, rows, column, label)
+
+
+def messages(group: ModelOnData) -> Figure | str:
+    """The bytes that each rank sends in a training step, a group of bars a layout."""
+    cells = group.cells[["layout", "microbatches", "bytes_sent"]].dropna().drop_duplicates()
+    rows = pd.DataFrame(
+        [
+            (layout, count, rank, sent / 2**20)
+            for layout, count, text in cells.itertuples(index=False)
+            for rank, sent in enumerate(json.loads(text) or ())
+        ],
+        columns=["layout", "microbatches", "rank", "mib"],
+    )
+    if not rows["mib"].any():
+        return "no messages, or of sizes that differ from step to step"
+    return _bars_of_ranks(group, rows, "mib", "sent by a rank in a step (MiB)")
+
+
+def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, column: str, label: str) -> Figure:
+    """A bar a rank, mean and range over runs, of the most micro-batches of each layout."""
     most = rows.groupby("layout")["microbatches"].transform("max")
     rows = rows[rows["microbatches"] == most]
     rows = rows.groupby(["layout", "microbatches", "rank"])[column].agg(["mean", "min", "max"])
-    return _bars_of_ranks(group, rows.reset_index(), label)
-
-
-def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, label: str) -> Figure:
-    """Columns layout, microbatches, rank, mean, min and max over runs; a bar a rank."""
+    rows = rows.reset_index()
     names = layouts_in(rows)
     with styled():
         figure, (axes,) = panel_grid(1)

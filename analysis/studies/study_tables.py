@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.document import Table as Table
+from analysis.render.document import Table
 from analysis.render.number_text import significant
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.compare_study import (

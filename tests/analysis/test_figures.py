@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -177,6 +178,20 @@ def test_memory_has_a_bar_a_rank(root: Path) -> None:
     (axes,) = drawn("memory", group_of(root)).axes
     assert len(axes.patches) == 1 + 2 + 4 + 4
     assert axes.get_ylabel() == "peak memory of a rank (MiB)"
+
+
+def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
+    """Of two stages each sends one tensor a step, and replicas average gradients besides."""
+    group = group_of(root)
+    (axes,) = drawn("messages", group).axes
+    assert axes.get_ylabel() == "sent by a rank in a step (MiB)"
+    of = group.cells.drop_duplicates("layout").set_index("layout")["bytes_sent"].map(json.loads)
+    assert of["seq"] == [0.0]
+    first, second = of["pp2"]
+    assert first == second > 0
+    # A stage in the middle sends to both sides.
+    assert of["pp4"][1] > of["pp4"][0]
+    assert sum(of["dp2-pp2"]) > 2 * sum(of["pp2"])
 
 
 def test_a_figure_over_another_baseline_says_so(tmp_path: Path) -> None:
