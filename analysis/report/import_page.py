@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.figures.style import COLUMN_IN, FULL_IN, layout_style, new_figure, save_figure, styled
-from analysis.foreign.csv_table import ImportedLogs
 from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, page_table
 from analysis.render.output_files import atomic_output_folder, write_page, write_table
+from analysis.report.import_csv import ImportedLogs
 from analysis.studies.study import published_studies
 
 if TYPE_CHECKING:
