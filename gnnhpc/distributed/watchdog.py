@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.kernels.compile import is_compiling
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
