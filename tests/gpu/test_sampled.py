@@ -17,7 +17,7 @@ from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FRESH, FreshMemory, Layer, Sampler
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
 from tests.gpu.test_cells import SAME, SHARED, assert_as_on_a_cpu, ran, show, visible
-from tests.kernels.test_sample_kernel import make_csr
+from tests.kernels.test_sample_neighbors import make_csr
 from tests.tools.cells import sampled
 
 pytestmark = [
