@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.distributed.mesh import COLLECTIVE_S
-from gnnhpc.distributed.shared_memory import Peer, SharedMemory
+from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 from gnnhpc.kernels.channel import Slots, bytes_needed
 
 SHARED_MEMORY: Final = "shared memory"

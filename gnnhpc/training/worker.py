@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class Worker:
         The cell's errors are printed and recorded, not raised.
         """
         check_world_size(self.environment, self.cell.experiment.process_layout)
+        if self.environment.ignored and self.environment.rank <= 1:
+            print(f"environment: {self.environment.ignored}", file=sys.stderr)
         if self.cell.experiment.data.facts().kind == "images":
             map_large_blocks_separately()
         else:
@@ -99,10 +102,10 @@ class Worker:
             self._enter_attempt(mesh, ranks)
             parts = self._build_training(mesh)
             status = self._train(mesh, parts, signals)
-        from gnnhpc.distributed.mesh import leave
+        from gnnhpc.distributed.rendezvous import leave
 
         mesh.barrier()
-        leave(mesh)
+        leave()
         return status
 
     def _claim_attempt(self) -> int | None:
@@ -137,7 +140,7 @@ class Worker:
             import torch
 
             from gnnhpc.distributed.devices import choose_devices
-            from gnnhpc.distributed.mesh import join
+            from gnnhpc.distributed.rendezvous import join
             from gnnhpc.training import training_run as _  # noqa: F401 - the heavy imports
 
             torch.set_num_threads(self.environment.cpus)
@@ -145,8 +148,8 @@ class Worker:
             experiment = self.cell.experiment
             stages = experiment.stages_per_process
             device, *more = choose_devices(experiment.device, self.environment, stages)
-            place = (experiment.process_layout, device, self.run_paths.secret, more)
-            mesh = join(self.environment, *place, experiment.loss_stage)
+            place = (experiment.process_layout, device, more, experiment.loss_stage)
+            mesh = join(self.environment, *place)
             paths = self.attempt.paths
             mine = RankCode(
                 attempt=paths.number if paths else None,

@@ -1,14 +1,38 @@
-"""Output folders that appear complete: written under a temporary name, then moved."""
+"""Writes tables, and folders that appear complete."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from analysis.render.document import Document, Table
+from analysis.render.html import document_to_html
+from analysis.render.latex import table_to_latex
+from analysis.render.markdown import document_to_markdown, table_to_markdown
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.versioned_json import write_atomically
+
+
+def write_table(table: Table, folder: Path, latex_columns: Sequence[str] = ()) -> None:
+    """Write `<name>.csv` with all digits, `.md` and `.tex` into `folder`."""
+    texts = {
+        ".csv": table.frame.to_csv(index=False, lineterminator="\n"),
+        ".md": table_to_markdown(table),
+        ".tex": table_to_latex(table, latex_columns),
+    }
+    for ending, text in texts.items():
+        write_atomically(folder / f"{table.name}{ending}", text)
+
+
+def write_page(document: Document, folder: Path) -> Path:
+    """Write report.md and report.html into `folder`; returns report.html."""
+    write_atomically(folder / "report.md", document_to_markdown(document))
+    page = folder / "report.html"
+    write_atomically(page, document_to_html(document))
+    return page
 
 
 @contextmanager
@@ -26,19 +50,18 @@ def atomic_output_folder(out: Path) -> Iterator[Path]:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
     except OSError as error:
-        raise InputError(
-            "--out", None, f"{out.parent} ({error.strerror})", "a folder you may write in"
-        ) from None
+        found = f"{out.parent} ({error.strerror})"
+        raise InputError("--out", None, found, "a folder you may write in") from None
     try:
         yield temporary
-        move_into_place(temporary, out)
+        _move_into_place(temporary, out)
     except OSError as error:
         raise GnnhpcError(f"{out}: cannot be written ({error.strerror or error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def move_into_place(temporary: Path, out: Path) -> None:
+def _move_into_place(temporary: Path, out: Path) -> None:
     """Rename the folder to `out`, or move its entries into `out` if that exists."""
     if not out.exists():
         temporary.rename(out)

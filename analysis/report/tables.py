@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from analysis.render.named_table import NamedTable
-from analysis.render.table_files import write_table
-from analysis.report.schedule_in_name import zero_bubble_in_name
-from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.render.document import Table
 from analysis.statistics.student_t import CONFIDENCE
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
-from analysis.summary.settings_in_words import varying_settings
+from analysis.summary.settings_in_words import (
+    ROW_KEYS,
+    settings_in_words,
+    varying_settings,
+    with_study,
+)
+from analysis.summary.split_backward import LEAST_SHARE
 from analysis.summary.summary_table import DROPPED_COLUMNS, Summary
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
 
@@ -23,15 +26,15 @@ _INTERVALS = (
 )
 
 
-def make_report_tables(found: Summary) -> list[NamedTable]:
+def make_tables(found: Summary) -> list[Table]:
     """All tables; those of a published study only if the run has its model on its data."""
     summary = found.table
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
     if summary["lost_linear_s"].notna().any():
         tables.append(lost_time_table(summary))
-    beside = frameworks_frame(found)
-    if len(beside):
-        tables.append(frameworks_table(beside))
+    compared = frameworks_frame(found)
+    if len(compared):
+        tables.append(frameworks_table(compared))
     if "sampler" in summary and summary["sampler"].notna().any():
         tables.append(sampled_table(summary))
     return [*tables, *study_tables(found)]
@@ -49,12 +52,12 @@ def _for_paper(summary: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return measured[[*ROW_KEYS, "phase", *columns]].reset_index(drop=True)
 
 
-def speedup_table(summary: pd.DataFrame) -> NamedTable:
+def speedup_table(summary: pd.DataFrame) -> Table:
     """Speedups of samples a second, with intervals, the bound and the effect in words."""
     columns = ["samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"]
     columns += ["of_bound", "of_bound_low", "of_bound_high"]
     columns += ["speedup_median", "speedup_from", "speedup_same_m", "baseline", "effect", "flags"]
-    return NamedTable(
+    return Table(
         "speedup",
         "Speedup of samples a second",
         _chosen(summary, columns),
@@ -63,28 +66,28 @@ def speedup_table(summary: pd.DataFrame) -> NamedTable:
     )
 
 
-def efficiency_table(summary: pd.DataFrame) -> NamedTable:
+def efficiency_table(summary: pd.DataFrame) -> Table:
     """Step time against the ideal step of the same schedule with the measured stages."""
     columns = ["mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s"]
     columns += ["efficiency", "efficiency_low", "efficiency_high", "bubble", "recompute_s"]
     notes = [
         _INTERVALS,
         "bubble: the share of rank-time spent waiting for other ranks, with what lies between "
-        "spans of work, which records do not tell apart; one rank waits for nobody, so 0. "
-        "recompute_s: of the step, how long a rank computed forwards again, of the ranks the "
+        "spans of work, which records do not separate; one rank waits for nobody, so 0. "
+        "recompute_s: of the step, how long a rank recomputed forwards, of the ranks the "
         "longest.",
     ]
     if summary["weights_s"].notna().any():
         columns += ["weights_s", "weights_share"]
         notes.append(
             "weights_s: of the step, how long a rank on average computed gradients of weights "
-            "apart from those of inputs, under zero-bubble and zbv. weights_share: of its backward."
+            "after those of inputs, under zero-bubble and zbv. weights_share: of its backward."
         )
-    return NamedTable(
+    return Table(
         "efficiency",
         "Efficiency: the ideal step over the step time",
         _chosen(summary, [*columns, "flags"]),
-        (*notes, *zero_bubble_in_name(summary)),
+        (*notes, *split_backward_in_name(summary)),
         _for_paper(
             summary,
             *("mean_s", "mean_low", "mean_high"),
@@ -94,10 +97,10 @@ def efficiency_table(summary: pd.DataFrame) -> NamedTable:
     )
 
 
-def lost_time_table(summary: pd.DataFrame) -> NamedTable:
+def lost_time_table(summary: pd.DataFrame) -> Table:
     """Training steps taken apart, from the linear ideal to what was measured."""
     taken = summary[(summary["phase"] == "train") & summary["lost_linear_s"].notna()]
-    return NamedTable(
+    return Table(
         "lost_time",
         "Where a training step loses time: seconds that add up to it",
         _chosen(taken, [*LOST_COLUMNS, "mean_s", "of_bound"]).drop(columns="phase"),
@@ -114,11 +117,11 @@ def lost_time_table(summary: pd.DataFrame) -> NamedTable:
     )
 
 
-def noise_table(summary: pd.DataFrame) -> NamedTable:
+def noise_table(summary: pd.DataFrame) -> Table:
     """How many cells and steps count, and the noise of the machine."""
     columns = ["cells_used", "cells", *DROPPED_COLUMNS, "outliers", "n_effective", "drift"]
     columns += ["cpu_share", "steal_share", "switches_per_step", "data_s", "note"]
-    return NamedTable(
+    return Table(
         "noise",
         "What was counted, and the noise of the machine",
         _chosen(summary, columns),
@@ -135,43 +138,71 @@ def noise_table(summary: pd.DataFrame) -> NamedTable:
     )
 
 
-def frameworks_table(beside: pd.DataFrame) -> NamedTable:
-    """Our layers beside the libraries', of the same settings."""
-    return NamedTable(
+def frameworks_table(beside: pd.DataFrame) -> Table:
+    """Our layers and the libraries', of the same settings."""
+    return Table(
         "frameworks",
         "Milliseconds a training step by whose code computes the layers, and how many times as "
         "fast ours is",
         beside,
         (_INTERVALS, "flags: of how many of each one's cells."),
         beside.drop(columns="flags"),
+        keys=5,
     )
 
 
-def sampled_table(summary: pd.DataFrame) -> NamedTable:
-    """Sampled training: an epoch, the parts of a step, edges drawn, memory."""
+def sampled_table(summary: pd.DataFrame) -> Table:
+    """Sampled training: an epoch, the parts of a step, edges sampled, memory."""
     columns = ["epoch_s", "epoch_low", "epoch_high", "epoch_from", "mean_s", "data_s"]
     columns += ["sample_s", "gather_s", "compute_s", "allreduce_s", "sampled_edges_per_s"]
     columns += ["peak_rss_mib", "peak_host_mib"]
     drawn = summary[summary["sampler"].notna() & (summary["phase"] == "train")]
-    return NamedTable(
+    return Table(
         "sampled",
-        "Sampled training: seconds of an epoch and of the parts of a step, edges drawn, and memory",
+        "Sampled training: seconds of an epoch and of the parts of a step, edges sampled, memory",
         _chosen(drawn, columns).drop(columns="phase"),
         (
             _INTERVALS,
             "mean_s: a step, data_s of it waiting for its mini-batch, with copying features where "
-            "the ranks do that. sample_s and gather_s: drawing and copying, perhaps in advance by "
-            "threads or processes of their own; of a library's loader drawing is not known. "
+            "the ranks do that. sample_s and gather_s: sampling and copying, perhaps in advance by "
+            "threads or processes of their own; a library's loader does not time its sampling. "
             "allreduce_s: averaging gradients. What is left of mean_s is waiting for other ranks "
             "and the rest, such as what lies between spans of work; of one rank the rest alone. "
-            "sampled_edges_per_s: drawn on all ranks, over the seconds of the steps. peak_rss_mib: "
+            "sampled_edges_per_s: on all ranks, over the seconds of the steps. peak_rss_mib: "
             "of a rank; peak_host_mib: of all ranks of a host, what they share counted for each; "
             "without the processes of a library's loader.",
         ),
         _for_paper(drawn, "epoch_s", "epoch_low", "epoch_high", "data_s", "compute_s"),
+        keys=4,
     )
 
 
-def write_report_tables(tables: list[NamedTable], folder: Path) -> list[Path]:
-    """Each table as CSV, Markdown and LaTeX."""
-    return [path for table in tables for path in write_table(table, folder)]
+def split_backward_in_name(summary: pd.DataFrame) -> tuple[str, ...]:
+    """A sentence for each model and data whose gradients of weights take hardly any time.
+
+    There zero-bubble is 1F1B in all but name, and zbv has its virtual stages alone.
+    """
+    if summary.empty:
+        return ()
+    few = summary[summary["weights_share"] < LEAST_SHARE]
+    varied = [one for one in varying_settings(summary) if one not in ("schedule", "virtual_stages")]
+    meaning = {
+        "zero-bubble": "zero-bubble is 1F1B there in all but name, and does not pay",
+        "zbv": "zbv can pay there by its two virtual stages a rank alone",
+    }
+    lines = []
+    for (model, data), rows in few.groupby(["model", "data"], sort=False):
+        where = dict.fromkeys(_place(row, varied) for row in rows.to_dict("records"))
+        means = "; ".join(meaning[name] for name in meaning if name in set(rows["schedule"]))
+        lines.append(
+            f"Model {model} on {data} ({'; '.join(where)}): separate gradients of weights took "
+            f"{rows['weights_share'].max():.1%} of backward at most, as its layers compute both "
+            f"halves in one. So {means}."
+        )
+    return tuple(lines)
+
+
+def _place(row: dict[Any, Any], varied: list[str]) -> str:
+    count = row["microbatches"]
+    name = f"{row['layout']}, {count} micro-batch{'' if count == 1 else 'es'}"
+    return ", ".join(filter(None, (name, settings_in_words(row, varied))))

@@ -1,18 +1,17 @@
 """The timeline of one step: what each rank did, and the ideal of the same schedule.
 
 Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
-measured forward and backward seconds and nothing else (gnnhpc.core.schedules.timeline). Where
-gradients of weights are apart, `backward` is of inputs alone, and `weights` are bars of their own.
+measured forward and backward seconds and nothing else (gnnhpc.core.schedules.timeline). Under a
+split backward, `backward` is of inputs alone, and `weights` are bars of their own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from analysis.summary.configurations import timed_as_a_whole as timed_whole
+from analysis.summary.configurations import timed_as_a_whole
 from analysis.summary.split_backward import has_split_backward, shares_of
 from gnnhpc.core.bound_and_bubble import bound_with_split_backward, ideal_bubble
 from gnnhpc.core.errors import InputError
@@ -21,7 +20,7 @@ from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.load.run_data import RunData as Run
+    from analysis.load.run_data import RunData
 
 Phase = Literal["train", "test"]
 DASH = "'"
@@ -46,13 +45,12 @@ class Bar:
     microbatch: int | None
     start_s: float
     end_s: float
-    part: int = 0
-    """Of the stage's own parts."""
+    virtual_stage: int = 0
 
     @property
     def number(self) -> str:
-        """The micro-batch, with a dash for each part of the stage before its own: `3'`."""
-        return "" if self.microbatch is None else f"{self.microbatch}{DASH * self.part}"
+        """The micro-batch, with a dash for each virtual stage of the rank before this one: `3'`."""
+        return "" if self.microbatch is None else f"{self.microbatch}{DASH * self.virtual_stage}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,7 @@ class Timeline:
     data: str
     layout: str
     schedule: str
-    parts: int
-    """Of a stage."""
+    virtual_stages: int
     microbatches: int
     phase: str
     step: int
@@ -80,28 +77,24 @@ class Timeline:
     ideal_bubble: float | None
     """Waiting over all rank-time of the ideal with the measured seconds."""
     balanced_bubble: float | None
-    """Waiting over all rank-time of equal stages of V parts: (S-1) / (V*M+S-1). Where gradients of
-    weights are apart, 1 - bound / S, with the bound for the ratio of this step's own seconds of
-    forwards, gradients of inputs and gradients of weights; None where those are not known."""
-    drawn_s: float | None = None
+    """Waiting over all rank-time of equal stages. Under a split backward it follows from this
+    step's own seconds of forwards, gradients of inputs and gradients of weights; None where those
+    are not known."""
+    sampling_s: float | None = None
     """Before the first barrier: the step's wait for its sampled mini-batch, if it has one."""
 
     @property
     def ideal_s(self) -> float | None:
         return max((bar.end_s for bar in self.ideal), default=None)
 
-    @property
-    def efficiency(self) -> float | None:
-        return None if self.ideal_s is None else self.ideal_s / self.wall_s
 
-
-def cells_with_spans(run: Run) -> list[str]:
+def cells_with_spans(run: RunData) -> list[str]:
     """Ids of the cells whose ranks wrote spans, in the order of the manifest."""
     present = set(run.spans["cell"].unique())
     return [str(cell) for cell in run.cells["cell"] if cell in present]
 
 
-def find_cell(run: Run, name: str) -> str:
+def find_cell(run: RunData, name: str) -> str:
     """The id of the cell with this id or start of one; raises InputError unless it is one cell."""
     ids = [str(cell) for cell in run.cells["cell"]]
     if name in ids:
@@ -114,7 +107,7 @@ def find_cell(run: Run, name: str) -> str:
     raise InputError("trace", "cell", found, some or "the cells of a run, and this has none")
 
 
-def cell_spans(run: Run, cell: str) -> pd.DataFrame:
+def cell_spans(run: RunData, cell: str) -> pd.DataFrame:
     """The spans of one cell; raises InputError for a cell that has none."""
     spans = run.spans[run.spans["cell"] == cell]
     if spans.empty:
@@ -122,15 +115,14 @@ def cell_spans(run: Run, cell: str) -> pd.DataFrame:
     return spans
 
 
-def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
+def typical_step(run: RunData, cell: str, phase: Phase = "train") -> int:
     """The step with spans whose time is nearest the median, of steps after warm-up if any.
 
     Raises InputError for a cell without spans in this phase.
     """
     spans = cell_spans(run, cell)
     with_spans = spans.loc[spans["phase"] == phase, "step"].unique()
-    steps = run.steps
-    mine = steps[(steps["cell"] == cell) & (steps["phase"] == phase)]
+    mine = run.steps[(run.steps["cell"] == cell) & (run.steps["phase"] == phase)]
     mine = mine[mine["step"].isin(with_spans)]
     if mine.empty:
         raise InputError("trace", f"{phase} spans of {cell}", "none", "spans of a recorded step")
@@ -141,7 +133,7 @@ def typical_step(run: Run, cell: str, phase: Phase = "train") -> int:
 
 
 def measured_timeline(
-    run: Run, cell: str, phase: Phase = "train", step: int | None = None
+    run: RunData, cell: str, phase: Phase = "train", step: int | None = None
 ) -> Timeline:
     """The timeline of one step, by default the typical one; raises InputError without spans."""
     if step is None:
@@ -152,25 +144,25 @@ def measured_timeline(
         raise InputError("trace", f"{phase} step {step} of {cell}", "no spans", "a recorded step")
     ranks = run.ranks
     records = ranks[(ranks["cell"] == cell) & (ranks["phase"] == phase) & (ranks["step"] == step)]
-    cell_row = run.cells[run.cells["cell"] == cell].iloc[0]
+    settings = run.cells[run.cells["cell"] == cell].iloc[0]
     places = spans[["rank", "replica", "stage"]].drop_duplicates().sort_values("rank")
-    rows = tuple(
-        RankRow(int(rank), int(replica), int(stage))
-        for rank, replica, stage in places.itertuples(index=False)
-    )
+    rows = tuple(RankRow(*map(int, place)) for place in places.itertuples(index=False))
     measured = tuple(_bars(spans))
-    schedule = cast(ScheduleName, str(cell_row["schedule"]))
-    microbatches, parts = int(cell_row["microbatches"]), int(cell_row["virtual_stages"])
-    training = phase == "train"
-    ideal = ideal_bars(measured, rows, schedule, microbatches, parts=parts, training=training)
+    schedule = cast(ScheduleName, str(settings["schedule"]))
+    microbatches, virtual = int(settings["microbatches"]), int(settings["virtual_stages"])
+    ideal = ideal_bars(
+        measured, rows, schedule, microbatches, virtual_stages=virtual, training=phase == "train"
+    )
+    equal = (schedule, int(settings["stages"]), microbatches, virtual)
     waited = _share(records["waited_s"].sum(), records["wall_s"].sum())
+    sampled = records["sampled_edges"].notna().any()
     return Timeline(
         cell=cell,
-        model=str(cell_row["model"]),
-        data=str(cell_row["data"]),
-        layout=str(cell_row["layout"]),
+        model=str(settings["model"]),
+        data=str(settings["data"]),
+        layout=str(settings["layout"]),
         schedule=schedule,
-        parts=parts,
+        virtual_stages=virtual,
         microbatches=microbatches,
         phase=phase,
         step=step,
@@ -178,123 +170,11 @@ def measured_timeline(
         rows=rows,
         measured=measured,
         ideal=ideal,
-        bubble=None if cell in timed_whole(run) else waited,
+        bubble=None if cell in timed_as_a_whole(run) else waited,
         ideal_bubble=waited_share(ideal, len(rows)),
-        balanced_bubble=_balanced_bubble(
-            *(records, schedule, int(cell_row["stages"]), microbatches, parts), training=training
-        ),
-        drawn_s=_drawn_s(records),
+        balanced_bubble=_balanced_bubble(records, *equal, training=phase == "train"),
+        sampling_s=float((records["step_s"] - records["wall_s"]).max()) if sampled else None,
     )
-
-
-def _balanced_bubble(
-    records: pd.DataFrame,
-    schedule: ScheduleName,
-    stages: int,
-    microbatches: int,
-    parts: int,
-    *,
-    training: bool,
-) -> float | None:
-    """`records` are of one step."""
-    if not has_split_backward(schedule, stages):
-        return ideal_bubble(stages, microbatches, parts)
-    if not training:
-        return ideal_bubble(stages, microbatches)
-    # Not the sums of pandas, which take a number that is missing for nothing.
-    forward, backward, weights = (
-        float(records[name].to_numpy().sum()) for name in ("forward_s", "backward_s", "weights_s")
-    )
-    shares = shares_of(forward, backward, weights)
-    if shares is None:
-        return None
-    return (
-        1.0 - bound_with_split_backward(schedule, 1, stages, microbatches, shares, parts) / stages
-    )
-
-
-def _drawn_s(records: pd.DataFrame) -> float | None:
-    """Of the slowest rank; None where nothing was sampled."""
-    before = float((records["step_s"] - records["wall_s"]).max())
-    return before if records["sampled_edges"].notna().any() else None
-
-
-def ideal_bars(
-    measured: tuple[Bar, ...],
-    rows: tuple[RankRow, ...],
-    schedule: ScheduleName,
-    microbatches: int,
-    *,
-    parts: int = 1,
-    training: bool,
-) -> tuple[Bar, ...]:
-    """The bars of the schedule on each replica, with the seconds measured for each micro-batch.
-
-    Each part of a stage has its own seconds. Empty if the span of a micro-batch is missing in any
-    that has others of its kind, or no forward is there.
-    """
-    kinds = ["forward"]
-    if training:
-        apart = has_split_backward(schedule, len({row.stage for row in rows}))
-        kinds += ["backward", "weights"] if apart else ["backward"]
-    seconds: dict[tuple[int, str, int, int], float] = {}
-    for bar in measured:
-        if bar.name in kinds and bar.microbatch is not None:
-            key = (bar.rank, bar.name, bar.microbatch, bar.part)
-            seconds[key] = seconds.get(key, 0.0) + bar.end_s - bar.start_s
-    bars: list[Bar] = []
-    for replica in sorted({row.replica for row in rows}):
-        ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
-        holders = [
-            place_of_virtual_stage(schedule, n, len(ranks)) for n in range(parts * len(ranks))
-        ]
-        costs = {
-            kind: [
-                [
-                    seconds.get((ranks[stage], kind, m, part), 0.0 if kind in free else None)
-                    for m in range(microbatches)
-                ]
-                for stage, part in holders
-                for free in [_without_spans(seconds, ranks[stage], part)]
-            ]
-            for kind in kinds
-        }
-        if any(cost is None for table in costs.values() for line in table for cost in line):
-            return ()
-        known = cast(dict[str, list[list[float]]], costs)
-        forward = known["forward"]
-        for slot in timeline(
-            *(schedule, forward, known.get("backward", forward), microbatches),
-            weights_s=known.get("weights"),
-            virtual_stages=parts,
-            training=training,
-        ):
-            action, times = slot.action, (slot.start_s, slot.end_s)
-            if action.kind not in kinds:
-                continue
-            bars.append(
-                Bar(ranks[slot.stage], action.kind, action.microbatch, *times, action.virtual_stage)
-            )
-    return tuple(bars)
-
-
-def _without_spans(
-    seconds: Mapping[tuple[int, str, int, int], float], rank: int, part: int
-) -> set[str]:
-    """What a part never did: a backward with nothing to train, weights where it leaves none."""
-    did = {kind for of, kind, _, place in seconds if (of, place) == (rank, part)}
-    return {"backward", "weights"} - did if "forward" in did else set()
-
-
-def waited_share(bars: tuple[Bar, ...], ranks: int) -> float | None:
-    """The share of rank-time without a bar, up to the end of the last bar; None without bars."""
-    end = max((bar.end_s for bar in bars), default=0.0)
-    busy = sum(bar.end_s - bar.start_s for bar in bars)
-    return _share(ranks * end - busy, ranks * end)
-
-
-def _share(part: float, whole: float) -> float | None:
-    return float(part) / float(whole) if whole > 0 else None
 
 
 def _bars(spans: pd.DataFrame) -> list[Bar]:
@@ -306,7 +186,102 @@ def _bars(spans: pd.DataFrame) -> list[Bar]:
             None if math.isnan(microbatch) else int(microbatch),
             float(start),
             float(end),
-            int(part),
+            int(virtual),
         )
-        for rank, name, microbatch, start, end, part in spans[columns].itertuples(index=False)
+        for rank, name, microbatch, start, end, virtual in spans[columns].itertuples(index=False)
     ]
+
+
+def _balanced_bubble(
+    records: pd.DataFrame,
+    schedule: ScheduleName,
+    stages: int,
+    microbatches: int,
+    virtual_stages: int,
+    *,
+    training: bool,
+) -> float | None:
+    """`records` are of one step."""
+    if not has_split_backward(schedule, stages):
+        return ideal_bubble(stages, microbatches, virtual_stages)
+    if not training:
+        return ideal_bubble(stages, microbatches)
+    # Not the sums of pandas, which take a missing number for 0.
+    seconds = [float(records[f"{name}_s"].to_numpy().sum()) for name in _PASSES]
+    shares = shares_of(*seconds)
+    if shares is None:
+        return None
+    bound = bound_with_split_backward(schedule, 1, stages, microbatches, shares, virtual_stages)
+    return 1.0 - bound / stages
+
+
+_PASSES = ("forward", "backward", "weights")
+_Key = tuple[int, str, int, int]
+"""Rank, kind, micro-batch, virtual stage."""
+
+
+def ideal_bars(
+    measured: tuple[Bar, ...],
+    rows: tuple[RankRow, ...],
+    schedule: ScheduleName,
+    microbatches: int,
+    *,
+    virtual_stages: int = 1,
+    training: bool,
+) -> tuple[Bar, ...]:
+    """The bars of the schedule on each replica, with the seconds measured for each micro-batch.
+
+    Empty if the span of a micro-batch is missing where others of its kind are there.
+    """
+    split = has_split_backward(schedule, len({row.stage for row in rows}))
+    kinds = _PASSES[: (3 if split else 2) if training else 1]
+    seconds: dict[_Key, float] = {}
+    for bar in measured:
+        if bar.name in kinds and bar.microbatch is not None:
+            key = (bar.rank, bar.name, bar.microbatch, bar.virtual_stage)
+            seconds[key] = seconds.get(key, 0.0) + bar.end_s - bar.start_s
+    known = {(rank, kind, virtual) for rank, kind, _, virtual in seconds}
+    bars: list[Bar] = []
+    for replica in sorted({row.replica for row in rows}):
+        ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
+        holders = [
+            place_of_virtual_stage(schedule, number, len(ranks))
+            for number in range(virtual_stages * len(ranks))
+        ]
+
+        def cost(stage: int, kind: str, m: int, virtual: int, ranks: list[int] = ranks) -> float:
+            """nan if it is missing; 0 for a backward with nothing to train."""
+            rank = ranks[stage]
+            free = kind != "forward" and (rank, kind, virtual) not in known
+            free = free and (rank, "forward", virtual) in known
+            return seconds.get((rank, kind, m, virtual), 0.0 if free else math.nan)
+
+        costs = {
+            kind: [[cost(s, kind, m, v) for m in range(microbatches)] for s, v in holders]
+            for kind in kinds
+        }
+        if any(math.isnan(one) for table in costs.values() for line in table for one in line):
+            return ()
+        forward = costs["forward"]
+        for slot in timeline(
+            *(schedule, forward, costs.get("backward", forward), microbatches),
+            weights_s=costs.get("weights"),
+            virtual_stages=virtual_stages,
+            training=training,
+        ):
+            action, times = slot.action, (slot.start_s, slot.end_s)
+            if action.kind in kinds:
+                rank = ranks[slot.stage]
+                bars.append(Bar(rank, action.kind, action.microbatch, *times, action.virtual_stage))
+    return tuple(bars)
+
+
+def waited_share(bars: tuple[Bar, ...], ranks: int) -> float | None:
+    """The share of rank-time without a bar, up to the end of the last bar; None without bars."""
+    end = max((bar.end_s for bar in bars), default=0.0)
+    busy = sum(bar.end_s - bar.start_s for bar in bars)
+    return _share(ranks * end - busy, ranks * end)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return float(part) / float(whole) if whole > 0 else None

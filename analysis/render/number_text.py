@@ -1,24 +1,52 @@
-"""Values with their intervals as text: as many digits as the interval supports.
+"""Numbers as text, with as many digits as their interval supports.
 
-A value is rounded to two significant digits of its interval's width, and so are both bounds, so
-that what is printed is neither finer nor coarser than what is known. A positive value has a digit
-of its own at least.
+A value with an interval is rounded to two significant digits of the interval's width, and so are
+both bounds. A value without one has four significant digits.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.statistics.intervals import Interval
 
+DIGITS = 4
 INTERVAL_DIGITS = 2
 """Significant digits of an interval's width that are printed."""
 BARE_DIGITS = 3
-"""Significant digits of a value whose uncertainty is not known, or is none."""
+"""Significant digits of an estimate without an interval."""
 NO_WIDTH = 1e-6
 """Relative width of an interval that is rounding alone, as of the baseline over itself."""
+
+
+def format_value(value: Any) -> str:
+    """One value as text: yes or no for booleans, nothing for what is missing."""
+    if value is None or value is pd.NA:
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, Interval):
+        return interval_text(value)
+    if isinstance(value, numbers.Real):
+        return _number_text(float(value))
+    return str(value)
+
+
+def _number_text(number: float) -> str:
+    """A number of few digits is exact, or was published so, and stays as it is."""
+    if math.isnan(number):
+        return ""
+    if number.is_integer() and abs(number) < 1e15:
+        return str(int(number))
+    short = f"{number:.{DIGITS}g}"
+    if float(short) == number and "e" not in short:
+        return short
+    return significant(number, DIGITS)
 
 
 def interval_text(interval: Interval) -> str:
@@ -34,7 +62,7 @@ def interval_text(interval: Interval) -> str:
     if low > 0.0:
         # A positive value is never shown as 0, however wide its interval.
         decimals = max(decimals, -math.floor(math.log10(value)))
-    shown, *bounds = (rounded(number, decimals) for number in (value, low, high))
+    shown, *bounds = (_rounded(number, decimals) for number in (value, low, high))
     return f"{shown} [{', '.join(bounds)}]"
 
 
@@ -43,8 +71,8 @@ def decimals_of(width: float) -> int:
     return INTERVAL_DIGITS - 1 - math.floor(math.log10(width))
 
 
-def rounded(number: float, decimals: int) -> str:
-    """`number` to that many decimal places, without an exponent and without a minus zero."""
+def _rounded(number: float, decimals: int) -> str:
+    """Without an exponent and without a minus zero."""
     near = round(number, decimals) + 0.0
     return f"{near:.{max(0, decimals)}f}"
 
@@ -56,11 +84,10 @@ def significant(number: float, digits: int) -> str:
 
 
 def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """`frame` with the columns x, x_low and x_high as one column x of `Interval`.
+    """`frame` with the columns x (or x_s), x_low and x_high as one column of `Interval`.
 
     A value without bounds, which may be a published one, stays a number.
     """
-    # The means of step times are named with their unit, their bounds without it.
     bounds = {name: name.removesuffix("_s") for name in map(str, frame.columns)}
     whole = [name for name, stem in bounds.items() if {f"{stem}_low", f"{stem}_high"} <= set(frame)]
     joined = frame.drop(
