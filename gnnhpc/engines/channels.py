@@ -72,7 +72,7 @@ _LOOK_MS = 100
 """How often a rank that waits looks whether the other one has ended."""
 
 _NONE = -1
-"""In place of a file descriptor."""
+"""Stands for a missing file descriptor."""
 
 
 class SharedSender:

@@ -50,7 +50,7 @@ class CodeOrigin:
     kind: Literal["snapshot", "live"] = "live"
     """`snapshot` is the copy in the run folder; `live` is what was in the checkout or installed."""
     snapshot_commit: str | None = None
-    """Of the checkout that the snapshot was taken from."""
+    """Commit of the checkout that the snapshot was taken from."""
 
     def commit(self) -> str | None:
         return self.snapshot_commit if self.kind == "snapshot" else git_commit()

@@ -35,7 +35,7 @@ VARIABLES = (
 )
 """Environment variables by which a library chooses other instructions, and so rounds otherwise."""
 _RECORDED = (*VARIABLES, SHARED_MEMORY_VARIABLE)
-"""And the one by which tensors travel otherwise, on a node where they need not."""
+"""Variables that a rank records: those and the one that chooses the transport of tensors."""
 
 
 def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
