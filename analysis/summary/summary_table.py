@@ -24,33 +24,10 @@ from analysis.summary.baseline_and_speedup import (
 )
 from analysis.summary.configurations import Configuration, sorted_configurations
 from analysis.summary.learnt_columns import learnt_columns
+from analysis.summary.summary_columns import COLUMN_MEANINGS
 from analysis.summary.time_breakdown import COLUMNS, StepSeconds, break_down
 
-CONTRACT_COLUMNS = (
-    "model",
-    "data",
-    "layout",
-    "stages",
-    "replicas",
-    "microbatches",
-    "phase",
-    "n",
-    "mean_s",
-    "std_s",
-    "min_s",
-    "max_s",
-    "median_s",
-    "samples_per_s",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "bound",
-    "ideal_step_s",
-    "efficiency",
-    "bubble",
-    "valid",
-    "flags",
-)
+CONTRACT_COLUMNS = tuple(COLUMN_MEANINGS)
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = (
@@ -171,6 +148,8 @@ def _speedup_columns(
     flags = counted_flags(row)
     notes = _notes(row, base, wanted, why_none)
     valid = bool(row.step_times)
+    if _has_only_warmup(row):
+        flags.append("only-warm-up")
     if why_none:
         flags.append("not-comparable")
     efficiency = row.efficiency
@@ -202,6 +181,12 @@ def _speedup_columns(
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
+
+
+def _has_only_warmup(row: Configuration) -> bool:
+    """Whether its valid cells recorded steps of this phase, of which none counts."""
+    measured = row.cells[row.cells["counts"].astype(bool)]
+    return not row.step_times and not measured.empty
 
 
 def counted_flags(row: Configuration) -> list[str]:
@@ -285,8 +270,9 @@ def _reasons(row: Configuration) -> str:
     )
     apart = cells["not_comparable"] != ""
     status = status.where(~apart, "not comparable (" + cells["not_comparable"] + ")")
+    warmup = f"no {row.phase} steps beyond {row.cells['warmup_steps'].max():g} of warm-up"
     status = status.where(
-        ~cells["valid"].astype(bool) | apart, f"no {row.phase} steps beyond warm-up"
+        ~cells["valid"].astype(bool) | apart, f"{warmup}: raise {row.phase}_steps in the sweep"
     )
     return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
 
