@@ -1,7 +1,7 @@
 """A thread a rank that ends a hang, by the heartbeats that all ranks write into their store.
 
-A collective cannot tell a slow rank from a dead one. But when for a while no rank has begun or
-ended a piece of work, and none has used its processor, then no rank computes anything and the
+A collective cannot distinguish a slow rank from a dead one. But when for a while no rank has begun
+or ended a piece of work, and none has used its processor, then no rank computes anything and the
 waiting will not end. A rank that reads or writes files, loads data by other processes or compiles
 kernels may take longer.
 """
