@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class OtherJobs:
-    """What Slurm says of a job's nodes at one moment."""
+    """What Slurm reports of a job's nodes at one time."""
 
     jobs: tuple[str, ...]
     """Ids of the jobs that run there, less this one's; a cluster may hide other users'."""

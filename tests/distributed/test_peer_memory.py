@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed import shared_memory
+from gnnhpc.distributed import peer_memory
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import join, leave
-from gnnhpc.distributed.shared_memory import Peer, SharedMemory, find_peers, is_wanted
+from gnnhpc.distributed.peer_memory import Peer, SharedMemory, find_peers, is_wanted
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.kernels import load_kernel
 from tests.tools.forked import spawn
 
@@ -63,11 +63,11 @@ def in_turn(cases: list[tuple[Variables, tuple[int, ...]]]) -> list[list[int]]:
     assert first.port is not None
     store = dist.TCPStore(first.first_host, first.port, 3, first.rank == 0)
     found = []
-    true = shared_memory._opened
+    true = peer_memory._opened
     for number, (variables, open_nothing) in enumerate(cases):
         load_kernel.cache_clear()
         blind = first.rank in open_nothing
-        shared_memory._opened = (lambda rank, offered: None) if blind else true
+        peer_memory._opened = (lambda rank, offered: None) if blind else true
         with pytest.MonkeyPatch.context() as patch:
             for name, value in variables.get(first.rank, {}).items():
                 patch.setenv(name, value)
@@ -103,7 +103,7 @@ def test_not_ranks_of_two_nodes_nor_where_one_cannot_or_is_told_not_to() -> None
 def peers_of_mesh(layout: str) -> list[int]:
     mesh = join(read_environment(), Layout.parse(layout), torch.device("cpu"))
     mesh.barrier()
-    leave(mesh)
+    leave()
     return sorted(mesh.peers)
 
 
