@@ -166,7 +166,7 @@ def test_inconclusive_is_a_flag_of_the_cell_with_its_cause(tmp_path: Path) -> No
     root, cell = one_cell_with(tmp_path, Story(audit=(check,)))
     run = load_run(root)
     row = run.cells.set_index("cell").loc[cell]
-    assert row["valid"] and row["flags"] == "engine-parity"
+    assert row["valid"] and row["flags"] == "inconclusive"
     assert "engine-parity" not in row["checked"]
     assert f"Validation could not compare cell {cell}: the model uses F.dropout." in first_page(
         root
