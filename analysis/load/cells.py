@@ -9,8 +9,8 @@ from typing import Any
 from analysis.load.bytes_sent import bytes_sent
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
+from gnnhpc.records.accounted_cost import attempt_core_s
 from gnnhpc.records.attempts import Attempt, resumed_from
-from gnnhpc.records.cost import attempt_core_s
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Failure

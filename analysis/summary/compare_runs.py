@@ -85,7 +85,7 @@ class Compared:
         return over * (self.ratio.value - 1.0) < 0.0
 
     def verdict(self, tolerance: float) -> str:
-        """In words; for one run a side the reason why there is none."""
+        """The verdict in words; with one run a side, the reason why there is none."""
         low, high = self.ratio.low, self.ratio.high
         if low is None or high is None:
             return self.ratio.basis

@@ -24,7 +24,7 @@ class Match:
     """One configuration in one phase, as both runs have it."""
 
     name: str
-    """Such as `gat synthetic-citation pp2 m2`."""
+    """The pair's name, such as `gat synthetic-citation pp2 m2`."""
     a: Configuration
     b: Configuration
 
@@ -118,7 +118,7 @@ def _key(one: Configuration, leave_out: str = "") -> Key:
 
 
 def _names(rows: Sequence[Configuration]) -> dict[int, str]:
-    """By identity: model, data, layout, micro-batches and the other settings that vary."""
+    """id(row) -> its name: model, data, layout, micro-batches and the other settings that vary."""
     by_name: dict[str, list[Configuration]] = {}
     for one in rows:
         model, data, layout, microbatches = (one.settings[name] for name in _NAMED)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.distributed.environment import Environment
-from gnnhpc.kernels import channel
+from gnnhpc.kernels import shared_memory_channel as channel
 
 VARIABLE = "GNNHPC_SHARED_MEMORY"
 _PROBE_BYTES = 32

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.kernels import build
+from gnnhpc.kernels.compile import is_compiling
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
@@ -141,7 +141,7 @@ class Watchdog:
             "beat": self._own["beat"] + 1,
             "work": self._activity.work + self._busy,
             "doing": doing,
-            "slow": doing.startswith(_SLOW) or build.is_under_way(),
+            "slow": doing.startswith(_SLOW) or is_compiling(),
         }
 
     def _exchange(self) -> None:

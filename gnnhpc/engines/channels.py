@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gnnhpc.distributed.mesh import COLLECTIVE_S
 from gnnhpc.distributed.peer_memory import Peer, SharedMemory
-from gnnhpc.kernels.channel import Slots, bytes_needed
+from gnnhpc.kernels.shared_memory_channel import Slots, bytes_needed
 
 SHARED_MEMORY: Final = "shared memory"
 BY_GROUP: Final = "process group"
