@@ -76,6 +76,7 @@ def cell_row(
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
         "checks": len(result.audit) if result else 0,
+        "checked": ";".join(_checked(result)) if result else "",
         "started_at": result.started_at if result else "",
         **_validation_cost(result),
         "samples_per_step": result.samples_per_step if result else None,
@@ -91,6 +92,13 @@ def cell_row(
         "digest": _digest(used),
         **(result.final if result else {}),
     }
+
+
+def _checked(result: Result) -> list[str]:
+    """Names of the checks that came to a verdict."""
+    return [
+        check.name for check in result.audit if check.verdict not in ("unknown", "inconclusive")
+    ]
 
 
 def _validation_cost(result: Result | None) -> dict[str, float | None]:
