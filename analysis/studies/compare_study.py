@@ -23,7 +23,7 @@ from analysis.summary.frameworks import find_like, same_value
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.bound_and_bubble import bound
 
-Verdict = Literal["holds", "does not hold", "cannot be decided", "not measured"]
+Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
 Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
 
 
@@ -48,7 +48,7 @@ class Finding:
     published_verdict: str = ""
 
     @property
-    def verdict(self) -> Verdict:
+    def outcome(self) -> Outcome:
         """Whether the conclusion holds, by our interval."""
         ours, claim = self.ours, self.claim
         if ours is None:
@@ -78,11 +78,11 @@ class Finding:
             words = [self.published_verdict, _within_bound(self.ours, self.bound)]
             return ". ".join(filter(None, words))
         why = ""
-        if self.verdict == "cannot be decided":
+        if self.outcome == "cannot be decided":
             why = f", {self._why_not_told()}"
-        elif self.verdict == "does not hold" and self.is_negligible:
+        elif self.outcome == "does not hold" and self.is_negligible:
             why = f", the difference is less than {self.claim.negligible:g}"
-        return f"{self.claim.text}: {self.verdict}{why}"
+        return f"{self.claim.text}: {self.outcome}{why}"
 
     def _why_not_told(self) -> str:
         assert self.ours is not None

@@ -134,13 +134,13 @@ def _in_all(measured: Sequence[Finding]) -> str:
     comparison."""
     if not measured:
         return "not measured"
-    counts = Counter(one.verdict for one in measured)
+    counts = Counter(one.outcome for one in measured)
     if len(counts) == 1:
-        (verdict,) = counts
-        return verdict if len(measured) == 1 else f"{verdict} in all {len(measured)}"
+        (outcome,) = counts
+        return outcome if len(measured) == 1 else f"{outcome} in all {len(measured)}"
     first, *others = counts.most_common()
     words = [f"{first[0]} in {first[1]} of {len(measured)}"]
-    return ", ".join(words + [f"{verdict} in {count}" for verdict, count in others])
+    return ", ".join(words + [f"{outcome} in {count}" for outcome, count in others])
 
 
 def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
