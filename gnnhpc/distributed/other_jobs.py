@@ -9,7 +9,7 @@ from gnnhpc.core.slurm_commands import ask
 from gnnhpc.distributed.environment import Environment
 
 _TIMEOUT_S = 5.0
-"""For each question: a cell must not wait for a controller that does not answer."""
+"""Seconds for each query; a cell must not wait for a controller that does not answer."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DGL_VERSION = "1.1.3"
 """Later versions have no package that imports with today's torch."""
 SAMPLER_KEY = ("sampling", "sampler")
-"""Where an experiment names its sampler."""
+"""The key by which an experiment names its sampler."""
 PYG_SAMPLERS = ("pyg_lib", "torch_sparse")
 """Either of them has the compiled sampler behind PyG's NeighborLoader."""
 

@@ -54,7 +54,7 @@ class _Observed:
     statistics: dict[str, Hashes] = field(default_factory=dict)
     """Hashes of running statistics after replicas have averaged them, by the evaluation."""
     faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By the name of the check."""
+    """Check -> faults."""
     transferred: int | None = None
     """Tensors sent and received; None for engines that do not count them."""
 

@@ -181,7 +181,7 @@ def max_rows(x, indptr, source, out, winner, width, COLUMNS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=["indptr", "target"])
 def max_rows_backward(upstream, winner, indptr, target, grad, width, COLUMNS: tl.constexpr):
-    """Of one source, whose edges are those of the block's transpose: the sum of the gradients of
+    """For one source, whose edges are those of the block's transpose: the sum of the gradients of
     those targets that it won [rows_in, width]; of an edge that is there twice once."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

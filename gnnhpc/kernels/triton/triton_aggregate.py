@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 
 _COLUMNS, _OF_MAXIMA = 256, 128
-"""At most, of a row that a program computes; of maxima, in one warp."""
+"""The most numbers of a row that a program computes; maxima take one warp."""
 
 
 def sum_forward(
@@ -126,5 +126,5 @@ def _sum(
 
 
 def _by_row(x: Tensor) -> Tensor:
-    """Whose rows lie together, perhaps as columns of a wider tensor."""
+    """The tensor with rows that lie together, perhaps as columns of a wider tensor."""
     return x if x.stride(1) == 1 else x.contiguous()

@@ -145,7 +145,7 @@ class _Call(NamedTuple):
     norm2: BatchNorm
     weights: Weights
     eps: tuple[float, float]
-    """Of both BatchNorms at the forward."""
+    """Epsilons of both BatchNorms at the forward."""
 
     @property
     def moves(self) -> bool:
@@ -177,8 +177,8 @@ def _call(
     grid: Grid | None,
     conv: _Conv,
 ) -> _Call:
-    """From the modules' own dictionaries: attributes of a module take ten times as long to find,
-    which counts where a micro-batch has few images."""
+    """Read from the modules' dictionaries, since attributes of a module take ten times as long to
+    find, which counts where a micro-batch has few images."""
     modules: Any = layer._modules
     norm1, norm2 = modules["norm1"], modules["norm2"]
     fc1, fc2 = modules["fc1"]._parameters, modules["fc2"]._parameters
