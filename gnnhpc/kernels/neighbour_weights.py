@@ -1,4 +1,4 @@
-"""How much of each neighbour enters a sum: factors of the edge, of its two ends, and of the node."""
+"""How much of each neighbour enters a sum: factors of the edge, its two ends and the node."""
 
 from __future__ import annotations
 
