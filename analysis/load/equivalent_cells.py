@@ -15,9 +15,10 @@ its features: with a learning rate of 0.001 losses are 2e-6 apart at step 0, 1e-
 1e-2 at step 149; with 0.01 they are 9e-5 apart at step 5, 4e-3 at step 10 and 0.2 at step 20, and
 norms of gradients 4e-6, 2e-4, 7e-2 and 0.6. The envelope is five times as wide or more, until it
 allows half of the value, after 15 steps of losses and 10 of norms. Later steps are compared with
-the largest difference of all steps before: rounding enlarges it little by little, in these cells by
-less than 5 from one step to the next, and an error makes it jump. A difference may be 30 times as
-large, and 5e-4 of a loss and 5e-3 of a norm in any case.
+the largest difference of all steps before: rounding enlarges it little by little, and an error
+makes it jump. A difference may be 30 times as large, and 5e-4 of a loss and 5e-3 of a norm in any
+case. In 80 steps of ViG, GAT, GATv2, GCN, SAGE, GIN, ResGCN and GCNII (learning rates of 0.001 and
+0.05) no difference above these became more than 10 times as large.
 
 What it finds was measured with GAT and GCN on a synthetic graph of 150 nodes in float32, `pp2` with
 two halo chunks against `seq`, Adam, 60 steps, with every gradient of stage 1 multiplied by 1.05 by
