@@ -68,8 +68,9 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
         ],
         rounds=rounds,
     )
+    settled = {"steps": 40, "warmup_steps": 8, "analysed": True, **cell}
     whole = Match(
-        {"run": Contestant("benchmarks.cells:cell", {"steps": 40, "analysed": True, **cell})},
+        {"run": Contestant("benchmarks.cells:cell", settled)},
         [
             Comparison(
                 f"{what}: measured steps, and those that an analysis averages",

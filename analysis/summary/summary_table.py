@@ -24,33 +24,10 @@ from analysis.summary.baseline_and_speedup import (
 )
 from analysis.summary.configurations import Configuration, sorted_configurations
 from analysis.summary.learnt_columns import learnt_columns
+from analysis.summary.summary_columns import COLUMN_MEANINGS
 from analysis.summary.time_breakdown import COLUMNS, StepSeconds, break_down
 
-CONTRACT_COLUMNS = (
-    "model",
-    "data",
-    "layout",
-    "stages",
-    "replicas",
-    "microbatches",
-    "phase",
-    "n",
-    "mean_s",
-    "std_s",
-    "min_s",
-    "max_s",
-    "median_s",
-    "samples_per_s",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "bound",
-    "ideal_step_s",
-    "efficiency",
-    "bubble",
-    "valid",
-    "flags",
-)
+CONTRACT_COLUMNS = tuple(COLUMN_MEANINGS)
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = (

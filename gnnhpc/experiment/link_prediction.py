@@ -1,4 +1,4 @@
-"""Link prediction as a task: which links are learnt, which are judged, and against what."""
+"""Link prediction as a task: which links are trained on, which are scored, and against what."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class Links(Strict):
-    """Of a run that learns which nodes are joined; `batch_size` is then links a replica.
+    """Settings of link prediction; `batch_size` is then links a mini-batch and replica.
 
     The model gives each node an embedding; a pair's score is the product of its two. The loss is
     the mean binary cross-entropy of a step's links and negatives.
     """
 
     name: Literal["links"] = "links"
+    """The task."""
     embedding: Positive = 64
-    """Numbers that the model's last layer gives a node, in place of one for each class."""
+    """Width of a node's embedding, which the model's last layer computes in place of classes."""
     negatives: Positive = 1
-    """Pairs without an edge for each link of a step: its first end, and a node that no link to
-    train on joins to it."""
+    """Negative pairs for each link of a step: its first node and a node that no training link joins
+    to it."""
     val_share: Share = 0.05
-    """Of all links, those that validate: no layer sees them."""
+    """Share of all links that validate; no layer sees them."""
     test_share: Share = 0.10
-    """And those that test."""
+    """Share of all links that test; no layer sees them."""
     pool: Positive = 100_000
-    """The most negatives that all links of a split are judged against; no more than its links."""
+    """The most negatives that the links of a split are ranked against, at most as many as its
+    links."""
     hits: Positive = 10
-    """A link is a hit whose score is above that of the negative of this rank."""
+    """The k of hits@k: a link is a hit if its score exceeds that of the k-th best negative."""
 
     @model_validator(mode="after")
     def _leaves_some(self) -> Links:
@@ -44,5 +46,5 @@ class Links(Strict):
 
     @property
     def hits_name(self) -> str:
-        """Of the metric."""
+        """The name of the metric."""
         return f"hits@{self.hits}"

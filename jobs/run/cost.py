@@ -10,8 +10,7 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import read_provenance
-from jobs.run.attempt_progress import read_process
-from jobs.run.run_state import RunState
+from jobs.run.run_state import RunState, read_process
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 
 _ASK_S = 2.0

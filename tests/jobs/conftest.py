@@ -17,9 +17,9 @@ from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Header, StepRecord
 from jobs.run.status import status
-from jobs.run.submit import Submitted, submit
 from jobs.slurm import sbatch
 from jobs.slurm.site import Site
+from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import Plan, plan
 from tests.jobs.fake_slurm import FakeSlurm
 

@@ -1,8 +1,4 @@
-"""Runs cells on this machine, one after another: measurements at the same time disturb each other.
-
-`python -m jobs.run.local_runs RUN` is the supervisor of a local run that nobody waits for: a
-process that outlives `submit` and reads from stdin which cells to run.
-"""
+"""Runs cells on this machine, one after another, as they would disturb each other's times."""
 
 from __future__ import annotations
 
@@ -16,29 +12,29 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from gnnhpc.core.cli_options import as_typed
-from gnnhpc.core.errors import GnnhpcError, InputError, report_errors
+from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE
 from gnnhpc.experiment.manifest import Cell
-from gnnhpc.records.attempts import Attempt, read_attempts
-from jobs.run.attempt_progress import failure_cause
-from jobs.run.submission import Submission
-from jobs.run.submission_records import process_start
+from gnnhpc.records.attempts import read_attempts
+from jobs.run.run_state import failure_cause
+from jobs.submission.submission import Submission
 
 LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
 """Another file for the machine's lock; empty for runs that may run at the same time."""
-SUPERVISOR_GRACE_S = 30.0
 _GRACE_S = 20.0
 """How long stopped ranks may take to save."""
 _POLL_S = 0.1
 _WEEK_MIN = 7 * 24 * 60
+Show = Callable[[str], None]
+"""Is called with a line as a cell starts or ends."""
 _OF_OTHER_LAUNCHERS = ("SLURM", "PMI", "TORCHELASTIC", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_")
 
 
@@ -101,42 +97,16 @@ def _local_cell(cell: Cell) -> LocalCell:
     return LocalCell(cell.array, cell.index, cell.id, cell.world_size, gpu)
 
 
-@dataclass(frozen=True)
-class EndedCell:
-    """How one local cell ended."""
-
-    cell: LocalCell
-    done: bool
-    line: str
-    """Status, cause and flags in one line."""
-    seconds: float
+def print_now(line: str) -> None:
+    print(line, flush=True)
 
 
-class Progress(Protocol):
-    """Is called as the cells of a local run start and end."""
-
-    def started(self, cell: LocalCell) -> None: ...
-
-    def ended(self, ended: EndedCell, number: int, total: int) -> None: ...
-
-
-class PrintedProgress:
-    """One line when a cell starts and one when it ends."""
-
-    def started(self, cell: LocalCell) -> None:
-        print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
-
-    def ended(self, ended: EndedCell, number: int, total: int) -> None:
-        cell = ended.cell
-        line = f"{cell.array} {cell.index}: {ended.line}, {ended.seconds:.1f} s"
-        print(f"[{number}/{total}] {line}", flush=True)
-
-
-def run_cells(run: LocalRun, progress: Progress) -> int:
+def run_cells(run: LocalRun, show: Show = print_now) -> int:
     """Run the cells in order; returns how many failed, and a failed one does not stop the others.
 
-    On SIGINT or SIGTERM the ranks are stopped first, then KeyboardInterrupt is raised. Raises
-    GnnhpcError where a cell cannot be started, as on a full disk.
+    `show` gets a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are
+    stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
+    started, as on a full disk.
     """
     with _interrupt_on_sigterm(), machine_lock():
         waiting, running, failed, number = list(run.cells), list[_RunningCell](), 0, 0
@@ -145,13 +115,13 @@ def run_cells(run: LocalRun, progress: Progress) -> int:
                 while waiting and len(running) < run.parallel:
                     cell = waiting.pop(0)
                     running.append(_start(run, cell, others=len(waiting)))
-                    progress.started(cell)
+                    show(f"{cell.array} {cell.index}: {cell.id} started")
                 for one in [one for one in running if one.has_ended(run)]:
                     running.remove(one)
                     number += 1
-                    ended = one.how_it_ended(run.paths)
-                    failed += not ended.done
-                    progress.ended(ended, number, len(run.cells))
+                    done, line = one.how_it_ended(run.paths)
+                    failed += not done
+                    show(f"[{number}/{len(run.cells)}] {one.cell.array} {one.cell.index}: {line}")
                 time.sleep(_POLL_S)
         finally:
             _stop(running)
@@ -183,25 +153,20 @@ class _RunningCell:
             self.send(signal.SIGUSR2)
         return False
 
-    def how_it_ended(self, paths: RunPaths) -> EndedCell:
-        seconds = time.monotonic() - self.start
+    def how_it_ended(self, paths: RunPaths) -> tuple[bool, str]:
+        """Whether the cell is done, and its status, cause, flags and seconds in one line."""
+        seconds = f"{time.monotonic() - self.start:.1f} s"
         attempts = read_attempts(paths.cell(self.cell.id))
         if not attempts or attempts[-1].number == self.before:
-            name = f"{self.cell.array}-{self.cell.index}-*.log"
-            line = f"failed before it had an attempt: see logs/{name}"
-            return EndedCell(self.cell, False, line, seconds)
+            logs = f"logs/{self.cell.array}-{self.cell.index}-*.log"
+            return False, f"failed before it had an attempt: see {logs}, {seconds}"
         newest = attempts[-1]
-        return EndedCell(self.cell, newest.status == "done", _line(newest, self.cell), seconds)
-
-
-def _line(attempt: Attempt, cell: LocalCell) -> str:
-    """How an attempt ended: done (flags: drift)."""
-    cause = failure_cause(attempt, cell.ranks)
-    if attempt.result is None:
-        return f"failed: {cause or 'the ranks ended without a result'}"
-    line = attempt.status + (f": {cause}" if cause else "")
-    flags = attempt.result.flags
-    return f"{line} (flags: {', '.join(flags)})" if flags else line
+        cause = failure_cause(newest, self.cell.ranks)
+        if newest.result is None:
+            return False, f"failed: {cause or 'the ranks ended without a result'}, {seconds}"
+        line = newest.status + (f": {cause}" if cause else "")
+        flags = ", ".join(newest.result.flags)
+        return newest.status == "done", f"{line}{f' (flags: {flags})' if flags else ''}, {seconds}"
 
 
 def _start(run: LocalRun, cell: LocalCell, others: int) -> _RunningCell:
@@ -328,72 +293,3 @@ def _interrupt_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class Supervisor:
-    """A started process that waits for its cells."""
-
-    def __init__(self, process: subprocess.Popen[bytes], run: LocalRun) -> None:
-        self._process, self._run = process, run
-        self.pid = process.pid
-
-    def begin(self) -> None:
-        """Send the cells; without it the process ends when this one does."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(self._run)).encode())
-        self._process.stdin.close()
-
-
-def start_supervisor(run: LocalRun) -> Supervisor:
-    """Start a process that outlives this one. Raises GnnhpcError where the system refuses that."""
-    log = run.paths.logs / f"supervisor-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    try:
-        log.parent.mkdir(exist_ok=True)
-        with log.open("ab") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "jobs.run.local_runs"],
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-                env=os.environ | search_path_for_children(),
-            )
-    except OSError as error:
-        raise GnnhpcError(f"{log}: {error.strerror}, no cell was started") from None
-    return Supervisor(process, run)
-
-
-def stop_supervisors(pids: Iterable[int]) -> None:
-    """Stop these processes, and wait while their ranks save, for at most half a minute."""
-    stopped = set(pids)
-    for pid in stopped:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + SUPERVISOR_GRACE_S
-    while any(process_start(pid) is not None for pid in stopped):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_POLL_S)
-
-
-@report_errors
-def main() -> int:
-    """Run the cells that stdin has, as a supervisor."""
-    text = sys.stdin.read()
-    if not text:
-        # The submitting process died before it had recorded the submission.
-        return 1
-    raw = json.loads(text)
-    os.umask(0o022)
-    run = LocalRun(**raw | {"cells": tuple(LocalCell(**cell) for cell in raw["cells"])})
-    try:
-        failed = run_cells(run, PrintedProgress())
-    except KeyboardInterrupt:
-        print("cancelled", flush=True)
-        return 1
-    print(f"{len(run.cells) - failed} done, {failed} failed", flush=True)
-    return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
-from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
@@ -37,6 +38,7 @@ class BlockLine:
 
 
 _HEAD = tuple(each.name for each in fields(BlockLine))
+_LINE = TypeAdapter(BlockLine)
 
 
 @dataclass(frozen=True)
@@ -79,53 +81,55 @@ class Blocks:
         Raises InputError for a cell that is in no block.
         """
         by_key = {(cell.array, cell.index): cell for cell in cells}
-        blocks: dict[Key, None] = {}
+        needed: set[Key] = set()
         for cell in chosen:
             block = self.block_of.get((cell.array, cell.index))
             if block is None:
                 found = f"{cell.array} {cell.index}, which is in no block"
                 raise InputError("--paired", None, found, "a run that was submitted with --paired")
-            blocks[block] = None
-        found_blocks: dict[str, list[Task]] = {}
-        for name, number in sorted(blocks):
+            needed.add(block)
+        blocks: dict[str, list[Task]] = {}
+        for name, number in sorted(needed):
             task = Task(number, tuple(by_key[key] for key in self.keys(name, number)))
-            found_blocks.setdefault(name, []).append(task)
-        return found_blocks
+            blocks.setdefault(name, []).append(task)
+        return blocks
+
+    def with_tasks(self, new: Mapping[str, Iterable[Task]]) -> Blocks:
+        """These blocks and new ones, by the names of their arrays."""
+        tables = dict(self.tables)
+        for name, tasks in new.items():
+            tables[name] = [*tables.get(name, [])] + [
+                BlockLine(task.number, cell.array, cell.index, cell.world_size, cell.id)
+                for task in tasks
+                for cell in task.cells
+            ]
+        return Blocks(tables)
 
 
 def read_blocks(paths: RunPaths) -> Blocks:
     """Raises InputError naming the damaged line of a table."""
-    return Blocks({path.stem: _read_table(path) for path in sorted(paths.arrays.glob("*.cells"))})
+    tables: dict[str, list[BlockLine]] = {}
+    for path in sorted(paths.arrays.glob("*.cells")):
+        try:
+            head, *rows = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise InputError(path, None, f"unreadable ({error})", "a table of blocks") from None
+        if tuple(head.split("\t")) != _HEAD:
+            raise InputError(f"{path}:1", None, "another head", " ".join(_HEAD))
+        tables[path.stem] = [_line(row, f"{path}:{place}") for place, row in enumerate(rows, 2)]
+    return Blocks(tables)
 
 
-def write_blocks(paths: RunPaths, before: Blocks, new: Mapping[str, Iterable[Task]]) -> None:
-    """Write the tables of the arrays that have new blocks."""
-    for name, tasks in new.items():
-        lines = [*before.tables.get(name, [])]
-        for task in tasks:
-            lines += [
-                BlockLine(task.number, cell.array, cell.index, cell.world_size, cell.id)
-                for cell in task.cells
-            ]
+def write_blocks(paths: RunPaths, blocks: Blocks) -> None:
+    """Write the table of each array of blocks."""
+    for name, lines in blocks.tables.items():
         rows = [_HEAD, *(astuple(line) for line in lines)]
         text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
         write_atomically(paths.block_table(name), text)
 
 
-def _read_table(path: Path) -> list[BlockLine]:
-    try:
-        rows = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise InputError(path, None, f"unreadable ({error})", "a table of blocks") from None
-    if not rows or tuple(rows[0].split("\t")) != _HEAD:
-        raise InputError(f"{path}:1", None, "another head", " ".join(_HEAD))
-    return [_line(row, f"{path}:{number}") for number, row in enumerate(rows[1:], 2)]
-
-
 def _line(row: str, where: str) -> BlockLine:
-    words = row.split("\t")
-    numbers = [words[at] for at in (0, 2, 3)] if len(words) == len(_HEAD) else [""]
-    if not all(number.isdecimal() for number in numbers):
-        raise InputError(where, None, repr(row), " ".join(_HEAD))
-    block, index, ranks = map(int, numbers)
-    return BlockLine(block, words[1], index, ranks, words[4])
+    try:
+        return _LINE.validate_python(dict(zip(_HEAD, row.split("\t"), strict=True)))
+    except (ValueError, ValidationError):
+        raise InputError(where, None, repr(row), " ".join(_HEAD)) from None

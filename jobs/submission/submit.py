@@ -1,4 +1,4 @@
-"""Submits a plan, or cells of a run again, and waits for them if asked to."""
+"""Submits a plan to Slurm or to this machine, and waits for its cells if asked to."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.python_path import ROOT, search_path_for_children
+from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.libraries import check_sampler_is_here
-from gnnhpc.records.code_snapshot import REPORTING
-from jobs.run.launch_again import launch_again
-from jobs.run.local_runs import LocalRun, PrintedProgress, Progress, run_cells
-from jobs.run.open_run import run_lock
-from jobs.run.run_folder import add_to_run_folder, write_run_folder
-from jobs.run.run_state import RunState, read_run
-from jobs.run.scheduler import Local, Scheduler, Slurm
-from jobs.run.states import MAY_RUN
+from jobs.run.cell_state import MAY_RUN
+from jobs.run.run_state import RunState, read_launch, read_run
 from jobs.run.status import RunStatus, live_jobs, status
-from jobs.run.submission import Options, Submission, make_submission
-from jobs.run.submission_records import CLUSTERS, Cluster, record_submission
-from jobs.slurm.job_array import JobArray
+from jobs.run.submission_records import CLUSTERS, run_lock
 from jobs.slurm.launch import Launch, for_cluster
 from jobs.slurm.sbatch import MaybeSubmittedError, check_slurm
 from jobs.slurm.sbatch_options import check_local_options
 from jobs.slurm.site import Site, changed_site, check_site
+from jobs.submission.local_cells import LocalRun, Show, print_now, run_cells
+from jobs.submission.run_folder import add_to_run_folder, write_run_folder
+from jobs.submission.submission import Options, Submission, make_submission
+from jobs.submission.submit_arrays import Job, submit_arrays, submit_report
 from jobs.sweep.plan import Plan
 
 POLL_S = 15.0
@@ -44,20 +40,18 @@ _JOB = re.compile(r"^\d+(_\d+)?$")
 
 Notify = Callable[[str], None]
 """Is called with each note for the user."""
-
-
-def _silent(note: str) -> None:
-    """The default of `Notify`."""
+Watch = Callable[[RunStatus], None]
+"""Is called with the status of a run that is waited for."""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A submission that was made: the jobs' ids, and how many cells failed if it was waited for."""
+    """A submission that was made, and how many cells failed if it was waited for."""
 
     submission: Submission
     cluster: str
-    jobs: tuple[str, ...]
-    """A job id for each array; for a local run the process id of its supervisor."""
+    arrays: tuple[Job, ...]
+    """What was submitted, with its job's id; for a local run the process id of its supervisor."""
     failed: int | None = None
     """Cells that did not end as done; None without waiting."""
     report_job: str | None = None
@@ -66,6 +60,15 @@ class Submitted:
     @property
     def run(self) -> Path:
         return self.submission.run
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(job for _, job in self.arrays)
+
+    @property
+    def tasks_left(self) -> int:
+        """Tasks that Slurm did not take, since it limits the jobs of a user."""
+        return self.submission.tasks - sum(len(array.tasks) for array, _ in self.arrays)
 
 
 def submit(
@@ -81,19 +84,19 @@ def submit(
     live: bool = False,
     wait: bool = False,
     reporting: bool = False,
-    progress: Progress | None = None,
-    watch: Callable[[RunStatus], None] | None = None,
-    notify: Notify = _silent,
+    show: Show = print_now,
+    watch: Watch | None = None,
+    notify: Notify = lambda note: None,
 ) -> Submitted:
     """Write a plan's run folder and submit its cells; returns at once unless `wait`.
 
     `cluster` is slurm or local. The jobs run the code that the run folder keeps, with `live` the
     checkout. `extend` adds the cells that a run of this name lacks. `settings` replace the site's.
     Jobs begin `after` these runs or jobs have ended. `reporting` writes a report after all cells.
-    `progress` is notified of a local run's cells, `watch` of a Slurm run's status, both only with
-    `wait`. Raises InputError, with nothing written, for wrong input or where Slurm refuses the
-    first array, and MaybeSubmittedError, with the run folder left as it is, where a job may be in
-    Slurm.
+    `show` gets a line as cells of a local run start and end, `watch` a Slurm run's status, both
+    only with `wait`. Raises InputError, with nothing written, for wrong input or where Slurm
+    refuses the first array, and MaybeSubmittedError, with the run folder left as it is, where a job
+    may be in Slurm.
     """
     run = run_folder_path(plan, runs)
     check_cluster(cluster, run, plan.cells)
@@ -104,27 +107,18 @@ def submit(
         if extend and RunPaths(run).manifest.is_file():
             held.enter_context(run_lock(RunPaths(run)))
             state = read_run(run)
-        submission, first = prepare(
-            plan,
-            run,
-            state,
-            cluster,
-            site,
-            settings,
-            after,
-            paired=paired,
-            live=live,
-            notify=notify,
+        submission = prepare(
+            plan, run, state, cluster, site, settings or {}, after, paired, live, notify
         )
         if state is None:
             paths = write_run_folder(submission, reporting=reporting)
             held.enter_context(run_lock(paths))
         else:
             paths = state.paths
-            add_to_run_folder(submission, state, first)
+            add_to_run_folder(submission, state)
         try:
             with _noted_if_interrupted(f"{run} stays, with the jobs submitted so far", notify):
-                jobs = submit_arrays(submission, scheduler_for(cluster, wait=wait), paths)
+                arrays = submit_arrays(submission, cluster, paths, wait=wait)
         except MaybeSubmittedError:
             raise
         except GnnhpcError:
@@ -134,9 +128,9 @@ def submit(
             raise
         report_job = None
         if reporting and cluster == "slurm":
-            report_job = _submit_report(paths, submission.launch, jobs, notify)
-    submitted = Submitted(submission, cluster, tuple(jobs), report_job=report_job)
-    done = wait_for(submitted, progress, watch, notify) if wait else submitted
+            report_job = submit_report(paths, submission.launch, arrays, notify)
+    submitted = Submitted(submission, cluster, tuple(arrays), report_job=report_job)
+    done = wait_for(submitted, show, watch, notify) if wait else submitted
     if reporting and cluster == "local":
         _write_report(paths, notify)
     return done
@@ -148,32 +142,22 @@ def prepare(
     state: RunState | None,
     cluster: str,
     site: tuple[str, Site] | None,
-    settings: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
     after: Sequence[str],
-    *,
     paired: bool,
     live: bool,
     notify: Notify,
+    *,
     ask: bool = True,
-) -> tuple[Submission, Launch]:
-    """The submission of a plan, and the launch that its run was first submitted with.
-
-    `ask` False asks Slurm neither for limits nor for the jobs to wait for, as for a dry run.
-    """
-    settings = settings or {}
+) -> Submission:
+    """The submission of a plan; `ask` False does not ask Slurm for the jobs to wait for."""
     if state is None:
         name, chosen = site or ("built-in", Site())
-        chosen = changed_site(chosen, settings)
-        check_site(chosen, "site")
-        if cluster == "local":
-            check_local_options(settings)
-        launch = for_cluster(Launch(name, chosen, live=live), cluster)
-        first = launch
+        launch = changed_launch(Launch(name, live=live), (name, chosen), settings, cluster)
     else:
-        again = launch_again(state.paths, cluster, site, settings, live=live)
-        launch, first = again.launch, again.first
-        for note in again.notes:
-            notify(note)
+        before = read_launch(state.paths)
+        launch = changed_launch(before, site, settings, cluster)
+        launch = replace(launch, live=live or before.live)
     check_after(after, cluster)
     waits = jobs_to_wait_for(after, notify) if ask else []
     if ask and state is not None and launch.site.max_parallel and cluster == "slurm":
@@ -181,51 +165,42 @@ def prepare(
     submission = make_submission(plan, run, state, launch, Options(cluster, paired, tuple(waits)))
     for note in submission.notes:
         notify(note)
-    return submission, first
+    return submission
 
 
-def submit_arrays(submission: Submission, scheduler: Scheduler, paths: RunPaths) -> list[str]:
-    """Submit every array and record each as soon as it is in; the caller holds the run's lock.
+def changed_launch(
+    launch: Launch, site: tuple[str, Site] | None, settings: Mapping[str, Any], cluster: str
+) -> Launch:
+    """A launch with another site, and with `settings` over it, for this cluster.
 
-    Raises as the scheduler does, and MaybeSubmittedError where a job cannot be recorded.
+    Raises InputError for settings that do not fit.
     """
-    cluster: Cluster = "local" if isinstance(scheduler, Local) else "slurm"
-
-    def record(array: JobArray, job: str) -> None:
-        try:
-            launch, first = submission.launch, array.first_task
-            record_submission(paths, cluster, array.name, array.numbers, job, launch, first)
-        except (GnnhpcError, OSError) as error:
-            raise MaybeSubmittedError(
-                f"{array.label} is job {job}, which could not be recorded: {error}"
-            ) from None
-
-    return scheduler.submit(submission, paths, record)
-
-
-def scheduler_for(cluster: str, *, wait: bool) -> Scheduler:
-    return Local(wait=wait) if cluster == "local" else Slurm()
+    name, chosen = site or (launch.site_name, launch.site)
+    chosen = changed_site(chosen, settings)
+    check_site(chosen, "site")
+    if cluster == "local":
+        check_local_options(settings)
+    return for_cluster(replace(launch, site_name=name, site=chosen), cluster)
 
 
 def wait_for(
     submitted: Submitted,
-    progress: Progress | None = None,
-    watch: Callable[[RunStatus], None] | None = None,
-    notify: Notify = _silent,
+    show: Show = print_now,
+    watch: Watch | None = None,
+    notify: Notify = lambda note: None,
 ) -> Submitted:
     """Wait for all cells; a local run is run here."""
     submission, cluster = submitted.submission, submitted.cluster
     what = "its jobs in Slurm" if cluster == "slurm" else "what its cells have done"
     with _noted_if_interrupted(f"{submission.run} stays, with {what}: ask for its status", notify):
         if cluster == "local":
-            run = LocalRun.of(submission, RunPaths(submission.run))
-            failed = run_cells(run, progress or PrintedProgress())
+            failed = run_cells(LocalRun.of(submission, RunPaths(submission.run)), show)
         else:
             failed = _wait_for_slurm(submission, watch)
     return replace(submitted, failed=failed)
 
 
-def _wait_for_slurm(submission: Submission, watch: Callable[[RunStatus], None] | None) -> int:
+def _wait_for_slurm(submission: Submission, watch: Watch | None) -> int:
     chosen = {cell.id for cell in submission.cells}
     while True:
         current = status(submission.run)
@@ -275,7 +250,7 @@ def check_after(names: Sequence[str], cluster: str) -> None:
         raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
     for name in names:
         if RunPaths(Path(name)).manifest.is_file():
-            if any(one.supervisor_is_alive for one in read_run(name).submissions):
+            if read_run(name).supervisors:
                 found = f"{name}, which still runs on this machine"
                 raise InputError("--after", None, found, "a run of Slurm, or the id of a job")
         elif not _JOB.match(name):
@@ -289,10 +264,8 @@ def jobs_to_wait_for(names: Sequence[str], notify: Notify) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        if not RunPaths(Path(name)).manifest.is_file():
-            found.append(name)
-            continue
-        jobs = jobs_of(read_run(name), f"--after {name}")
+        is_run = RunPaths(Path(name)).manifest.is_file()
+        jobs = jobs_of(read_run(name), f"--after {name}") if is_run else [name]
         if not jobs:
             notify(f"{name} has no job in the queue: nothing to wait for")
         found += jobs
@@ -319,17 +292,6 @@ def _noted_if_interrupted(note: str, notify: Notify) -> Iterator[None]:
     except KeyboardInterrupt:
         notify(note)
         raise
-
-
-def _submit_report(paths: RunPaths, launch: Launch, jobs: list[str], notify: Notify) -> str | None:
-    """Submit the job that writes the report; None if Slurm does not take it."""
-    if not launch.live and not (paths.code / REPORTING).is_dir():
-        notify(f"the run keeps no code that reports; its report job runs the code in {ROOT}")
-    try:
-        return Slurm().submit_report(paths, launch, jobs)
-    except GnnhpcError as error:
-        notify(f"no job will write the report: {error}")
-        return None
 
 
 def _write_report(paths: RunPaths, notify: Notify) -> None:

@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.provenance import code_digest, command_line, git_commit, machine, user, versions
+from gnnhpc.core.provenance import (
+    code_digest,
+    command_line,
+    git_commit,
+    machine,
+    user,
+    versions,
+)
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.distributed.secret import make_secret
@@ -19,14 +26,14 @@ from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import PROVENANCE_VERSION
-from jobs.run.blocks import Blocks, read_blocks, write_blocks
-from jobs.run.code_copy import check_importable_from, keep_code
-from jobs.run.open_run import append_lines
-from jobs.run.run_state import RunState
-from jobs.run.submission import Submission, all_arrays
+from jobs.run.run_state import RunState, read_launch
+from jobs.run.submission_records import append_lines
 from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
+from jobs.slurm.paired_blocks import write_blocks
+from jobs.submission.code_copy import check_importable_from, keep_code
+from jobs.submission.submission import Submission, all_arrays
 from jobs.sweep.plan import Plan
 
 
@@ -57,8 +64,8 @@ def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunP
         copy_models(paths, plan.experiments)
         code = code_digest() if launch.live else keep_code(paths, reporting=reporting).code
         _write_provenance(paths, plan, launch, code)
-        write_blocks(paths, Blocks(), submission.new_blocks)
-        arrays = all_arrays(submission.cells, read_blocks(paths), launch)
+        write_blocks(paths, submission.blocks)
+        arrays = all_arrays(submission.cells, submission.blocks, launch)
         _write_scripts(paths, arrays, run.absolute(), launch)
         _make_readable(work)
         make_secret(paths.secret)
@@ -73,7 +80,7 @@ def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunP
     return RunPaths(run)
 
 
-def add_to_run_folder(submission: Submission, state: RunState, first: Launch) -> None:
+def add_to_run_folder(submission: Submission, state: RunState) -> None:
     """Add the cells of a submission to a run; the caller holds the run's lock.
 
     Old lines of the manifest stay unchanged. Scripts of arrays that the run has keep the launch
@@ -87,15 +94,15 @@ def add_to_run_folder(submission: Submission, state: RunState, first: Launch) ->
     while (copy := paths.root / f"sweep-{number}.yaml").exists():
         number += 1
     write_atomically(copy, _spec_text(plan))
-    write_blocks(paths, state.blocks, submission.new_blocks)
-    names = {cell.array for cell in submission.cells} | submission.new_blocks.keys()
-    arrays = all_arrays([*state.cells, *submission.cells], read_blocks(paths), first)
+    write_blocks(paths, submission.blocks)
+    first = replace(read_launch(paths), array_limit=submission.launch.array_limit)
+    new = replace(submission.launch, live=first.live)
+    changed = {array.name for array in submission.arrays}
+    changed |= {cell.array for cell in submission.cells}
     had = {cell.array for cell in state.cells} | state.blocks.tables.keys()
-    new_launch = replace(submission.launch, live=first.live)
-    for array in arrays:
-        if array.name in names:
-            launch = first if array.name in had else new_launch
-            _write_scripts(paths, [array], paths.root, launch)
+    for array in all_arrays([*state.cells, *submission.cells], submission.blocks, first):
+        if array.name in changed:
+            _write_scripts(paths, [array], paths.root, first if array.name in had else new)
 
 
 def script_of(submission: Submission, array: JobArray, paths: RunPaths) -> Path:

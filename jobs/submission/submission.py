@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.manifest import Cell, assign_indices
-from jobs.run.blocks import Blocks
 from jobs.run.run_state import RunState
 from jobs.slurm.batch_script import batch_script
-from jobs.slurm.job_array import JobArray, Task, block_arrays, cell_arrays, pair_cells
+from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
 from jobs.slurm.launch import THREADS_VARIABLE, Launch
+from jobs.slurm.paired_blocks import Blocks
 from jobs.sweep.plan import Plan
 
 
@@ -38,6 +37,8 @@ class Submission:
     """In the order in which a local run runs them."""
     arrays: tuple[JobArray, ...]
     launch: Launch
+    blocks: Blocks = field(default_factory=Blocks)
+    """The paired blocks of the run, with those that are new."""
     dependencies: tuple[str, ...] = ()
     """Ids of Slurm jobs that must end before any array begins."""
     one_at_a_time: bool = False
@@ -46,8 +47,6 @@ class Submission:
     """What a user should know, such as how the launch differs from the run's first."""
     plan: Plan | None = None
     """The sweep of new cells; None for a rerun."""
-    new_blocks: dict[str, list[Task]] = field(default_factory=dict)
-    """Blocks that the run does not have yet, by the name of their array."""
 
     @property
     def tasks(self) -> int:
@@ -71,52 +70,55 @@ def make_submission(
 ) -> Submission:
     """The submission of a plan: of a new run, or of the cells that the run of `state` lacks.
 
-    A pure function, which `--dry-run` prints. Raises InputError for a plan that adds no cell, and
-    for --paired on a run whose first cells were submitted without it.
+    A pure function, which `--dry-run` prints. Raises InputError for a plan that adds no cell, for
+    --paired on a run whose first cells were submitted without it, and for a time limit that the
+    partition does not allow.
     """
-    if state is None:
-        return _submission(run, plan.cells, Blocks(), launch, options, plan=plan)
-    cells = assign_indices(plan.experiments, plan.data_root, state.cells)
-    if not cells:
-        found = f"no cell that {run} does not have"
-        raise InputError(plan.source, "grids", found, "a larger spec, or rerun")
-    has_blocks = bool(state.blocks.tables)
-    if options.paired and not has_blocks:
-        allowed = "--extend without it, or another --name"
-        raise InputError("--paired", None, f"{run}, which was submitted without it", allowed)
-    options = replace(options, paired=has_blocks)
-    return _submission(run, cells, state.blocks, launch, options, plan=plan)
+    cells: Sequence[Cell] = plan.cells
+    before = Blocks()
+    if state is not None:
+        before, cells = state.blocks, assign_indices(plan.experiments, plan.data_root, state.cells)
+        if not cells:
+            found = f"no cell that {run} does not have"
+            raise InputError(plan.source, "grids", found, "a larger spec, or rerun")
+        if options.paired and not before.tables:
+            allowed = "--extend without it, or another --name"
+            raise InputError("--paired", None, f"{run}, which was submitted without it", allowed)
+        options = replace(options, paired=bool(before.tables))
+    if not options.paired:
+        arrays = cell_arrays(cells, launch.site, launch.array_limit)
+        return _submission(run, cells, arrays, before, launch, options, plan)
+    new = pair_cells(cells, before.count)
+    arrays = block_arrays(new, launch.site, launch.array_limit)
+    return _submission(run, cells, arrays, before.with_tasks(new), launch, options, plan)
 
 
 def resubmission(
     state: RunState, cells: Sequence[Cell], launch: Launch, options: Options
 ) -> Submission:
     """The submission of cells that a run has; with `paired` of the whole blocks that hold them."""
-    run = state.paths.root
-    if not options.paired:
-        return _submission(run, cells, state.blocks, launch, options)
-    blocks = state.blocks.with_cells(cells, state.cells)
-    chosen = [cell for tasks in blocks.values() for task in tasks for cell in task.cells]
-    arrays = block_arrays(blocks, launch.site, launch.array_limit)
-    return _submission(run, chosen, state.blocks, launch, options, arrays=arrays)
+    if options.paired:
+        blocks = state.blocks.with_cells(cells, state.cells)
+        cells = [cell for tasks in blocks.values() for task in tasks for cell in task.cells]
+        arrays = block_arrays(blocks, launch.site, launch.array_limit)
+    else:
+        arrays = cell_arrays(cells, launch.site, launch.array_limit)
+    return _submission(state.paths.root, cells, arrays, state.blocks, launch, options, None)
 
 
 def _submission(
     run: Path,
     cells: Sequence[Cell],
+    arrays: Sequence[JobArray],
     blocks: Blocks,
     launch: Launch,
     options: Options,
-    *,
-    plan: Plan | None = None,
-    arrays: Sequence[JobArray] | None = None,
+    plan: Plan | None,
 ) -> Submission:
-    new_blocks: dict[str, list[Task]] = {}
-    if arrays is None and options.paired:
-        new_blocks = pair_cells(cells, blocks.count)
-        arrays = block_arrays(new_blocks, launch.site, launch.array_limit)
-    elif arrays is None:
-        arrays = cell_arrays(cells, launch.site, launch.array_limit)
+    in_slurm = options.cluster == "slurm"
+    if in_slurm:
+        for array in arrays:
+            _check_time_limit(array, launch)
     tasks = sum(len(array.tasks) for array in arrays)
     most = launch.site.max_parallel
     return Submission(
@@ -124,26 +126,40 @@ def _submission(
         cells=tuple(cells),
         arrays=tuple(arrays),
         launch=launch,
+        blocks=blocks,
         dependencies=options.after,
         # Slurm counts the running tasks of one array alone.
         one_at_a_time=most is not None and len(arrays) > 1 and tasks > most,
-        notes=tuple(_notes(arrays, launch, options)),
+        notes=tuple(_notes(arrays, launch, options)) if in_slurm else (),
         plan=plan,
-        new_blocks=new_blocks,
     )
 
 
-def _notes(arrays: Sequence[JobArray], launch: Launch, options: Options) -> Iterator[str]:
-    if options.cluster != "slurm":
+def _check_time_limit(array: JobArray, launch: Launch) -> None:
+    """Raises InputError for an array that its partition would leave waiting without end."""
+    site, most, needed = launch.site, launch.longest_min, array.resources.time_min
+    if most is None or needed <= most:
         return
+    allowed, count = f"at most {most} minutes in this partition", array.most_cells
+    if not array.is_paired:
+        raise InputError("site", "time", site.time, allowed)
+    found = f"{site.time}, {needed} minutes for the {count} cells of a block of {array.name}"
+    each = most // count
+    fits = each * 60 > site.signal
+    allowed += f": time {each} (minutes of a cell)" if fits else ": a sweep with smaller blocks"
+    raise InputError("site", "time", found, f"{allowed}, or no --paired")
+
+
+def _notes(arrays: Sequence[JobArray], launch: Launch, options: Options) -> Iterator[str]:
+    layouts = {str(cell.experiment.layout) for array in arrays for cell in array.cells}
+    if len(layouts) > 1 and not options.paired:
+        yield (
+            "layouts run in jobs of their own, on other nodes and at other times; --paired runs "
+            "all layouts of a repeat in one job, on the same nodes"
+        )
+    if not launch.site.exclusive and launch.site.partition:
+        yield "jobs may share nodes with others, which disturbs times: site key exclusive: true"
     for array in arrays:
-        if array.is_paired:
-            most = max(len(task.cells) for task in array.tasks)
-            yield (
-                f"a block of {array.label} asks for {array.resources.time_min} minutes, "
-                f"{launch.site.time_min} for each of {most} cells; where a partition allows less, "
-                "it waits without end"
-            )
         if array.first_task:
             what = "block" if array.is_paired else "cell"
             yield (
@@ -165,5 +181,5 @@ def all_arrays(cells: Sequence[Cell], blocks: Blocks, launch: Launch) -> list[Jo
     if not blocks.tables:
         return arrays
     chosen = [cell for cell in cells if (cell.array, cell.index) in blocks.block_of]
-    found: dict[str, Any] = blocks.with_cells(chosen, cells)
-    return arrays + block_arrays(found, launch.site, launch.array_limit)
+    whole = blocks.with_cells(chosen, cells)
+    return arrays + block_arrays(whole, launch.site, launch.array_limit)
