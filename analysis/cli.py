@@ -198,15 +198,17 @@ def check(
 
 @app.command(
     epilog="Examples:\n\npython -m analysis import-csv seq.csv pipe_0_micro5_stage2.csv\n\n"
-    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8 --out cmp"
+    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8\n\n"
+    "python -m analysis import-csv metrics.csv --columns time=step_time_ms --unit ms --phase train"
 )
 def import_csv(
     logs: Annotated[
         list[Path],
         typer.Argument(
             metavar="LOG...",
-            help="CSV files, or folders of them, with columns epoch, batch, seconds (such as "
-            "batch_time(s)) and phase (0 or train, 1 or test), and perhaps loss.",
+            help="CSV files, or folders of them, with a column of step times (such as "
+            "batch_time(s) or step_time_ms), and epoch, batch, phase (0 or train, 1 or test) and "
+            "loss if there are; or hyperfine's JSON.",
         ),
     ],
     out: Annotated[
@@ -219,6 +221,21 @@ def import_csv(
             help="Layout and micro-batches of a log whose file name does not contain them.",
         ),
     ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="time=NAME",
+            help="The header's name of time, epoch, batch, phase or loss; may be repeated.",
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(metavar="s|ms|us|ns|min", help="Of times without one; else seconds."),
+    ] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(metavar="train|test", help="Of files and rows without a phase."),
+    ] = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="LOG", help="The log that speedups are over; else seq's.")
     ] = None,
@@ -228,15 +245,21 @@ def import_csv(
     ] = False,
 ) -> int:
     """Make a table of step times and speedups, with intervals and bounds, of any step logs."""
-    from analysis.foreign.csv_page import write_import_page
-    from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
     from analysis.render.terminal import LOG_COLUMNS, print_frame
+    from analysis.report.import_csv import (
+        import_logs,
+        list_csv_files,
+        parse_columns,
+        parse_declared,
+    )
+    from analysis.report.import_page import write_import_page
 
     imported = import_logs(
         list_csv_files(logs),
         declared=parse_declared(layout or []),
         baseline=baseline,
         drop_warmup=drop_warmup,
+        columns=parse_columns(columns or [], unit, phase),
     )
     print_frame(imported.steps.frame, LOG_COLUMNS)
     for line in imported.warnings:

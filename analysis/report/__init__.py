@@ -1,4 +1,4 @@
 """Writes the report of a run: folder, pages, sections, tables.
 
-Imports every other room of analysis but foreign.
+Imports every other package of analysis.
 """

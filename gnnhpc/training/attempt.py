@@ -17,7 +17,13 @@ from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
-from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
+from gnnhpc.records.failures import (
+    ASKED_TO_STOP,
+    find_first_failure,
+    one_line,
+    utc_now,
+    write_failure,
+)
 from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
 from gnnhpc.records.resume_points import EarlierAttempts, Resume, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
@@ -158,7 +164,7 @@ class Attempt:
 
     def exit_after_signal(self, signal_name: str) -> None:
         """End where a signal asked this rank to stop, and the step did not end in time."""
-        self.fail(GnnhpcError(f"{signal_name} asked to stop and the step did not end in time"))
+        self.fail(GnnhpcError(f"{signal_name} {ASKED_TO_STOP}"))
         self.exit_now()
 
     def exit_after_hang(self, rank: int, why: str) -> None:

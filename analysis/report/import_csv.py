@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.foreign.csv_logs import StepLog, read_log
-from analysis.foreign.published_beside_logs import compare_with_published
 from analysis.render.named_table import NamedTable
+from analysis.report.read_step_logs import UNITS, Columns, StepLog, read_logs
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
+from analysis.studies.study import printed_beside_log, published_studies, table_made_from_log
 from gnnhpc.core.bound_and_bubble import bound
 from gnnhpc.core.errors import InputError
 
 PHASES = ("train", "test")
+_MOST_APART = 100.0
+"""Times without a unit that are as many times longer or shorter than the baseline's are refused."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class ImportedLogs:
 
     @property
     def warnings(self) -> list[str]:
-        """Speedups above their bound, and misprints in published tables, a sentence each."""
-        lines = [
+        """What reading left out, speedups above their bound, and misprints, a sentence each."""
+        lines = [note for log in self.logs for note in log.notes]
+        lines += [
             f"{row['log']}, {row['phase']}: {row['verdict']}"
             for _, row in self.steps.frame.iterrows()
             if str(row["verdict"]).startswith("above the bound")
@@ -60,26 +63,33 @@ class ImportedLogs:
 def import_logs(
     paths: Sequence[Path],
     *,
-    declared: dict[str, str] | None = None,
+    declared: Mapping[str, str] | None = None,
     baseline: str | None = None,
     drop_warmup: bool = False,
+    columns: Columns | None = None,
 ) -> ImportedLogs:
     """Read logs and make their tables.
 
     `declared` maps a file name to LAYOUT:MICROBATCHES, for names that do not contain them;
     `baseline` names the log to compare with, by default the sequential one. All steps count, as
     in published tables, unless `drop_warmup`. Speedups assume that a replica's mini-batch has the
-    same size in every log. Raises InputError for logs that cannot be read, and for a baseline or
-    a declared name that is not among them.
+    same size in every log. Raises InputError for logs that cannot be read, for a baseline or a
+    declared name that is not among them, and for times without a unit that are far from the
+    baseline's.
     """
     declared = declared or {}
-    logs = [read_log(path, declared.get(path.name, declared.get(path.stem))) for path in paths]
     unknown = declared.keys() - {name for path in paths for name in (path.name, path.stem)}
     if unknown:
         names = ", ".join(path.name for path in paths)
         raise InputError("--layout", None, sorted(unknown)[0], names)
+    logs = [
+        log
+        for path in paths
+        for log in read_logs(path, declared.get(path.name, declared.get(path.stem)), columns)
+    ]
     logs = _distinct(logs)
     chosen = choose_baseline(logs, baseline)
+    _check_units(logs, chosen)
     rows = [
         _log_row(log, phase, chosen, drop_warmup)
         for log in logs
@@ -89,11 +99,22 @@ def import_logs(
     return ImportedLogs(logs, chosen, _steps_table(rows, chosen), compare_with_published(logs))
 
 
+def _check_units(logs: Sequence[StepLog], baseline: StepLog | None) -> None:
+    for log in logs:
+        if baseline is None or log.has_unit:
+            continue
+        times = log.steps["seconds"].mean() / baseline.steps["seconds"].mean()
+        if not 1.0 / _MOST_APART < times < _MOST_APART:
+            found = f"times without a unit, {times:.3g} times those of {baseline.path.name}"
+            allowed = f"--unit {', '.join(UNITS)}, or a unit in the header"
+            raise InputError(log.path, "column time", found, allowed)
+
+
 def _distinct(logs: list[StepLog]) -> list[StepLog]:
     """Put the folder's name before file names that occur twice."""
     names = [log.name for log in logs]
     return [
-        StepLog(**{**vars(log), "name": f"{log.path.parent.name}/{log.name}"})
+        replace(log, name=f"{log.path.parent.name}/{log.name}")
         if names.count(log.name) > 1
         else log
         for log in logs
@@ -121,15 +142,16 @@ def _log_row(
 ) -> dict[str, Any]:
     sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
     speedup, bound_value = None, None
-    if log.layout is not None and log.microbatches is not None:
-        bound_value = bound(log.layout.replicas, log.layout.stages, log.microbatches)
-    if baseline is not None and log.layout is not None and len(baseline.seconds(phase)):
+    layout, microbatches, rank = log.setting
+    if layout is not None and microbatches is not None:
+        bound_value = bound(layout.replicas, layout.stages, microbatches)
+    if baseline is not None and layout is not None and len(baseline.seconds(phase)):
         speedup = _speedup(log, sample, baseline, phase, drop_warmup)
     return {
         "log": log.name,
-        "layout": str(log.layout) if log.layout else None,
-        "microbatches": log.microbatches,
-        "rank": log.rank,
+        "layout": str(layout) if layout else None,
+        "microbatches": microbatches,
+        "rank": rank,
         "phase": phase,
         **step_statistics(sample.values),
         "n": sample.values.size,
@@ -149,9 +171,9 @@ def _speedup(
     """The speedup in samples a second: each replica has its own mini-batch."""
     if log is baseline:
         return Interval(1.0, None, None, ONE_RUN)
-    assert log.layout is not None
-    mine = log.layout.replicas
-    theirs = baseline.layout.replicas if baseline.layout else 1
+    assert log.setting.layout is not None
+    mine = log.setting.layout.replicas
+    theirs = baseline.setting.layout.replicas if baseline.setting.layout else 1
     return _sample(baseline, phase, drop_warmup).mean_over(sample, mine / theirs)
 
 
@@ -161,9 +183,9 @@ def _verdict(
     if log is baseline:
         return "baseline"
     if baseline is None or speedup is None:
-        missing = "unknown layout, use --layout" if log.layout is None else "no baseline"
+        missing = "unknown layout, use --layout" if log.setting.layout is None else "no baseline"
         return f"no speedup: {missing}"
-    if (log.layout, log.microbatches) == (baseline.layout, baseline.microbatches):
+    if log.setting[:2] == baseline.setting[:2]:
         words = ratio_in_words(speedup)
         return f"the baseline's setting run again; {words}: equal settings differ by this much"
     return _against_bound(speedup, bound_value)
@@ -201,6 +223,51 @@ def list_csv_files(paths: Sequence[Path]) -> list[Path]:
             raise InputError(path, None, "no CSV file", "a folder with .csv files")
         files += found
     return files
+
+
+def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
+    """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
+    rows = [
+        {
+            "table": table,
+            "log": log.name,
+            "phase": phase,
+            "quantity": quantity,
+            "printed": float(printed),
+            "from_log": value,
+            "verdict": verdict,
+        }
+        for log in logs
+        if (table := table_made_from_log(log.path)) is not None
+        for phase in PHASES
+        for quantity, printed, value, verdict in printed_beside_log(
+            table, phase, log.seconds(phase).to_numpy()
+        )
+    ]
+    if not rows:
+        return None
+    return NamedTable(
+        "printed",
+        "Printed statistics against the logs they were printed from",
+        pd.DataFrame(rows),
+        tuple(f"Known defect: {text}" for text in published_studies()["raffi"].defects.values()),
+    )
+
+
+def parse_columns(texts: Sequence[str], unit: str | None, phase: str | None) -> Columns:
+    """Read time=NAME and the like; raises InputError for another form, unit or phase."""
+    names = {}
+    for text in texts:
+        key, equals, name = text.partition("=")
+        if not equals or key not in ("time", "epoch", "batch", "phase", "loss"):
+            allowed = "time=NAME, epoch=NAME, batch=NAME, phase=NAME or loss=NAME"
+            raise InputError("--columns", None, repr(text), allowed)
+        names[key] = name
+    if unit is not None and unit not in UNITS:
+        raise InputError("--unit", None, unit, ", ".join(UNITS))
+    if phase is not None and phase not in PHASES:
+        raise InputError("--phase", None, phase, " or ".join(PHASES))
+    return Columns(names, unit, phase)
 
 
 def parse_declared(texts: Sequence[str]) -> dict[str, str]:

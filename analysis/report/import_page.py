@@ -9,12 +9,12 @@ import pandas as pd
 
 from analysis.figures.origin import Origin
 from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, new_figure, save_figure, styled
-from analysis.foreign.csv_table import ImportedLogs
 from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, frame_table
 from analysis.render.html import document_to_html
 from analysis.render.markdown import document_to_markdown
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.table_files import write_table
+from analysis.report.import_csv import ImportedLogs
 from analysis.studies.study import published_studies
 from gnnhpc.core.versioned_json import write_atomically
 
