@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.named_table import NamedTable
+from analysis.render.document import Table
 from analysis.report.read_step_logs import UNITS, Columns, StepLog, read_logs
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
@@ -30,13 +30,13 @@ class ImportedLogs:
 
     logs: list[StepLog]
     baseline: StepLog | None
-    steps: NamedTable
+    steps: Table
     """One row a log and phase."""
-    published_statistics: NamedTable | None
+    published_statistics: Table | None
     """Published statistics beside those of the logs; None without logs of a published table."""
 
     @property
-    def tables(self) -> list[NamedTable]:
+    def tables(self) -> list[Table]:
         return [table for table in (self.steps, self.published_statistics) if table is not None]
 
     @property
@@ -200,9 +200,9 @@ def _against_bound(speedup: Interval, bound_value: float | None) -> str:
     return f"within the bound; {ratio_in_words(speedup)}"
 
 
-def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> NamedTable:
+def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> Table:
     against = f"Speedups are over {baseline.name}. " if baseline else ""
-    return NamedTable(
+    return Table(
         "step_times",
         "Step times of imported logs, seconds a mini-batch",
         pd.DataFrame(rows),
@@ -225,7 +225,7 @@ def list_csv_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
+def compare_with_published(logs: Sequence[StepLog]) -> Table | None:
     """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
     rows = [
         {
@@ -246,7 +246,7 @@ def compare_with_published(logs: Sequence[StepLog]) -> NamedTable | None:
     ]
     if not rows:
         return None
-    return NamedTable(
+    return Table(
         "printed",
         "Printed statistics against the logs they were printed from",
         pd.DataFrame(rows),

@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.figures.origin import Origin
-from analysis.figures.style import COLUMN_IN, FULL_IN, layout_look, new_figure, save_figure, styled
-from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, frame_table
-from analysis.render.html import document_to_html
-from analysis.render.markdown import document_to_markdown
-from analysis.render.output_folder import atomic_output_folder
-from analysis.render.table_files import write_table
+from analysis.figures.style import COLUMN_IN, FULL_IN, layout_style, new_figure, save_figure, styled
+from analysis.render.document import Block, Bullets, Document, Picture, Section, Text, page_table
+from analysis.render.output_files import atomic_output_folder, write_page, write_table
 from analysis.report.import_csv import ImportedLogs
 from analysis.studies.study import published_studies
-from gnnhpc.core.versioned_json import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,9 +25,7 @@ def write_import_page(imported: ImportedLogs, out: Path) -> Path:
     with atomic_output_folder(out) as folder:
         for made in imported.tables:
             write_table(made, folder)
-        document = import_document(imported, folder)
-        write_atomically(folder / "report.md", document_to_markdown(document))
-        write_atomically(folder / "report.html", document_to_html(document))
+        write_page(import_document(imported, folder), folder)
     return out / "report.html"
 
 
@@ -44,12 +37,12 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
         for line in imported.warnings
     ]
     speed: list[Block] = [
-        frame_table(frame, imported.steps.title),
+        page_table(frame, imported.steps.title),
         *map(Text, imported.steps.notes),
     ]
     if frame["speedup"].notna().any():
         logs = tuple(map(str, frame["log"].drop_duplicates()))
-        origin = Origin("imported logs", logs, "unknown")
+        origin = {"Run": "imported logs", "Code": "unknown", "Cells": " ".join(logs)}
         png, pdf = save_figure(_speedup_figure(frame), folder / "figures", "speedups", origin)
         caption = "Speedup of each log, which is one run; ticks are the bound of balanced stages"
         speed.insert(0, Picture(caption, caption, png, pdf, wide=True))
@@ -64,7 +57,7 @@ def import_document(imported: ImportedLogs, folder: Path) -> Document:
                 "Published and logged",
                 (
                     Text(published_studies()["raffi"].citation),
-                    frame_table(
+                    page_table(
                         imported.published_statistics.frame,
                         "Published statistics and those of the log",
                     ),
@@ -88,7 +81,7 @@ def _speedup_figure(frame: pd.DataFrame) -> Figure:
         panels = figure.subplots(1, len(phases), sharey=True, squeeze=False)[0]
         for axes, phase in zip(panels, phases, strict=True):
             for _, row in known[known["phase"] == phase].iterrows():
-                place, style = names.index(row["log"]), layout_look(str(row["layout"]))
+                place, style = names.index(row["log"]), layout_style(str(row["layout"]))
                 axes.plot([row["speedup"]], [place], style.marker, color=style.colour)
                 if pd.notna(row["bound"]):
                     axes.plot([row["bound"]], [place], "|", color="black", markersize=11)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.interval_text import significant
-from analysis.render.named_table import NamedTable as Table
+from analysis.render.document import Table
+from analysis.render.number_text import significant
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.compare_study import (
     Comparison,
@@ -97,7 +97,7 @@ def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
 
 
 def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """With what chunks lost of the whole graph's accuracy of validation nodes."""
+    """The rows with the accuracy that chunks lost against the whole graph, on validation nodes."""
     found = []
     for row in chosen:
         whole = whole_graph_of(row, rows) if row.columns["chunk_count"] > 1 else None

@@ -139,11 +139,6 @@ class RunPaths:
         return CellPaths(self.cells / cell_id)
 
     @property
-    def secret(self) -> Path:
-        """The secret that ranks of this run share; others cannot read its folder."""
-        return self.root / ".private" / "rendezvous"
-
-    @property
     def report(self) -> Path:
         return self.root / "report"
 

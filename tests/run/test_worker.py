@@ -16,7 +16,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.kernels import load_kernel
+from gnnhpc.kernels.compile import load_kernel
 from gnnhpc.records.result_file import Result
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks
@@ -40,12 +40,16 @@ FAMILIES: dict[str, dict[str, Experiment]] = {
         "dp2-pp2 native gpipe": vig(layout="dp2-pp2"),
     },
     "gat in 4 contiguous chunks": {
-        "seq": gat(),
-        "seq pyg": gat(model={"name": "gat", "implementation": "pyg"}),
-        "pp2 pipelining gpipe": gat(layout="pp2", engine="pipelining"),
-        "pp2 native 1f1b": gat(layout="pp2", schedule="1f1b"),
-        "dp2-pp2 pipelining gpipe": gat(layout="dp2-pp2", microbatches=2, engine="pipelining"),
-        "dp2-pp2 native 1f1b": gat(layout="dp2-pp2", microbatches=2, schedule="1f1b"),
+        "seq": gat(chunks="contiguous"),
+        "seq pyg": gat(chunks="contiguous", model={"name": "gat", "implementation": "pyg"}),
+        "pp2 pipelining gpipe": gat(chunks="contiguous", layout="pp2", engine="pipelining"),
+        "pp2 native 1f1b": gat(chunks="contiguous", layout="pp2", schedule="1f1b"),
+        "dp2-pp2 pipelining gpipe": gat(
+            chunks="contiguous", layout="dp2-pp2", microbatches=2, engine="pipelining"
+        ),
+        "dp2-pp2 native 1f1b": gat(
+            chunks="contiguous", layout="dp2-pp2", microbatches=2, schedule="1f1b"
+        ),
     },
     "gat whole": {
         "seq": gat(microbatches=1),
