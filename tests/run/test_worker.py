@@ -22,6 +22,7 @@ from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks
 
 pytestmark = pytest.mark.distributed
+lossy = functools.partial(gat, chunks="contiguous")
 
 # Cells of one family see the same micro-batches, so their losses are the same.
 FAMILIES: dict[str, dict[str, Experiment]] = {
@@ -40,10 +41,10 @@ FAMILIES: dict[str, dict[str, Experiment]] = {
         "dp2-pp2 native gpipe": vig(layout="dp2-pp2"),
     },
     "gat in 4 contiguous chunks": {
-        "seq": gat(chunks="contiguous"),
-        "seq pyg": gat(chunks="contiguous", model={"name": "gat", "implementation": "pyg"}),
-        "pp2 pipelining gpipe": gat(chunks="contiguous", layout="pp2", engine="pipelining"),
-        "pp2 native 1f1b": gat(chunks="contiguous", layout="pp2", schedule="1f1b"),
+        "seq": lossy(),
+        "seq pyg": lossy(model={"name": "gat", "implementation": "pyg"}),
+        "pp2 pipelining gpipe": lossy(layout="pp2", engine="pipelining"),
+        "pp2 native 1f1b": lossy(layout="pp2", schedule="1f1b"),
         "dp2-pp2 pipelining gpipe": gat(
             chunks="contiguous", layout="dp2-pp2", microbatches=2, engine="pipelining"
         ),
