@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_geometric.nn import GCNConv
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.chunks import ChunkMode, build_chunks
@@ -21,7 +22,6 @@ from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii, ResGcn
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model
-from torch_geometric.nn import GCNConv
 from tests.tools.backends import computed_by, has_kernel
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
