@@ -23,7 +23,7 @@ from analysis.summary.frameworks import find_like, same_value
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.bound_and_bubble import bound
 
-Judged = Literal["holds", "does not hold", "cannot be told", "not measured"]
+Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
 Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
 
 
@@ -39,7 +39,7 @@ class Finding:
     published: float | None = None
     ours: Interval | None = None
     runs: int = 0
-    """Of the side that has fewer."""
+    """Runs of the side that has fewer."""
     run: str = ""
     """Which rows of the run were compared."""
     bound: float | None = None
@@ -48,19 +48,19 @@ class Finding:
     published_verdict: str = ""
 
     @property
-    def judged(self) -> Judged:
+    def outcome(self) -> Outcome:
         """Whether the conclusion holds, by our interval."""
         ours, claim = self.ours, self.claim
         if ours is None:
             return "not measured"
         if ours.low is None or ours.high is None or self.runs < FEWEST_PAIRS:
-            return "cannot be told"
+            return "cannot be decided"
         if claim.of_devices and self.shares_processors:
-            return "cannot be told"
+            return "cannot be decided"
         if self.is_negligible:
             return "does not hold"
         if not ours.excludes(claim.nothing):
-            return "cannot be told"
+            return "cannot be decided"
         side = "more" if ours.low > claim.nothing else "less"
         return "holds" if claim.wanted in ("either", side) else "does not hold"
 
@@ -73,16 +73,16 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In words, with the reason where nothing can be told."""
+        """The verdict in words, with the reason where it is unknown."""
         if not self.claim.text:
             words = [self.published_verdict, _within_bound(self.ours, self.bound)]
             return ". ".join(filter(None, words))
         why = ""
-        if self.judged == "cannot be told":
+        if self.outcome == "cannot be decided":
             why = f", {self._why_not_told()}"
-        elif self.judged == "does not hold" and self.is_negligible:
+        elif self.outcome == "does not hold" and self.is_negligible:
             why = f", the difference is less than {self.claim.negligible:g}"
-        return f"{self.claim.text}: {self.judged}{why}"
+        return f"{self.claim.text}: {self.outcome}{why}"
 
     def _why_not_told(self) -> str:
         assert self.ours is not None
@@ -269,7 +269,7 @@ def _ratio_of_speedups(row: Row, other: Row | None, rows: Sequence[Row]) -> Inte
 
 
 def _difference(metric: str) -> Quantity:
-    """Of a last accuracy, the row's less the other's, seed by seed."""
+    """The row's last accuracy less the other's, seed by seed."""
 
     def less(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
         assert other is not None
@@ -279,7 +279,7 @@ def _difference(metric: str) -> Quantity:
 
 
 def difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
-    """From the seeds that both have, or of published rows; None without any."""
+    """The difference over the seeds that both have, or of published rows; None without any."""
     if row.configuration is None:
         return Interval(row.columns[metric] - other.columns[metric], None, None)
     both = pd.concat([row.of_seeds(metric), other.of_seeds(metric)], axis=1).dropna()

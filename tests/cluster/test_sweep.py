@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.records.cost import read_accounted
+from gnnhpc.records.accounted_cost import read_accounted
 from tests.cluster import config
 from tests.cluster.runs import Run, User, losses, wait_for
 from tests.cluster.sweeps import PIPELINE, QUOTED, Sweeps
