@@ -1,4 +1,4 @@
-"""Where a report's numbers come from: what was run, on what, and what it cost."""
+"""Facts of a report's numbers: what was run, on what, and what it cost."""
 
 from __future__ import annotations
 
