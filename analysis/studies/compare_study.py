@@ -21,7 +21,7 @@ from analysis.studies.study_rows import Row, measured_rows, published_rows
 from analysis.summary.baseline_and_speedup import Baseline, find_baseline
 from analysis.summary.summary_table import Summary
 
-Judged = Literal["holds", "does not hold", "cannot be told", "not measured"]
+Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Finding:
     published: float | None = None
     ours: Interval | None = None
     runs: int = 0
-    """Of the side that has fewer."""
+    """Runs of the side that has fewer."""
     run: str = ""
     """Which rows of the run were compared."""
     bound: float | None = None
@@ -45,19 +45,19 @@ class Finding:
     published_verdict: str = ""
 
     @property
-    def judged(self) -> Judged:
+    def outcome(self) -> Outcome:
         """Whether the conclusion holds, by our interval."""
         ours, claim = self.ours, self.claim
         if ours is None:
             return "not measured"
         if ours.low is None or ours.high is None or self.runs < FEWEST_PAIRS:
-            return "cannot be told"
+            return "cannot be decided"
         if claim.of_devices and self.shares_processors:
-            return "cannot be told"
+            return "cannot be decided"
         if self.is_negligible:
             return "does not hold"
         if not ours.excludes(claim.nothing):
-            return "cannot be told"
+            return "cannot be decided"
         side = "more" if ours.low > claim.nothing else "less"
         return "holds" if claim.wanted in ("either", side) else "does not hold"
 
@@ -70,16 +70,16 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In words, with the reason where nothing can be told."""
+        """The verdict in words, with the reason where it is unknown."""
         if not self.claim.text:
             words = [self.published_verdict, _within_bound(self.ours, self.bound)]
             return ". ".join(filter(None, words))
         why = ""
-        if self.judged == "cannot be told":
+        if self.outcome == "cannot be decided":
             why = f", {self._why_not_told()}"
-        elif self.judged == "does not hold" and self.is_negligible:
+        elif self.outcome == "does not hold" and self.is_negligible:
             why = f", the difference is less than {self.claim.negligible:g}"
-        return f"{self.claim.text}: {self.judged}{why}"
+        return f"{self.claim.text}: {self.outcome}{why}"
 
     def _why_not_told(self) -> str:
         assert self.ours is not None

@@ -8,8 +8,8 @@ all others show.
 
 A machine that is slow for a second slows all layers of that second. The seconds of one group of
 layers over those of the other groups of the same step are free of it, so they show a small change
-of one layer where seconds alone need many more repeats. They cannot tell one layer that became
-slower from others that became faster; the seconds of both decide that.
+of one layer where seconds alone need many more repeats. They cannot distinguish one layer that
+became slower from others that became faster; the seconds of both decide that.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Compared:
         return over * (self.ratio.value - 1.0) < 0.0
 
     def verdict(self, tolerance: float) -> str:
-        """In words; for one run a side the reason why there is none."""
+        """The verdict in words; with one run a side, the reason why there is none."""
         low, high = self.ratio.low, self.ratio.high
         if low is None or high is None:
             return self.ratio.basis

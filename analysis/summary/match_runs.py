@@ -24,7 +24,7 @@ class Match:
     """One configuration in one phase, as both runs have it."""
 
     name: str
-    """Such as `gat synthetic-citation pp2 m2`."""
+    """The pair's name, such as `gat synthetic-citation pp2 m2`."""
     a: Configuration
     b: Configuration
 
@@ -97,12 +97,12 @@ def _pairs(
     """Equal in all settings, or else in all but the sources of a custom model."""
     exact = {(_key(one), one.phase): one for one in theirs}
     taken = {id(exact[key]) for one in ours if (key := (_key(one), one.phase)) in exact}
-    loose = {(_key(one, _SOURCES), one.phase): one for one in theirs if id(one) not in taken}
+    unpaired = {(_key(one, _SOURCES), one.phase): one for one in theirs if id(one) not in taken}
     found = []
     for one in ours:
         other = exact.get((_key(one), one.phase))
         if other is None:
-            other = loose.pop((_key(one, _SOURCES), one.phase), None)
+            other = unpaired.pop((_key(one, _SOURCES), one.phase), None)
         if other is not None:
             found.append((one, other))
     return found
@@ -118,7 +118,7 @@ def _key(one: Configuration, leave_out: str = "") -> Key:
 
 
 def _names(rows: Sequence[Configuration]) -> dict[int, str]:
-    """By identity: model, data, layout, micro-batches and the other settings that vary."""
+    """id(row) -> its name: model, data, layout, micro-batches and the other settings that vary."""
     by_name: dict[str, list[Configuration]] = {}
     for one in rows:
         model, data, layout, microbatches = (one.settings[name] for name in _NAMED)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gnnhpc.core.errors import InputError
 from jobs.slurm.batch_script import batch_script, report_script, sbatch_value
-from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells, parse_label
+from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
 from tests.jobs.conftest import small_plan
@@ -30,7 +30,6 @@ SITES = {
         tasks_per_node=2,
         mem="64G",
         exclusive=True,
-        hint="nomultithread",
         cpu_bind="cores",
         time="1-02:00:00",
         modules=("gcc/12", "python/3.11"),
@@ -77,14 +76,6 @@ def test_the_whole_script(name: str) -> None:
     assert text == expected.read_text(), f"{expected} differs"
 
 
-@pytest.mark.parametrize("name", SITES)
-def test_bash_accepts_the_script(name: str, tmp_path: Path) -> None:
-    for array in (array_of(SITES[name]), paired(SITES[name])):
-        script = tmp_path / "script"
-        script.write_text(batch_script(array, RUN, launch(SITES[name])))
-        subprocess.run(["bash", "-n", script], check=True)
-
-
 @pytest.mark.parametrize("text", ["plain", "it's", 'a "b"', "$HOME; rm", "back\\slash", "ü"])
 def test_a_value_is_quoted_for_sbatch(text: str) -> None:
     """sbatch splits a line as a shell does, but it reads a backslash within quotes."""
@@ -96,7 +87,12 @@ def test_a_value_is_quoted_for_sbatch(text: str) -> None:
 
 
 def run_script(
-    tmp_path: Path, site: Site, *, task: str | None = "1", srun: str = "exit 0"
+    tmp_path: Path,
+    site: Site,
+    *,
+    task: str | None = "1",
+    srun: str = "exit 0",
+    env: dict[str, str] | None = None,
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Run a script in a moved run folder, with a srun of ours; returns the run folder too."""
     run = tmp_path / "moved run"
@@ -113,7 +109,7 @@ def run_script(
     for name, body in bodies.items():
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
-    env = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "8", "SRUN_DEBUG": "3"}
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "8", **(env or {})}
     env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task} if task else {}
     copy = tmp_path / "slurm_script"
     shutil.copy(script, copy)
@@ -138,11 +134,37 @@ def test_a_task_runs_its_cell_of_the_run_that_its_script_lies_in(tmp_path: Path)
     variables = (tmp_path / "env").read_text().splitlines()
     assert f"PYTHONPATH={run}/code" in variables
     assert "OMP_NUM_THREADS=1" in variables
-    assert not any(line.startswith("SRUN_") for line in variables)
 
 
-def test_the_status_of_the_ranks_is_the_scripts(tmp_path: Path) -> None:
-    assert run_script(tmp_path, Site(), srun="exit 3")[0].returncode == 3
+LEAKED = {
+    "SRUN_CPUS_PER_TASK": "7", "SLURM_CPU_BIND": "map_cpu:0", "SLURM_CPU_BIND_LIST": "0x1",
+    "SLURM_DISTRIBUTION": "plane", "SLURM_CPU_FREQ_REQ": "low", "SLURM_EXPORT_ENV": "NONE",
+    "SLURM_STEP_ID": "4", "SLURM_MEM_BIND": "local", "SLURM_MEM_PER_CPU": "5",
+}  # fmt: skip
+
+
+def test_srun_gets_its_options_from_the_script_alone(tmp_path: Path) -> None:
+    site = Site(slurm={"distribution": "cyclic", "cpu-freq": "high"})
+    run_script(tmp_path, site, env=LEAKED | {"SLURM_MEM_PER_NODE": "900", "SLURM_NTASKS": "2"})
+    command, variables = (tmp_path / "srun").read_text(), (tmp_path / "env").read_text()
+    for option in ("--export=ALL", "--cpu-bind=cores", "--distribution=cyclic", "--cpu-freq=high",
+                   "--nodes=2 --ntasks=2 --ntasks-per-node=1"):  # fmt: skip
+        assert option in command
+    left = [name for name in LEAKED if f"\n{name}=" in variables]
+    assert left == []
+    assert "SLURM_MEM_PER_NODE=900" in variables
+    recorded = next(line for line in variables.splitlines() if line.startswith("GNNHPC_SITE="))
+    granted = json.loads(recorded.partition("=")[2])
+    assert (granted["cpu_bind"], granted["distribution"], granted["cpu_freq"]) == (
+        "cores", "cyclic", "high",
+    )  # fmt: skip
+
+
+def test_a_hint_is_the_binding(tmp_path: Path) -> None:
+    run_script(tmp_path, Site(hint="nomultithread"))
+    command = (tmp_path / "srun").read_text()
+    assert "--hint=nomultithread" in command
+    assert "--cpu-bind" not in command
 
 
 def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) -> None:
@@ -153,23 +175,11 @@ def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) ->
     assert not (tmp_path / "srun").exists()
 
 
-def test_set_up_lines_change_the_ranks_variables(tmp_path: Path) -> None:
-    run_script(tmp_path, Site(setup=("export A='b c'",)))
-    assert "A=b c" in (tmp_path / "env").read_text().splitlines()
-
-
 def test_a_script_without_a_task_says_how_to_submit_it(tmp_path: Path) -> None:
     done, _ = run_script(tmp_path, Site(), task=None)
     assert done.returncode == 2
     words = (tmp_path / "slurm-8_.out").read_text()
     assert "found no $SLURM_ARRAY_TASK_ID; allowed: sbatch [--array=INDICES]" in words
-
-
-@pytest.mark.parametrize(
-    ("label", "expected"), [("vig-pp2", ("vig-pp2", 0)), ("vig-pp2.1000", ("vig-pp2", 1000))]
-)
-def test_a_label_is_an_array_and_its_first_task(label: str, expected: tuple[str, int]) -> None:
-    assert parse_label(label) == expected
 
 
 def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
@@ -190,10 +200,3 @@ def test_a_block_asks_for_the_largest_layout_and_time_for_all_cells() -> None:
 def test_tasks_a_node_must_divide_the_ranks() -> None:
     with pytest.raises(InputError, match="tasks_per_node"):
         cell_arrays(small_plan(layouts="pp3").cells, Site(tasks_per_node=2), 1000)
-
-
-def test_a_limit_of_tasks_at_once_is_in_the_array_option() -> None:
-    array = array_of(Site())
-    assert [array.array_option(most) for most in (None, 1, 2)] == ["0-1", "0-1%1", "0-1"]
-    part = replace(array, tasks=array.tasks[1:], first_task=1)
-    assert part.array_option(None) == "0"

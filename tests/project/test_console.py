@@ -16,7 +16,7 @@ from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.cli_options import as_typed
 from tests.tools.console import ROOT, Console
 
-HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.sweep"}
+HEAVY = {"torch", "pandas", "numpy", "matplotlib", "yaml", "jinja2", "jobs.sweep"}
 APPS = {"jobs": jobs.cli.app, "gnnhpc": gnnhpc.cli.app, "analysis": analysis.cli.app}
 
 

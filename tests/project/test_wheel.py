@@ -58,7 +58,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Console:
     python = project / ".venv/bin/python"
     pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel), cwd=place)
     # The dependencies are those of this environment.
-    others = {str(distribution(name).locate_file("")) for name in ("torch", "typer", "submitit")}
+    others = {str(distribution(name).locate_file("")) for name in ("torch", "typer")}
     site = next((project / ".venv/lib").glob("python*/site-packages"))
     (site / "others.pth").write_text("\n".join(others))
     for name in PACKAGES:
@@ -97,7 +97,7 @@ def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     assert result["status"] == "done"
     assert result["provenance"]["code_from"] == "snapshot"
     assert (run / "code/gnnhpc/kernels/vig.cpp").is_file()
-    assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig-*.so"))
+    assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig_mlp-*.so"))
     provenance = json.loads((run / "provenance.json").read_text())
     assert provenance["command"] == submit
     assert provenance["commit"] is None, "the commit of the project that the environment lies in"

@@ -51,7 +51,7 @@ from gnnhpc.validation.steps.likely_causes import Setting, explain_gradients, ex
 TOLERANCE = 1e-9
 """The largest relative difference of two tensors that agree."""
 INITIAL_TOLERANCE = 1e-6
-"""Of initial values in single precision, whose last bits depend on a processor's instructions."""
+"""Tolerance of initial values in single precision, whose last bits depend on the processor."""
 SMALL_GRADIENT = 1e-3
 """A gradient below this share of the largest one is compared relative to that."""
 SMALL_MOVE = 1e-5
@@ -60,9 +60,9 @@ share of the layer's input: float64 keeps no more of it."""
 MOST_ROUNDING = 1e-3
 """Gradients of which rounding may be more than this share cannot be compared."""
 _LAYER_KEEPS_STATE = (
-    ": a new copy of the layer gives another output on the same micro-batch. Such a layer keeps "
-    "something of an earlier micro-batch (as PyG's cached=True keeps the first edges), or it uses "
-    "rows of other chunks or padding (as x[-n:] in place of x[:n], or a mean over all rows)"
+    ": a new copy of the layer gives another output for this micro-batch, so the layer keeps "
+    "something from an earlier one (as PyG's cached=True keeps edges), or it reads rows that are "
+    "not its own (x[-n:] instead of x[:n], a mean over all rows)"
 )
 
 
@@ -248,7 +248,7 @@ class StepComparison:
         ]
 
     def _counted_rows(self, step: int, rows: int) -> dict[Place, Tensor]:
-        """Of a whole graph's rows, bool [rows], those that each micro-batch counts in its loss."""
+        """Rows of a whole graph that each micro-batch counts in its loss, bool [rows]."""
         found = {}
         for place in self._places:
             each = self.captured.targets["train", step, place]
