@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.vig_steps import adjacency, synchronize
+from benchmarks.contestants.vig_steps import adjacency, synchronize
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation
 from gnnhpc.graphs.chunks import build_chunks

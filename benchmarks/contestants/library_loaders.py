@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.graph_layers import perceptron
+from benchmarks.contestants.graph_layers import perceptron
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.experiment.experiment import Experiment
