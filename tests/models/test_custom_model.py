@@ -113,7 +113,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     (NET.replace("return [", "return [] #"), "net:Net", "outline: found no layers; allowed: at le"),
     (NET.replace("facts.features", "facts.pixels"), "net:Net", "model net:Net: outline: found Att"),
     (NET.replace('Layer("b"', '("b"'), "net:Net", "outline.1: found a tuple; allowed: a gnnhpc.La"),
-    (NET.replace('"b"', '"a"'), "net:Net", "outline.1.name: found 'a' twice; allowed: another name"),
+    (NET.replace('"b"', '"a"'), "net:Net", "outline.1.name: found 'a' twice; allowed: another na"),
     (NET.replace('"b"', '"a.b"'), "net:Net", "outline.0.name: found 'a', which other layers begin"),
     (NET.replace('"b"', '"b c"'), "net:Net", "outline.1.name: found 'b c'; allowed: names joined"),
     (NET.replace("(3,))]", "(3,), cost=0)]"), "net:Net", "outline.1.cost: found 0; allowed: more"),
