@@ -1,4 +1,0 @@
-"""Links of a graph: which are learnt, which are judged, and pairs of nodes that are none.
-
-Imports kernels and below.
-"""
