@@ -1,4 +1,4 @@
-# make demo | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | setup | clean
+# make demo | docs | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster clean
+.PHONY: help docs setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -44,6 +44,7 @@ help:
 	@echo 'make defects  every planted defect, run as a user would: the matrix of what names it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
+	@echo 'make docs     the documentation as a site -> site/index.html'
 	@echo 'make clean    remove .venv and caches; runs stay'
 
 setup: $(STAMP)
@@ -156,6 +157,11 @@ gpu: setup
 	$(PYTEST) tests/gpu tests/kernels/gpu || status=$$?; \
 	$(PY) -m benchmarks gpu --out report/gpu.csv || status=$$?; \
 	exit $$status
+
+# Extra packages, which neither the product nor its tests need.
+docs: setup
+	$(PY) -m pip install --quiet --disable-pip-version-check 'mkdocs>=1.6,<2' 'mkdocs-material>=9.5,<10'
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

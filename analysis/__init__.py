@@ -2,7 +2,7 @@
 
 import analysis
 run = analysis.load_run("runs/quickstart")
-analysis.summarise(run)
+analysis.summarize(run).table
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.load.run_data import RunData, load_run
-    from analysis.summary.summary_table import summarise
+    from analysis.summary.summary_table import Summary, summarize
 
-__all__ = ["RunData", "load_run", "summarise"]
+__all__ = ["RunData", "Summary", "load_run", "summarize"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,7 +23,8 @@ def __getattr__(name: str) -> Any:
     homes = {
         "RunData": "analysis.load.run_data",
         "load_run": "analysis.load.run_data",
-        "summarise": "analysis.summary.summary_table",
+        "Summary": "analysis.summary.summary_table",
+        "summarize": "analysis.summary.summary_table",
     }
     if name not in homes:
         raise AttributeError(f"module 'analysis' has no attribute {name!r}")

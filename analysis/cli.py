@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnhpc.core.cli_support import add_version, run_app_for_reader
+from gnnhpc.core.cli_options import add_version, run_app_for_reader
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def trace(
     from analysis.figures.chrome_trace import write_trace
     from analysis.figures.step_timeline import find_cell
     from analysis.load.run_data import load_run
-    from gnnhpc.records.run_paths import RunPaths
+    from gnnhpc.core.run_paths import RunPaths
 
     loaded = load_run(run)
     path = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"

@@ -18,12 +18,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError
-from gnnhpc.core.schedule import ideal_step_s, place_of_part
-from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.schedules import ideal_step_s, place_of_virtual_stage
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
 
 WARMUP = 2
 Step = dict[str, Any]
@@ -180,14 +181,14 @@ def ideal_s(experiment: Experiment, stages: Sequence[Step]) -> float:
     return ideal_step_s(
         *(experiment.schedule, forward, backward, count),
         weights_s=weights,
-        parts=experiment.virtual_stages,
+        virtual_stages=experiment.virtual_stages,
     )
 
 
 def _passes(experiment: Experiment, stages: Sequence[Step]) -> Iterator[tuple[float, float, float]]:
     """Seconds of forwards, backwards and separate weights of each virtual stage, in order."""
     for number in range(experiment.model_parts):
-        stage, place = place_of_part(experiment.schedule, number, len(stages))
+        stage, place = place_of_virtual_stage(experiment.schedule, number, len(stages))
         step = stages[stage]
         names = ("forward_s", "backward_s", "weights_s")
         recorded = step.get("virtual_stage_s")

@@ -24,7 +24,7 @@ from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import t_bounds, welch_bounds
 from analysis.statistics.skewness import skewness_of_means
-from gnnhpc.core.student_t import CONFIDENCE
+from analysis.statistics.student_t import CONFIDENCE
 
 Values = NDArray[np.float64]
 RUNS = (2, 3, 5, 10)

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from analysis.statistics.intervals import Interval, ratio_of_pairs_by_ranks
 from benchmarks.turns import Entry, Outcome, compete
-from gnnhpc.records.provenance import cpu_model, git_commit
-from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.core.provenance import cpu_model, git_commit
+from gnnhpc.core.versioned_json import write_atomically
 
 COLUMNS = ("what", "ours", "reference", "ratio", "ratio_low", "ratio_high", "goal", "met")
 

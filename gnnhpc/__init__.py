@@ -9,18 +9,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gnnhpc.core.version import VERSION
+from gnnhpc.core import VERSION
 
 if TYPE_CHECKING:
+    from gnnhpc.core.dataset_sizes import Facts
     from gnnhpc.core.errors import GnnhpcError, InputError
-    from gnnhpc.core.facts import Facts
     from gnnhpc.core.layer_specs import LayerSpec as Layer
     from gnnhpc.core.layout import Layout
+    from gnnhpc.core.run_paths import RunPaths
     from gnnhpc.experiment.experiment import Experiment
     from gnnhpc.experiment.manifest import Cell, read_manifest
     from gnnhpc.models.layers.dropout import Dropout
     from gnnhpc.models.model import BuildOptions, Model
-    from gnnhpc.records.run_paths import RunPaths
 
 __all__ = [
     "BuildOptions",
@@ -43,13 +43,13 @@ _DEFINED_IN = {
     "Cell": "experiment.manifest:Cell",
     "Dropout": "models.layers.dropout:Dropout",
     "Experiment": "experiment.experiment:Experiment",
-    "Facts": "core.facts:Facts",
+    "Facts": "core.dataset_sizes:Facts",
     "GnnhpcError": "core.errors:GnnhpcError",
     "InputError": "core.errors:InputError",
     "Layer": "core.layer_specs:LayerSpec",
     "Layout": "core.layout:Layout",
     "Model": "models.model:Model",
-    "RunPaths": "records.run_paths:RunPaths",
+    "RunPaths": "core.run_paths:RunPaths",
     "read_manifest": "experiment.manifest:read_manifest",
 }
 

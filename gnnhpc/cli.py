@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnnhpc.core.cli_support import add_version, run_app
+from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
 from gnnhpc.data.commands.app import NamesOrFiles, Root
 from gnnhpc.data.commands.app import app as data_app
+
+if TYPE_CHECKING:
+    from gnnhpc.distributed.mesh import Mesh
+    from gnnhpc.experiment.experiment import Experiment
+    from gnnhpc.training.setup import TrainingParts
+    from gnnhpc.validation.boundary import Validation
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -83,20 +89,20 @@ def run(
     Ranks that a signal told to stop, and that have saved a checkpoint, end with status 3.
     """
     keep_numpy_to_one_thread()
-    from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
-    from gnnhpc.records.run_paths import RunPaths
-    from gnnhpc.run.worker import Worker, run_cell
+    from gnnhpc.core.run_paths import RunPaths
+    from gnnhpc.experiment.flags import cell_from_flags, read_cell
+    from gnnhpc.training.worker import Worker, run_cell
 
     if manifest is not None:
         if array is None or index is None:
             raise InputError("--manifest", None, "alone", "--array and --index with it")
-        return run_cell(manifest, array, index, live=live)
+        return run_cell(manifest, array, index, _validation, live=live)
     if cell is not None:
-        return Worker(read_cell(cell, data_root), RunPaths(out)).run()
+        return Worker(read_cell(cell, data_root), RunPaths(out), _validation).run()
     if model is None:
         raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
     flags = _flags(model, data, layout, microbatches, settings)
-    return Worker(cell_from_flags(flags, data_root), RunPaths(out)).run()
+    return Worker(cell_from_flags(flags, data_root), RunPaths(out), _validation).run()
 
 
 @app.command(
@@ -119,7 +125,7 @@ def verify(
 ) -> int:
     """Compare a few steps of all ranks, in float64, with the same steps in one process."""
     keep_numpy_to_one_thread()
-    from gnnhpc.experiment.cli_experiment import cell_from_flags, read_cell
+    from gnnhpc.experiment.flags import cell_from_flags, read_cell
     from gnnhpc.validation.verify_command import verify_cells, verify_manifest
 
     if manifest is not None:
@@ -155,6 +161,24 @@ def check(names: NamesOrFiles, data_root: Root = None) -> int:
             text, whole = f"{text}; {digests.detail}", whole and digests.verdict == "ok"
         print(f"{name}: {text}")
     return 0 if whole else 1
+
+
+def keep_numpy_to_one_thread() -> None:
+    """To be called before numpy is imported; a number that is set already stays.
+
+    numpy only checks here, and its OpenBLAS would have a thread for each processor: these look for
+    work for tens of milliseconds after a product, on processors where steps are timed by then.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _validation(
+    experiment: Experiment, parts: TrainingParts, mesh: Mesh, root: Path | None
+) -> Validation:
+    """The validation of a run, which imports torch: only once its ranks have joined."""
+    from gnnhpc.validation.boundary import Validation
+
+    return Validation(experiment, parts, mesh, root)
 
 
 def _flags(

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gnnhpc.core.cli_support import add_version, run_app_for_reader
+from gnnhpc.core.cli_options import add_version, run_app_for_reader
 from gnnhpc.core.errors import report_errors
 from gnnhpc.core.python_path import exit_if_mixed
 from gnnhpc.records.code_snapshot import check_running_code

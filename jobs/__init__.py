@@ -15,15 +15,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.run.cancel import cancel
-    from jobs.run.rerun import rerun
+    from jobs.run.cell_evidence import CellState
     from jobs.run.run_state import RunState, read_run
-    from jobs.run.states import CellState
     from jobs.run.status import RunStatus, status
-    from jobs.run.submission import Submission
-    from jobs.run.submit import Submitted, submit
     from jobs.slurm.site import Site
     from jobs.slurm.site_files import load_site
+    from jobs.submission.cancel import cancel
+    from jobs.submission.rerun import rerun
+    from jobs.submission.submission import Submission
+    from jobs.submission.submit import Submitted, submit
     from jobs.sweep.plan import Plan, plan
 
 __all__ = [
@@ -44,20 +44,20 @@ __all__ = [
 ]
 
 _HOME = {
-    "CellState": "run.states",
+    "CellState": "run.cell_evidence",
     "Plan": "sweep.plan",
     "RunState": "run.run_state",
     "RunStatus": "run.status",
     "Site": "slurm.site",
-    "Submission": "run.submission",
-    "Submitted": "run.submit",
-    "cancel": "run.cancel",
+    "Submission": "submission.submission",
+    "Submitted": "submission.submit",
+    "cancel": "submission.cancel",
     "load_site": "slurm.site_files",
     "plan": "sweep.plan",
     "read_run": "run.run_state",
-    "rerun": "run.rerun",
+    "rerun": "submission.rerun",
     "status": "run.status",
-    "submit": "run.submit",
+    "submit": "submission.submit",
 }
 
 

@@ -25,7 +25,8 @@ from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.records.schema import FLAGGED, Result
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import FLAGGED
 from tests.tools.cells import Ran, manifest_of, run
 
 OF_SETTING = ("edges-lost", "oversubscribed")

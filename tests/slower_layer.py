@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from analysis.cli import main as analyse
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import gat, manifest_of, run
 
 BEFORE, SLOWER, EQUAL = "before", "slower", "equal"

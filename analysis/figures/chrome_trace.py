@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.figures.step_timeline import DASH, cell_spans, find_cell
-from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.core.versioned_json import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,7 @@
 """The timeline of one step: what each rank did, and the ideal of the same schedule.
 
 Times are seconds since the step's first barrier. The ideal is the same schedule with this step's
-measured forward and backward seconds and nothing else (gnnhpc.core.schedule.timeline). Where
+measured forward and backward seconds and nothing else (gnnhpc.core.schedules.timeline). Where
 gradients of weights are apart, `backward` is of inputs alone, and `weights` are bars of their own.
 """
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.summary.configurations import timed_as_a_whole as timed_whole
 from analysis.summary.split_backward import has_split_backward, shares_of
-from gnnhpc.core.bounds import bound_with_weights, ideal_bubble
+from gnnhpc.core.bound_and_bubble import bound_with_split_backward, ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedule import ScheduleName, place_of_part, timeline
+from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,7 +208,9 @@ def _balanced_bubble(
     shares = shares_of(forward, backward, weights)
     if shares is None:
         return None
-    return 1.0 - bound_with_weights(schedule, 1, stages, microbatches, shares, parts) / stages
+    return (
+        1.0 - bound_with_split_backward(schedule, 1, stages, microbatches, shares, parts) / stages
+    )
 
 
 def _drawn_s(records: pd.DataFrame) -> float | None:
@@ -243,7 +245,9 @@ def ideal_bars(
     bars: list[Bar] = []
     for replica in sorted({row.replica for row in rows}):
         ranks = [row.rank for row in sorted(rows, key=lambda r: r.stage) if row.replica == replica]
-        holders = [place_of_part(schedule, n, len(ranks)) for n in range(parts * len(ranks))]
+        holders = [
+            place_of_virtual_stage(schedule, n, len(ranks)) for n in range(parts * len(ranks))
+        ]
         costs = {
             kind: [
                 [
@@ -262,13 +266,15 @@ def ideal_bars(
         for slot in timeline(
             *(schedule, forward, known.get("backward", forward), microbatches),
             weights_s=known.get("weights"),
-            parts=parts,
+            virtual_stages=parts,
             training=training,
         ):
             action, times = slot.action, (slot.start_s, slot.end_s)
             if action.kind not in kinds:
                 continue
-            bars.append(Bar(ranks[slot.stage], action.kind, action.microbatch, *times, action.part))
+            bars.append(
+                Bar(ranks[slot.stage], action.kind, action.microbatch, *times, action.virtual_stage)
+            )
     return tuple(bars)
 
 

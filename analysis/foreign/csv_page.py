@@ -16,7 +16,7 @@ from analysis.render.markdown import document_to_markdown
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.table_files import write_table
 from analysis.studies.study import published_studies
-from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.core.versioned_json import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
-from gnnhpc.core.bounds import bound
+from gnnhpc.core.bound_and_bubble import bound
 from gnnhpc.core.errors import InputError
 
 PHASES = ("train", "test")

@@ -11,7 +11,8 @@ from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, resumed_from
 from gnnhpc.records.cost import attempt_core_s
 from gnnhpc.records.failures import recorded_cause
-from gnnhpc.records.schema import Failure, Result
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Failure
 
 _NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
 """Fields that repeat a measurement, or only change what is recorded and validated."""

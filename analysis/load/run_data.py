@@ -23,11 +23,11 @@ from analysis.load.read_records import RankFile, Records, read_records
 from analysis.load.validate_records import check_result
 from analysis.statistics.noise import add_noise_columns, mark_steps
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts, resume_chain
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import FLAGGED
+from gnnhpc.records.submissions import read_provenance
 
 
 @dataclass(frozen=True)

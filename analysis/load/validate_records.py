@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import parse_object, read_bytes
+from gnnhpc.core.versioned_json import parse_object, read_bytes
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.schema import check_header

@@ -7,7 +7,7 @@ from pathlib import Path
 from analysis.render.latex import table_to_latex
 from analysis.render.markdown import table_to_markdown
 from analysis.render.named_table import NamedTable
-from gnnhpc.records.run_paths import write_atomically
+from gnnhpc.core.versioned_json import write_atomically
 
 
 def write_table(table: NamedTable, folder: Path) -> list[Path]:

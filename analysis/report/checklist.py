@@ -15,12 +15,12 @@ from analysis.load.run_data import RunData, load_run
 from analysis.report.what_was_checked import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.commands.checksums import NAME, changed_files, read_checksums
 from gnnhpc.data.settings import Data
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.code_snapshot import check_snapshot
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.result_file import Result
 from gnnhpc.validation.record_audit import audit_attempt
 
 REPEATS = 3

@@ -11,6 +11,7 @@ from analysis.load.run_data import RunData
 from analysis.render.named_table import NamedTable
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.table_files import write_table
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.summary.compare_runs import (
     ComparedGroup,
     Comparison,
@@ -19,7 +20,6 @@ from analysis.summary.compare_runs import (
 )
 from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match
-from gnnhpc.core.student_t import CONFIDENCE
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
 _MOST_HOSTS = 6

@@ -12,7 +12,7 @@ from analysis.render.document import Beside, Block, TableBlock, Text, frame_tabl
 from analysis.render.interval_text import join_intervals
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.statistics.intervals import ONE_RUN, Interval
-from gnnhpc.core.student_t import CONFIDENCE
+from analysis.statistics.student_t import CONFIDENCE
 
 _COLUMNS = {
     **ROW_KEYS,

@@ -14,10 +14,11 @@ from analysis.render.output_folder import atomic_output_folder
 from analysis.report.report_pages import published_points, write_report_pages
 from analysis.report.report_tables import make_report_tables, write_report_tables
 from analysis.summary.baseline_and_speedup import Baseline
-from analysis.summary.summary_table import summarise
+from analysis.summary.summary_table import Summary, summarize
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import check_is_utf8
-from gnnhpc.records.run_paths import RunPaths, write_atomically
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import check_is_utf8
+from gnnhpc.core.versioned_json import write_atomically
 
 _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
 
@@ -37,12 +38,14 @@ def write_report_folder(
     run = load_runs(roots, separate=apart)
     summary = _summary(run, baseline)
     with atomic_output_folder(report) as folder:
-        write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
+        write_atomically(
+            folder / "summary.csv", summary.table.to_csv(index=False, lineterminator="\n")
+        )
         steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
-        tables = make_report_tables(run, summary)
+        tables = make_report_tables(summary)
         write_report_tables(tables, folder / "tables")
-        write_report_pages(run, folder, summary, tables)
-    return run, summary, report
+        write_report_pages(summary, folder, tables)
+    return run, summary.table, report
 
 
 def _folder(roots: Sequence[Path], out: Path | None) -> Path:
@@ -59,11 +62,11 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
     return RunPaths(roots[0]).report if out is None else out
 
 
-def _summary(run: Run, baseline: str) -> pd.DataFrame:
+def _summary(run: Run, baseline: str) -> Summary:
     """Raises InputError for a baseline that is none, or that the run does not have."""
     wanted = Baseline.parse(baseline)
     wanted.check_is_in(run.cells)
-    return summarise(run, wanted)
+    return summarize(run, wanted)
 
 
 def write_single_figures(
@@ -91,7 +94,7 @@ def write_single_figures(
     try:
         paths = remake(
             run,
-            summary,
+            summary.table,
             only,
             folder,
             formats=formats,

@@ -15,11 +15,10 @@ from analysis.render.markdown import document_to_markdown
 from analysis.render.named_table import NamedTable
 from analysis.report import sections
 from analysis.report.first_page import count_cells, first_page_section
-from analysis.report.report_tables import make_report_tables
-from analysis.studies.boca_claims import published_epochs
-from analysis.studies.study import read_published
-from analysis.summary.summary_table import summarise
-from gnnhpc.records.run_paths import write_atomically
+from analysis.studies.study import published_studies, read_published
+from analysis.studies.study_rows import published_epochs
+from analysis.summary.summary_table import Summary
+from gnnhpc.core.versioned_json import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,24 +28,16 @@ if TYPE_CHECKING:
 MAX_TRACES = 20
 
 
-def write_report_pages(
-    run: Run,
-    out: Path,
-    summary: pd.DataFrame | None = None,
-    tables: Sequence[NamedTable] | None = None,
-) -> Path:
+def write_report_pages(summary: Summary, out: Path, tables: Sequence[NamedTable]) -> Path:
     """Write figures/, traces/, report.md and report.html into `out`; returns report.html.
 
-    `summary` and `tables` are computed unless given. Raises InputError for a damaged result.
+    Raises InputError for a damaged result.
     """
-    if summary is None:
-        summary = summarise(run)
-    if tables is None:
-        tables = make_report_tables(run, summary)
-    figures = make_figures(run, summary, out / "figures", published_points())
+    run = summary.run
+    figures = make_figures(run, summary.table, out / "figures", published_points())
     for cell in cells_with_spans(run)[:MAX_TRACES]:
         write_trace(run, cell, out / "traces" / f"{cell}.json")
-    document = report_document(run, summary, tables, figures, out)
+    document = report_document(run, summary.table, tables, figures, out)
     write_atomically(out / "report.md", document_to_markdown(document))
     page = out / "report.html"
     write_atomically(page, document_to_html(document))
@@ -58,7 +49,7 @@ def published_points() -> PublishedPoints:
     chunks = read_published("dearing_table3_pubmed")
     rebuilt = chunks[(chunks["rebuild"] == "yes") & (chunks["framework"] == "DGL")]
     single = read_published("dearing_table2_single_device")
-    sampled = published_epochs()
+    sampled = published_epochs(published_studies()["boca"])
     return PublishedPoints(read_published("raffi_loss_figure3"), rebuilt, single, sampled)
 
 

@@ -6,50 +6,35 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.run_data import RunData as Run
 from analysis.render.named_table import NamedTable
 from analysis.render.table_files import write_table
 from analysis.report.schedule_in_name import zero_bubble_in_name
 from analysis.report.settings_columns import ROW_KEYS, with_study
-from analysis.studies.boca_runs import BocaRows
-from analysis.studies.boca_tables_beside_ours import boca_tables
-from analysis.studies.corrected_study import corrected_study_frame
-from analysis.studies.gat_runs import GatRows
-from analysis.studies.gat_tables_beside_ours import gat_tables
-from analysis.studies.study import studies_of
-from analysis.studies.vig_tables_beside_ours import vig_tables
+from analysis.statistics.student_t import CONFIDENCE
+from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.settings_in_words import varying_settings
-from analysis.summary.summary_table import DROPPED_COLUMNS
+from analysis.summary.summary_table import DROPPED_COLUMNS, Summary
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
-from gnnhpc.core.student_t import CONFIDENCE
 
 _SETTING = ["model", "data", "layout", "microbatches", "phase", "n"]
-_STUDY_COLUMNS = ["study", "setting", "quantity", "published", "ours", "ours_low", "ours_high"]
-_STUDY_COLUMNS += ["bound", "verdict"]
 _INTERVALS = (
     f"Intervals are Student's t at {CONFIDENCE:.0%} over runs, of speedups over pairs of runs."
 )
 
 
-def make_report_tables(run: Run, summary: pd.DataFrame) -> list[NamedTable]:
+def make_report_tables(found: Summary) -> list[NamedTable]:
     """All tables; those of a published study only if the run has its model on its data."""
+    summary = found.table
     tables = [speedup_table(summary), efficiency_table(summary), noise_table(summary)]
     if summary["lost_linear_s"].notna().any():
         tables.append(lost_time_table(summary))
-    beside = frameworks_frame(run, summary)
+    beside = frameworks_frame(found)
     if len(beside):
         tables.append(frameworks_table(beside))
     if "sampler" in summary and summary["sampler"].notna().any():
         tables.append(sampled_table(summary))
-    studies = studies_of(run)
-    if "raffi" in studies:
-        tables += vig_tables(run, summary)
-    if "dearing" in studies:
-        tables += gat_tables(GatRows(run, summary))
-    if "boca" in studies:
-        tables += boca_tables(BocaRows(run, summary))
-    return [*tables, *([corrected_study_table(run, summary)] if studies else [])]
+    return [*tables, *study_tables(found)]
 
 
 def _chosen(summary: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -184,21 +169,6 @@ def sampled_table(summary: pd.DataFrame) -> NamedTable:
             "without the processes of a library's loader.",
         ),
         _for_paper(drawn, "epoch_s", "epoch_low", "epoch_high", "data_s", "compute_s"),
-    )
-
-
-def corrected_study_table(run: Run, summary: pd.DataFrame) -> NamedTable:
-    """The corrected study as a table."""
-    study = corrected_study_frame(summary, run)
-    return NamedTable(
-        "corrected_study",
-        "The corrected study: published, ours, the bound, and the verdict",
-        study,
-        (_INTERVALS, "Seconds of different machines are not compared; speedups are."),
-        study.assign(
-            study=study["study"] + " " + study["table"].astype(str),
-            setting=study["setting"] + ", " + study["phase"],
-        )[_STUDY_COLUMNS],
     )
 
 

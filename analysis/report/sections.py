@@ -11,9 +11,9 @@ from analysis.render.interval_text import join_intervals
 from analysis.report.link_columns import judged_in_words, link_columns
 from analysis.report.settings_columns import ROW_KEYS, with_study
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.statistics.warmup import OUTLIER_Z
 from analysis.studies.study import published_studies
-from gnnhpc.core.student_t import CONFIDENCE
 
 if TYPE_CHECKING:
     import pandas as pd

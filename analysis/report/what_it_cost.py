@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.cost import AccountedCost, read_accounted
-from gnnhpc.records.run_paths import RunPaths
 
 if TYPE_CHECKING:
     from analysis.load.run_data import RunData as Run

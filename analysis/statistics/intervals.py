@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.statistics.signed_ranks import signed_rank_interval
-from gnnhpc.core.student_t import CONFIDENCE, t_quantile
+from analysis.statistics.student_t import CONFIDENCE, t_quantile
 
 Values = NDArray[np.float64]
 FEWEST_STEPS = 5

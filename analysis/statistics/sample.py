@@ -22,7 +22,7 @@ from analysis.statistics.intervals import (
 )
 from analysis.statistics.pairs import Repeat, paired
 from analysis.statistics.skewness import skewness_of_means
-from gnnhpc.core.student_t import CONFIDENCE
+from analysis.statistics.student_t import CONFIDENCE
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Published tables with our numbers beside them, and verdicts on both.
+"""Published studies: a folder of CSV data and a YAML of claims each, and one comparer.
 
-Imports summary, loading, render and stats.
+Imports load, statistics, summary and render.
 """

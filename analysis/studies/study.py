@@ -1,85 +1,187 @@
-"""Reads the numbers that others published, and their known defects."""
+"""Reads published studies: their numbers, their known defects, and what they claim.
+
+A study is a folder with CSV files as printed and a study.yaml, whose keys are the fields of
+`Study`. A report shows a study only where its model was run on its data.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 import yaml
+from numpy.typing import NDArray
 
 from analysis.load.run_data import RunData
+from analysis.statistics.warmup import step_statistics
 
 FOLDER = Path(__file__).parent
-LOG_FOLDER = FOLDER / "raffi" / "logs"
 
 
 @dataclass(frozen=True)
-class PublishedStudy:
-    """One published study, as in its study.yaml; `defects` maps a short name to a sentence."""
+class PublishedFile:
+    """How a printed table maps to the columns of `Study.published`."""
+
+    file: str
+    columns: Mapping[str, str]
+    """Column of `Study.published` -> column of the file."""
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Column -> printed value -> our value."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published number, or a conclusion, and how the same is measured in a run.
+
+    The rows that `select` chooses, a query of pandas, are each compared with the row that differs
+    in the settings of `pair` alone. It is applied to published rows and to rows of a run.
+    """
+
+    quantity: str
+    """A key of `compare_study.QUANTITIES`."""
+    select: str
+    setting: str
+    """Names a comparison, with columns in braces; published and measured ones match by it."""
+    name: str = ""
+    """What the quantity is called; its key unless given."""
+    pair: Mapping[str, Any] | Literal["baseline"] | None = None
+    """The settings of the other row; `baseline` is the sequential run in one micro-batch."""
+    free: tuple[str, ...] = ()
+    """Settings in which the pair may differ as well."""
+    text: str = ""
+    """The conclusion; empty for a number."""
+    wanted: Literal["more", "less", "either"] = "more"
+    """On which side of `nothing` the quantity lies if the conclusion holds."""
+    nothing: float = 1.0
+    """The value of the quantity that makes no difference."""
+    negligible: float | None = None
+    """Less than this is as good as `nothing`; None where any difference counts."""
+    of_devices: bool = False
+    """Whether it is about ranks that have a processor or GPU each."""
+    bound: float | str | None = None
+    """The most that the quantity can be, or a key of `compare_study.BOUNDS`."""
+    table: str = ""
+    """The published table; that of the published row unless given."""
+    phase: str = ""
+    """The phase unless it is the row's."""
+    published_select: str = ""
+    """Instead of `select`, for published rows."""
+    verdicts: tuple[tuple[str, str], ...] = ()
+    """Of a number: query and text, of which the first query that holds decides."""
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A published table, shown with the run's numbers beside it."""
+
+    name: str
+    title: str
+    keys: tuple[str, ...]
+    """Columns in which published and measured rows are equal."""
+    published: Mapping[str, str]
+    """Column of the table -> column of `Study.published`."""
+    columns: tuple[str, ...]
+    """All columns after the keys."""
+    paper: tuple[str, ...]
+    """Those that a paper has room for."""
+    select: str = "table == table"
+    defects: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    only_published: bool = False
+    """Whether measured rows that nobody published are left out."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One published study."""
 
     name: str
     citation: str
     what: str
     machine: str
-    files: dict[str, str]
-    defects: dict[str, str]
-    models: tuple[str, ...]
-    """The models that it measured, by our names."""
+    files: Mapping[str, str]
+    defects: Mapping[str, str]
+    """A short name -> a sentence."""
+    models: Mapping[str, str]
+    """Our name of each model that it measured -> the study's."""
     data: tuple[str, ...]
     """The data that it measured them on, or generated data of the same shape."""
-    logs: dict[str, int] = field(default_factory=dict)
+    measured: str
+    """Which rows of a run it is compared with, a query."""
+    label: tuple[str, ...]
+    """The columns that name a row of a run."""
+    labelled: tuple[str, ...]
+    """Settings that the label already has."""
+    tables: tuple[StudyTable, ...]
+    claims: tuple[Claim, ...]
+    published_files: tuple[PublishedFile, ...]
+    conclusions: str = ""
+    """The title of the table of conclusions; empty for a study without any."""
+    epochs: int = 1
+    """How many epochs its seconds are of."""
+    logs: Mapping[str, int] = field(default_factory=dict)
     """The author's raw logs: file name -> number of the table made from it."""
+
+    @functools.cached_property
+    def published(self) -> pd.DataFrame:
+        """All printed rows, in columns that have the names of a run's settings and measures."""
+        return pd.concat(map(self._read, self.published_files), ignore_index=True)
+
+    def _read(self, one: PublishedFile) -> pd.DataFrame:
+        printed = read_published(one.file)
+        frame = pd.DataFrame({name: printed[column] for name, column in one.columns.items()})
+        for name, values in one.values.items():
+            frame[name] = frame[name].map(values)
+        return frame.assign(**one.constants)
+
+    def notes(self, *defects: str) -> tuple[str, ...]:
+        """A citation, then the named defects: the notes under a table of this study."""
+        head = f"Published: {self.citation}. {self.machine}."
+        return (head, *(f"Known defect: {self.defects[name]}" for name in defects))
 
 
 @functools.cache
-def published_studies() -> dict[str, PublishedStudy]:
+def published_studies() -> dict[str, Study]:
     """All studies by the first author: raffi, dearing, boca."""
-    return {
-        name: PublishedStudy(
-            name, **yaml.safe_load((FOLDER / name / "study.yaml").read_text(encoding="utf-8"))
-        )
-        for name in ("raffi", "dearing", "boca")
-    }
+    return {name: _read_study(name) for name in ("raffi", "dearing", "boca")}
 
 
-def studies_of(run: RunData) -> list[str]:
+def _read_study(name: str) -> Study:
+    raw = yaml.safe_load((FOLDER / name / "study.yaml").read_text(encoding="utf-8"))
+    parts = {"published_files": PublishedFile, "claims": Claim, "tables": StudyTable}
+    for key, kind in parts.items():
+        raw[key] = tuple(kind(**_with_tuples(one)) for one in raw[key])
+    return Study(name, **_with_tuples(raw))
+
+
+def _with_tuples(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+
+
+def studies_of(run: RunData) -> list[Study]:
     """The studies whose model was run on their data."""
     measured = set(zip(run.cells["model"], run.cells["data"], strict=True))
     return [
-        name
-        for name, study in published_studies().items()
+        study
+        for study in published_studies().values()
         if any((model, data) in measured for model in study.models for data in study.data)
     ]
 
 
-def _path(name: str) -> Path:
-    """The file of a published table, in the folder of the study that its name begins with."""
-    return FOLDER / name.partition("_")[0] / f"{name}.csv"
+def read_published(name: str, *, as_text: bool = False) -> pd.DataFrame:
+    """One printed table, such as `raffi_tables`; as text it keeps the number of digits."""
+    path = FOLDER / name.partition("_")[0] / f"{name}.csv"
+    return pd.read_csv(path, dtype=str, keep_default_na=False) if as_text else pd.read_csv(path)
 
 
-def read_published(name: str) -> pd.DataFrame:
-    """One published table, such as `raffi_tables`, with numbers."""
-    return pd.read_csv(_path(name))
-
-
-def read_published_text(name: str) -> pd.DataFrame:
-    """One published table as text, which keeps the number of digits published."""
-    return pd.read_csv(_path(name), dtype=str, keep_default_na=False)
-
-
-def study_notes(study: PublishedStudy, *defects: str) -> tuple[str, ...]:
-    """A citation, then the named defects: the notes under a table of this study."""
-    head = f"Published: {study.citation}. {study.machine}."
-    return (head, *(f"Known defect: {study.defects[name]}" for name in defects))
-
-
-@functools.cache
-def _known_logs() -> dict[str, int]:
-    tables = published_studies()["raffi"].logs
-    return {_digest(LOG_FOLDER / name): table for name, table in tables.items()}
+def log_folder(study: str = "raffi") -> Path:
+    return FOLDER / study / "logs"
 
 
 def table_made_from_log(path: Path) -> int | None:
@@ -87,8 +189,34 @@ def table_made_from_log(path: Path) -> int | None:
     return _known_logs().get(_digest(path))
 
 
+@functools.cache
+def _known_logs() -> dict[str, int]:
+    tables = published_studies()["raffi"].logs
+    return {_digest(log_folder() / name): table for name, table in tables.items()}
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+
+
+def printed_beside_log(
+    table: int, phase: str, seconds: NDArray[Any]
+) -> Iterator[tuple[str, str, float, str]]:
+    """Quantity, printed text, value of the author's log, and verdict, of one of Raffi's tables."""
+    printed = read_published("raffi_tables", as_text=True)
+    for _, row in printed[
+        (printed["table"] == str(table)) & (printed["phase"] == phase)
+    ].iterrows():
+        for quantity, value in step_statistics(seconds).items():
+            text = str(row[quantity])
+            yield quantity, text, value, _digits_verdict(value, text)
+
+
+def _digits_verdict(value: float, printed: str) -> str:
+    if not matches_published_digits(value, printed):
+        return f"misprint: the log has {value:.2f}"
+    decimals = len(printed.partition(".")[2])
+    return "as printed" if f"{value:.{decimals}f}" == printed else "as printed, digits cut off"
 
 
 def matches_published_digits(value: float, published: str) -> bool:

@@ -21,10 +21,10 @@ from analysis.load.comparable import (
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval
 from analysis.summary.configurations import Configuration
-from gnnhpc.core.bounds import bound, bound_with_weights
+from gnnhpc.core.bound_and_bubble import bound, bound_with_split_backward
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedule import ScheduleName
+from gnnhpc.core.schedules import ScheduleName
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def bound_of(row: Configuration) -> float | None:
     if shares is None:
         return None
     schedule = cast(ScheduleName, row.settings["schedule"])
-    return bound_with_weights(
+    return bound_with_split_backward(
         schedule, replicas, stages, row.microbatches, shares, row.virtual_stages
     )
 

@@ -28,10 +28,10 @@ from analysis.load.concat_runs import compare_losses
 from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import FEWEST_STEPS, Interval
 from analysis.statistics.sample import Sample
+from analysis.statistics.student_t import CONFIDENCE
 from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match, match_runs
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.student_t import CONFIDENCE
 
 TOLERANCE = 0.02
 """The default share by which B may be slower."""

@@ -281,5 +281,23 @@ def make_configurations(run: RunData) -> list[Configuration]:
     return rows
 
 
+def sorted_configurations(run: RunData) -> list[Configuration]:
+    """By model and data as submitted, then by ranks, replicas, micro-batches and phase."""
+    rows = make_configurations(run)
+    models = list(dict.fromkeys(row.settings["model"] for row in rows))
+    data = list(dict.fromkeys(row.settings["data"] for row in rows))
+    return sorted(
+        rows,
+        key=lambda row: (
+            models.index(row.settings["model"]),
+            data.index(row.settings["data"]),
+            row.layout.world_size,
+            row.layout.replicas,
+            row.microbatches,
+            row.phase == "test",
+        ),
+    )
+
+
 def _phases(cells: pd.DataFrame) -> list[str]:
     return ["train", "test"] if (cells["test_steps"] > 0).any() else ["train"]

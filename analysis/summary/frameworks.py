@@ -8,15 +8,14 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.comparable import differences
-from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval
-from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.configurations import Configuration
 from analysis.summary.settings_in_words import (
     IMPLEMENTATIONS,
     settings_in_words,
     varying_settings,
 )
-from analysis.summary.summary_table import counted_flags
+from analysis.summary.summary_table import Summary, counted_flags
 
 _NAMED = ("implementation", "sampler")
 _DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
@@ -54,16 +53,16 @@ def same_value(one: object, other: object) -> bool:
     return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
 
 
-def frameworks_frame(run: RunData, summary: pd.DataFrame) -> pd.DataFrame:
+def frameworks_frame(summary: Summary) -> pd.DataFrame:
     """A row a configuration that was trained in our form and in a library's; empty without any.
 
     Milliseconds a step of each, and how many times as fast ours is, with intervals, and the flags
     of the cells of each.
     """
-    if run.cells.empty or run.cells["implementation"].nunique() < 2:
+    cells, rows = summary.run.cells, summary.configurations
+    if cells.empty or cells["implementation"].nunique() < 2:
         return pd.DataFrame()
-    rows = make_configurations(run)
-    names = [name for name in varying_settings(summary) if name not in _NAMED]
+    names = [name for name in varying_settings(summary.table) if name not in _NAMED]
     found = [_compared_with_libraries(row, rows, names) for row in rows if _is_ours(row)]
     return pd.DataFrame([line for line in found if line])
 

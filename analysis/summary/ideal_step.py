@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from analysis.statistics.intervals import median
 from analysis.summary.split_backward import rows_with_split_backward
-from gnnhpc.core.schedule import Action, Kind, ScheduleName, input_from, part_number, timeline
+from gnnhpc.core.schedules import (
+    Action,
+    Kind,
+    ScheduleName,
+    input_from,
+    timeline,
+    virtual_stage_number,
+)
 
 Seconds = NDArray[np.float64]
 _SECONDS = ["forward_s", "backward_s", "weights_s"]
@@ -61,7 +68,7 @@ def ideal_steps(
     place = ["cell", "stage", "virtual_stage"]
     numbered = times[place].drop_duplicates()
     numbers = [
-        part_number(plans[str(cell)].schedule, stage, plans[str(cell)].stages, virtual)
+        virtual_stage_number(plans[str(cell)].schedule, stage, plans[str(cell)].stages, virtual)
         for cell, stage, virtual in numbered.itertuples(index=False)
     ]
     times = times.merge(numbered.assign(number=numbers), on=place)
@@ -127,7 +134,7 @@ def ideal_seconds(
 ) -> Seconds:
     """[steps]: the ideal of each step from a micro-batch's seconds [steps] in each virtual stage.
 
-    As `gnnhpc.core.schedule.ideal_step_s` of one step, for all steps at once.
+    As `gnnhpc.core.schedules.ideal_step_s` of one step, for all steps at once.
     """
     stages = len(forward) // virtual_stages
     none = [np.zeros_like(seconds) for seconds in forward]
@@ -141,7 +148,9 @@ def ideal_seconds(
     for stage, action in _order(schedule, stages, microbatches, virtual_stages, training):
         needed = input_from(schedule, stage, stages, virtual_stages, action)
         start = clock[stage] if needed is None else np.maximum(clock[stage], done[needed])
-        seconds = tables[action.kind][part_number(schedule, stage, stages, action.part)]
+        seconds = tables[action.kind][
+            virtual_stage_number(schedule, stage, stages, action.virtual_stage)
+        ]
         clock[stage] = done[stage, action] = start + seconds
     ended: Seconds = np.maximum.reduce(clock)
     return ended
@@ -156,7 +165,7 @@ def _order(
     slots = timeline(
         *(schedule, equal, equal, microbatches),
         weights_s=equal,
-        parts=virtual_stages,
+        virtual_stages=virtual_stages,
         training=training,
     )
     return tuple((slot.stage, slot.action) for slot in slots)

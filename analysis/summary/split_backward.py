@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from gnnhpc.core.schedule import SPLIT_BACKWARD
+from gnnhpc.core.schedules import SPLIT_BACKWARD
 
 Shares = tuple[float, float, float]
 """Seconds of forwards, gradients of inputs and gradients of weights, of which the ratio matters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -21,36 +22,12 @@ from analysis.summary.baseline_and_speedup import (
     limits_over,
     same_batch_size,
 )
-from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.configurations import Configuration, sorted_configurations
 from analysis.summary.learnt_columns import learnt_columns
+from analysis.summary.summary_columns import COLUMN_MEANINGS
 from analysis.summary.time_breakdown import COLUMNS, StepSeconds, break_down
-from gnnhpc.core.layout import Layout
 
-CONTRACT_COLUMNS = (
-    "model",
-    "data",
-    "layout",
-    "stages",
-    "replicas",
-    "microbatches",
-    "phase",
-    "n",
-    "mean_s",
-    "std_s",
-    "min_s",
-    "max_s",
-    "median_s",
-    "samples_per_s",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "bound",
-    "ideal_step_s",
-    "efficiency",
-    "bubble",
-    "valid",
-    "flags",
-)
+CONTRACT_COLUMNS = tuple(COLUMN_MEANINGS)
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = (
@@ -71,25 +48,37 @@ _TEXT_COLUMNS = ("baseline", "effect", "speedup_from", "epoch_from")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
-def summarise(run: RunData, baseline: str | Baseline = "seq") -> pd.DataFrame:
-    """One row a model, data, layout, micro-batches, other settings that vary, and phase.
+@dataclass(frozen=True)
+class Summary:
+    """What a run measured: its configurations, each with its row of summary.csv."""
+
+    run: RunData
+    baseline: Baseline
+    configurations: tuple[Configuration, ...]
+    table: pd.DataFrame
+    """One row a configuration, in the same order: model, data, layout, micro-batches, other
+    settings that vary, and phase."""
+
+
+def summarize(run: RunData, baseline: str | Baseline = "seq") -> Summary:
+    """Average the cells that count, and compare each configuration with its baseline.
 
     Times are of the steps that count (no warm-up) of valid cells; a row without one has n 0 and
-    no times. A speedup is a ratio of samples a second, against `baseline`: a layout, or
+    no times. A speedup is a ratio of samples a second, over `baseline`: a layout, or
     `layout:microbatches` (one micro-batch unless given); InputError for another form.
     """
     wanted = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
-    rows = make_configurations(run)
+    rows = sorted_configurations(run)
     varying = _varying(run)
     frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, run) for row in rows])
     if frame.empty:
-        return pd.DataFrame(columns=list(CONTRACT_COLUMNS))
+        return Summary(run, wanted, (), pd.DataFrame(columns=list(CONTRACT_COLUMNS)))
     # An empty column gets a numeric type, unless it is one of text.
     empty = [c for c in frame.columns if c not in _TEXT_COLUMNS and frame[c].isna().all()]
     frame = frame.astype(dict.fromkeys(empty, float))
-    return _sorted(
-        frame[[*CONTRACT_COLUMNS, *(c for c in frame.columns if c not in CONTRACT_COLUMNS)]]
-    )
+    others = (c for c in frame.columns if c not in CONTRACT_COLUMNS)
+    # In few blocks: pandas warns of each column added to a frame of over a hundred.
+    return Summary(run, wanted, tuple(rows), frame[[*CONTRACT_COLUMNS, *others]].copy())
 
 
 def _varying(run: RunData) -> list[str]:
@@ -321,20 +310,3 @@ def _sampling_columns(row: Configuration) -> dict[str, Any]:
         **{name: row.mean(name) if sampled else None for name in parts},
         "peak_host_mib": row.cell_phases["peak_host_mib"].max() if row.step_times else None,
     }
-
-
-def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
-    """Sorted by model and data as submitted, then by ranks, replicas, micro-batches and phase."""
-    order = pd.DataFrame(
-        {
-            "model": pd.factorize(frame["model"])[0],
-            "data": pd.factorize(frame["data"])[0],
-            "world": [Layout.parse(name).world_size for name in frame["layout"]],
-            "replicas": frame["replicas"],
-            "microbatches": frame["microbatches"],
-            "phase": pd.factorize(frame["phase"])[0],
-        }
-    )
-    ordered = frame.loc[order.sort_values(list(order.columns), kind="stable").index]
-    # In few blocks: pandas warns of each column added to a frame of over a hundred.
-    return ordered.reset_index(drop=True).copy()

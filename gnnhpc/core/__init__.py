@@ -1,4 +1,4 @@
-"""Layouts, rank map, schedules, balance, a model on paper, errors: no files, no torch.
+"""Layouts, schedules, balance, settings, stored files and errors; free of torch."""
 
-Imports no other room.
-"""
+VERSION = "0.1.0"
+"""Of the three packages; equal to that of pyproject.toml and CITATION.cff."""

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.facts import Facts, Kind
 
 Rows = Literal["same", "hop", "pool"]
 """What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its

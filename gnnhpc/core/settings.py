@@ -1,10 +1,17 @@
-"""The base class of all typed settings, and their common types of numbers."""
+"""Typed settings: their base class, their numbers, names and paths, and errors in one line."""
 
 from __future__ import annotations
 
+import difflib
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from gnnhpc.core.errors import InputError
 
 
 class Strict(BaseModel):
@@ -35,3 +42,150 @@ Steps = Annotated[Whole, Field(le=MOST_STEPS)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=MOST_SEED)]
 Layers = Annotated[Whole, Field(le=MOST_LAYERS)]
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+def parse_named(
+    value: object, class_of: Callable[[str], type[BaseModel] | None], allowed: str
+) -> object:
+    """For pydantic: the settings of what `value` names; other types are returned unchanged.
+
+    A name alone stands for its defaults. Raises ValueError, as `key: found ...; allowed: ...`,
+    for an unknown name or key, and pydantic's ValidationError for a value that does not fit.
+    """
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict):
+        return value
+    name = value.get("name")
+    found = class_of(name) if isinstance(name, str) else None
+    if found is None:
+        words = "nothing" if name is None else repr(name)
+        raise ValueError(f"name: found {words}; allowed: {allowed}")
+    if found.model_config.get("extra") != "allow":
+        for key in value.keys() - found.model_fields.keys():
+            keys = ", ".join(sorted(found.model_fields))
+            words = unknown_key_text(str(key), found.model_fields)
+            raise ValueError(f"{key}: found {words}; allowed: {keys}")
+    return found.model_validate(value)
+
+
+def unknown_key_text(name: str, allowed: Collection[str]) -> str:
+    """`an unknown key`, with the most similar allowed one if there is any."""
+    close = difflib.get_close_matches(name, list(allowed), n=1)
+    return "an unknown key" + (f" (is {close[0]} meant?)" if close else "")
+
+
+def expand_user(path: str | Path, where: object, key: str | None = None) -> Path:
+    """`path` with ~ and ~name replaced; raises InputError for a user this machine does not know."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        found = f"{path}, of a user that this machine does not know"
+        raise InputError(where, key, found, "a path without ~, or of a known user") from None
+
+
+def check_is_utf8(path: Path, where: object) -> None:
+    """Raises InputError for a path, or one that it leads to, with bytes that are no UTF-8.
+
+    Scripts, tables and pages are written in UTF-8, and some libraries take no other path.
+    """
+    for named in (str(path.absolute()), os.path.realpath(path)):
+        try:
+            named.encode()
+        except UnicodeEncodeError:
+            found = f"{named!r}, with bytes that are no UTF-8"
+            raise InputError(where, None, found, "a path in UTF-8") from None
+
+
+def input_error(
+    error: ValidationError, where: object, known: type[BaseModel] | None = None
+) -> InputError:
+    """The first of pydantic's errors as one line: file, key, what was found, what is allowed.
+
+    `known` is the class that was to be built, to say which keys it has.
+    """
+    details = error.errors(include_url=False)
+    first = details[0]
+    key = _key(first)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return _as_line(where, key, message)
+    if first["type"] == "extra_forbidden":
+        allowed = _keys_beside(first["loc"], known)
+        return InputError(where, key, "an unknown key", allowed or "the documented keys")
+    if first["type"] == "missing":
+        return InputError(where, key, "nothing", "a value, this key is required")
+    # Each choice of a union has an error of its own: what any of them allows is allowed.
+    choices = [_allowed(other) for other in details if _key(other) == key]
+    allowed = " or ".join(dict.fromkeys(choices))
+    return InputError(where, key, _short(first["input"]), allowed)
+
+
+# pydantic's error type -> what is allowed, to be filled from the error's context.
+_ALLOWED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "text",
+    "string_too_short": "text of at least {min_length} character",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "too_short": "at least {min_length} of them",
+    "unexpected_keyword_argument": "no such key",
+}
+
+
+def _allowed(error: ErrorDetails) -> str:
+    text = _ALLOWED.get(error["type"])
+    return text.format(**error.get("ctx", {})) if text else error["msg"]
+
+
+def _key(error: ErrorDetails) -> str | None:
+    parts = [str(part) for part in error["loc"] if not _is_tag(part)]
+    if len(parts) > 1 and parts[-1] in _PLAIN_TYPES:
+        del parts[-1]
+    return ".".join(parts) or None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return "nothing" if value is None else text if len(text) <= 80 else text[:77] + "..."
+
+
+def _keys_beside(location: tuple[int | str, ...], known: type[BaseModel] | None) -> str | None:
+    """The keys that are allowed where `location` ends."""
+    for part in location[:-1]:
+        field = known.model_fields.get(str(part)) if known else None
+        inner = field.annotation if field else None
+        known = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return ", ".join(sorted(known.model_fields)) if known else None
+
+
+def _as_line(where: object, key: str | None, message: str) -> InputError:
+    prefix, _, rest = message.partition("found ")
+    inner = prefix.strip().rstrip(":")
+    found, _, allowed = rest.partition("; allowed: ")
+    full = ".".join(part for part in (key, inner) if part) or None
+    return InputError(where, full, found or None, allowed or None)
+
+
+_PLAIN_TYPES = ("bool", "int", "str")
+"""Which a union of them puts behind the key."""
+
+
+def _is_tag(part: int | str) -> bool:
+    # A union of plain types names its choices, such as literal['cost','profile'].
+    return isinstance(part, str) and "[" in part

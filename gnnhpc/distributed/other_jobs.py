@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gnnhpc.core.ask_slurm import ask
+from gnnhpc.core.slurm_commands import ask
 from gnnhpc.distributed.environment import Environment
 
 _TIMEOUT_S = 5.0

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.schedule import Action, Recomputation, ScheduleName, stage_order
+from gnnhpc.core.schedules import Action, Recomputation, ScheduleName, stage_order
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.tasks.task import Loss
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,15 @@ class VirtualStagePlan:
     """Of one micro-batch that leaves it."""
     upstream_trains: bool
     """Whether any virtual stage before has parameters, and so needs gradients."""
+
+
+class Loss(Protocol):
+    """The loss of a step, summed over its micro-batches and averaged over replicas."""
+
+    def __call__(self, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
+        """One micro-batch's part, a number; `labelled` counts the batch's valid targets over all
+        replicas."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class StagePlan:
             self.mesh.stage,
             self.mesh.layout.stages,
             self.microbatches,
-            parts=len(self.virtual_stages),
+            virtual_stages=len(self.virtual_stages),
             training=training,
         )
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gnnhpc.core.buckets import gradient_buckets
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import SharedGradients, StagePlan, VirtualStagePlan, parameters_of
 from gnnhpc.engines.stage import Stage
@@ -159,6 +158,22 @@ class BucketedGradients:
 
     def norm(self) -> float | None:
         return norm_of(self.flats)
+
+
+def gradient_buckets(sizes: Sequence[int], least: float) -> list[range]:
+    """Neighbouring layers with at least `least` bytes of gradients, the last layers first, as that
+    is the order in which gradients are there (Li et al. 2020, arXiv:2006.15704, section 3.2.3).
+
+    `sizes` are the layers' own, in bytes. The last bucket, of the first layers, has what is left;
+    first layers without any are in none.
+    """
+    buckets, stop, held = [], len(sizes), 0
+    for layer in reversed(range(len(sizes))):
+        held += sizes[layer]
+        if held and (held >= least or not any(sizes[:layer])):
+            buckets.append(range(layer, stop))
+            stop, held = layer, 0
+    return buckets
 
 
 def norm_of(flats: Sequence[Tensor]) -> float | None:

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedule import SPLIT_BACKWARD, Action, Kind
-from gnnhpc.engines.autograd import backward
+from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
+from gnnhpc.engines.backward import backward, compute_deferred
 from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.split_backward import compute_deferred
-from gnnhpc.engines.stage_errors import changes_input, input_changed, without_gradient
-from gnnhpc.engines.stage_transfers import StageTransfers, transfers_of
+from gnnhpc.engines.stage import changes_input, input_changed, without_gradient
+from gnnhpc.engines.transfers import StageTransfers, transfers_of
 from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
 _NOTHING = contextlib.nullcontext()
@@ -38,7 +37,7 @@ class Held:
 
 
 class NativeEngine:
-    """Runs the actions of `gnnhpc.core.schedule.stage_order` on tensors."""
+    """Runs the actions of `gnnhpc.core.schedules.stage_order` on tensors."""
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
@@ -46,7 +45,9 @@ class NativeEngine:
         self.forward_only = ForwardOnly(plan)
         self.order = plan.order(training=True)
         self._last_kind: Kind = "weights" if plan.schedule in SPLIT_BACKWARD else "backward"
-        self._backwards = [a.microbatch for a in self.order if (a.kind, a.part) == ("backward", 0)]
+        self._backwards = [
+            a.microbatch for a in self.order if (a.kind, a.virtual_stage) == ("backward", 0)
+        ]
         self._ends = [
             _last_of(self.order, self._last_kind, part.place) for part in plan.virtual_stages
         ]
@@ -71,7 +72,7 @@ class NativeEngine:
         for done, action in enumerate(self.order):
             for links in limited:
                 links.allow(done)
-            m, place = action.microbatch, action.part
+            m, place = action.microbatch, action.virtual_stage
             links = self.training[place]
             if action.kind == "forward":
                 held[place, m] = self._forward(links, batch, m, outputs, losses)
@@ -200,7 +201,7 @@ class ForwardOnly:
             for done, action in enumerate(self.order):
                 for links in self.links:
                     links.allow(done)
-                m, links = action.microbatch, self.links[action.part]
+                m, links = action.microbatch, self.links[action.virtual_stage]
                 output = self._forward(links, batch.microbatches[m], m)
                 if links.activations_out is None:
                     outputs.append(output)
@@ -234,7 +235,7 @@ class ForwardOnly:
 
 def _last_of(order: Sequence[Action], kind: Kind, part: int) -> int:
     """The number of a part's last action of this kind."""
-    return max(n for n, each in enumerate(order) if (each.kind, each.part) == (kind, part))
+    return max(n for n, each in enumerate(order) if (each.kind, each.virtual_stage) == (kind, part))
 
 
 def _shares_memory(a: Tensor, b: Tensor) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.core.balance import stage_slices
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layer_specs import LayerSpec, layer_mismatch, row_changes
 from gnnhpc.engines.activation_checkpointing import checkpointed
 from gnnhpc.engines.step_timer import StepTimer
@@ -195,3 +196,23 @@ def layer_seed(seed: int, name: str) -> int:
     """A seed for each layer, so that a stage need not build the layers before it."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
+
+
+def changes_input(error: RuntimeError) -> bool:
+    """Whether a forward ended in torch's error for a change of its input."""
+    return "leaf Variable" in str(error) and "in-place" in str(error)
+
+
+def input_changed(stage: Stage) -> GnnhpcError:
+    return GnnhpcError(
+        f"layer {stage.specs[0].name} changes its input in place; as the first of its stage it "
+        "is given what the stage before sent, and is to make its output anew (inplace=False)"
+    )
+
+
+def without_gradient(stage: Stage) -> GnnhpcError:
+    """Of a stage whose backward has left its input without a gradient."""
+    return GnnhpcError(
+        f"no gradient goes from layer {stage.specs[0].name} to the stage before: the output of "
+        "its stage does not depend on its input, as after detach() or under no_grad()"
+    )

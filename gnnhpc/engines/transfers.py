@@ -1,223 +1,195 @@
-"""Sends and receives tensors between neighbouring stages, into buffers that are reused.
+"""The transfers of a stage: activations and gradients, in and out.
 
-Virtual stages of one rank that are neighbours in the model hand tensors over. Tensors of a GPU that
-gloo sends travel through the host's memory, where ranks share a GPU, which NCCL refuses, and where
-there is no NCCL: the host waits until a tensor has been computed and copied before it sends it.
+Virtual stages of one rank that are neighbours in the model hand tensors over.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
+import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-from gnnhpc.engines.channels import ReceivingEnd, SendingEnd, Transfer
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.schedules import gradients_in_flight, in_flight, place_of_virtual_stage
+from gnnhpc.distributed.mesh import Direction
+from gnnhpc.engines.channels import SHARED_MEMORY, GroupChannel, SharedReceiver, SharedSender
+from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
+from gnnhpc.engines.receive_order import done_before_posting
+from gnnhpc.engines.send_receive import (
+    Handover,
+    Receiver,
+    Sender,
+    StagedReceiver,
+    StagedSender,
+    UnevenReceiver,
+    host_buffers,
+)
+
+Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 
 
-class Receiver:
-    """Receives one tensor a micro-batch from one peer, in order.
+def transfers_of(plan: StagePlan, *, training: bool) -> list[StageTransfers]:
+    """Of each part of the stage, in order."""
+    links = [StageTransfers(plan, part, training=training) for part in plan.virtual_stages]
+    for here, there in itertools.pairwise(links):
+        if there.part.number == here.part.number + 1:
+            here.hand_over_to(there)
+    # Both ends of all exist before any is waited for.
+    for each in links:
+        each.open()
+    return links
 
-    Receives are posted before their tensors are needed, one for each free buffer, so that they come
-    while others are computed with. `needs[n]` is how many of the stage's actions must be done
-    before the n-th may be posted (gnnhpc.core.early_receives); without it there is no such limit.
-    """
 
-    def __init__(
-        self,
-        channel: ReceivingEnd,
-        buffers: Sequence[Tensor],
-        needs: Sequence[int] | None = None,
-    ) -> None:
-        self._channel = channel
-        self._buffers = list(buffers)
-        self._needs = needs
-        self._free: deque[Tensor] = deque(self._buffers)
-        self._posted: deque[tuple[Transfer, Tensor]] = deque()
-        self._expected = 0
-        self._count = 0
-        """How many were posted in this step."""
-        self._done = 0
-        """Actions that the stage has done in this step."""
+class StageTransfers:
+    """The ends of its four transfers; None where one is not needed."""
+
+    activations_in: Receiver | Handover | None
+    activations_out: Sender | Handover | None
+    gradients_in: Receiver | Handover | None
+    gradients_out: Sender | Handover | None
+
+    def __init__(self, plan: StagePlan, part: VirtualStagePlan, *, training: bool) -> None:
+        self.plan, self.part, self.training = plan, part, training
+        self._shared: list[SharedSender | SharedReceiver] = []
+        self._by_group = False
+        mesh, parts = plan.mesh, len(plan.virtual_stages)
+        place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
+        held = (
+            in_flight(*place, virtual_stages=parts, virtual_stage=part.place) + 1 if training else 2
+        )
+        gradients = gradients_in_flight(*place, virtual_stages=parts, virtual_stage=part.place) + 1
+        self._done_before = done_before_posting(*place, virtual_stages=parts, training=training)
+        learns = part.upstream_trains or bool(parameters_of(part.stage))
+        self.activations_in = (
+            None
+            if part.is_first
+            else self._receiver("forward", part.input_shape, min(held, plan.microbatches))
+        )
+        self.activations_out = None if part.is_last else self._sender("forward", part.output_shape)
+        self.gradients_in = (
+            None
+            if part.is_last or not training or not learns
+            else self._receiver("backward", part.output_shape, gradients)
+        )
+        self.gradients_out = (
+            None
+            if part.is_first or not training or not part.upstream_trains
+            else self._sender("backward", part.input_shape)
+        )
+        receivers = (self.activations_in, self.gradients_in)
+        self._limited = [r for r in receivers if isinstance(r, Receiver) and r.is_limited]
 
     @property
     def is_limited(self) -> bool:
-        """Whether it has to be told what the stage has done, before it may post what is next."""
-        return self._needs is not None
+        """Whether `allow` is needed."""
+        return bool(self._limited)
 
-    def expect(self, count: int) -> None:
-        """Begin a step in which `count` tensors are received."""
-        self._expected = count
-        self._count = self._done = 0
-        self._free = deque(self._buffers)
-        self._posted.clear()
-        self._post()
+    def hand_over_to(self, there: StageTransfers) -> None:
+        """Part of the same stage, and next to this one in the model."""
+        self.activations_out = there.activations_in = Handover()
+        if self.training and there.part.upstream_trains:
+            self.gradients_in = there.gradients_out = Handover()
+
+    def _peer(self, step: int) -> int | None:
+        """The rank that holds the part before (-1) or after (1) this one; None where it is here."""
+        mesh = self.plan.mesh
+        number, stages = self.part.number + step, mesh.layout.stages
+        stage, _ = place_of_virtual_stage(self.plan.schedule, number, stages)
+        return None if stage == mesh.stage else mesh.layout.rank_of(mesh.replica, stage)
+
+    def _receiver(
+        self, direction: Direction, shape: tuple[int, ...], buffers: int
+    ) -> Receiver | None:
+        plan, mesh = self.plan, self.plan.mesh
+        peer = self._peer(-1 if direction == "forward" else 1)
+        if peer is None:
+            return None
+        channel = self._channel(
+            SharedReceiver, direction, peer, -1 if direction == "forward" else 0, shape
+        )
+        if mesh.staged:
+            hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
+            return StagedReceiver(channel, hosts, mesh.device)
+        tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
+        # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
+        needs = [
+            n
+            for action, n in self._done_before.items()
+            if (action.kind, action.virtual_stage) == (direction, self.part.place)
+        ]
+        kind = Receiver if plan.fixed_rows else UnevenReceiver
+        return kind(channel, tensors, needs if mesh.links else None)
+
+    def _sender(self, direction: Direction, shape: tuple[int, ...]) -> Sender | None:
+        mesh = self.plan.mesh
+        peer = self._peer(1 if direction == "forward" else -1)
+        if peer is None:
+            return None
+        channel = self._channel(
+            SharedSender, direction, peer, 0 if direction == "forward" else -1, shape
+        )
+        return StagedSender(channel) if mesh.staged else Sender(channel)
+
+    def _channel(
+        self,
+        shared: type[Shared],
+        direction: Direction,
+        peer: int,
+        before: int,
+        shape: tuple[int, ...],
+    ) -> Shared | GroupChannel:
+        """One end, of kind `shared` where both ranks can share memory; `before` as in `_tag`."""
+        plan, mesh = self.plan, self.plan.mesh
+        by_group = GroupChannel(peer, mesh.link(direction, peer), self._tag(before))
+        # A slot has room for so many rows, and NCCL's groups are there to be used.
+        if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:
+            self._by_group = True
+            return by_group
+        slot_bytes = math.prod(shape) * plan.dtype.itemsize
+        channel = shared(plan.microbatches, slot_bytes, mesh.peers[peer], by_group)
+        self._shared.append(channel)
+        return channel
+
+    @property
+    def ways(self) -> set[str]:
+        """How tensors come and go, in words."""
+        by_group = self._by_group or not all(channel.shares for channel in self._shared)
+        found = {SHARED_MEMORY} if any(channel.shares for channel in self._shared) else set()
+        return found | ({self.plan.mesh.transfers or ""} if by_group else set())
+
+    def open(self) -> None:
+        """Wait for the other ends; both must have been made, or be made by another thread."""
+        for channel in self._shared:
+            channel.open()
+
+    def _tag(self, before: int) -> int:
+        """Of the cut after this part, or before it (-1): the same on both its sides, and another
+        than that of other cuts between the same two stages."""
+        return (self.part.number + before) // self.plan.mesh.layout.stages
+
+    def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
+        """`backwards` are the micro-batches in the order of their gradients."""
+        count = self.plan.microbatches
+        first, last = self.part.stage.row_changes
+        for receiver, order, changes in (
+            (self.activations_in, range(count), first),
+            (self.gradients_in, backwards, last),
+        ):
+            if isinstance(receiver, UnevenReceiver):
+                chunks = [batch.microbatches[m].context.chunk for m in order]
+                receiver.expect_rows([chunk.rows[changes] for chunk in chunks])
+            elif receiver is not None:
+                receiver.expect(count)
 
     def allow(self, done: int) -> None:
-        """Say that `done` actions of the stage are done."""
-        self._done = done
-        self._post()
-
-    def _post(self) -> None:
-        while self._count < self._expected and self._free and self._may_post():
-            buffer = self._buffer()
-            self._posted.append((self._channel.receive(buffer), buffer))
-            self._count += 1
-
-    def _buffer(self) -> Tensor:
-        """Into which the next tensor is received."""
-        return self._free.popleft()
-
-    def _may_post(self) -> bool:
-        return self._needs is None or self._needs[self._count] <= self._done
-
-    def take(self) -> Tensor:
-        """The next tensor; blocks until it is received. Return it with `release`."""
-        transfer, buffer = self._posted.popleft()
-        transfer.wait()
-        return buffer
-
-    def release(self, taken: Tensor) -> None:
-        """Let the buffer of a tensor be used for another one."""
-        self._free.append(taken)
-        self._post()
-
-
-class UnevenReceiver(Receiver):
-    """Receives tensors of other rows each; `buffers` say how many at a time, and all but rows."""
-
-    _rows: Sequence[int] = ()
-
-    def expect_rows(self, rows: Sequence[int]) -> None:
-        """Begin a step in which tensors of so many rows are received, in this order."""
-        self._rows = rows
-        self.expect(len(rows))
-
-    def _buffer(self) -> Tensor:
-        free, rows = super()._buffer(), self._rows[self._count]
-        return free if len(free) == rows else free.new_empty(rows, *free.shape[1:])
-
-
-class Handover:
-    """Both ends of a transfer within one stage: what is sent is taken in the same order, as it is.
-
-    Has the methods of both a `Receiver` and a `Sender`.
-    """
-
-    def __init__(self) -> None:
-        self._sent: deque[Tensor] = deque()
-
-    def expect(self, count: int) -> None:
-        """Begin a step in which `count` tensors are handed over."""
-        self._sent.clear()
-
-    def send(self, tensor: Tensor) -> None:
-        self._sent.append(tensor)
-
-    def take(self) -> Tensor:
-        """The next tensor, which has been sent: the stage does one action after the other."""
-        return self._sent.popleft()
-
-    def release(self, taken: Tensor) -> None:
-        """Nothing: it lies in no buffer."""
+        """Post what may be received once `done` actions of the stage are done."""
+        for receiver in self._limited:
+            receiver.allow(done)
 
     def flush(self) -> None:
-        """Nothing: what is sent has arrived."""
-
-
-class Sender:
-    """Sends to one peer without waiting; `flush` waits until all is sent."""
-
-    def __init__(self, channel: SendingEnd) -> None:
-        self._channel = channel
-        self._sent: list[tuple[Transfer, Tensor]] = []
-
-    def send(self, tensor: Tensor) -> None:
-        contiguous = tensor.contiguous()
-        transfer = self._channel.send(contiguous)
-        if self._sent:
-            self._sent = [pair for pair in self._sent if not pair[0].is_completed()]
-        if not transfer.is_completed():
-            # The tensor must outlive the transfer.
-            self._sent.append((transfer, contiguous))
-
-    def flush(self) -> None:
-        for transfer, _ in self._sent:
-            transfer.wait()
-        self._sent.clear()
-
-
-class StagedReceiver(Receiver):
-    """Receives into the host's memory, and gives copies on the device."""
-
-    def __init__(
-        self,
-        channel: ReceivingEnd,
-        buffers: Sequence[Tensor],
-        device: torch.device,
-    ) -> None:
-        super().__init__(channel, buffers)
-        self._device = device
-        self._copied: deque[tuple[torch.cuda.Event | None, Tensor]] = deque()
-
-    def expect(self, count: int) -> None:
-        self._copied.clear()
-        super().expect(count)
-
-    def take(self) -> Tensor:
-        host = super().take()
-        taken = torch.empty_like(host, device=self._device, pin_memory=False)
-        taken.copy_(host, non_blocking=True)
-        self._copied.append((_now(self._device), host))
-        return taken
-
-    def release(self, taken: Tensor) -> None:
-        """Receive into the oldest buffer again, once its copy is made."""
-        copied, host = self._copied.popleft()
-        if copied is not None:
-            copied.synchronize()
-        super().release(host)
-
-
-class StagedSender(Sender):
-    """Copies to the host's memory, and sends from there."""
-
-    def __init__(self, channel: SendingEnd) -> None:
-        super().__init__(channel)
-        self._hosts: list[Tensor] = []
-        """One for each tensor sent in a step."""
-        self._used = 0
-
-    def send(self, tensor: Tensor) -> None:
-        if self._used == len(self._hosts):
-            (host,) = host_buffers(1, tensor.shape, tensor.dtype, tensor.device)
-            self._hosts.append(host)
-        host = self._hosts[self._used]
-        self._used += 1
-        host.copy_(tensor, non_blocking=True)
-        copied = _now(tensor.device)
-        if copied is not None:
-            copied.synchronize()
-        super().send(host)
-
-    def flush(self) -> None:
-        super().flush()
-        self._used = 0
-
-
-def host_buffers(
-    count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
-) -> list[Tensor]:
-    """Tensors of the host's memory; for a GPU in pages that it may copy from and to by itself."""
-    pinned = device.type == "cuda"
-    return [torch.empty(tuple(shape), dtype=dtype, pin_memory=pinned) for _ in range(count)]
-
-
-def _now(device: torch.device) -> torch.cuda.Event | None:
-    """The device's stream as it is now, for the host to sleep at; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event(blocking=True)
-    event.record()
-    return event
+        for sender in (self.activations_out, self.gradients_out):
+            if sender is not None:
+                sender.flush()

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import temporary_beside
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest, source_files
-from gnnhpc.records.run_paths import RunPaths, temporary_beside
 
 
 def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:

@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.schedule import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
+from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
-from gnnhpc.experiment.links import Links
+from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Model, OutputKind
@@ -58,26 +58,34 @@ DataField = Annotated[SerializeAsAny[Data], BeforeValidator(parse_data)]
 
 
 class OptimizerConfig(Strict):
-    """Adam for every model of the three studies."""
+    """The optimizer of all stages; the three published studies use Adam."""
 
     name: Literal["adam", "sgd"] = "adam"
+    """The rule of torch.optim."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """L2 penalty, as torch.optim adds it to gradients."""
 
 
 class Experiment(Strict):
     """One cell: everything that decides what is computed, and nothing else."""
 
     model: ModelField
+    """A model's name, or a mapping with its name and settings; `file:Class` is a custom model."""
     data: DataField
+    """A data set's name, or a mapping with its name and settings; `name: file` is a custom
+    graph."""
     layout: LayoutField = Layout()
+    """`seq`, `pp<S>` for S stages, `dp<R>` for R replicas, or `dp<R>-pp<S>`."""
     microbatches: Positive = 1
     """Micro-batches a mini-batch and replica; for graphs, chunks a replica."""
     schedule: ScheduleName = "gpipe"
+    """The order in which stages do forwards and backwards."""
     virtual_stages: Positive = 1
-    """Virtual stages that each rank holds under schedule interleaved: with 2 of them stage 0 of pp2
-    holds the first and the third quarter of the layers. Schedule zbv always has two: there stage 0
-    holds the first and the last quarter."""
+    """Virtual stages a stage under schedule interleaved: with 2 of them, stage 0 of pp2 holds the
+    first and the third quarter of the layers. Schedule zbv always has two, and stage 0 holds the
+    first and the last quarter."""
     engine: Literal["native", "pipelining", "torchgpipe"] = "native"
     """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
     stages of a replica are one process with a GPU for each, or a CPU that they share."""
@@ -85,53 +93,62 @@ class Experiment(Strict):
     """The micro-batches whose activations a stage recomputes in backward: none, all, or all but the
     last. This writes nothing; see save_every for the files that a run resumes from."""
     bucket_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Of gradients that replicas reduce together while earlier layers go backward; none reduces all
-    of a stage's at once, after its last backward."""
+    """MiB of gradients that replicas reduce together while earlier layers go backward; none reduces
+    all gradients of a stage at once, after its last backward."""
     batch_size: Positive | None = None
-    """Images, many small graphs, or nodes or links of a sampled graph, a mini-batch and replica;
-    none for a graph that is not sampled, which is one mini-batch."""
+    """Images, small graphs, or sampled nodes or links, in a mini-batch of a replica; none for a
+    graph that is not sampled, which is one mini-batch."""
     train_steps: Annotated[Steps, Field(ge=1)] = 10
-    """Mini-batches trained."""
+    """Mini-batches to train on."""
     test_steps: Annotated[Steps, Field(ge=0)] = 2
     """Mini-batches evaluated at each evaluation."""
     test_every: Annotated[Steps, Field(ge=1)] | None = None
     """Training steps between evaluations; none evaluates once, at the end."""
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1
-    """Steps of each phase marked as warm-up in the records."""
+    """First steps of each phase that averages leave out."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """The optimizer and its settings."""
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
-    """How a graph becomes micro-batches."""
+    """How a graph becomes micro-batches: in ranges of nodes or in METIS clusters, which both lose
+    the edges between chunks, or with a halo, which keeps all edges. Where a graph is cut, the
+    default is halo, or contiguous with rebuild: layer."""
     rebuild: Literal["once", "layer"] = "once"
-    """When a chunk's edges are cut out of the graph: at the start, or in each layer of each step,
-    on the CPU, which Dearing & Wang time."""
+    """When a chunk's edges are cut out of the graph: once at the start, or in each layer of each
+    step on the CPU, as Dearing & Wang timed it."""
     sampling: Sampling | None = None
     """How mini-batches of a graph are sampled; none takes the whole graph in every step."""
     task: Links | None = None
-    """What is learnt instead of the classes of images or nodes: links of a sampled graph."""
+    """The task: none classifies images, nodes or graphs; `links` predicts links of a sampled
+    graph."""
     batchnorm: Literal["micro", "deferred"] = "micro"
-    """Running statistics a micro-batch at a time, or once a mini-batch."""
+    """Whether running statistics are updated a micro-batch at a time, or once a mini-batch."""
     balance: tuple[Positive, ...] | Literal["cost", "profile", "time", "size"] = "cost"
-    """Layers a stage: balanced by estimated or measured cost, or given as counts; for engine
-    torchgpipe also by its own measurement of time, or of memory on a GPU."""
+    """Layers a stage: by estimated cost, by measured cost (`profile`), or as counts. For engine
+    torchgpipe also by its own measurement of `time`, or of memory on a GPU (`size`)."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Precision of parameters and activations."""
     device: Literal["cpu", "gpu"] = "cpu"
+    """What the ranks compute on."""
     seed: Seed = 0
+    """Decides initial parameters, the order of samples, dropout and sampling. Another seed trains
+    another model; see repeats for measuring the same one again."""
     repeat: Annotated[Whole, Field(ge=0)] = 0
-    """Distinguishes repeated measurements of the same thing; seeds nothing."""
+    """Number of the measurement; repeats compute the same and differ only in time."""
     check: Literal["boundary", "off"] = "boundary"
     """Whether a run is validated at its start, its end and its checkpoints, or not at all."""
     profile_steps: Annotated[Whole, Field(ge=0)] = 3
     """Training steps after warm-up in which the seconds of each layer are measured; averages leave
     them out. They are at most a quarter of the steps after warm-up."""
     spans: bool = False
-    """Write a span for each micro-batch, for the timeline."""
+    """Whether records have a span for each micro-batch, which timelines are drawn from."""
     save_every: Annotated[Steps, Field(ge=1)] | None = None
-    """Training steps between the states that are written, for a requeued job to go on from; none
-    writes one on a signal only."""
+    """Training steps between checkpoints, from which a requeued job resumes; none writes one on a
+    signal only."""
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
+        self._take_default_chunks(kind)
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
@@ -172,6 +189,12 @@ class Experiment(Strict):
                 f"balance: found {list(self.balance)}; allowed: one count for each of the {which}"
             )
         return self
+
+    def _take_default_chunks(self, kind: Kind) -> None:
+        """Keep all edges of a graph that becomes several chunks, unless its settings say more."""
+        whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
+        if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
+            self.__dict__["chunks"] = "halo"
 
     def _check_schedule(self) -> None:
         """What a schedule needs, and the engines that have it."""
@@ -429,7 +452,7 @@ class Experiment(Strict):
         }
 
     def _task_content(self) -> dict[str, Any]:
-        """With the name, though it is a default: a task that is nothing else is told by it."""
+        """The task's settings, and its name although that is a default."""
         if self.task is None:
             return {}
         settings = self.task.model_dump(mode="json", exclude_defaults=True)
@@ -446,7 +469,7 @@ class Experiment(Strict):
         )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A changed copy; its id is computed again."""
+        """A changed copy, with an id of its own."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied

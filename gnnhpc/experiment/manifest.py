@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import check_version, parse_object, read_bytes
 from gnnhpc.core.layout import Layout, processes_of
-from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import input_error
+from gnnhpc.core.versioned_json import check_version, parse_object, read_bytes
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.submissions import read_provenance
 
 MANIFEST_VERSION = 1
 _ALLOWED = "one cell a line"

@@ -1,4 +1,4 @@
-"""How mini-batches of a graph are sampled: nodes, and neighbours drawn for them layer by layer."""
+"""How mini-batches of a graph are sampled: nodes, and neighbours for them, layer by layer."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ SEMANTICS_OF: dict[SamplerName, tuple[Semantics, ...]] = {
 }
 """What each sampler can do, its default first."""
 MOST_NEIGHBOURS = 2**31 - 1
-"""A fan-out that draws all neighbours of any node; samplers count them by 32 bits."""
+"""A fan-out that takes all neighbours of any node; samplers count them in 32 bits."""
 EVALUATED_STEP = 2**32 - 1
-"""The step by which an evaluation's neighbours are drawn: no training step has this number."""
+"""The step number that samples an evaluation's neighbours; no training step has it."""
 
 Fanout = Annotated[Positive, Field(le=MOST_NEIGHBOURS)]
 
 
 class Sampling(Strict):
-    """Of a run whose mini-batches are sampled; `batch_size` is then nodes a replica."""
+    """Settings of sampled mini-batches; `batch_size` is then nodes a mini-batch and replica."""
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)]
-    """The most neighbours of a node that are drawn, from the nodes of the mini-batch outward: one
-    number for each layer that uses neighbours, the last layer's first."""
+    """The most neighbours to sample for a node: one number for each layer that uses neighbours,
+    beginning with the last layer."""
     sampler: SamplerName = "ours"
-    """Whose: our own, PyG's NeighborLoader or DGL's DataLoader."""
+    """The sampler: this project's, PyG's NeighborLoader or DGL's DataLoader."""
     semantics: Semantics = "resample"
-    """`resample` draws a node's neighbours anew in each layer, as DGL does; `once` keeps them, as
+    """`resample` samples a node's neighbours anew in each layer, as DGL does; `once` keeps them, as
     PyG does."""
     workers: Annotated[Whole, Field(ge=0)] = 1
-    """Threads that draw in advance (of PyG and DGL, processes); 0 draws within the step."""
+    """Threads that sample in advance (processes for PyG and DGL); 0 samples within the step."""
     replace: bool = False
-    """Whether a neighbour may be drawn several times."""
+    """Whether a neighbour may be sampled several times."""
     trim: bool = True
-    """Of PyG: whether a layer computes only the rows that the next one needs, as after its
+    """For PyG: whether a layer computes only the rows that the next one needs, as after its
     `trim_to_layer`; else every layer computes all rows of the mini-batch."""
     fused: bool = True
-    """Of DGL: whether its sampler draws and numbers rows at once, as it does by itself."""
+    """For DGL: whether its sampler picks and renumbers rows in one call, which is DGL's default."""
     inductive: bool = False
-    """Trains on the edges between training nodes alone, so that the other nodes are first seen when
-    they are evaluated, with all edges (Hamilton et al. 2017, section 4)."""
+    """Whether training uses the edges between training nodes alone, and evaluation all edges
+    (Hamilton et al. 2017, section 4)."""
 
     evaluation: Literal["whole", "sampled"] = "whole"
-    """Over all neighbours, or over as many as in training, always the same ones: of all labelled
-    nodes that are not trained on, in one mini-batch."""
+    """Whether an evaluation uses all neighbours, or samples as many as training does, the same in
+    each evaluation, for all nodes with valid targets in one mini-batch."""
 
     @model_validator(mode="before")
     @classmethod

@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 from pydantic import ConfigDict, PrivateAttr, ValidationError
 
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.core.pydantic_errors import input_error
+from gnnhpc.core.settings import input_error
 from gnnhpc.models.custom_source import (
     ALLOWED,
     error_text,

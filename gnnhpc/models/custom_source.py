@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.source_files import files_below
+from gnnhpc.core.provenance import files_below
 
 ALLOWED = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
 _torch_seconds: dict[str, float] = {}

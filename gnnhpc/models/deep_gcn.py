@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.implementations import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.settings import Strict
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from gnnhpc.core.spec_values import parse_named
+from gnnhpc.core.settings import parse_named
 from gnnhpc.models.custom_model import CustomModel, is_custom
 from gnnhpc.models.model import Model
 

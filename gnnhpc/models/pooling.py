@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gnnhpc.core.facts import Facts, Kind
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.models.implementations import build_implementation
 

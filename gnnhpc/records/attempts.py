@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import parse_object
-from gnnhpc.records.run_paths import AttemptPaths, CellPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
+from gnnhpc.core.versioned_json import parse_object
+from gnnhpc.records.result_file import Result
 
 
 class AnyAttempt(Protocol):

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import check_version, read_object
+from gnnhpc.core.provenance import files_below, git_commit
 from gnnhpc.core.python_path import ROOT
-from gnnhpc.core.source_files import files_below
-from gnnhpc.core.stored_records import build_record
-from gnnhpc.records.provenance import git_commit
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths, write_atomically
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import build_record, check_version, read_object, write_atomically
+from gnnhpc.records.submissions import read_provenance
 
 PACKAGES = ("gnnhpc", "jobs")
 """What a job imports of ours."""

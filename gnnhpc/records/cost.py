@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import ClassVar
 
-from gnnhpc.core.json_files import check_version, read_object
-from gnnhpc.core.stored_records import build_record
-from gnnhpc.records.run_paths import RunPaths, write_atomically
-from gnnhpc.records.schema import Result
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import build_record, check_version, read_object, write_atomically
+from gnnhpc.records.result_file import Result
 
 VERSION = 1
 

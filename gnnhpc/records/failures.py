@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import time
 from dataclasses import asdict
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import read_object
-from gnnhpc.core.stored_records import build_record
-from gnnhpc.records.run_paths import AttemptPaths, temporary_beside, write_atomically
-from gnnhpc.records.schema import Failure, Result
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.core.versioned_json import build_record, read_object, write_atomically
+from gnnhpc.records.schema import Failure
 
 SETTLE_S = 3.0
 """How long a failing rank waits for the other ranks' failures before it writes the result."""
@@ -108,16 +106,3 @@ def is_fault_of_node(failure: Failure) -> bool:
 
 def _is_lost_connection(failure: Failure) -> bool:
     return any(sign in failure.error.lower() for sign in _LOST_CONNECTION)
-
-
-def write_result_once(attempt: AttemptPaths, result: Result) -> bool:
-    """Write result.json unless there is one already; true if this was the one."""
-    temporary = temporary_beside(attempt.result)
-    result.write(temporary)
-    try:
-        os.link(temporary, attempt.result)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True

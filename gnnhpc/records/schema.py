@@ -6,17 +6,12 @@ A rank's file is JSON lines: a header first, then steps, spans and events. Store
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import check_version, parse_object, read_bytes, read_object
-from gnnhpc.core.stored_records import build_record
-from gnnhpc.records.content_digest import DIGEST, content_digest, with_digest
-from gnnhpc.records.run_paths import write_atomically
-from gnnhpc.records.slurm_job import slurm_job
+from gnnhpc.core.versioned_json import build_record, check_version, parse_object, read_bytes
 
 SCHEMA = 1
 Phase = Literal["train", "test"]
@@ -24,8 +19,6 @@ Status = Literal["done", "failed", "interrupted"]
 _NO_OTHER_KEYS = {"extra": "forbid"}
 FLAGGED = ("invalid", "suspect", "inconclusive")
 """Verdicts that are flags of a cell."""
-NOT_DIGESTED = ("provenance",)
-"""Of a result: its hosts and paths a user may take out before publishing it."""
 
 
 @dataclass(frozen=True)
@@ -199,85 +192,6 @@ class Failure:
     job: str | None = None
     """Slurm's array task, such as 1234_5, where its script failed before any rank; else None."""
     __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
-
-
-@dataclass(frozen=True)
-class Result:
-    """`result.json`: written last, by rank 0, atomically, with a digest of what it says."""
-
-    cell: str
-    attempt: int
-    status: Status
-    experiment: dict[str, Any]
-    layout: dict[str, Any]
-    """name, replicas, stages, world_size, balance (layers of each part of the model, which is a
-    stage where it has one part), schedule, parts (of a stage)."""
-    provenance: dict[str, Any]
-    """git commit, versions, what each rank computes with, site, Slurm ids, command line."""
-    started_at: str
-    ended_at: str
-    train_steps: int
-    test_steps: int
-    samples_per_step: int
-    """Over all replicas."""
-    final: dict[str, float] = field(default_factory=dict)
-    """Last loss and metrics, such as train_loss, test_loss, test_accuracy."""
-    graph: dict[str, Any] = field(default_factory=dict)
-    """Of graph data: edges kept, redundancy, chunk sizes."""
-    audit: list[Check] = field(default_factory=list)
-    validation: dict[str, float] = field(default_factory=dict)
-    """`seconds` that validation took, and `attempt_s` that the attempt took until its result."""
-    failure: Failure | None = None
-    resumed_from: dict[str, Any] | None = None
-    """Attempt and training step of the checkpoint that this attempt resumed from."""
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Size and SHA-256 of each rank's file when the last step was recorded, by the file's name;
-    empty in results that are older."""
-    schema: int = SCHEMA
-    __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
-
-    @property
-    def valid(self) -> bool:
-        """Done, and no audit found it invalid."""
-        return self.status == "done" and all(check.verdict != "invalid" for check in self.audit)
-
-    @property
-    def slurm_job(self) -> str | None:
-        """Names the job that made the attempt; None outside Slurm."""
-        return slurm_job(self.provenance.get("slurm"))
-
-    @property
-    def flags(self) -> list[str]:
-        return [check.name for check in self.audit if check.verdict in FLAGGED]
-
-    def write(self, path: Path) -> None:
-        told = with_digest(asdict(self), NOT_DIGESTED)
-        write_atomically(path, json.dumps(told, indent=1) + "\n")
-
-    @classmethod
-    def read(cls, path: Path) -> Result:
-        """Raises FileNotFoundError, InputError for a file that is damaged or of another schema, or
-        was changed since it was written.
-        """
-        raw = read_object(path, "a result, as written")
-        check_version(raw, SCHEMA, path, "schema")
-        # Older ones have none.
-        if raw.pop(DIGEST, None) not in (None, content_digest(raw, NOT_DIGESTED)):
-            raise InputError(path, "content", "changed since it was written", "as its digest says")
-        return build_record(cls, raw, path)
-
-
-def read_if_whole(path: Path) -> Result | None:
-    """None for an attempt without a result, or with a damaged one, which the report tells of."""
-    try:
-        return Result.read(path)
-    except (FileNotFoundError, InputError):
-        return None
-
-
-def final_key(phase: str, metric: str) -> str:
-    """A metric's key in a result's `final`; one that is named after a split stands for itself."""
-    return metric if metric.startswith(("val_", "test_")) else f"{phase}_{metric}"
 
 
 def check_header(raw: object, where: object) -> dict[str, Any]:

@@ -23,13 +23,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.resume import CHECKPOINT_VERSION, FACTS_FILE, digests
-from gnnhpc.records.run_paths import AttemptPaths, write_atomically
-from gnnhpc.records.so_far import SoFar
-from gnnhpc.training.seeding import generator_states, restore_generators
+from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, EarlierAttempts, digests
+from gnnhpc.training.generators import generator_states, restore_generators
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
@@ -48,13 +47,13 @@ def save(
     cell: str,
     step: int,
     test_steps_done: int,
-    written_by: Mapping[str, Any],
-    so_far: SoFar,
+    environment: Mapping[str, Any],
+    earlier: EarlierAttempts,
 ) -> Path:
     """Write a checkpoint before training step `step`; a collective of all ranks.
 
-    `written_by` is what it is computed with, for whoever would go on from it, and `so_far` what was
-    found of the steps until then.
+    `environment` is what it is computed with (`environment_of`), and `earlier` what an attempt that
+    resumes takes over.
 
     Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
     """
@@ -77,11 +76,11 @@ def save(
                 "layout": str(mesh.layout),
                 "step": step,
                 "tested": test_steps_done,
-                "written_by": dict(written_by),
-                "so_far": so_far.as_facts(),
+                "environment": dict(environment),
+                "earlier_attempts": earlier.to_metadata(),
                 "files": digests(temporary),
             }
-            write_atomically(temporary / FACTS_FILE, json.dumps(with_digest(facts)) + "\n")
+            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(facts)) + "\n")
             temporary.rename(final)
             _delete_old(attempt)
     except OSError as error:

@@ -1,13 +1,23 @@
-"""What the training loop reports to its listeners, always outside of timed steps."""
+"""What the training loop reports to its listeners, outside of timed steps, and to validation."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.engines.step_timer import Span
-from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check, EventRecord, Phase, StepRecord
+from gnnhpc.training.setup import TrainingParts
+from gnnhpc.training.step_record import StepMetrics
 
 
 @dataclass(frozen=True)
@@ -19,7 +29,9 @@ class StepTaken:
     batch: Batch
     output: StepOutput
     record: StepRecord
-    spans: list[Span]
+    spans: Sequence[Span]
+    metrics: StepMetrics
+    """Of all ranks; the record has the loss on the ranks that compute it."""
 
 
 class Listener:
@@ -37,8 +49,50 @@ class Listener:
     def evaluation_ended(self) -> None:
         """In evaluation mode, after the last test step."""
 
-    def checkpoint_begins(self, step: int) -> None:
-        """Before a checkpoint is written, from which training step `step` goes on."""
-
     def training_ended(self, step: int) -> None:
         """After the last step; `step` is the next one that would be taken."""
+
+
+class Validator(Protocol):
+    """Validates one attempt at its boundaries, on all its ranks (`gnnhpc.validation.boundary`)."""
+
+    @property
+    def seconds(self) -> float:
+        """What validation has taken on this rank."""
+        ...
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """What follows the run between its boundaries."""
+        ...
+
+    def at_start(self, start: int) -> None:
+        """Before training step `start`, the first; a collective."""
+        ...
+
+    def at_checkpoint(self, step: int) -> list[Check]:
+        """Before a checkpoint is written; a collective. Raises WrongRunError."""
+        ...
+
+    def at_end(self, step: int) -> list[Check]:
+        """After the last step, the one before `step`; a collective."""
+        ...
+
+    def events(self) -> list[EventRecord]:
+        """What each rank records after the last step."""
+        ...
+
+    def audit(self, paths: AttemptPaths, result: Result) -> list[Check]:
+        """What the attempt's files show; on rank 0."""
+        ...
+
+
+MakeValidator = Callable[[Experiment, TrainingParts, Mesh, Path | None], Validator]
+
+
+class WrongRunError(GnnhpcError):
+    """The run is wrong, so no checkpoint of it is written."""
+
+    def __init__(self, causes: str) -> None:
+        super().__init__(f"no checkpoint is written of a run that is wrong: {causes}")
+        self.check = Check("no-checkpoint", "invalid", causes)

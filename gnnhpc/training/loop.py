@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor, nn
+
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.distributed.mesh import Mesh
@@ -17,10 +20,8 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.machine_readings import MachineReadings
-from gnnhpc.training.running_statistics import average_running_statistics
 from gnnhpc.training.setup import TrainingParts
-from gnnhpc.training.step_metrics import gather_metrics
-from gnnhpc.training.step_records import Measured, step_record
+from gnnhpc.training.step_record import Measured, gather_metrics, step_record
 
 
 class NotFiniteError(GnnhpcError):
@@ -183,8 +184,27 @@ class TrainingLoop:
         )
         spans = measured.times.spans or []
         for listener in self.listeners:
-            listener.step_taken(StepTaken(phase, step, batch, output, record, spans))
+            listener.step_taken(StepTaken(phase, step, batch, output, record, spans, metrics))
         if not math.isfinite(metrics.loss):
             raise NotFiniteError(f"the {phase} loss of step {step} is {metrics.loss}")
         self.final[phase] = {"loss": metrics.loss, **metrics.values}
         return metrics.stop
+
+
+@torch.no_grad()
+def average_running_statistics(stage: nn.Module, mesh: Mesh) -> None:
+    """Average them over the replicas of a stage, so that all evaluate one model; a collective."""
+    if mesh.replicas is None:
+        return
+    buffers = [
+        buffer
+        for name, buffer in stage.named_buffers()
+        if name.endswith(("running_mean", "running_var"))
+    ]
+    if not buffers:
+        return
+    here = [b.flatten().to(mesh.device) for b in buffers]
+    flat: Tensor = torch.cat(here) / mesh.layout.replicas
+    mesh.sum_over_replicas(flat)
+    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(mean.view_as(buffer))

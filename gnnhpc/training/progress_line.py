@@ -6,16 +6,21 @@ import sys
 import time
 from typing import Any
 
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.schema import StepRecord
 from gnnhpc.training.events import Listener, StepTaken
 
 EVERY_S = 5.0
 
 
-def progress_listener(experiment: Experiment, rank: int) -> Listener:
-    """A listener that shows the progress on rank 0; other ranks print nothing."""
-    if rank != 0:
+def progress_listener(experiment: Experiment, mesh: Mesh, first_log: str) -> Listener:
+    """A listener that shows the progress on rank 0, the loss of the last stage with it.
+
+    The log of another rank says that it is there: in `first_log`, rank 0's.
+    """
+    if mesh.rank != 0:
+        place = f"stage {mesh.stage}, replica {mesh.replica}"
+        print(f"rank {mesh.rank} ({place}): progress and loss are in {first_log}", flush=True)
         return Listener()
     return _Bar(experiment) if sys.stderr.isatty() else _Lines(experiment)
 
@@ -34,11 +39,10 @@ class _Bar(Listener):
         self._bar.start()
 
     def step_taken(self, taken: StepTaken) -> None:
-        record = taken.record
         self._bar.update(
             self._task,
-            advance=record.phase == "train",
-            description=f"{record.phase} {record.wall_s:.3f} s a step{_loss(record)}",
+            advance=taken.phase == "train",
+            description=f"{taken.phase} {taken.record.wall_s:.3f} s a step{_metrics(taken)}",
         )
 
     def training_ended(self, step: int) -> None:
@@ -51,19 +55,17 @@ class _Lines(Listener):
         self._last_s = 0.0
 
     def step_taken(self, taken: StepTaken) -> None:
-        record, now_s = taken.record, time.monotonic()
-        trains = record.phase == "train"
-        is_last = record.step == self._total - 1
+        now_s, trains = time.monotonic(), taken.phase == "train"
+        is_last = taken.step == self._total - 1
         if trains and now_s - self._last_s < EVERY_S and not is_last:
             return
         self._last_s = now_s
         of = f" of {self._total}" if trains else ""
-        print(
-            f"{record.phase} step {record.step + 1}{of}: {record.wall_s:.4f} s{_loss(record)}",
-            flush=True,
-        )
+        step = f"{taken.phase} step {taken.step + 1}{of}"
+        print(f"{step}: {taken.record.wall_s:.4f} s{_metrics(taken)}", flush=True)
 
 
-def _loss(record: StepRecord) -> str:
-    metrics = "".join(f", {name} {value:.3f}" for name, value in record.metrics.items())
-    return (f", loss {record.loss:.4f}" if record.loss is not None else "") + metrics
+def _metrics(taken: StepTaken) -> str:
+    named = taken.metrics.values.items()
+    others = "".join(f", {name} {value:.3f}" for name, value in named if name != "replica_loss")
+    return f", loss {taken.metrics.loss:.4f}{others}"

@@ -15,7 +15,11 @@ from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpecs
-from gnnhpc.core.schedule import part_number, place_of_part, recomputed_microbatches
+from gnnhpc.core.schedules import (
+    place_of_virtual_stage,
+    recomputed_microbatches,
+    virtual_stage_number,
+)
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
@@ -23,8 +27,8 @@ from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
-from gnnhpc.tasks.build import build_task
-from gnnhpc.tasks.task import Loss, Task
+from gnnhpc.training.link_ranking import LinkPrediction
+from gnnhpc.training.loss_and_metrics import Classification, MeanLoss, Task
 from gnnhpc.training.optimizer import build_optimizer
 
 
@@ -38,7 +42,7 @@ class TrainingParts:
     plan: StagePlan
     batches: Batches
     task: Task
-    loss: Loss
+    loss: MeanLoss
     stage: Stage
     engine: Engine
     optimizer: torch.optim.Optimizer | None
@@ -65,7 +69,7 @@ def set_up(
     layer_specs = layer_specs or outline(experiment)
     timer = StepTimer(mesh.device)
     task = build_task(experiment)
-    loss = Loss(task, mesh.layout.replicas)
+    loss = MeanLoss(task, mesh.layout.replicas)
     batches = batches or build_batches(BatchPlan(experiment, layer_specs, mesh, root))
     planned = planned or _planned_cut(experiment, layer_specs, mesh, batches, loss)
     # A process that holds several stages holds all, and computes them one after the other.
@@ -110,7 +114,9 @@ def _of_stage(planned: Sequence[range], experiment: Experiment, mesh: Mesh) -> l
     """The layers of each part that this rank's stage holds."""
     of_stage = (mesh.stage, mesh.layout.stages)
     places = range(len(planned) // mesh.layout.stages)
-    return [planned[part_number(experiment.schedule, *of_stage, place)] for place in places]
+    return [
+        planned[virtual_stage_number(experiment.schedule, *of_stage, place)] for place in places
+    ]
 
 
 def _virtual_stage_plans(
@@ -121,10 +127,10 @@ def _virtual_stage_plans(
     trains = mesh.gather_objects([bool(parameters_of(part)) for part in stage.virtual_stages])
     by_number = []
     for number in range(stages * len(mine)):
-        holder, place = place_of_part(schedule, number, stages)
+        holder, place = place_of_virtual_stage(schedule, number, stages)
         by_number.append(trains[mesh.layout.rank_of(mesh.replica, holder)][place])
     for place, (part, layers) in enumerate(zip(stage.virtual_stages, mine, strict=True)):
-        number = part_number(schedule, mesh.stage, stages, place)
+        number = virtual_stage_number(schedule, mesh.stage, stages, place)
         yield VirtualStagePlan(
             stage=part,
             number=number,
@@ -175,25 +181,33 @@ def _planned_cut(
     layer_specs: LayerSpecs,
     mesh: Mesh,
     batches: Batches,
-    loss: Loss,
+    loss: MeanLoss,
 ) -> list[range]:
     """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
     if experiment.layout.stages == 1:
         return cut(experiment, layer_specs)
     if experiment.balance in ("time", "size"):
-        from gnnhpc.training.torchgpipe_balance import measured_balance
+        from gnnhpc.engines.torchgpipe import torchgpipe_balance
 
         counts: list[int] = []
         if mesh.rank == 0:
-            counts = measured_balance(experiment, layer_specs, batches.example(), mesh.device)
+            counts = torchgpipe_balance(experiment, layer_specs, batches.example(), mesh.device)
         return stage_slices(mesh.gather_objects(counts)[0])
     if experiment.balance != "profile":
         return cut(experiment, layer_specs)
     costs: list[tuple[float, float]] = []
     if mesh.rank == 0:
-        from gnnhpc.training.layer_costs import profile
+        from gnnhpc.training.measured_balance import profile
 
         measured = profile(experiment, layer_specs, batches.example(), loss, mesh.device)
         costs = [(cost.total_s, cost.transfer_s) for cost in measured]
     costs = mesh.gather_objects(costs)[0]
     return cut(experiment, layer_specs, [c for c, _ in costs], [t for _, t in costs])
+
+
+def build_task(experiment: Experiment) -> Task:
+    """Link prediction where the experiment asks for it; else classification."""
+    if experiment.task is not None:
+        return LinkPrediction(experiment.task.hits)
+    outputs = experiment.model.loaded.outputs
+    return Classification(outputs, splits=experiment.data.facts().kind != "images")

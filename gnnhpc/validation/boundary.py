@@ -5,27 +5,30 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.training.events import Listener
+from gnnhpc.training.events import Listener, StepTaken, WrongRunError
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
+from gnnhpc.validation.audit.processor_use import ProcessorUse
 from gnnhpc.validation.data_digests import check_data
 from gnnhpc.validation.engine_parity import check_engine
 from gnnhpc.validation.graph_chunks import check_chunks
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
-from gnnhpc.validation.processor_use import ProcessorUse
+from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.sample_order import SampleOrder
+from gnnhpc.validation.verdicts import one_a_name, why_failed
 
 OFF = Check(
     "not-validated",
@@ -37,29 +40,31 @@ OFF = Check(
 class Validation:
     """Runs the mechanisms of one attempt on all its ranks; checks are known to rank 0.
 
-    With `check: off` nothing runs, and one check says so. The record audit reads the files that an
-    attempt leaves behind, and is in `gnnhpc.validation.record_audit`.
+    With `check: off` nothing runs but the record audit, and one check says so.
     """
 
     def __init__(
         self, experiment: Experiment, parts: TrainingParts, mesh: Mesh, root: Path | None
     ) -> None:
         self.experiment, self.parts, self.mesh, self.root = experiment, parts, mesh, root
-        self.seconds = 0.0
-        """What validation took until now on this rank."""
         self._is_on = experiment.check == "boundary"
+        self._seconds = 0.0
         self._checks: list[Check] = []
         """Those of the start, on rank 0."""
         self._invariants = Invariants(experiment, mesh, parts)
-        self._order = SampleOrder(experiment, mesh, parts.batches)
+        order = SampleOrder(experiment, mesh, parts.batches)
+        self._observers = [_Observer(self._invariants), _Observer(order)]
         self._processors = ProcessorUse(parts.batches)
+
+    @property
+    def seconds(self) -> float:
+        """What validation took until now on this rank."""
+        return self._seconds + sum(each.seconds for each in self._observers)
 
     @property
     def listeners(self) -> list[Listener]:
         """What follows the run between its boundaries, outside of timed steps."""
-        if not self._is_on:
-            return [self._processors]
-        return [self._invariants, self._order, self._processors]
+        return [*(self._observers if self._is_on else []), self._processors]
 
     def events(self) -> list[EventRecord]:
         """What a rank records after the last step: its processors, and the cost of validation."""
@@ -69,12 +74,10 @@ class Validation:
         """Before training step `start`, the first; a collective. It resets the peaks of memory."""
         if self._is_on:
             with self._timed("validating the start"):
-                batches = self.parts.batches
-                self._checks += [check_data(self.experiment, batches, self.root, self.mesh)]
-                if isinstance(batches, ChunkBatches):
-                    self._checks += [check_chunks(self.experiment, batches, self.root, self.mesh)]
-                self._checks += self._parities(start, "start")
-                self._print_causes(self._checks)
+                self._checks = [*self._data(), *self._parities(start, "start")]
+                for check in self._checks if self.mesh.rank == 0 else []:
+                    if check.verdict == "invalid":
+                        print(f"{self.experiment.id}: {check.name}: {check.detail}", flush=True)
         gc.collect()
         give_back_freed_memory()
         reset_peak_memory(self.mesh.devices)
@@ -88,8 +91,10 @@ class Validation:
         if not self._is_on:
             return [OFF]
         with self._timed("validating a checkpoint"):
-            found = [*self._checks, *self._order.checks(), *self._invariants.checks()]
-            checks: list[Check] = self.mesh.gather_objects(found)[0]
+            self._observers[0].observe(
+                lambda: self._invariants.between_steps(f"the checkpoint before step {step}")
+            )
+            checks: list[Check] = self.mesh.gather_objects([*self._checks, *self._observed()])[0]
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
         if causes:
             raise WrongRunError("; ".join(causes))
@@ -100,20 +105,60 @@ class Validation:
         if not self._is_on:
             return [OFF]
         with self._timed("validating the end"):
-            followed = [*self._order.checks(), *self._invariants.checks()]
-            checks = [*self._checks, *self._parities(step, "end"), *followed]
-        return _one_a_name(checks)
+            observed = self._observed()
+            checks = [*self._checks, *self._parities(step, "end"), *observed]
+        return one_a_name(checks)
+
+    def _data(self) -> list[Check]:
+        experiment, root, mesh, batches = self.experiment, self.root, self.mesh, self.parts.batches
+        checks = self._guarded("data", lambda: [check_data(experiment, batches, root, mesh)])
+        if isinstance(batches, ChunkBatches):
+            checks += self._guarded(
+                "chunks", lambda: [check_chunks(experiment, batches, root, mesh)]
+            )
+        return checks
+
+    def audit(self, paths: AttemptPaths, result: Result) -> list[Check]:
+        """What the attempt's files show; on rank 0."""
+        try:
+            return audit_records(paths, result)
+        # Only rank 0 audits.
+        except Exception as error:
+            return [Check("record-audit", "inconclusive", why_failed(error))]
 
     def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
         """The engine in float64 and the kernels at their real shape, as the run is now."""
-        engine = check_engine(self.experiment, self.parts, self.mesh, self.root, first=step)
-        kernels = check_kernels(self.experiment, self.parts, self.mesh, when=when)
-        return [*([] if engine is None else [engine]), *kernels]
+        run, root = (self.experiment, self.parts, self.mesh), self.root
+        return [
+            *self._guarded("engine-parity", lambda: check_engine(*run, root, first=step)),
+            *self._guarded("kernel-parity", lambda: check_kernels(*run, when=when)),
+        ]
 
-    def _print_causes(self, checks: list[Check]) -> None:
-        for check in checks if self.mesh.rank == 0 else []:
-            if check.verdict == "invalid":
-                print(f"{self.experiment.id}: {check.name}: {check.detail}", flush=True)
+    def _observed(self) -> list[Check]:
+        """What the observers of all ranks found; nothing of one that failed on a rank."""
+        checks = []
+        for observer in self._observers:
+            name = type(observer.listener).__name__
+            failed = [why for why in self.mesh.gather_objects(observer.failed) if why]
+            if failed:
+                checks.append(Check(name, "inconclusive", failed[0]))
+            else:
+                checks += observer.listener.checks()
+        return checks
+
+    def _guarded(self, name: str, check: Callable[[], list[Check]]) -> list[Check]:
+        """A check's findings, or why the check itself failed.
+
+        Ranks that wait for one whose check fails would wait for ever, so there the run ends.
+        """
+        try:
+            return check()
+        except GnnhpcError:
+            raise
+        except Exception as error:
+            if self.mesh.layout.world_size > 1:
+                raise
+            return [Check(name, "inconclusive", why_failed(error))]
 
     @contextlib.contextmanager
     def _timed(self, doing: str) -> Iterator[None]:
@@ -121,29 +166,38 @@ class Validation:
         with self.parts.timer.outside(doing):
             yield
             self.mesh.barrier()
+        self._seconds += time.perf_counter() - began_s
+
+
+class _Observer(Listener):
+    """Times a listener, and keeps the first error in it, after which it is not called again."""
+
+    def __init__(self, listener: Invariants | SampleOrder) -> None:
+        self.listener = listener
+        self.seconds = 0.0
+        self.failed = ""
+
+    def observe(self, event: Callable[[], None]) -> None:
+        began_s = time.perf_counter()
+        if not self.failed:
+            try:
+                event()
+            # The run goes on without this check.
+            except Exception as error:
+                self.failed = why_failed(error)
         self.seconds += time.perf_counter() - began_s
 
+    def training_begins(self, start: int) -> None:
+        self.observe(lambda: self.listener.training_begins(start))
 
-_ORDER = ("invalid", "inconclusive", "suspect", "unknown", "ok")
+    def step_taken(self, taken: StepTaken) -> None:
+        self.observe(lambda: self.listener.step_taken(taken))
 
+    def evaluation_begins(self) -> None:
+        self.observe(self.listener.evaluation_begins)
 
-def _one_a_name(checks: list[Check]) -> list[Check]:
-    """Of checks that ran at the start and at the end the graver one, and the costs of both."""
-    kept: dict[str, Check] = {}
-    for check in checks:
-        before = kept.get(check.name)
-        if before is None:
-            kept[check.name] = check
-            continue
-        graver = min(before, check, key=lambda each: _ORDER.index(each.verdict))
-        seconds = [each.values.get("seconds", 0.0) for each in (before, check)]
-        kept[check.name] = replace(graver, values=graver.values | {"seconds": sum(seconds)})
-    return list(kept.values())
+    def evaluation_ended(self) -> None:
+        self.observe(self.listener.evaluation_ended)
 
-
-class WrongRunError(GnnhpcError):
-    """The run is wrong, so no checkpoint of it is written."""
-
-    def __init__(self, causes: str) -> None:
-        super().__init__(f"no checkpoint is written of a run that is wrong: {causes}")
-        self.check = Check("no-checkpoint", "invalid", causes)
+    def training_ended(self, step: int) -> None:
+        self.observe(lambda: self.listener.training_ended(step))

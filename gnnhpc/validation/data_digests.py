@@ -24,17 +24,16 @@ import numpy as np
 
 from gnnhpc.batches.batch import Batches
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.json_files import read_object
+from gnnhpc.core.versioned_json import read_object, write_atomically
 from gnnhpc.data import generators, skewed, threads
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.roots import cache_root
 from gnnhpc.data.settings import Data
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import write_atomically
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.data_arrays import Array, Arrays, loaded_arrays, read_arrays
-from gnnhpc.validation.verdicts import few, verdict_of
+from gnnhpc.validation.readers.named_arrays import Array, Arrays, loaded_arrays, read_arrays
+from gnnhpc.validation.verdicts import few, verdict_of, why_failed
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +59,21 @@ def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh
         expected = _digests_or_cause(experiment.data, root)
     expected = mesh.gather_objects(expected)[0]
     hosts = mesh.gather_objects(socket.gethostname())
-    faults = []
+    faults, failed = [], ""
     if not isinstance(expected, str):
-        arrays = loaded_arrays(experiment.data, root, batches)
-        size = sum(part.nbytes for parts in arrays.values() for part in parts)
-        if size < _SHARED or mesh.rank == hosts.index(hosts[mesh.rank]):
-            faults = differences(arrays, expected)
+        try:
+            arrays = loaded_arrays(experiment.data, root, batches)
+            size = sum(part.nbytes for parts in arrays.values() for part in parts)
+            if size < _SHARED or mesh.rank == hosts.index(hosts[mesh.rank]):
+                faults = differences(arrays, expected)
+        # The other ranks wait for what this one has found.
+        except Exception as error:
+            failed = why_failed(error)
     everyone = mesh.gather_objects(faults)
-    if isinstance(expected, str):
-        return Check(NAME, "inconclusive", expected)
+    failures = [each for each in mesh.gather_objects(failed) if each]
+    if isinstance(expected, str) or failures:
+        why = expected if isinstance(expected, str) else failures[0]
+        return Check(NAME, "inconclusive", why)
     known = [f"rank {rank}: {each}" for rank, found in enumerate(everyone) for each in found]
     return verdict_of(NAME, known, _agreement(expected))
 
@@ -91,8 +96,8 @@ def _digests_or_cause(data: Data, root: Path | None) -> Digests | str:
     """The digests of a data set, or why the independent reader cannot read it."""
     try:
         return data_digests(data, root)
-    except (InputError, OSError, ValueError, KeyError) as error:
-        return f"the independent reader fails ({type(error).__name__}: {error})"
+    except Exception as error:
+        return f"the independent reader: {why_failed(error)}"
 
 
 def data_digests(data: Data, root: Path | None) -> Digests:

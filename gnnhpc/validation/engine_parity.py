@@ -31,18 +31,22 @@ from gnnhpc.models.seeding import fork_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.loop import NotFiniteError, TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
-from gnnhpc.validation.captured_steps import CapturedSteps, RankCapture, buffers_of
-from gnnhpc.validation.parity_slice import ParitySlice, parity_slice
-from gnnhpc.validation.reference.custom_model import (
-    CustomReference,
+from gnnhpc.validation.reference.batches import GraphSetData, ImageData, ReferenceData
+from gnnhpc.validation.reference.built_in_model import BuiltInModel, ReferenceModel
+from gnnhpc.validation.reference.fresh_layers import (
+    FreshLayers,
+    build_layers,
+    parameters_of,
     set_buffer,
     why_not_comparable,
 )
-from gnnhpc.validation.reference.graph_data import CustomGraphData, GraphData
-from gnnhpc.validation.reference.graph_set_data import GraphSetData
-from gnnhpc.validation.reference.micro_batches import CapturedEdges, ImageData, ReferenceData
-from gnnhpc.validation.reference.model import BuiltInModel, ReferenceModel, reference_layer
-from gnnhpc.validation.step_comparison import Disagreement, NotComparable, StepComparison
+from gnnhpc.validation.reference.graph_batches import CustomGraphData, GraphData
+from gnnhpc.validation.reference.layer_forms import reference_layer
+from gnnhpc.validation.reference.sampling_rule import CapturedEdges
+from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
+from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
+from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison
+from gnnhpc.validation.verdicts import why_failed
 
 NAME = "engine-parity"
 
@@ -87,16 +91,15 @@ def check_engine(
     root: Path | None,
     *,
     first: int = 0,
-    slice_: ParitySlice | None = None,
-) -> Check | None:
-    """The verdict on rank 0, None on the others; a collective.
+) -> list[Check]:
+    """The check on rank 0, an empty list on the others; a collective.
 
     `first` is the number of the next training step: 0 also compares initial values with those of
     the seed. Raises what building and running the separate parts raises.
     """
-    part = slice_ or parity_slice(experiment, first=first)
+    part = parity_slice(experiment, first=first)
     parity = compare_engine(experiment, parts, mesh, root, part)
-    return None if parity is None else parity.check
+    return [] if mesh.rank != 0 or parity is None else [parity.check]
 
 
 def compare_engine(
@@ -117,31 +120,32 @@ def compare_engine(
         ranks = mesh.gather_on_first(capture)
         if mesh.rank != 0:
             return None
-        with one_thread():
-            return _compare(part, experiment.dtype, ranks, root, not_finite, began)
+        try:
+            with one_thread():
+                captured = Capture.of_all(ranks)
+                return _compare(part, experiment.dtype, captured, root, not_finite, began)
+        # The other ranks go on: rank 0 computes the reference alone.
+        except Exception as error:
+            return Parity(part, time.perf_counter() - began, not_comparable=why_failed(error))
 
 
 def _why_not_comparable(part: ParitySlice, root: Path | None) -> str | None:
     """The reason in one sentence; None for a model whose reference can be computed."""
     model = reference_model(part)
-    if not isinstance(model, CustomReference):
+    if not isinstance(model, FreshLayers):
         return None
-    try:
-        by_rows = model.has_batchnorm()
-    # A user's code may fail in any way, which the comparison names.
-    except Exception:
-        by_rows = True
     if part.experiment.sampling is not None and part.experiment.sampling.sampler != "ours":
-        whole = part.experiment.whole_graph
-        data = reference_data(dataclasses.replace(part, experiment=whole), root, None, by_rows)
-    else:
-        data = reference_data(part, root, None, by_rows)
-    return why_not_comparable(model, data.batches("train", part.first)[0])
+        part = dataclasses.replace(part, experiment=part.experiment.whole_graph)
+    try:
+        data = reference_data(part, root, None, by_rows=True)
+        return why_not_comparable(model, data.batches("train", part.first)[0])
+    except Exception as error:
+        return why_failed(error)
 
 
 def _take_steps(
     part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None
-) -> tuple[RankCapture, str]:
+) -> tuple[Capture, str]:
     """What this rank computes, and the message of a loss that is not finite."""
     experiment, sampling = part.experiment, part.experiment.sampling
     separate = set_up(
@@ -154,15 +158,15 @@ def _take_steps(
     )
     load_state(parts, separate)
     by_library = sampling is not None and sampling.sampler != "ours"
-    capture = CapturedSteps(
+    captures = CapturesSteps(
         *(separate.stage, separate.optimizer, mesh.replica, mesh.stage), keeps_edges=by_library
     )
     try:
-        TrainingLoop(experiment, mesh, separate, [capture]).run(part.first)
+        TrainingLoop(experiment, mesh, separate, [captures]).run(part.first)
     # It is the same on all ranks.
     except NotFiniteError as error:
-        return capture.rank, str(error)
-    return capture.rank, ""
+        return captures.found, str(error)
+    return captures.found, ""
 
 
 def _batches(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
@@ -209,27 +213,21 @@ def load_state(run: TrainingParts, separate: TrainingParts) -> None:
 def _compare(
     part: ParitySlice,
     dtype: str,
-    ranks: list[RankCapture],
+    captured: Capture,
     root: Path | None,
     not_finite: str,
     began: float,
 ) -> Parity:
     model = reference_model(part)
-    by_rows = isinstance(model, CustomReference) and model.has_batchnorm()
-    captured = {
-        (each.step, each.replica, each.microbatch): each for rank in ranks for each in rank.edges
-    }
-    comparison = StepComparison(
-        part.experiment,
-        [spec.name for spec in part.layer_specs],
-        ranks,
-        model,
-        reference_data(part, root, captured or None, by_rows),
-    )
+    by_rows = isinstance(model, FreshLayers) and model.has_batchnorm()
+    data = reference_data(part, root, captured.edges or None, by_rows=by_rows)
+    layers = [spec.name for spec in part.layer_specs]
+    comparison = StepComparison(part.experiment, layers, captured, model, data)
     cause = why = None
     try:
         if part.first == 0:
-            comparison.initial_values(dtype)
+            built = build_layers(part.experiment, part.layer_specs, getattr(torch, dtype))
+            comparison.initial_values(parameters_of(built))
         comparison.run(range(part.first, part.experiment.train_steps))
     except Disagreement as found:
         cause = str(found)
@@ -251,12 +249,12 @@ def reference_model(part: ParitySlice) -> ReferenceModel:
     layers = [reference_layer(part.experiment.model, spec) for spec in part.layer_specs]
     built_in = [layer for layer in layers if layer is not None]
     if len(built_in) < len(layers):
-        return CustomReference(part.experiment, part.layer_specs)
+        return FreshLayers(part.experiment, part.layer_specs)
     return BuiltInModel(part.experiment, part.layer_specs, built_in)
 
 
 def reference_data(
-    part: ParitySlice, root: Path | None, edges: CapturedEdges | None, by_rows: bool
+    part: ParitySlice, root: Path | None, edges: CapturedEdges | None, *, by_rows: bool
 ) -> ReferenceData:
     """The reference's own micro-batches; `by_rows` as `CustomGraphData` has it."""
     experiment, specs = part.experiment, part.layer_specs

@@ -6,12 +6,10 @@ checkpoints and at the end; ranks compare their hashes in `checks`.
 
 from __future__ import annotations
 
-import contextlib
 import random
-import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +56,7 @@ class _Observed:
     faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """By the name of the check."""
     transferred: int | None = None
-    """Tensors sent and received; None before the end, and for engines that do not count them."""
+    """Tensors sent and received; None for engines that do not count them."""
 
 
 class Invariants(Listener):
@@ -78,19 +76,16 @@ class Invariants(Listener):
         self._first: Hashes = {}
         self._tracked: dict[str, int] = {}
         self._reductions = self._carried = 0
-        self.seconds = 0.0
-        """Time that observing took, outside of all steps."""
 
     def training_begins(self, start: int) -> None:
-        with self._timed():
-            self._start = start
-            self._first = self._observed.parameters["the start"] = self._parameters()
-            self._tracked = self._batches_tracked()
-            self._reductions = self._parts.engine.gradients.reductions
-            self._carried = carried.total()
-            if not start and torch.initial_seed() != expected_seed(self._experiment, self._mesh):
-                cause = f"torch's generator began with seed {torch.initial_seed()}"
-                self._fault("generators", cause)
+        self._start = start
+        self._first = self._observed.parameters["the start"] = self._parameters()
+        self._tracked = self._batches_tracked()
+        self._reductions = self._parts.engine.gradients.reductions
+        self._carried = carried.total()
+        if not start and torch.initial_seed() != expected_seed(self._experiment, self._mesh):
+            cause = f"torch's generator began with seed {torch.initial_seed()}"
+            self._fault("generators", cause)
 
     def step_taken(self, taken: StepTaken) -> None:
         if taken.phase != "train":
@@ -104,41 +99,40 @@ class Invariants(Listener):
             self._check_modes(training=True, when=f"train step {taken.step}")
 
     def evaluation_begins(self) -> None:
-        with self._timed():
-            when = f"the evaluation after step {self._start + self._trained}"
-            self._held = self._parameters() | self._buffers()
-            self._observed.statistics[when] = {
-                name: value for name, value in self._held.items() if name.endswith(_STATISTICS)
-            }
-            self._check_modes(training=False, when=when)
+        when = f"the evaluation after step {self._start + self._trained}"
+        self._held = self._parameters() | self._buffers()
+        self._observed.statistics[when] = {
+            name: value for name, value in self._held.items() if name.endswith(_STATISTICS)
+        }
+        self._check_modes(training=False, when=when)
 
     def evaluation_ended(self) -> None:
-        with self._timed():
-            when = f"the evaluation after step {self._start + self._trained}"
-            changed = _differing(self._held, self._parameters() | self._buffers())
-            if changed:
-                self._fault("evaluation", f"{few(changed)} changed in {when}")
-            self._check_modes(training=False, when=f"the end of {when}")
-            self._evaluated = self._parameters()
-            self._mode_checked = False
-
-    def checkpoint_begins(self, step: int) -> None:
-        with self._timed():
-            self._hash_parameters(f"the checkpoint before step {step}")
+        when = f"the evaluation after step {self._start + self._trained}"
+        changed = _differing(self._held, self._parameters() | self._buffers())
+        if changed:
+            self._fault("evaluation", f"{few(changed)} changed in {when}")
+        self._check_modes(training=False, when=f"the end of {when}")
+        self._evaluated = self._parameters()
+        self._mode_checked = False
 
     def training_ended(self, step: int) -> None:
-        with self._timed():
-            last = self._hash_parameters("the end")
-            self._check_statistics()
-            self._check_optimizer(last)
-            self._check_reductions()
-            if self._experiment.engine == "native":
-                self._observed.transferred = carried.total() - self._carried
+        self.between_steps("the end")
+
+    def between_steps(self, moment: str) -> None:
+        """Hash and count at a checkpoint or at the end, after a step of all ranks."""
+        held = self._observed.parameters[moment] = self._parameters()
+        changed = [] if self._evaluated is None else _differing(self._evaluated, held)
+        if changed:
+            self._fault("continuity", f"{few(changed)} changed between an evaluation and {moment}")
+        self._check_statistics()
+        self._check_optimizer(held)
+        self._check_reductions()
+        if self._experiment.engine == "native":
+            self._observed.transferred = carried.total() - self._carried
 
     def checks(self) -> list[Check]:
         """Compare all ranks and return one check an invariant, on every rank; a collective."""
         everyone: list[_Observed] = self._mesh.gather_objects(self._observed)
-        began = time.perf_counter()
         for rank, observed in enumerate(everyone):
             for name, faults in observed.faults.items():
                 self._known[name] += [f"rank {rank}: {fault}" for fault in faults]
@@ -154,7 +148,7 @@ class Invariants(Listener):
             self._known["messages"] += self._unpaired(counts, replica)
         self._observed = _Observed()
         custom = isinstance(self._experiment.model, CustomModel)
-        checks = [
+        return [
             verdict_of(
                 name,
                 self._known[name],
@@ -163,15 +157,6 @@ class Invariants(Listener):
             )
             for name, good in _GOOD.items()
         ]
-        self.seconds += time.perf_counter() - began
-        return checks
-
-    def _hash_parameters(self, moment: str) -> Hashes:
-        hashes = self._observed.parameters[moment] = self._parameters()
-        changed = [] if self._evaluated is None else _differing(self._evaluated, hashes)
-        if changed:
-            self._fault("continuity", f"{few(changed)} changed between an evaluation and {moment}")
-        return hashes
 
     def _check_modes(self, *, training: bool, when: str) -> None:
         wrong = [
@@ -257,12 +242,6 @@ class Invariants(Listener):
 
     def _fault(self, name: str, cause: str) -> None:
         self._observed.faults[name].append(cause)
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - began
 
 
 def expected_seed(experiment: Experiment, mesh: Mesh) -> int:

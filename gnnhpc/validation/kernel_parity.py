@@ -23,8 +23,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import compare_layer
-from gnnhpc.validation.layers.compare_stack import compare_stack, stacked_layers
-from gnnhpc.validation.layers.differences import TOLERANCE, Comparison
+from gnnhpc.validation.layers.layer_differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
     ComparedLayers,
     LayerInput,
@@ -32,8 +31,10 @@ from gnnhpc.validation.layers.layer_inputs import (
     compared_layers,
     one_of_each_kind,
     real_inputs,
+    stacked_layers,
 )
-from gnnhpc.validation.reference.model import reference_layer
+from gnnhpc.validation.reference.layer_forms import reference_layer
+from gnnhpc.validation.verdicts import why_failed
 
 NAME = "kernel-parity"
 MANY_NUMBERS = 8_000_000
@@ -45,6 +46,8 @@ class _Report:
     """What one rank found, by layer."""
 
     layers: dict[str, Comparison] = field(default_factory=dict)
+    failed: str = ""
+    """Why the comparison itself failed."""
     seconds: float = 0.0
 
 
@@ -61,29 +64,31 @@ def check_kernels(
         detail = "the layers are a custom model's and have no reference form"
         return [Check(NAME, "ok", detail)] if mesh.rank == 0 else []
     began = time.perf_counter()
-    report = _Report(_compare(experiment, parts, when))
+    report = _Report()
+    _compare(experiment, parts, when, report)
     report.seconds = time.perf_counter() - began
     reports = mesh.gather_objects(report)
     return [_check(reports, when)] if mesh.rank == 0 else []
 
 
-def _compare(experiment: Experiment, parts: TrainingParts, when: When) -> dict[str, Comparison]:
-    layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
-    stacks = stacked_layers(parts.stage)
+def _compare(experiment: Experiment, parts: TrainingParts, when: When, report: _Report) -> None:
+    maximum = getattr(experiment.model, "aggregator", "mean") != "mean"
+    every = compared_layers(parts.stage, parts.layer_specs[0].name, maximum=maximum)
+    layers = one_of_each_kind(every, when)
+    stacks = stacked_layers(parts.stage) if when == "start" else []
     given = real_inputs(experiment, parts, [*layers, *stacks], when)
     generator = torch.Generator()
-    found = {}
-    for each in _of_this_end(layers, given, when):
+    for each in [*_of_this_end(layers, given, when), *stacks]:
         generator.manual_seed(_seed(experiment, each.name, when))
         forms = [form for spec in each.specs if (form := reference_layer(experiment.model, spec))]
-        x = given[each.layers[0]]
-        found[each.name] = compare_layer(each, forms, x, when, generator)
-    for each in stacks if when == "start" else []:
-        generator.manual_seed(_seed(experiment, each.name, when))
-        comparison = compare_stack(each, given[each.layers[0]], generator)
+        try:
+            comparison = compare_layer(each, forms, given[each.layers[0]], when, generator)
+        # No other rank takes part in the comparison.
+        except Exception as error:
+            report.failed = f"{each.name}: {why_failed(error)}"
+            return
         if comparison is not None:
-            found[f"one call of {each.specs[0].name} to {each.specs[-1].name}"] = comparison
-    return found
+            report.layers[each.name] = comparison
 
 
 def _of_this_end(
@@ -125,6 +130,9 @@ def _check(reports: Sequence[_Report], when: When) -> Check:
     if wrong:
         detail = f"differs from the reference form at the {when}: {'; '.join(wrong)}"
         return Check(NAME, "invalid", detail, values)
+    failed = [report.failed for report in reports if report.failed]
+    if failed:
+        return Check(NAME, "inconclusive", f"not compared at the {when}: {failed[0]}", values)
     infinite = [name for name, found in worst.items() if not found.finite]
     if infinite:
         detail = f"not compared at the {when}: {', '.join(infinite)} give no finite numbers"

@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Check, Result, final_key
-from gnnhpc.validation.noise import affinity, drift, noise, shared_node, threads
-from gnnhpc.validation.rank_records import AttemptRecords, StepKey, read_attempt
-from gnnhpc.validation.step_times import barriers, between_steps, schedule, spans, step_times
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.records.result_file import Result, final_key
+from gnnhpc.records.schema import Check
+from gnnhpc.validation.audit.noise import affinity, drift, noise, shared_node, threads
+from gnnhpc.validation.audit.rank_records import AttemptRecords, StepKey, read_attempt
+from gnnhpc.validation.audit.step_times import barriers, between_steps, schedule, spans, step_times
 from gnnhpc.validation.verdicts import few, verdict_of
 
 NINE_DIGITS = 1e-9
@@ -84,27 +85,40 @@ def headers(attempt: AttemptRecords) -> Check:
             faults.append(f"{rank.file} is of rank {header.rank} of {header.cell}")
         if (header.replica, header.stage) != divmod(number, stages):
             faults.append(f"{rank.file} is of replica {header.replica}, stage {header.stage}")
-    hosts = [rank.header.host for rank in attempt.ranks]
-    if list(result.provenance["hosts"]) != hosts:
-        faults.append(f"the result has hosts {result.provenance['hosts']}, ranks ran on {hosts}")
+    hosts, first = [rank.header.host for rank in attempt.ranks], attempt.ranks[0].header
+    expected = {"hosts": hosts, "code": first.code, "versions": first.versions}
+    recorded = result.provenance
     faults += [
-        f"the result has other {name} than rank 0"
-        for name in ("code", "versions")
-        if result.provenance[name] != getattr(attempt.ranks[0].header, name)
+        f"the result has {name} {recorded[name]}, the ranks' files have {value}"
+        for name, value in expected.items()
+        if name in recorded and recorded[name] != value
     ]
+    missing = sorted(expected.keys() - recorded.keys())
+    if missing and not faults:
+        return Check("headers", "unknown", f"the result does not say its {few(missing)}")
     return verdict_of("headers", faults, "each rank's file is of this attempt")
 
 
 def same_code(attempt: AttemptRecords) -> Check:
     """All ranks ran the same code, packages and kernels on the same kind of CPU."""
     first, *others = (rank.header for rank in attempt.ranks)
-    faults = [
-        f"rank {other.rank} on {other.host} has other {name} than rank 0 on {first.host}"
-        for other in others
-        for name in (*_EQUAL_ON_ALL_RANKS, *_COMPUTING_CODE)
-        if not _same(name, getattr(first, name), getattr(other, name))
-    ]
+    faults = []
+    for other in others:
+        for name in (*_EQUAL_ON_ALL_RANKS, *_COMPUTING_CODE):
+            one, another = getattr(first, name), getattr(other, name)
+            if not _same(name, one, another):
+                faults.append(
+                    f"rank {other.rank} on {other.host} has {name} {_shown(another, one)}, "
+                    f"rank 0 on {first.host} has {_shown(one, another)}"
+                )
     return verdict_of("same code", faults, "all ranks ran the same code on the same kind of CPU")
+
+
+def _shown(value: object, other: object) -> str:
+    """A value; of a mapping the entries in which the other one differs."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        value = {key: each for key, each in value.items() if each != other.get(key)}
+    return str(value)
 
 
 def _same(name: str, one: object, other: object) -> bool:

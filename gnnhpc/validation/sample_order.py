@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check, Phase
 from gnnhpc.training.events import Listener, StepTaken
-from gnnhpc.validation.reference.order import Ids, SampleSchedule
+from gnnhpc.validation.reference.sample_schedule import Ids, SampleSchedule
 from gnnhpc.validation.verdicts import verdict_of
 
 
@@ -51,14 +50,11 @@ class SampleOrder(Listener):
         self._unchanged: dict[Phase, Ids] = {}
         self._evaluated = 0
         """Test steps since the evaluation began."""
-        self.seconds = 0.0
-        """Time that observing took, outside of all steps."""
 
     def evaluation_begins(self) -> None:
         self._evaluated = 0
 
     def step_taken(self, taken: StepTaken) -> None:
-        began = time.perf_counter()
         place, ids = f"{taken.phase} step {taken.step}", taken.batch.sample_ids
         cause = self._difference(taken, ids)
         if cause is not None:
@@ -66,7 +62,6 @@ class SampleOrder(Listener):
         self._observed.checksums.append(taken.batch.checksum)
         self._observed.places.append(place)
         self._evaluated += taken.phase == "test"
-        self.seconds += time.perf_counter() - began
 
     def _difference(self, taken: StepTaken, ids: Ids) -> str | None:
         schedule = self._schedules.get(taken.phase)

@@ -14,8 +14,8 @@ from gnnhpc.distributed.mesh import join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
 from gnnhpc.validation.engine_parity import Parity, compare_engine
-from gnnhpc.validation.parity_slice import FLOPS, parity_slice
-from gnnhpc.validation.step_comparison import TOLERANCE
+from gnnhpc.validation.steps.parity_slice import FLOPS, parity_slice
+from gnnhpc.validation.steps.step_comparison import TOLERANCE
 
 TIMES_FLOPS = 16.0
 """The work of a verification, in that of the check at the beginning of a run."""

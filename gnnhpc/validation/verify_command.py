@@ -14,11 +14,11 @@ from pathlib import Path
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError
 from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.secret import secret_of_user
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.records.run_paths import RunPaths
 
 TIMEOUT_S = 600.0
 GRACE_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gnnhpc.core.cli_support import add_version, run_app_for_reader
+from gnnhpc.core.cli_options import add_version, run_app_for_reader
 from jobs.cli import run_commands, site_commands, submit_commands
 
 app = typer.Typer(

@@ -43,7 +43,7 @@ def status(
     ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="Print a line for each cell.")] = False,
     cost: Annotated[
-        bool, typer.Option("--cost", help="Print core-hours and CPU efficiency so far.")
+        bool, typer.Option("--cost", help="Print the core-hours used and the CPU efficiency.")
     ] = False,
     patience: Annotated[
         float,
@@ -89,7 +89,7 @@ def list_runs(
 
     Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
     """
-    from gnnhpc.core.user_paths import expand_user
+    from gnnhpc.core.settings import expand_user
     from jobs.cli.terminal_tables import runs_json, runs_lines
     from jobs.run.status import known_runs
 
@@ -133,7 +133,7 @@ def logs(
 
     With --follow the status is 0 when the cell has ended done and valid, else 1.
     """
-    from jobs.run.logs import find_log, offset_of_last_lines
+    from jobs.run.logs import find_log, last_lines
 
     if (cell is None) == (array is None and index is None):
         raise InputError("logs", None, "no cell, or two", "CELL, or --array with --index")
@@ -144,10 +144,7 @@ def logs(
         return _follow(run, name, rank, 10 if lines is None else lines)
     path = find_log(run, name, rank, attempt)
     print(path, file=sys.stderr)
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        stream.seek(0 if lines is None else offset_of_last_lines(path, lines))
-        for line in stream:
-            sys.stdout.write(line)
+    sys.stdout.write(last_lines(path, lines).decode(errors="replace"))
     return EXIT_DONE
 
 
@@ -163,7 +160,7 @@ def clean(
     from jobs.cli.terminal_tables import clean_lines, format_total
     from jobs.run.clean import clean as clean_run
     from jobs.run.clean import find_removable
-    from jobs.run.disk_use import disk_use
+    from jobs.run.status import disk_use
 
     found = find_removable(run)
     if not found:
@@ -182,15 +179,11 @@ def clean(
 
 def _follow(run: Path, name: str, rank: int | None, lines: int) -> int:
     from jobs.run.logs import follow, open_cell
+    from jobs.submission.local_cells import print_now
 
     paths, cell = open_cell(run, name, rank)
     try:
-        ended = follow(paths, cell, rank, lines, _print_now, print_note)
+        ended = follow(paths, cell, rank, lines, print_now, print_note)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_DONE if ended.state == "done" else EXIT_FAILED
-
-
-def _print_now(lines: list[str]) -> None:
-    if lines:
-        print("\n".join(lines), flush=True)

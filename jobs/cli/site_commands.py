@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 from jobs.cli.options import SiteFile, SiteName
 
+if TYPE_CHECKING:
+    from jobs.sweep.settings_table import SettingRow
+
 INIT_EPILOG = "Example: python -m jobs site init --out site.yaml"
-SCHEMA_EPILOG = "Example: python -m jobs schema sweep > sweep.schema.json"
+SCHEMA_EPILOG = "Example: python -m jobs schema sweep --table"
 
 
 class Written(StrEnum):
@@ -39,6 +43,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     from jobs.slurm.launch import array_limit, slurm_limit
     from jobs.slurm.site_check import query_partitions, site_mismatches
     from jobs.slurm.site_files import find_site_files, load_site
+    from jobs.slurm.site_init import submit_limit
 
     name, settings = load_site(site_file, site)
     files = ", then ".join(map(str, find_site_files(site_file)))
@@ -49,6 +54,9 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     known = "unknown" if size is None else str(size)
     most = array_limit(settings, size)
     print(f"  arrays of at most {most} cells, larger ones in parts (MaxArraySize {known})")
+    limit = submit_limit()
+    known = "no limit known" if limit is None else f"{limit}, larger sweeps go in portions"
+    print(f"  jobs that you may have in the queue (MaxSubmitJobs): {known}")
     partitions = query_partitions()
     if partitions is None:
         print("no sinfo here: the file is valid, but cannot be compared with the cluster")
@@ -60,12 +68,15 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         print(f"does not fit: {line}")
     print("not checked: account, qos and modules, which sinfo does not list")
     if not wrong:
-        print("fits")
+        print(f"fits; next: {as_typed('jobs', 'submit')} SPEC.yaml --paired")
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
 def schema(
-    what: Annotated[Written, typer.Argument(help="The schema of sweeps, or of site files.")],
+    what: Annotated[Written, typer.Argument(help="Sweeps or site files.")],
+    table: Annotated[
+        bool, typer.Option("--table", help="Print a table of every key instead.")
+    ] = False,
 ) -> int:
     """Print the JSON Schema of sweeps or site files, by which editors complete and check them.
 
@@ -73,9 +84,30 @@ def schema(
     """
     import json
 
+    from jobs.slurm.site import Site
     from jobs.slurm.site_files import site_schema
+    from jobs.sweep.settings_table import setting_rows, sweep_rows
     from jobs.sweep.sweep_schema import sweep_schema
 
+    if table:
+        sites = [("A site", list(setting_rows(Site)))]
+        _print_settings(sweep_rows() if what == Written.sweep else sites)
+        return EXIT_DONE
     found = sweep_schema() if what == Written.sweep else site_schema()
     print(json.dumps(found, indent=1, ensure_ascii=False))
     return EXIT_DONE
+
+
+def _print_settings(tables: list[tuple[str, list[SettingRow]]]) -> None:
+    """Print a table of keys for each place where they stand, in the width of the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
+    for title, rows in tables:
+        table = Table(title=title.replace("`", ""), title_justify="left", show_lines=True)
+        for column in ("key", "value", "default", "example", "meaning"):
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(row.key, row.kind, row.default, row.example, row.meaning)
+        console.print(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,13 +25,13 @@ from jobs.cli.options import (
 
 if TYPE_CHECKING:
     from jobs.run.status import RunStatus
-    from jobs.run.submission import Submission
-    from jobs.run.submit import Submitted
+    from jobs.submission.submission import Submission
+    from jobs.submission.submit import Submitted
 
 SUBMIT_EPILOG = (
     "Examples:\n\n"
+    "python -m jobs submit raffi-vig --paired --site my-cluster --data-root /data\n\n"
     "python -m jobs submit quickstart --cluster local --wait\n\n"
-    "python -m jobs submit raffi-vig --site my-cluster --data-root /data\n\n"
     "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
 RERUN_EPILOG = (
@@ -67,7 +67,11 @@ def submit(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show arrays, cells and scripts; write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show one script, cells and arrays; write nothing."),
+    ] = False,
+    scripts: Annotated[
+        bool, typer.Option("--scripts", help="With --dry-run, show the scripts of all arrays.")
     ] = False,
     wait: Wait = False,
     extend: Annotated[
@@ -97,12 +101,12 @@ def submit(
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     The run folder keeps the current code, and the jobs run that copy.
     """
-    from gnnhpc.records.run_paths import RunPaths
+    from gnnhpc.core.run_paths import RunPaths
     from jobs.run.run_state import read_run
-    from jobs.run.submit import check_cluster, check_reporting, prepare, run_folder_path
-    from jobs.run.submit import submit as submit_plan
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
+    from jobs.submission.submit import check_cluster, check_reporting, prepare, run_folder_path
+    from jobs.submission.submit import submit as submit_plan
     from jobs.sweep.plan import plan
 
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
@@ -135,7 +139,7 @@ def submit(
         check_cluster(cluster.value, run)
     if report:
         check_reporting(cluster.value, wait=wait)
-    submission, _ = prepare(
+    submission = prepare(
         planned,
         run,
         read_run(run) if extends else None,
@@ -143,16 +147,16 @@ def submit(
         chosen,
         settings,
         waits,
-        paired=paired,
-        live=live,
-        notify=print_note,
+        paired,
+        live,
+        print_note,
         ask=test_only,
     )
     if test_only:
         return _test(submission)
     from jobs.cli.terminal_tables import print_dry_run
 
-    print_dry_run(submission, planned)
+    print_dry_run(submission, cluster.value, scripts=scripts)
     return EXIT_DONE
 
 
@@ -205,6 +209,12 @@ def rerun(
     ] = False,
     live: Live = False,
     wait: Wait = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run again; submit nothing.")
+    ] = False,
+    scripts: Annotated[
+        bool, typer.Option("--scripts", help="With --dry-run, show the scripts of all arrays.")
+    ] = False,
 ) -> int:
     """Run cells again, each as a new attempt; nothing is overwritten.
 
@@ -212,32 +222,31 @@ def rerun(
     with. Cells that run or wait already are left alone, and --index refuses them; so are unknown
     cells without --force.
     """
-    from jobs.run.rerun import rerun as rerun_cells
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
+    from jobs.submission.rerun import Selection, prepare_rerun
+    from jobs.submission.rerun import rerun as rerun_cells
 
     flags = {"time": time_, "mem": mem, "exclude": exclude}
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    done = rerun_cells(
-        run,
-        array=array,
-        index=index,
-        failed=failed,
-        missing=missing,
-        flagged=flagged,
-        force=force,
-        cluster=cluster.value if cluster else None,
-        site=load_site(site_file, site) if site or site_file else None,
-        settings=parse_options([*(slurm or []), *given]),
-        exclude_failed=exclude_failed,
-        after=after or [],
-        paired=paired,
-        live=live,
-        wait=wait,
-        watch=_print_changes() if wait else None,
-        notify=print_note,
-    )
-    return _print_submitted(done)
+    selection = Selection(array, index, failed, missing, flagged, force)
+    options: dict[str, Any] = {
+        "cluster": cluster.value if cluster else None,
+        "site": load_site(site_file, site) if site or site_file else None,
+        "settings": parse_options([*(slurm or []), *given]),
+        "exclude_failed": exclude_failed,
+        "after": after or [],
+        "paired": paired,
+        "live": live,
+        "notify": print_note,
+    }
+    if dry_run:
+        from jobs.cli.terminal_tables import print_dry_run
+
+        print_dry_run(*prepare_rerun(run, selection, **options), scripts=scripts)
+        return EXIT_DONE
+    watch = _print_changes() if wait else None
+    return _print_submitted(rerun_cells(run, selection, **options, wait=wait, watch=watch))
 
 
 def cancel(
@@ -251,7 +260,7 @@ def cancel(
     ] = False,
 ) -> int:
     """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
-    from jobs.run.cancel import cancel as cancel_run
+    from jobs.submission.cancel import cancel as cancel_run
 
     ended = cancel_run(run, array, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")

@@ -12,15 +12,16 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from gnnhpc.core.cli_support import as_typed
-from gnnhpc.core.index_list import format_indices
+from gnnhpc.core.cli_options import as_typed
+from jobs.run.cell_evidence import CellState
+from jobs.run.cell_state import MAY_RUN, UNFINISHED
 from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
-from jobs.run.states import MAY_RUN, UNFINISHED, CellState
 from jobs.run.status import KnownRun, RunStatus, status
-from jobs.run.submission import Submission
-from jobs.run.submit import Submitted
-from jobs.sweep.plan import Plan
+from jobs.slurm.job_array import format_indices
+from jobs.submission.submission import Submission
+from jobs.submission.submit import Submitted
+from jobs.sweep.plan import missing_data
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,32 +43,57 @@ _PASSING = frozenset(
 _UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
-def print_dry_run(submission: Submission, plan: Plan) -> None:
-    """Print scripts and cells, then what a screen shows last: arrays, resources and cost."""
-    for array in submission.arrays:
+def print_dry_run(submission: Submission, cluster: str, *, scripts: bool) -> None:
+    """Print a script, or all of them, and the cells; then arrays, resources and cost."""
+    arrays, in_slurm = submission.arrays, cluster == "slurm"
+    for array in (arrays if scripts else arrays[:1]) if in_slurm else ():
         print(f"--- {submission.run}/arrays/{array.label}.sbatch")
         print(submission.script(array))
     for cell in submission.cells:
         print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
-    for array in submission.arrays:
-        if array.is_paired:
-            for task in array.tasks:
-                cells = ", ".join(f"{cell.array} {cell.index}" for cell in task.cells)
-                print(f"{array.name} {task.number}: {cells}")
-    paired = any(array.is_paired for array in submission.arrays)
-    count = submission.tasks if paired else len(submission.arrays)
+    for array in arrays:
+        for task in array.tasks if array.is_paired else ():
+            cells = ", ".join(f"{cell.array} {cell.index}" for cell in task.cells)
+            print(f"{array.name} {task.number}: {cells}")
+    if in_slurm and len(arrays) > 1 and not scripts:
+        print(f"\nthe scripts of the other {len(arrays) - 1} arrays: --scripts")
+    paired = any(array.is_paired for array in arrays)
+    count = submission.tasks if paired else len(arrays)
     what = f"{count} {'block' if paired else 'array'}{'s' if count != 1 else ''}"
     head = f"{len(submission.cells)} cells in {what}; site {submission.launch.site_name}"
-    print(f"\ndry run of {plan.name}: {head}; data root {plan.data_root or 'none'}")
-    if missing := " ".join(plan.missing_data()):
-        there = f" --data-root {quote(plan.data_root)}" if plan.data_root else ""
+    root = submission.cells[0].data_root
+    print(f"\ndry run of {submission.run.name}: {head}; data root {root or 'none'}")
+    experiments = [cell.experiment for cell in submission.cells]
+    if missing := " ".join(missing_data(experiments, root)):
+        there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
-    print(f"would write {submission.run}\n")
+    print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
     console().print(_resource_table(submission))
+    for line in _edges_lines(submission):
+        print(line)
     print(most_line(submission))
     if submission.one_at_a_time:
         most = submission.launch.site.max_parallel
         print(f"at most {most} cells at once: one array after another")
+
+
+def _edges_lines(submission: Submission) -> Iterator[str]:
+    """What cutting a graph into chunks does to its edges, for each way of cutting it."""
+    cut: dict[tuple[str, int], None] = {}
+    for cell in submission.cells:
+        experiment = cell.experiment
+        graph = experiment.data.facts().kind == "graph" and experiment.sampling is None
+        if graph and experiment.total_chunks > 1:
+            cut[experiment.chunks, experiment.total_chunks] = None
+    for mode, count in sorted(cut):
+        if mode == "halo":
+            words = "keeps all edges; rows near the cuts are computed several times"
+        elif mode == "contiguous":
+            words = f"keeps about {1 / count:.0%} of the edges where nodes have no order"
+        else:
+            words = f"keeps more than {1 / count:.0%} of the edges, as METIS finds clusters"
+        more = "" if mode == "halo" else "; chunks: halo keeps all"
+        yield f"chunks: {mode} in {count} chunks {words}{more}"
 
 
 def _resource_table(submission: Submission) -> Table:
@@ -88,21 +114,31 @@ def _resource_table(submission: Submission) -> Table:
 
 def print_submitted(done: Submitted) -> None:
     """Print job ids, the run folder, and the next command or how many cells failed."""
-    submission = done.submission
+    submission, run = done.submission, quote(str(done.run))
     where = "Slurm job" if done.cluster == "slurm" else "local process"
-    for job, array in zip(done.jobs, submission.arrays, strict=True):
+    for array, job in done.arrays:
         print(f"{array.name} {format_indices(array.numbers)}: {where} {job}")
     if done.report_job is not None:
         print(f"report, after these have ended: Slurm job {done.report_job}")
     print(f"run folder {done.run}")
+    if left := done.tasks_left:
+        paired = " --paired" if submission.arrays[0].is_paired else ""
+        print(
+            f"{submission.tasks - left} of {submission.tasks} tasks are submitted: Slurm takes no "
+            "more of your jobs now (MaxSubmitJobs); when some have ended: "
+            f"{as_typed('jobs', 'rerun')} {run} --missing{paired}"
+        )
     if done.cluster == "slurm":
         print(most_line(submission))
     if done.failed is None:
-        print(f"next: {as_typed('jobs', 'status')} {quote(str(done.run))}")
+        print(f"next: {as_typed('jobs', 'status')} {run}")
         return
-    print(f"{len(submission.cells) - done.failed} done, {done.failed} failed")
-    if (command := next_command(status(done.run))) is not None:
-        print(f"next: {command}")
+    current = status(done.run)
+    chosen = {cell.id for cell in submission.cells}
+    ended = Counter(cell.state for cell in current.cells if cell.cell in chosen)
+    print(", ".join(f"{count} {state}" for state, count in ended.items()))
+    for line in next_steps(current):
+        print(line)
 
 
 def most_line(submission: Submission) -> str:
@@ -134,23 +170,35 @@ def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None
         out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
     for line in cost_lines(cost) if cost else ():
         out.print(line, markup=False)
-    if (command := next_command(current)) is not None:
-        out.print(f"next: {command}", markup=False)
+    for line in next_steps(current):
+        out.print(line, markup=False)
 
 
-def next_command(current: RunStatus) -> str | None:
+def next_steps(current: RunStatus) -> Iterator[str]:
     """What to type after nothing runs: a rerun of cells without a valid result, or a report."""
     if current.live:
-        return None
+        return
     counts, run = current.counts(), quote(str(current.run))
-    if any(state in counts for state in UNFINISHED):
-        which = "--missing" if "missing" in counts else "--failed"
-    elif not current.complete:
-        which = "--flagged"
-    else:
-        return f"{as_typed('analysis', 'report')} {run}"
+    rerun = f"{as_typed('jobs', 'rerun')} {run}"
     paired = " --paired" if current.paired else ""
-    return f"{as_typed('jobs', 'rerun')} {run} {which}{paired}"
+    if current.complete:
+        yield f"next: {as_typed('analysis', 'report')} {run}"
+        return
+    if not any(state in counts for state in UNFINISHED):
+        yield f"next: {rerun} --flagged{paired}"
+        return
+    if current.failed_custom_models:
+        models = ", ".join(current.failed_custom_models)
+        yield (
+            f"a rerun runs the copy of {models} that the run keeps; where its code is wrong, "
+            f"correct it and run: {as_typed('jobs', 'submit')} SPEC.yaml --name NEW"
+        )
+    which = "--missing" if "missing" in counts else "--failed"
+    if "out of memory" in counts:
+        more = f"more than {current.mem}" if current.mem else "more than each node gave"
+        yield f"next: {rerun} {which}{paired} --mem SIZE, with {more}"
+    else:
+        yield f"next: {rerun} {which}{paired}"
 
 
 def status_line(current: RunStatus) -> str:

@@ -1,1 +1,1 @@
-"""A run: its folder and its state, and what one does with it: submit, rerun, cancel, clean."""
+"""What a run folder says: cells, attempts, submissions, their state, logs and cost."""

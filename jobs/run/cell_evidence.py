@@ -1,29 +1,56 @@
-"""What is known about a cell: its attempts, its submission, its job in the queue."""
+"""What is known about a cell: its attempts, its submission, its job in the queue, its logs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, choose_attempt
-from jobs.run.attempt_progress import (
+from jobs.run.run_state import (
+    RunState,
     epoch_seconds,
     failure_cause,
     job_of,
     last_write,
     read_progress,
 )
-from jobs.run.blocks import Key
-from jobs.run.run_state import RunState
-from jobs.run.states import CellState
-from jobs.run.submission_records import SubmissionRecord
+from jobs.slurm.paired_blocks import Key
 from jobs.slurm.queue import WAITING_STATES, QueueAnswer, QueuedJob
 
-Turn = Literal["waits", "runs", "over"]
-"""Whether the job that has a cell in the queue has yet to run it, runs it, or has run it."""
+MEMORY_LINE = re.compile(
+    r"(?:slurmstepd|srun): error: .*(?:memory limit|oom[-_ ]?kill|out of memory).*", re.IGNORECASE
+)
+"""What Slurm prints into a job's log when it, or the kernel, kills a rank for its memory."""
+_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class CellState:
+    """One cell as `status --cells` shows it."""
+
+    cell: str
+    array: str
+    index: int
+    state: str
+    attempts: int = 0
+    attempt: int | None = None
+    """The attempt that the state is taken from."""
+    step: int | None = None
+    steps: int | None = None
+    step_s: float | None = None
+    eta_s: float | None = None
+    detail: str | None = None
+    """Slurm's reason, or the cause of the failure in one line."""
+    flags: tuple[str, ...] = ()
+    job: str | None = None
+    reason: str | None = None
+    """Slurm's reason alone, for a cell that waits in its queue."""
 
 
 class JobsOfCells:
@@ -38,35 +65,24 @@ class JobsOfCells:
                 for key in state.blocks.keys(job.array, number):
                     self.queued[key] = job
         self._ids = {(cell.array, cell.index): cell.id for cell in state.cells}
-        self._turns: dict[str, dict[Key, Turn]] = {}
-        self.supervisors = {one.job_id for one in state.submissions if one.supervisor_is_alive}
+        self.supervisors = state.supervisors
 
-    def turn(self, key: Key) -> Turn:
-        """Whether the job in the queue has yet to run this cell."""
+    def turn(self, key: Key) -> Literal["waits", "runs", "over"]:
+        """Whether the job that has a cell in the queue has yet to run it, runs it, or has run it.
+
+        A job runs the cells of its block in order; the one last written to is where it is.
+        """
         job = self.queued[key]
-        number = self.state.blocks.number(job.array, key)
-        task = job.task(number)
-        if task not in self._turns:
-            self._turns[task] = self._turns_of(job, number)
-        return self._turns[task].get(key, "over")
-
-    def _turns_of(self, job: QueuedJob, number: int) -> dict[Key, Turn]:
-        """A job runs the cells of its block in order: the one last written to is where it is."""
-        keys = self.state.blocks.keys(job.array, number)
         if job.state in WAITING_STATES:
-            return dict.fromkeys(keys, "waits")
-        tried = [self._attempt_by(job.task(number), key) for key in keys]
-        written = [last_write(attempt.paths) if attempt else 0.0 for attempt in tried]
-        now = written.index(max(written))
-        turns: dict[Key, Turn] = {}
-        for place, (key, attempt) in enumerate(zip(keys, tried, strict=True)):
-            if place > now:
-                turns[key] = "over" if attempt is not None and attempt.valid else "waits"
-            elif place < now:
-                turns[key] = "over"
-            else:
-                turns[key] = "over" if attempt is not None and _has_ended(attempt) else "runs"
-        return turns
+            return "waits"
+        number = self.state.blocks.number(job.array, key)
+        keys = self.state.blocks.keys(job.array, number)
+        tried = {each: self._attempt_by(job.task(number), each) for each in keys}
+        attempt = tried[key]
+        if attempt is not None and _has_ended(attempt):
+            return "over"
+        written = {each: last_write(one.paths) if one else 0.0 for each, one in tried.items()}
+        return "runs" if key == max(keys, key=lambda each: written[each]) else "waits"
 
     def _attempt_by(self, task: str, key: Key) -> Attempt | None:
         """The newest attempt at a cell, if this task made it."""
@@ -96,17 +112,17 @@ class Evidence:
     def __init__(self, cell: Cell, state: RunState, queue: QueueAnswer, jobs: JobsOfCells) -> None:
         self.cell, self.state, self.queue, self.jobs = cell, state, queue, jobs
         self.key = (cell.array, cell.index)
-        self.attempts: Sequence[Attempt] = state.attempts.get(cell.id, [])
-        self.newest = self.attempts[-1] if self.attempts else None
-        self.chosen = choose_attempt(self.attempts)
-        self.submission: SubmissionRecord | None = state.submitted.get(self.key)
-        self.queued = jobs.queued.get(self.key)
+        attempts = state.attempts.get(cell.id, [])
+        self.newest = attempts[-1] if attempts else None
+        self.chosen = choose_attempt(attempts)
+        self.submission = state.submitted.get(self.key)
+        self.is_local = self.submission is not None and self.submission.cluster == "local"
         self.base = CellState(
             cell=cell.id,
             array=cell.array,
             index=cell.index,
             state="missing",
-            attempts=len(self.attempts),
+            attempts=len(attempts),
             attempt=self.newest.number if self.newest else None,
             steps=cell.train_steps,
         )
@@ -115,12 +131,12 @@ class Evidence:
     def task(self) -> str | None:
         """Slurm's name of the newest task of this cell that is known: submitted, or by hand."""
         found = []
-        if self.submission is not None and self.submission.cluster == "slurm":
+        if self.submission is not None and not self.is_local:
             number = self.state.blocks.number(self.submission.array, self.key)
             found.append(self.submission.task(number))
         if self.newest is not None and (job := job_of(self.newest)):
             found.append(job)
-        return max(found, key=job_number, default=None)
+        return max(found, key=lambda job: int(job.partition("_")[0]), default=None)
 
     @cached_property
     def word(self) -> str:
@@ -130,7 +146,7 @@ class Evidence:
     @cached_property
     def has_ended(self) -> bool:
         """Whether the newest submission of this cell has its result."""
-        if self.queued is not None:
+        if self.key in self.jobs.queued:
             return self.jobs.turn(self.key) == "over"
         if self.newest is None or not _has_ended(self.newest):
             return False
@@ -140,28 +156,62 @@ class Evidence:
         ended = epoch_seconds(result.ended_at) if result else last_write(self.newest.paths)
         return ended >= epoch_seconds(self.submission.at)
 
-    @property
+    @cached_property
     def cause(self) -> str | None:
+        """What the newest attempt says of its failure."""
         return failure_cause(self.newest, self.cell.world_size) if self.newest else None
+
+    @cached_property
+    def script_error(self) -> str | None:
+        """The error with which the newest job's script ended, from the last line of its log."""
+        last = next(self._log_lines(), "")
+        return last.removeprefix("error: ") if last.startswith("error: ") else None
+
+    @cached_property
+    def memory_line(self) -> str | None:
+        """What Slurm says of a rank that was killed for its memory; None where none was."""
+        line = next((m[0] for line in self._log_lines() if (m := MEMORY_LINE.search(line))), None)
+        if line is None and self.word == "OUT_OF_MEMORY":
+            line = "Slurm says OUT_OF_MEMORY"
+        if line is None:
+            return None
+        used = self.queue.peak_memory.get(self.task or "")
+        return f"{line}; a task used {used}, as sacct says" if used else line
+
+    def _log_lines(self) -> Iterator[str]:
+        """The last lines of the logs of the newest job, the last one first."""
+        if self.task is None:
+            return
+        job, paths = self.task.partition("_")[0], self.state.paths
+        names = [self.key]
+        if self.submission is not None and self.submission.array != self.cell.array:
+            array = self.submission.array
+            names.append((array, self.state.blocks.number(array, self.key)))
+        for name in names:
+            try:
+                with job_log(paths, *name, job).open("rb") as stream:
+                    stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+                    lines = stream.read().decode(errors="replace").splitlines()
+            except OSError:
+                continue
+            yield from reversed(lines)
 
     def running(self, detail: str | None = None) -> CellState:
         """`running`, with the progress of the newest attempt."""
+        found = replace(self.base, state="running", job=self.task)
         if self.newest is None or self.newest.result is not None:
-            return replace(self.base, state="running", detail=detail or "starting", job=self.task)
+            return replace(found, detail=detail or "starting")
         progress = read_progress(self.newest.paths)
         left = max(0, self.cell.train_steps - progress.step)
         return replace(
-            self.base,
-            state="running",
+            found,
             step=progress.step,
             step_s=progress.step_s,
             eta_s=None if progress.step_s is None else left * progress.step_s,
             detail=detail or (None if progress.step else "starting"),
-            job=self.task,
         )
 
 
-def job_number(job: str) -> int:
-    """The number in `17_3` or `17`, which Slurm counts up; 0 for another name."""
-    head = job.partition("_")[0]
-    return int(head) if head.isdigit() else 0
+def job_log(paths: RunPaths, array: str, number: int, job: str) -> Path:
+    """The log of one array task, or of one cell of a block, which its script opens."""
+    return paths.logs / f"{array}-{number}-{job}.log"

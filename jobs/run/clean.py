@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.attempts import Attempt, resume_chain
-from gnnhpc.records.run_paths import RunPaths
-from jobs.run.disk_use import disk_use
-from jobs.run.open_run import open_run, run_lock
-from jobs.run.run_state import RunState, read_run
-from jobs.run.states import MAY_RUN
-from jobs.run.status import status_of
+from jobs.run.cell_state import MAY_RUN
+from jobs.run.run_state import RunState, open_run, read_run
+from jobs.run.status import disk_use, status_of
+from jobs.run.submission_records import run_lock
 
 CHECKPOINTS = "checkpoints of done cells"
 RECORDS = "records of invalid attempts that a valid one replaced"

@@ -6,12 +6,11 @@ import contextlib
 import time
 from dataclasses import dataclass
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths
-from jobs.run.attempt_progress import read_process
-from jobs.run.run_state import RunState
+from gnnhpc.records.submissions import read_provenance
+from jobs.run.run_state import RunState, read_process
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 
 _ASK_S = 2.0

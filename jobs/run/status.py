@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_facts import read_provenance
-from gnnhpc.records.run_paths import RunPaths
-from jobs.run.cell_state import cell_states
-from jobs.run.disk_use import disk_use
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.submissions import read_provenance
+from jobs.run.cell_evidence import CellState
+from jobs.run.cell_state import MAY_RUN, STATES, UNFINISHED, cell_states
 from jobs.run.run_state import RunState, read_run
-from jobs.run.states import MAY_RUN, UNFINISHED, CellState, counts
 from jobs.slurm.queue import QueueAnswer, QueuedJob, query_queue
 
 Identity = tuple[int, int]
@@ -29,9 +29,15 @@ class RunStatus:
     """When Slurm was asked about queued jobs, or why it was not."""
     paired: bool = False
     """Whether blocks hold all of its cells."""
+    failed_custom_models: tuple[str, ...] = ()
+    """Custom models of cells that failed: a rerun runs the copies that the run keeps."""
+    mem: str | None = None
+    """Memory of a node that the newest submission asked for."""
 
     def counts(self) -> dict[str, int]:
-        return counts(self.cells)
+        """How many cells are in each state, in the order of `STATES`."""
+        found = {state: sum(cell.state == state for cell in self.cells) for state in STATES}
+        return {state: count for state, count in found.items() if count}
 
     def arrays(self) -> dict[str, list[CellState]]:
         grouped: dict[str, list[CellState]] = {}
@@ -78,8 +84,17 @@ def judge(state: RunState, queue: QueueAnswer) -> RunStatus:
         again = cell_states(state.read_again(doubtful), queue, doubtful)
         cells |= {cell.cell: cell for cell in again}
     keys = {(cell.array, cell.index) for cell in state.cells}
-    paired = keys <= state.blocks.block_of.keys()
-    return RunStatus(state.paths.root, tuple(cells.values()), _asked(state, queue), paired)
+    failed = (cell for cell in state.cells if cells[cell.id].state == "failed")
+    models = {str(cell.settings.get("model", {}).get("name")) for cell in failed}
+    newest = state.submissions[-1].site if state.submissions else {}
+    return RunStatus(
+        state.paths.root,
+        tuple(cells.values()),
+        _asked(state, queue),
+        paired=keys <= state.blocks.block_of.keys(),
+        failed_custom_models=tuple(sorted(name for name in models if ":" in name)),
+        mem=newest.get("mem"),
+    )
 
 
 def _asked(state: RunState, queue: QueueAnswer) -> str:
@@ -231,3 +246,22 @@ def _read_or_damage(run: Path) -> RunState | str:
         return str(error).replace(f"{run.absolute()}/", "")
     except OSError as error:
         return f"{error.filename or run}: unreadable ({error.strerror})"
+
+
+def disk_use(path: Path) -> int | None:
+    """Bytes that a file, or a folder and all in it, takes; None where a part is unreadable.
+
+    Symbolic links are not followed; what is deleted meanwhile counts nothing.
+    """
+    try:
+        # st_blocks counts 512 bytes each, whatever the file system's own blocks are.
+        total = path.lstat().st_blocks * 512
+        if path.is_symlink() or not path.is_dir():
+            return total
+        with os.scandir(path) as entries:
+            sizes = [disk_use(Path(entry.path)) for entry in entries]
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return None
+    return None if None in sizes else total + sum(size or 0 for size in sizes)

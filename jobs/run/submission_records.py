@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices, parse_indices
-from gnnhpc.core.stored_records import build_record
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.provenance import command_line, user
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import build_record
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.provenance import command_line, user
-from gnnhpc.records.run_facts import SUBMISSIONS_VERSION, read_submission_lines
-from gnnhpc.records.run_paths import RunPaths
-from jobs.run.open_run import append_lines
+from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
+from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch
 
 Cluster = Literal["slurm", "local"]
@@ -134,3 +135,49 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
             submission = replace(submission, started=None)
         submissions.append(submission)
     return submissions
+
+
+@contextlib.contextmanager
+def run_lock(paths: RunPaths) -> Iterator[None]:
+    """Hold the run's lock: one submit, rerun or clean at a time, the others wait.
+
+    Files written within the block are readable by everyone, whatever the umask is. Raises
+    InputError if this user may not write to the run.
+    """
+    from filelock import FileLock
+
+    before = os.umask(0o022)
+    try:
+        lock = FileLock(paths.root / ".lock")
+        try:
+            lock.acquire()
+        except OSError as error:
+            allowed = "a run folder that this user may write to"
+            raise InputError(paths.root, None, f"{error.strerror}", allowed) from None
+        try:
+            yield
+        finally:
+            lock.release()
+    finally:
+        os.umask(before)
+
+
+def append_lines(path: Path, lines: Sequence[str]) -> None:
+    """Add whole lines to the end of a file, all of them or none; the caller holds the lock.
+
+    Raises GnnhpcError if the disk has no room, InputError if the file ends within a line.
+    """
+    data = "".join(line + "\n" for line in lines).encode()
+    with path.open("a+b", buffering=0) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":
+            raise InputError(path, None, "a last line cut short", "whole lines")
+        try:
+            complete = stream.write(data) == len(data)
+            os.fsync(stream.fileno())
+        except OSError as error:
+            stream.truncate(size)
+            raise GnnhpcError(f"{path}: {error.strerror}, nothing added") from None
+        if not complete:
+            stream.truncate(size)
+            raise GnnhpcError(f"{path}: the disk is full, nothing added")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gnnhpc.core.ask_slurm import ask
+from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.job_array import array_of_job
 
 _FIELDS = ("JobID", "ElapsedRaw", "AllocCPUS", "TotalCPU", "ConsumedEnergyRaw", "State", "JobName")

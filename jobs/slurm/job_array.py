@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import format_indices
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.manifest import Cell
+from jobs.slurm.sbatch_options import STEP
 from jobs.slurm.site import Site
 
+_RANGE = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
 _PART = re.compile(r"^(.+)\.([1-9]\d*)$")
 PAIRED = "-paired"
 """The end of the name of an array whose tasks run all cells of a model and repeat."""
@@ -45,13 +46,21 @@ class Resources:
     gpus_per_node: int | None = None
     exclusive: bool | str = False
     hint: str | None = None
-    cpu_bind: str | None = None
+    binding: str | None = None
+    """How srun binds ranks to CPUs; None where `hint` says it."""
     slurm: tuple[tuple[str, str | int | bool], ...] = ()
     """Other options of sbatch."""
 
     @property
     def cores(self) -> int:
         return self.nodes * self.tasks_per_node * self.cpus_per_task
+
+    def srun_options(self) -> dict[str, str | int | bool]:
+        """Options of srun that decide how ranks are bound, in place of variables of a shell."""
+        found: dict[str, str | int | bool] = {"hint": self.hint} if self.hint else {}
+        if self.binding:
+            found["cpu-bind"] = self.binding
+        return found | {name: value for name, value in self.slurm if name in STEP}
 
     def options(self) -> dict[str, str | int | bool]:
         """Options of sbatch with their values, which are True for an option without a value."""
@@ -101,6 +110,11 @@ class JobArray:
     @property
     def cells(self) -> list[Cell]:
         return [cell for task in self.tasks for cell in task.cells]
+
+    @property
+    def most_cells(self) -> int:
+        """The cells of the task that has the most."""
+        return max(len(task.cells) for task in self.tasks)
 
     @property
     def numbers(self) -> list[int]:
@@ -194,39 +208,34 @@ def resources_for(tasks: Sequence[Task], site: Site) -> Resources:
     needs = [_nodes_for(layout, processes, site, gpu=gpu) for layout, processes in layouts]
     nodes, tasks_per_node, _ = max(needs, key=lambda each: each[0] * each[1])
     gpus = max((each[2] for each in needs if each[2] is not None), default=None)
-    return Resources(
-        nodes=nodes,
-        tasks_per_node=tasks_per_node,
-        cpus_per_task=site.cpus_per_task,
-        time_min=site.time_min * max(len(task.cells) for task in tasks),
-        signal_s=site.signal,
-        partition=site.partition,
-        account=site.account,
-        qos=site.qos,
-        constraint=site.constraint,
-        mem=site.mem,
-        gres=site.gres if gpu else None,
-        gpus_per_node=gpus if gpu else None,
-        exclusive=site.exclusive,
-        hint=site.hint,
-        cpu_bind=site.cpu_bind,
-        slurm=tuple(site.slurm.items()),
-    )
+    time_min = site.time_min * max(len(task.cells) for task in tasks)
+    found = _resources(nodes, tasks_per_node, gpus if gpu else None, time_min, site)
+    return replace(found, gres=site.gres) if gpu else found
 
 
 def one_task(site: Site) -> Resources:
     """Resources of a single task that measures nothing, so that it may share its node."""
+    return replace(_resources(1, 1, None, site.time_min, site), exclusive=False, hint=None)
+
+
+def _resources(
+    nodes: int, tasks_per_node: int, gpus: int | None, time_min: int, site: Site
+) -> Resources:
     return Resources(
-        nodes=1,
-        tasks_per_node=1,
+        nodes=nodes,
+        tasks_per_node=tasks_per_node,
         cpus_per_task=site.cpus_per_task,
-        time_min=site.time_min,
+        time_min=time_min,
         signal_s=site.signal,
         partition=site.partition,
         account=site.account,
         qos=site.qos,
         constraint=site.constraint,
         mem=site.mem,
+        gpus_per_node=gpus,
+        exclusive=site.exclusive,
+        hint=site.hint,
+        binding=site.binding,
         slurm=tuple(site.slurm.items()),
     )
 
@@ -247,3 +256,31 @@ def _nodes_for(
         allowed = f"at least {tasks * stages}, one for each stage of {layout} in one task"
         raise InputError("site", "gpus_per_node", gpus, allowed)
     return ranks // tasks, tasks, gpus
+
+
+def parse_indices(text: str, where: str = "--index") -> list[int]:
+    """`3,5-7` as [3, 5, 6, 7], `0-6:2` as [0, 2, 4, 6]; raises InputError for anything else."""
+    indices: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.match(part.strip())
+        if match is None:
+            raise InputError(where, None, repr(text), "indices and ranges, such as 3,5-7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first > 10_000_000:
+            raise InputError(where, None, repr(part), "a range from low to high")
+        indices.update(range(first, last + 1, int(match[3] or 1)))
+    return sorted(indices)
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """[3, 5, 6, 7] as `3,5-7`."""
+    parts: list[str] = []
+    ordered = sorted(set(indices))
+    start = 0
+    for position in range(len(ordered)):
+        last = position + 1 == len(ordered) or ordered[position + 1] != ordered[position] + 1
+        if last:
+            first, final = ordered[start], ordered[position]
+            parts.append(str(first) if first == final else f"{first}-{final}")
+            start = position + 1
+    return ",".join(parts)

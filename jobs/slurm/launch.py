@@ -9,10 +9,11 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnhpc.core.ask_slurm import ask
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site
+from jobs.slurm.site_check import longest_time_min, query_partitions
 
 COMPARED = (
     "partition",
@@ -27,7 +28,6 @@ COMPARED = (
     "interface",
     "exclusive",
     "hint",
-    "cpu_bind",
 )
 """Settings that may decide how fast a cell runs, so that results record them."""
 THREADS_VARIABLE = "GNNHPC_THREADS"
@@ -47,6 +47,8 @@ class Launch:
     """Whether the ranks run the checkout although the run keeps its code."""
     array_limit: int = MOST_TASKS
     """The most tasks of one job array; a larger array is submitted in parts."""
+    longest_min: int | None = None
+    """The longest time limit of the site's partition, minutes; None where it is not known."""
 
     def interpreter(self) -> str:
         """The Python command of Slurm's jobs, quoted for a shell, after its container."""
@@ -67,11 +69,12 @@ class Launch:
         """The site's name and the settings that decide which results may be compared."""
         settings = self.site.model_dump(mode="json", include=set(COMPARED))
         named = {key: settings[key] for key in COMPARED if settings[key]}
+        named["cpu_bind"] = self.site.binding
         return {"name": self.site_name} | named | speed_options(self.site.slurm)
 
 
 def for_cluster(launch: Launch, cluster: str) -> Launch:
-    """The launch with its CPUs, tasks and array limit set, also where they come from a default.
+    """The launch with its CPUs, tasks and limits set, also where they come from a default.
 
     A local run takes its threads from $GNNHPC_THREADS where the site sets none. Raises InputError
     if that is no number, or the cluster has no job arrays.
@@ -83,10 +86,15 @@ def for_cluster(launch: Launch, cluster: str) -> Launch:
             raise InputError("environment", THREADS_VARIABLE, repr(text), "a whole number from 1")
         cpus = int(text)
     update = {"cpus_per_task": cpus, "tasks_per_node": site.tasks_per_node}
-    limit = launch.array_limit
-    if cluster == "slurm":
-        limit = min(limit, array_limit(site, slurm_limit("MaxArraySize")))
-    return replace(launch, site=site.model_copy(update=update), array_limit=limit)
+    launch = replace(launch, site=site.model_copy(update=update))
+    if cluster == "local":
+        return launch
+    try:
+        partitions = query_partitions() or []
+    except GnnhpcError:
+        partitions = []
+    limit = min(launch.array_limit, array_limit(site, slurm_limit("MaxArraySize")))
+    return replace(launch, array_limit=limit, longest_min=longest_time_min(site, partitions))
 
 
 def slurm_limit(name: str) -> int | None:

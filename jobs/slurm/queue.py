@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gnnhpc.core.ask_slurm import run_slurm
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.index_list import parse_indices
-from jobs.slurm.job_array import array_of_job
+from gnnhpc.core.slurm_commands import run_slurm
+from jobs.slurm.job_array import array_of_job, parse_indices
 
 QUERY_INTERVAL_S = 10.0
 NO_SLURM = "no Slurm here"
@@ -98,6 +97,8 @@ class QueueAnswer:
     jobs: tuple[QueuedJob, ...] = ()
     accounted: dict[str, str] = field(default_factory=dict)
     """Array task -> its state, such as TIMEOUT, of jobs that sacct has or that ended just now."""
+    peak_memory: dict[str, str] = field(default_factory=dict)
+    """Array task -> the most memory that a rank used, as sacct writes it, such as 1500000K."""
     error: str | None = None
     """Why squeue gave no answer; None if it did."""
     kept: bool = False
@@ -173,14 +174,15 @@ def _ask_slurm(users: list[str], arrays: Mapping[str, str | None]) -> QueueAnswe
         listed, error = ask_squeue(users), None
     except SlurmSilentError as silent:
         listed, error = (), str(silent)
-    accounted = _ask_sacct(arrays)
+    accounted, peak_memory = _ask_sacct(arrays)
     for job in listed:
         # The accounting records an end a moment after the queue, but with more of its cause.
         if job.has_ended and arrays.get(job.job_id, "") in (None, job.array):
             for task in map(job.task, job.numbers()):
                 if accounted.get(task, "PENDING") not in ENDED_STATES:
                     accounted[task] = job.state
-    return QueueAnswer(now, tuple(job for job in listed if not job.has_ended), accounted, error)
+    queued = tuple(job for job in listed if not job.has_ended)
+    return QueueAnswer(now, queued, accounted, peak_memory, error)
 
 
 class SlurmSilentError(Exception):
@@ -226,31 +228,35 @@ def parse_queue_line(line: str) -> QueuedJob | None:
     return QueuedJob(job_id, tasks.strip("[]"), state, reason, name, script, comment)
 
 
-def _ask_sacct(arrays: Mapping[str, str | None]) -> dict[str, str]:
+def _ask_sacct(arrays: Mapping[str, str | None]) -> tuple[dict[str, str], dict[str, str]]:
     if not arrays or shutil.which("sacct") is None:
-        return {}
+        return {}, {}
     command = (
         "sacct",
         "--noheader",
         "--parsable2",
         f"--delimiter={_SEPARATOR}",
-        "--format=JobID,State,JobName",
+        "--format=JobID,State,JobName,MaxRSS",
         f"--jobs={','.join(sorted(arrays))}",
     )
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return parse_sacct(_run(*command, timeout=_PATIENCE_S / 2), arrays)
-    return {}
+    return {}, {}
 
 
-def parse_sacct(text: str, arrays: Mapping[str, str | None]) -> dict[str, str]:
-    """Array task -> state; a job is OUT_OF_MEMORY if any of its steps is.
+def parse_sacct(
+    text: str, arrays: Mapping[str, str | None]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Array task -> state, and array task -> the most memory that a rank of it used.
 
-    A job with the name of another array is somebody else's job under an id of ours.
+    A job is OUT_OF_MEMORY if any of its steps is. A job with the name of another array is somebody
+    else's job under an id of ours.
     """
     found: dict[str, str] = {}
+    memory: dict[str, str] = {}
     foreign: set[str] = set()
     for line in text.splitlines():
-        name, state, job_name = [*line.split(_SEPARATOR), "", ""][:3]
+        name, state, job_name, used = [*line.split(_SEPARATOR), "", "", ""][:4]
         job, _, step = name.partition(".")
         number = job.partition("_")[0]
         array = arrays.get(number)
@@ -262,7 +268,15 @@ def parse_sacct(text: str, arrays: Mapping[str, str | None]) -> dict[str, str]:
         for task in _array_tasks(job):
             if word == "OUT_OF_MEMORY" or (not step and found.get(task) != "OUT_OF_MEMORY"):
                 found[task] = word
-    return found
+            if _bytes(used) > _bytes(memory.get(task, "")):
+                memory[task] = used
+    return found, memory
+
+
+def _bytes(text: str) -> float:
+    """Slurm's 1500000K or 1.5G; 0 for nothing."""
+    match = re.match(r"^([\d.]+)([KMGT]?)$", text)
+    return float(match[1]) * 1024.0 ** " KMGT".index(match[2] or " ") if match else 0.0
 
 
 def _array_tasks(job: str) -> list[str]:

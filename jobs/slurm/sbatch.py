@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.provenance import user
+from gnnhpc.core.provenance import user
 from jobs.slurm.queue import SlurmSilentError, ask_squeue
 from jobs.slurm.sbatch_options import sbatch_environment
 
@@ -37,6 +37,8 @@ _ANSWER_LOST = re.compile(
     re.IGNORECASE,
 )
 """sbatch's request may have arrived although its answer did not."""
+_LIMIT = "job submit limit"
+"""How Slurm names MaxSubmitJobs and limits like it, of a user, an account or a QoS."""
 _REFUSED = "Batch job submission failed"
 """How sbatch begins what Slurm answers; other words may come from a site's own wrapper, which may
 fail after it has submitted."""
@@ -44,6 +46,10 @@ fail after it has submitted."""
 
 class MaybeSubmittedError(GnnhpcError):
     """A job of the run is in Slurm, or may be: its run folder must stay."""
+
+
+class SubmitLimitError(InputError):
+    """Slurm takes no more jobs of this user, account or QoS, or none as large as these."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,9 @@ def submit_script(request: Request) -> str:
     label = request.script.stem
     if _NOT_REACHED.search(words):
         raise GnnhpcError(f"{label} is not submitted: {line}")
+    if _LIMIT in words:
+        allowed = "fewer jobs at once: wait until others have ended, or another account or qos"
+        raise SubmitLimitError(f"sbatch {label}", None, line, allowed)
     if _REFUSED in words and not _ANSWER_LOST.search(words):
         allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
         raise InputError(f"sbatch {label}", None, line, allowed)

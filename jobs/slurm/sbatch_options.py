@@ -47,6 +47,10 @@ SPEED = _names(
     "threads-per-core"
 )
 """Options that may decide how fast a cell runs, so that results record them."""
+STEP = _names(
+    "cpu-freq distribution gpu-bind gpu-freq mem-bind network overcommit profile threads-per-core"
+)
+"""Options that srun has too, and that it would take from variables."""
 _VARIABLES = {
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_MEM_PER_NODE": "mem",

@@ -69,13 +69,17 @@ class Site(Strict):
     """One cluster's settings; Slurm's defaults hold for what is left out."""
 
     partition: Word | None = None
+    """Partition of the jobs."""
     account: Word | None = None
+    """Account that the jobs are charged to."""
     qos: Word | None = None
+    """Quality of service."""
     constraint: Annotated[str, Field(pattern=r"^[^\s'\"\\`$;<>]+$")] | None = None
+    """Features that nodes must have, as --constraint takes them."""
     gres: Word | None = None
-    """GPUs as --gres asks for them, a node, such as `gpu:a100:2`; for cells with device gpu."""
+    """GPUs a node, as --gres takes them, such as `gpu:a100:2`; for cells with device gpu."""
     gpus_per_node: Positive | None = None
-    """GPUs as --gpus-per-node asks for them; for cells with device gpu."""
+    """GPUs a node, as --gpus-per-node takes them; for cells with device gpu."""
     cpus_per_task: Positive = 1
     """CPUs a rank; the worker uses as many threads."""
     tasks_per_node: Positive = 1
@@ -83,11 +87,11 @@ class Site(Strict):
     mem: Annotated[str, Field(pattern=r"^\d+[KMGT]?B?$")] | None = None
     """Memory a node, such as 16G."""
     exclusive: bool | Literal["user", "mcs"] = False
-    """Whole nodes, without other jobs beside this one's; Slurm's default shares them."""
+    """Whether jobs get whole nodes; Slurm's default shares nodes with other jobs."""
     hint: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = None
     """How tasks are bound, as --hint says, such as nomultithread."""
     cpu_bind: Word | None = None
-    """How srun binds ranks to CPUs, such as cores."""
+    """How srun binds ranks to CPUs: cores unless `hint` says it; none for no binding."""
     slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
         default_factory=dict
     )
@@ -101,7 +105,7 @@ class Site(Strict):
     activate: Line | None = None
     """Shell line that activates the Python environment; `python` is then what it activates."""
     python: Line | None = None
-    """Interpreter; if None, the submitting one, or `python` with activate or container."""
+    """Interpreter; none takes the submitting one, or `python` with activate or container."""
     container: Line | None = None
     """Command put before the interpreter, such as `apptainer exec image.sif`."""
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:=^,-]+$")] | None = None
@@ -111,11 +115,16 @@ class Site(Strict):
     max_parallel: Positive | None = None
     """Cells of one submission that run at once."""
     max_array_size: Annotated[Whole, Field(ge=2)] | None = None
-    """Slurm's MaxArraySize, where scontrol does not say it: the highest task id is one less."""
+    """Slurm's MaxArraySize where scontrol does not report it; the highest task id is one less."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90
-    """Seconds before the time limit at which ranks are told to save and stop."""
+    """Seconds before the time limit at which Slurm signals the ranks to save and stop."""
     max_requeues: Annotated[Whole, Field(ge=0)] = 5
-    """How often a cell that runs out of time, or is preempted, goes back into the queue."""
+    """How often Slurm requeues a cell that runs out of time or is preempted."""
+
+    @property
+    def binding(self) -> str | None:
+        """The value of srun's --cpu-bind; None where `hint` decides."""
+        return self.cpu_bind or (None if self.hint else "cores")
 
     @property
     def time_min(self) -> int:

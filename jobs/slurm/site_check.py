@@ -79,23 +79,32 @@ def parse_sinfo(text: str) -> list[Partition]:
     return found
 
 
+def longest_time_min(site: Site, partitions: Sequence[Partition]) -> int | None:
+    """The longest limit of the site's partition, minutes; None where there is none, or a QoS."""
+    limits = [p.time_min for p in _of_site(site, partitions)]
+    if site.qos is not None or None in limits:
+        return None
+    return max((limit for limit in limits if limit is not None), default=None)
+
+
+def _of_site(site: Site, partitions: Sequence[Partition]) -> list[Partition]:
+    if site.partition is None:
+        return [p for p in partitions if p.default]
+    return [p for p in partitions if p.name in site.partition.split(",")]
+
+
 def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
     """One line for each setting that this cluster cannot satisfy."""
-    names = sorted({p.name for p in partitions})
-    if site.partition is not None:
-        mine = [p for p in partitions if p.name in site.partition.split(",")]
-        if not mine:
-            return [f"partition: found {site.partition!r}; allowed: {', '.join(names)}"]
-    else:
-        mine = [p for p in partitions if p.default]
-        if not mine:
-            return [f"partition: found nothing, and no default; allowed: {', '.join(names)}"]
+    mine = _of_site(site, partitions)
+    if not mine:
+        names = ", ".join(sorted({p.name for p in partitions}))
+        what = repr(site.partition) if site.partition else "nothing, and no default"
+        return [f"partition: found {what}; allowed: {names}"]
     found = []
     if not any(p.up for p in mine):
         found.append(f"partition: found {mine[0].name}, which is down; allowed: one that is up")
-    limits = [p.time_min for p in mine]
-    longest = max((limit for limit in limits if limit is not None), default=0)
-    if None not in limits and site.time_min > longest:
+    longest = longest_time_min(site, partitions)
+    if longest is not None and site.time_min > longest:
         found.append(f"time: found {site.time}; allowed: at most {longest} minutes")
     need = site.cpus_per_task * site.tasks_per_node
     most = max(p.cpus for p in mine)
@@ -106,12 +115,12 @@ def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
         )
     if site.mem and _mib(site.mem) > max(p.mem_mib for p in mine):
         found.append(f"mem: found {site.mem}; allowed: {max(p.mem_mib for p in mine)}M a node")
-    return (
-        found
-        + _gpu_mismatches(site, mine)
-        + _constraint_mismatches(site, mine)
-        + _container_mismatches(site)
-    )
+    return [
+        *found,
+        *_gpu_mismatches(site, mine),
+        *_constraint_mismatches(site, mine),
+        *_container_mismatches(site),
+    ]
 
 
 def _gpu_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import expand_user
+from gnnhpc.core.settings import expand_user
 from jobs.slurm.site import Site, check_site, parse_site
 from jobs.sweep.spec_errors import as_mapping, check_keys, short_value
 from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema

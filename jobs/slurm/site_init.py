@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.ask_slurm import ask
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.records.provenance import user
+from gnnhpc.core.provenance import user
+from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.launch import slurm_limit
 from jobs.slurm.site_check import Partition, query_partitions
 
@@ -27,11 +27,11 @@ class Offer:
 
     cluster: str
     partitions: tuple[Partition, ...]
-    shown: dict[str, dict[str, str]]
-    """Partition -> what `scontrol show partition` says of it; empty where it does not answer."""
     accounts: tuple[str, ...]
     qos: tuple[str, ...]
     array_size: int | None
+    submit_limit: int | None = None
+    """Jobs that the user may have in the queue (MaxSubmitJobs); None for no limit."""
 
 
 def query_offer() -> Offer:
@@ -54,11 +54,24 @@ def query_offer() -> Offer:
     return Offer(
         cluster[1] if cluster else "here",
         tuple(partitions),
-        parse_shown(ask("scontrol", "--oneliner", "show", "partition") or ""),
         accounts,
         qos,
         slurm_limit("MaxArraySize"),
+        submit_limit(),
     )
+
+
+def submit_limit() -> int | None:
+    """The least MaxSubmitJobs of the user's associations and QoS; None for no limit, or unknown."""
+    show = ("sacctmgr", "--noheader", "--parsable2", "show")
+    mine = ask(*show, "associations", f"user={user()}", "format=MaxSubmitJobs,QOS") or ""
+    qos = {name for line in mine.splitlines() for name in line.partition("|")[2].split(",")}
+    shared = ask(*show, "qos", "format=Name,MaxSubmitJobsPU,GrpSubmitJobs") or ""
+    found = [line.partition("|")[0] for line in mine.splitlines()]
+    for line in shared.splitlines():
+        name, *limits = line.split("|")
+        found += limits if name in qos else []
+    return min((int(text) for text in found if text.isdecimal()), default=None)
 
 
 def parse_associations(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -70,12 +83,6 @@ def parse_associations(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         accounts[account] = None
         qos |= dict.fromkeys(name for name in names.split(",") if name)
     return tuple(accounts), tuple(qos)
-
-
-def parse_shown(text: str) -> dict[str, dict[str, str]]:
-    """Partition -> its settings, as `scontrol --oneliner show partition` prints them."""
-    lines = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines()]
-    return {line["PartitionName"]: line for line in lines if "PartitionName" in line}
 
 
 def write_site_file(path: Path, text: str) -> None:
@@ -115,15 +122,15 @@ def _settings(offer: Offer) -> Iterator[str]:
     yield f"# CPUs a rank, of {chosen.cpus} a node, and ranks a node:"
     yield "cpus_per_task: 1"
     yield "# tasks_per_node: 1"
-    limit = min(_LIMIT_MIN, chosen.time_min or _LIMIT_MIN)
-    yield "# Time limit of a cell, and how many seconds before it ranks save and stop:"
+    # So that a block of a dozen cells, which has their time together, fits the partition.
+    most = chosen.time_min or 12 * _LIMIT_MIN
+    limit = min(most, max(5, min(_LIMIT_MIN, most // 12)))
+    yield "# Time limit of a cell (a paired block has it for each of its cells), and how many"
+    yield "# seconds before it ranks save and stop:"
     yield f'time: "{limit // 60:02}:{limit % 60:02}:00"'
-    yield f"# signal: {90 if limit > 2 else 20}"
-    if offer.shown.get(chosen.name, {}).get("OverSubscribe") == "EXCLUSIVE":
-        yield "# Jobs have whole nodes in this partition."
-    else:
-        yield "# Other jobs on a node disturb what is measured; whole nodes cost whole nodes:"
-        yield "# exclusive: true"
+    yield "# signal: 90" if limit > 2 else "signal: 20"
+    yield "# Whole nodes: other jobs beside a cell disturb what is measured."
+    yield "exclusive: true"
     if chosen.gres:
         yield f"# GPUs a node, of {chosen.gres}, for cells with device gpu:"
         yield "# gpus_per_node: 1"
@@ -134,7 +141,10 @@ def _settings(offer: Offer) -> Iterator[str]:
     yield "# modules: [gcc/12]"
     yield "# activate: source /path/to/.venv/bin/activate"
     yield "# Cells of one submission that run at once:"
-    yield "# max_parallel: 4"
+    yield f"max_parallel: {max(1, min(4, chosen.nodes))}"
+    if offer.submit_limit is not None:
+        yield f"# Slurm takes {offer.submit_limit} of your jobs at once (MaxSubmitJobs); a larger"
+        yield "# sweep goes in portions, and `rerun --missing` adds the rest."
     if offer.array_size is not None:
         yield f"# max_array_size: {offer.array_size}"
     yield "# Any other option of sbatch:"

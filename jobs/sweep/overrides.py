@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.spec_values import unknown_key_text
+from gnnhpc.core.settings import unknown_key_text
 from gnnhpc.data.registry import data_class
 from gnnhpc.models.model_registry import model_class
 from jobs.sweep.sweep import AXES, GRID_KEYS, SINGULAR, Sweep

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.user_paths import check_is_utf8, expand_user
+from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.data.roots import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
@@ -69,16 +69,16 @@ class Plan:
             if isinstance(model, CustomModel) and (seconds := torch_import_s(name)) is not None
         ]
 
-    def missing_data(self) -> list[str]:
-        """Names of data sets that are not where the jobs would look for them."""
-        root = Path(self.data_root) if self.data_root else None
-        missing: list[str] = []
-        for data in dict.fromkeys(each.data for each in self.experiments):
-            try:
-                data.check(root)
-            except InputError:
-                missing.append(data.name)
-        return list(dict.fromkeys(missing))
+
+def missing_data(experiments: Iterable[Experiment], root: str | None) -> list[str]:
+    """Names of data sets that are not where jobs with this data root would look for them."""
+    folder, missing = Path(root) if root else None, dict[str, None]()
+    for data in dict.fromkeys(each.data for each in experiments):
+        try:
+            data.check(folder)
+        except InputError:
+            missing[data.name] = None
+    return list(missing)
 
 
 def plan(

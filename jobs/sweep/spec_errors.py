@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.pydantic_errors import input_error
-from gnnhpc.core.spec_values import unknown_key_text
+from gnnhpc.core.settings import input_error, unknown_key_text
 
 
 def check_keys(

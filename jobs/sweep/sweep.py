@@ -66,9 +66,10 @@ class _Grid(Strict):
     """Fields of experiments; a key of an axis takes one value or a list of values."""
 
     repeats: Annotated[int, Field(strict=True, ge=1, le=MOST_CELLS)] = 1
-    """Measurements of each cell."""
+    """Measurements of each cell, from which intervals are computed; see seeds for other random
+    numbers."""
     seq_microbatches: _one_or_more(Positive) = Field(default=[1])  # type: ignore[valid-type]
-    """Micro-batches of layout seq; by default 1 and those of the other layouts."""
+    """Micro-batches of layout seq; the default is 1 and those of the other layouts."""
 
     def given(self) -> dict[str, Any]:
         """The keys that were set, with their checked values."""
@@ -112,7 +113,7 @@ class Sweep(Strict):
     defaults: Grid = Grid()
     """Settings of every grid that does not set them itself."""
     grids: Annotated[list[Grid], Field(min_length=1)]
-    """Each is a product of lists of values."""
+    """Each grid is the product of its lists of values."""
 
 
 def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.load.run_data import RunData, load_run
 from analysis.report.report_folder import write_report_folder
-from analysis.summary.summary_table import summarise
+from analysis.summary.summary_table import summarize
 from gnnhpc.experiment.experiment import Experiment
 from tests.tools.make_run import Machine, make_run
 
@@ -104,7 +104,7 @@ def runs(folders: dict[str, Path]) -> dict[str, RunData]:
 
 @pytest.fixture(scope="session")
 def summaries(runs: dict[str, RunData]) -> dict[str, pd.DataFrame]:
-    return {name: summarise(run) for name, run in runs.items()}
+    return {name: summarize(run).table for name, run in runs.items()}
 
 
 @pytest.fixture(scope="session")

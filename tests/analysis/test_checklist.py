@@ -8,7 +8,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.report.checklist import Answer, check_run
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
 from tests.tools.make_run import Story, make_run

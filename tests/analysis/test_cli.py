@@ -13,7 +13,7 @@ import pytest
 from analysis.cli import main
 from analysis.render.output_folder import atomic_output_folder
 from analysis.render.terminal import aligned_lines
-from analysis.studies.study import LOG_FOLDER
+from analysis.studies.study import log_folder
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.published import PublishedGraph
@@ -82,7 +82,7 @@ def test_a_trace_is_written_by_the_beginning_of_an_id(
 
 
 def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-csv", str(LOG_FOLDER), "--out", str(tmp_path / "out")]) == 0
+    assert main(["import-csv", str(log_folder()), "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "pipe_0_micro5_stage2, train: above the bound: 1.96" in printed
     assert "table 1, train, max_s: printed 38.85, misprint: the log has 39.85" in printed
@@ -94,7 +94,7 @@ def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_import_csv_without_out_writes_nothing(tmp_path: Path) -> None:
-    log = shutil.copy(LOG_FOLDER / "seq.csv", tmp_path / "seq.csv")
+    log = shutil.copy(log_folder() / "seq.csv", tmp_path / "seq.csv")
     assert main(["import-csv", str(log), "--layout", "seq.csv=seq", "--drop-warmup"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["seq.csv"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.foreign.csv_logs import parse_setting, read_log, setting_from_name
 from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
-from analysis.studies.study import LOG_FOLDER, matches_published_digits, read_published_text
+from analysis.studies.study import log_folder, matches_published_digits, read_published
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
@@ -29,7 +29,7 @@ def write_log(path: Path, mean: float, n: int = 30, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def frames() -> Frames:
-    imported = import_logs(list_csv_files([LOG_FOLDER]))
+    imported = import_logs(list_csv_files([log_folder()]))
     assert imported.published_statistics is not None
     return imported.steps.frame, imported.published_statistics.frame
 
@@ -45,7 +45,7 @@ def test_raffis_tables_come_out_of_his_logs(frames: Frames) -> None:
         "7": "pipe_0_micro5_stage4",
     }
     compared = 0
-    for _, printed in read_published_text("raffi_tables").iterrows():
+    for _, printed in read_published("raffi_tables", as_text=True).iterrows():
         if printed["table"] not in names:
             continue
         log = names[printed["table"]]
@@ -61,7 +61,7 @@ def test_raffis_tables_come_out_of_his_logs(frames: Frames) -> None:
 
 def test_his_standard_deviations_are_the_samples() -> None:
     """Printed 0.042; n - 1 gives 0.0423 and n gives 0.0413."""
-    log = read_log(LOG_FOLDER / "seq.csv")
+    log = read_log(log_folder() / "seq.csv")
     assert f"{log.seconds('test').std(ddof=1):.3f}" == "0.042"
     assert f"{log.seconds('test').std(ddof=0):.3f}" == "0.041"
 

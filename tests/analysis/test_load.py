@@ -14,9 +14,9 @@ import pytest
 from analysis.load.concat_runs import load_runs
 from analysis.load.run_data import RunData, load_run
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.records.run_paths import RunPaths
 from gnnhpc.records.schema import Check
 from tests.tools.make_run import Machine, Story, make_run, small_sweep
 from tests.tools.result_files import rewrite_result

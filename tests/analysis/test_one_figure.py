@@ -17,7 +17,7 @@ from analysis.figures.panels import panel_grid
 from analysis.figures.studies import find_studies
 from analysis.figures.style import at_width, styled
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from tests.tools.make_run import make_run, small_sweep
 
 MM = 72 / 25.4
@@ -31,13 +31,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cells_of(root: Path) -> list[str]:
     run = analysis.load_run(root)
-    (study,) = find_studies(run, analysis.summarise(run))
+    (study,) = find_studies(run, analysis.summarize(run).table)
     return [str(cell) for cell in study.cells["cell"]]
 
 
 def test_a_figure_over_another_baseline_says_so_and_is_remade_over_it(tmp_path: Path) -> None:
     run = analysis.load_run(make_run(tmp_path / "r", small_sweep(2)), separate=True)
-    over_pp2 = analysis.summarise(run, "pp2:5")
+    over_pp2 = analysis.summarize(run, "pp2:5").table
     (study,) = [one for one in find_studies(run, over_pp2) if one.model == "vig"]
     figure = speedup.speedup(study)
     assert not isinstance(figure, str)

@@ -18,7 +18,7 @@ from analysis.report.first_page import first_page_section
 from analysis.report.report_folder import write_report_folder
 from analysis.report.report_tables import make_report_tables
 from analysis.studies.study import studies_of
-from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
+from analysis.summary.summary_table import CONTRACT_COLUMNS, summarize
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
@@ -33,7 +33,7 @@ FIGURES = {
     "sampled": {"epoch-time", "epoch-speedup", "step-parts", "step-times", "loss"},
 }
 TABLES = {
-    "images": {"speedup", "efficiency", "lost_time", "noise", "raffi_table1", "corrected_study"},
+    "images": {"speedup", "efficiency", "lost_time", "noise", "raffi_tables", "corrected_study"},
     "chunks": {"speedup", "efficiency", "lost_time", "noise", "frameworks", "dearing_table3"},
     "sampled": {"speedup", "noise", "sampled", "boca_table2", "boca_conclusions"},
 }
@@ -64,8 +64,8 @@ def test_a_report_has_its_tables_and_figures(reports: dict[str, Path], name: str
     ("name", "absent"),
     [
         ("images", {"dearing_table2", "boca_table2", "boca_conclusions"}),
-        ("chunks", {"raffi_table1", "boca_table2"}),
-        ("sampled", {"raffi_table1", "dearing_table2"}),
+        ("chunks", {"raffi_tables", "boca_table2"}),
+        ("sampled", {"raffi_tables", "dearing_table2"}),
     ],
 )
 def test_studies_of_other_models_are_left_out(
@@ -77,7 +77,7 @@ def test_studies_of_other_models_are_left_out(
 
 def first_page(root: Path) -> str:
     run = load_run(root)
-    section = first_page_section(run, summarise(run))
+    section = first_page_section(run, summarize(run).table)
     return document_to_markdown(Document("Report", "", (section,), root))
 
 
@@ -203,6 +203,6 @@ def test_generated_images_are_not_compared_with_a_published_study(tmp_path: Path
     experiment = Experiment.model_validate(GOLDEN["images"][0] | {"data": data})
     run = load_run(make_run(tmp_path / "run", [experiment]))
     assert studies_of(run) == []
-    assert [table.name for table in make_report_tables(run, summarise(run))] == [
+    assert [table.name for table in make_report_tables(summarize(run))] == [
         *("speedup", "efficiency", "noise", "lost_time"),
     ]

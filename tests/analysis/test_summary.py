@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.load.run_data import RunData, load_run
-from analysis.summary.summary_table import CONTRACT_COLUMNS, summarise
+from analysis.summary.summary_table import CONTRACT_COLUMNS, summarize
 from analysis.summary.time_breakdown import COLUMNS
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import Check
@@ -167,7 +167,7 @@ def test_invalid_cells_are_in_no_average(tmp_path: Path) -> None:
     machine = Machine(pace=lambda one: 50.0 if one.id == slow.id else 1.0)
     stories = {slow.id: [Story(audit=(Check("engine-parity", "invalid", "outputs differ"),))]}
     root = make_run(tmp_path / "run", experiments, stories=stories, machine=machine)
-    summary = summarise(load_run(root))
+    summary = summarize(load_run(root)).table
     row = row_of(summary, layout="seq", microbatches=1, implementation="fused")
     other = row_of(summary, layout="seq", microbatches=1, implementation="pyg")
     assert (row["cells"], row["cells_used"]) == (2, 1)
@@ -179,7 +179,7 @@ def test_flagged_cells_count_and_say_so(tmp_path: Path, verdict: str) -> None:
     experiments = experiments_of("chunks", repeats=1)
     check = Check("noisy", verdict, "because")  # type: ignore[arg-type]
     stories = {experiments[0].id: [Story(audit=(check,))]}
-    summary = summarise(load_run(make_run(tmp_path / "run", experiments, stories=stories)))
+    summary = summarize(load_run(make_run(tmp_path / "run", experiments, stories=stories))).table
     row = row_of(summary, layout="seq", microbatches=1, implementation="fused")
     assert row["valid"] and row["cells_used"] == 1
     assert row["flags"].startswith("noisy")
@@ -195,7 +195,7 @@ def test_a_speedup_above_the_bound_is_flagged_with_its_reason(
     """Stages that compute faster than the sequential run explain a speedup above the bound."""
     experiments = experiments_of("images")
     machine = Machine(pace=lambda one: pace if str(one.layout) == "pp4" else 1.0)
-    summary = summarise(load_run(make_run(tmp_path / "run", experiments, machine=machine)))
+    summary = summarize(load_run(make_run(tmp_path / "run", experiments, machine=machine))).table
     row = row_of(summary, layout="pp4")
     assert row["flags"] == flag
     assert row["valid"] == valid
@@ -204,7 +204,7 @@ def test_a_speedup_above_the_bound_is_flagged_with_its_reason(
 
 def test_runs_of_one_repeat_have_no_interval(tmp_path: Path) -> None:
     run = load_run(make_run(tmp_path / "run", experiments_of("chunks", repeats=1)))
-    row = row_of(summarise(run), layout="pp2")
+    row = row_of(summarize(run).table, layout="pp2")
     assert pd.isna(row["speedup_low"]) and pd.isna(row["mean_low"])
     assert row["speedup"] > 0
 
@@ -218,14 +218,14 @@ def test_cells_of_other_batch_sizes_have_no_speedup(summaries: dict[str, pd.Data
 
 @pytest.mark.parametrize(("baseline", "layout"), [("seq:5", "seq"), ("pp2:5", "pp2")])
 def test_another_baseline_can_be_chosen(images: RunData, baseline: str, layout: str) -> None:
-    rows = summarise(images, baseline).query("phase == 'train' and speedup == 1.0")
+    rows = summarize(images, baseline).table.query("phase == 'train' and speedup == 1.0")
     assert (rows["layout"] == layout).all() and (rows["microbatches"] == 5).all()
 
 
 @pytest.mark.parametrize("baseline", ["pp2x", "seq:none"])
 def test_a_baseline_that_is_none_is_refused(images: RunData, baseline: str) -> None:
     with pytest.raises(InputError):
-        summarise(images, baseline)
+        summarize(images, baseline)
 
 
 def test_a_sampled_epoch_is_its_steps(summaries: dict[str, pd.DataFrame]) -> None:

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import yaml
 
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
 from tests.cluster.slurm import Cluster
 
 Value = TypeVar("Value")

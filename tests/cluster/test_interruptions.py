@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
 from tests.cluster.runs import Run, losses, steps
 from tests.cluster.sweeps import STEPS, Sweeps
 

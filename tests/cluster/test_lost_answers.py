@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from tests.cluster import shims
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
 from tests.cluster.shims import FAILS

@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result, read_lines
-from jobs.run.blocks import read_blocks
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
+from jobs.slurm.paired_blocks import read_blocks
 from tests.cluster import slurm
 from tests.cluster.processes import Process
 from tests.cluster.runs import ROOT, TINY_GAT, TINY_VIG, Run, User, losses, planted, steps, wait_for

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gnnhpc.experiment.manifest import Cell
-from jobs.run.blocks import read_blocks
+from jobs.slurm.paired_blocks import read_blocks
 from tests.cluster.runs import Run
 from tests.cluster.sweeps import Sweeps
 

@@ -15,7 +15,7 @@ from gnnhpc.data import graph_sets
 from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs, TuSet
 from gnnhpc.data.load_graph_sets import load_graph_set
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.validation.reference.readers_graph_set import read_graph_set
+from gnnhpc.validation.readers.read_graph_sets import read_graph_set
 from tests.tools.data_files import real_root
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import FLAGGED, Result
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import FLAGGED
 from gnnhpc.validation.record_audit import audit_attempt
 from tests.defects.cells import VIG, VIG_SEQ
 from tests.defects.defect import Cell, Defect, around

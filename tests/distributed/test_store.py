@@ -15,11 +15,11 @@ import torch
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import join, leave
 from gnnhpc.distributed.secret import make_secret
 from gnnhpc.distributed.store import connect
-from gnnhpc.records.run_paths import RunPaths
 from tests.distributed.listening import listening_addresses, needs_ipv6
 from tests.distributed.test_environment import TORCHRUN
 from tests.tools.forked import spawn

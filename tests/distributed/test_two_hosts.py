@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from tests.distributed.listening import has_ipv6
 from tests.distributed.test_store import EVERYWHERE, meet
 from tests.tools.ranks import run_ranks

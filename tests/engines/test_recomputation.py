@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.core.schedule import recomputed_microbatches
+from gnnhpc.core.schedules import recomputed_microbatches
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context

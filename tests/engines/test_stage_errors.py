@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.schema import Result
+from gnnhpc.records.result_file import Result
 from tests.tools.forked import started
 
 pytestmark = pytest.mark.distributed

@@ -13,7 +13,7 @@ from torch.distributed.pipelining.schedules import (
     _ComputationType,
 )
 
-from gnnhpc.core.schedule import ScheduleName, place_of_part, stage_order
+from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, stage_order
 
 LETTERS = {
     _ComputationType.FORWARD: "F",
@@ -40,7 +40,7 @@ def torchs_order(
     for action in kind._calculate_single_rank_operations(itself, stage):
         if action is None:
             continue
-        holder, part = place_of_part(schedule, action.stage_index, stages)
+        holder, part = place_of_virtual_stage(schedule, action.stage_index, stages)
         assert holder == stage
         letter = LETTERS[action.computation_type]
         found.append(f"{letter}{action.microbatch_index}" + "'" * part)
@@ -65,6 +65,6 @@ def test_the_same_actions_in_the_same_order(
         several = [*range(1, 2 * stages), *several]
     for microbatches in several:
         for stage in range(stages):
-            ours = stage_order(schedule, stage, stages, microbatches, parts=parts)
+            ours = stage_order(schedule, stage, stages, microbatches, virtual_stages=parts)
             theirs = torchs_order(kind, schedule, stage, stages, microbatches, parts)
             assert list(map(str, ours)) == theirs

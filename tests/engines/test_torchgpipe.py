@@ -13,7 +13,7 @@ import torch
 
 from analysis.figures.step_timeline import measured_timeline
 from analysis.load.run_data import load_run
-from analysis.summary.summary_table import summarise
+from analysis.summary.summary_table import summarize
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
@@ -191,7 +191,7 @@ def test_stages_on_devices_of_their_own_are_timed_whole(tmp_path: Path) -> None:
     spans = {(s["name"], s["microbatch"]) for s in gpipe.lines(0, "span") if s["phase"] == "train"}
     assert {("forward", None), ("backward", None)} <= spans
     assert {tuple(step["groups"]) for step in gpipe.steps(0, "train")} == {()}
-    summary = summarise(load_run(tmp_path)).set_index("layout")
+    summary = summarize(load_run(tmp_path)).table.set_index("layout")
     for unknown in ("ideal_step_s", "efficiency", "bubble"):
         assert summary.loc["pp3", unknown].isna().all()
         assert summary.loc["seq", unknown].notna().all()

@@ -12,8 +12,8 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.data.own_graph import OwnGraph
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
-from gnnhpc.experiment.cli_experiment import cell_from_flags
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import cell_from_flags
 from tests.tools.data_files import own_arrays, write_planetoid
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.registry import allowed_data
-from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import LayerSpec, check_outline
 
 GRAPH = Facts("graph", 16, 3, nodes=60, edges=240)

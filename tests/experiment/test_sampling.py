@@ -8,8 +8,8 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import MOST_SEED
-from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.experiment.stage_cut import outline
 from tests.tools.cells import SAMPLED, VIG

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.custom_model_files import copy_models
-from gnnhpc.records.run_paths import RunPaths
 from tests.gpu.test_cells import SHARED, visible
 from tests.tools.cells import Ran, manifest_of, run
 from tests.training.test_resumed_custom_model import HELD, cell, whole_and_in_parts

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.published import PublishedGraph

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Header, Result, StepRecord
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Header, StepRecord
 from jobs.run.status import status
-from jobs.run.submit import Submitted, submit
 from jobs.slurm import sbatch
 from jobs.slurm.site import Site
+from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import Plan, plan
 from tests.jobs.fake_slurm import FakeSlurm
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.failures import utc_now, write_failure
-from gnnhpc.records.run_paths import AttemptPaths
 from gnnhpc.records.schema import Check, Failure
-from jobs.cli.terminal_tables import next_command, status_line
+from jobs.cli.terminal_tables import next_steps, status_line
 from jobs.run.status import known_runs, status
-from jobs.run.submit import Submitted
+from jobs.submission.submit import Submitted
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm
 
@@ -140,9 +140,12 @@ def test_a_failure_without_a_result_is_what_its_rank_wrote(run: MadeRun, slurm: 
 
 def test_the_end_that_slurm_saw_names_the_state(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.set_queue()
-    slurm.set_accounts(("101_0", "FAILED", "gat-seq@run"), ("101_0.0", "OUT_OF_MEMORY", "python"))
+    slurm.set_accounts(
+        ("101_0", "FAILED", "gat-seq@run", ""), ("101_0.0", "OUT_OF_MEMORY", "python", "900K")
+    )
     run.begin(run.cell(), 3, "101_0", pid=DEAD)
-    assert run.state() == ("out of memory", "no result; Slurm says OUT_OF_MEMORY")
+    words = "Slurm says OUT_OF_MEMORY; a task used 900K, as sacct says"
+    assert run.state() == ("out of memory", words)
 
 
 def test_an_interrupted_cell_resumes_by_a_rerun(run: MadeRun, slurm: FakeSlurm) -> None:
@@ -266,12 +269,12 @@ def test_cells_of_a_block_wait_for_their_turn(
 def test_the_next_command_fits_the_states(
     run: MadeRun, slurm: FakeSlurm, results: dict[str, object], command: str
 ) -> None:
-    assert next_command(status(run.root, fresh=True)) is None
+    assert list(next_steps(status(run.root, fresh=True))) == []
     slurm.set_queue()
     for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
         if results:
             run.finish(run.cell(array, index), **results)
-    found = next_command(status(run.root, fresh=True)) or ""
+    (found,) = next_steps(status(run.root, fresh=True))
     assert found.endswith(command.replace("RUN", str(run.root)))
 
 

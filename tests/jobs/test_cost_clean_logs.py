@@ -14,7 +14,7 @@ from gnnhpc.records.schema import Check, Failure
 from jobs.cli.terminal_tables import cost_lines
 from jobs.run.clean import CHECKPOINTS, RECORDS, TEMPORARY, clean, find_removable
 from jobs.run.cost import run_cost
-from jobs.run.logs import GrowingLog, find_log, offset_of_last_lines
+from jobs.run.logs import find_log, last_lines
 from jobs.run.run_state import read_run
 from jobs.slurm.accounting import cpu_seconds
 from tests.jobs.conftest import MadeRun
@@ -157,20 +157,8 @@ def test_a_log_that_there_is_not(
     assert words in str(caught.value)
 
 
-def test_a_log_that_grows_is_shown_line_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_text("one\ntwo\nthr")
-    log = GrowingLog(path, lines=2)
-    assert log.new_lines() == ["two"]
-    with path.open("a") as stream:
-        stream.write("ee\n\nfour")
-    assert log.new_lines() == ["three", ""]
-    assert log.new_lines(ended=True) == ["four"]
-    assert GrowingLog(tmp_path / "none").new_lines() == []
-
-
 @pytest.mark.parametrize(("lines", "text"), [(0, ""), (1, "c\n"), (2, "b\nc\n"), (9, "a\nb\nc\n")])
 def test_the_last_lines_of_a_file(tmp_path: Path, lines: int, text: str) -> None:
     path = tmp_path / "log"
     path.write_text("a\nb\nc\n")
-    assert path.read_text()[offset_of_last_lines(path, lines) :] == text
+    assert last_lines(path, lines).decode() == text

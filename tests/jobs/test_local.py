@@ -15,14 +15,14 @@ import pytest
 from filelock import FileLock
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import RunPaths
-from jobs.run.cancel import cancel
-from jobs.run.local_runs import LOCK_VARIABLE, EndedCell, LocalCell, machine_lock
-from jobs.run.rerun import rerun
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.status import status
-from jobs.run.submit import Submitted, submit
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
+from jobs.submission.cancel import cancel
+from jobs.submission.local_cells import LOCK_VARIABLE, machine_lock
+from jobs.submission.rerun import Selection, rerun
+from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import plan
 
 TINY = {
@@ -40,10 +40,10 @@ class Ends:
     def __init__(self) -> None:
         self.lines: dict[str, str] = {}
 
-    def started(self, cell: LocalCell) -> None: ...
-
-    def ended(self, ended: EndedCell, number: int, total: int) -> None:
-        self.lines[f"{ended.cell.array}:{ended.cell.index}"] = ended.line
+    def __call__(self, line: str) -> None:
+        if line.startswith("["):
+            array, index, words = line.partition("] ")[2].split(" ", 2)
+            self.lines[f"{array}:{index.strip(':')}"] = words
 
 
 @pytest.fixture
@@ -58,7 +58,9 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Subm
             script = tmp_path / "python"
             script.write_text(f"#!/bin/bash\n{program}\n")
             script.chmod(0o755)
-            monkeypatch.setattr("jobs.run.submit.Launch", partial(Launch, python=str(script)))
+            monkeypatch.setattr(
+                "jobs.submission.submit.Launch", partial(Launch, python=str(script))
+            )
         planned = plan({"name": "run", "grids": [TINY | {"layouts": layouts}]})
         options = {"live": True, "wait": True} | options
         chosen = ("test", site or Site())
@@ -69,13 +71,13 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Subm
 
 def test_cells_run_one_after_another_and_again(local: Callable[..., Submitted]) -> None:
     ends = Ends()
-    done = local(["seq", "pp2"], progress=ends, live=False)
+    done = local(["seq", "pp2"], show=ends, live=False)
     assert done.failed == 0, ends.lines
     assert all(line.startswith("done") for line in ends.lines.values())
     current = status(done.run)
     assert (current.counts(), current.slurm) == ({"done": 2}, "local run")
     assert list(RunPaths(done.run).logs.glob("gat-pp2-0-local-*.log"))
-    again = rerun(done.run, array="gat-seq", index="0", wait=True, progress=Ends())
+    again = rerun(done.run, Selection("gat-seq", "0"), wait=True, show=Ends())
     assert again.failed == 0
     assert [cell.attempts for cell in status(done.run).cells] == [2, 1]
 
@@ -84,7 +86,7 @@ def test_ranks_get_the_variables_of_their_own_group_alone(
     local: Callable[..., Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    local(["pp2"], Site(cpus_per_task=2), f'env >"{tmp_path}/rank-$RANK"', progress=Ends())
+    local(["pp2"], Site(cpus_per_task=2), f'env >"{tmp_path}/rank-$RANK"', show=Ends())
     for rank in (0, 1):
         lines = (tmp_path / f"rank-{rank}").read_text().splitlines()
         assert {f"RANK={rank}", "WORLD_SIZE=2", "OMP_NUM_THREADS=2"} <= set(lines)
@@ -95,9 +97,11 @@ def test_ranks_that_end_without_an_attempt_are_a_failed_cell(
     local: Callable[..., Submitted],
 ) -> None:
     ends = Ends()
-    done = local(["seq", "pp2"], program="echo no such library; exit 1", progress=ends)
+    done = local(["seq", "pp2"], program="echo no such library; exit 1", show=ends)
     assert done.failed == 2
-    assert ends.lines["gat-seq:0"] == "failed before it had an attempt: see logs/gat-seq-0-*.log"
+    assert ends.lines["gat-seq:0"].startswith(
+        "failed before it had an attempt: see logs/gat-seq-0-"
+    )
     (log,) = RunPaths(done.run).logs.glob("gat-seq-0-*.log")
     assert log.read_text() == "no such library\n"
 
@@ -107,7 +111,7 @@ def test_a_cell_above_its_time_limit_is_signalled(
 ) -> None:
     mark = shlex.quote(str(tmp_path / "signalled"))
     program = f'trap "touch {mark}; exit 3" USR2; while :; do sleep 0.05; done'
-    done = local(["seq"], Site(time="1", signal=59), program, progress=Ends())
+    done = local(["seq"], Site(time="1", signal=59), program, show=Ends())
     assert done.failed == 1
     assert (tmp_path / "signalled").exists()
 
@@ -120,7 +124,7 @@ def test_a_run_in_the_background_is_cancelled_with_its_ranks(
     script.write_text(f"#!/bin/bash\necho $$ >{shlex.quote(str(started))}\nexec sleep 600\n")
     script.chmod(0o755)
     planned = plan({"name": "run", "grids": [TINY | {"layouts": ["seq"]}]})
-    monkeypatch.setattr("jobs.run.submit.Launch", partial(Launch, python=str(script)))
+    monkeypatch.setattr("jobs.submission.submit.Launch", partial(Launch, python=str(script)))
     done = submit(planned, cluster="local", runs=tmp_path / "runs", live=True)
     deadline = time.monotonic() + 60
     while not (started.exists() and started.read_text().strip()):

@@ -225,7 +225,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_spec_without_a_mistake_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "spec.yaml", "--dry-run"]) == 0
+    assert main(["submit", "spec.yaml", "--dry-run", "--paired"]) == 0
     assert capsys.readouterr().err == ""
 
 

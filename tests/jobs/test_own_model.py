@@ -11,9 +11,9 @@ import pytest
 
 import jobs
 from analysis.cli import main as analysis
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result
+from gnnhpc.records.result_file import Result
 from gnnhpc.validation.verify_command import verify_manifest
 from jobs.cli import main
 

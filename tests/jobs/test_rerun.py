@@ -10,10 +10,10 @@ import pytest
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.schema import Check, Failure
-from jobs.run.cancel import cancel
-from jobs.run.rerun import rerun
-from jobs.run.submit import Submitted
 from jobs.slurm.site import Site
+from jobs.submission.cancel import cancel
+from jobs.submission.rerun import Selection, rerun
+from jobs.submission.submit import Submitted
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm
 
@@ -45,7 +45,7 @@ def ended(run: MadeRun, slurm: FakeSlurm) -> MadeRun:
 def test_selected_cells_are_submitted_again(
     ended: MadeRun, slurm: FakeSlurm, selection: dict[str, object], expected: list[str]
 ) -> None:
-    rerun(ended.root, **selection)  # type: ignore[arg-type]
+    rerun(ended.root, Selection(**selection))  # type: ignore[arg-type]
     found = [f"{job[3].partition('@')[0]}_{job[0].partition('_')[2]}" for job in slurm.queue]
     assert found == expected
 
@@ -58,17 +58,23 @@ def test_selected_cells_are_submitted_again(
         ({"index": "0"}, "--index: found no --array; allowed: --array with gat-pp2, gat-seq"),
         ({"array": "gat-seq", "index": "7"}, "--index: found 7; allowed: 0-1"),
         ({"index": "0", "failed": True}, "--index: found a state beside it"),
-        ({"failed": True, "cluster": "moon"}, "--cluster: found 'moon'; allowed: slurm, local"),
-        ({"paired": True, "failed": True}, "--paired: found gat-seq 1, which is in no block"),
     ],
 )
 def test_a_wrong_selection_is_one_line(
     ended: MadeRun, slurm: FakeSlurm, selection: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        rerun(ended.root, **selection)  # type: ignore[arg-type]
+        rerun(ended.root, Selection(**selection))  # type: ignore[arg-type]
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert slurm.queue == []
+
+
+def test_options_that_do_not_fit_the_run_are_one_line(ended: MadeRun, slurm: FakeSlurm) -> None:
+    with pytest.raises(InputError, match="--cluster: found 'moon'; allowed: slurm, local"):
+        rerun(ended.root, Selection(failed=True), cluster="moon")
+    with pytest.raises(InputError, match="--paired: found gat-seq 1, which is in no block"):
+        rerun(ended.root, Selection(failed=True), paired=True)
     assert slurm.queue == []
 
 
@@ -76,9 +82,9 @@ def test_cells_that_wait_are_refused_by_index_and_left_by_state(
     run: MadeRun, slurm: FakeSlurm
 ) -> None:
     with pytest.raises(InputError, match="gat-seq 0, which is pending; allowed: cells that nei"):
-        rerun(run.root, array="gat-seq", index="0")
+        rerun(run.root, Selection(array="gat-seq", index="0"))
     with pytest.raises(InputError, match=r"no cell to run again \(4 pending\)"):
-        rerun(run.root, missing=True)
+        rerun(run.root, Selection(missing=True))
     assert len(slurm.calls) == 2
 
 
@@ -87,8 +93,8 @@ def test_unknown_cells_need_force(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.fail("sacct")
     for selection in ({"missing": True}, {"array": "gat-seq", "index": "0"}):
         with pytest.raises(InputError, match="--force"):
-            rerun(run.root, **selection)  # type: ignore[arg-type]
-    rerun(run.root, array="gat-seq", index="0", force=True)
+            rerun(run.root, Selection(**selection))  # type: ignore[arg-type]
+    rerun(run.root, Selection(array="gat-seq", index="0", force=True))
     assert len(slurm.calls) == 3
 
 
@@ -97,14 +103,14 @@ def test_a_rerun_uses_the_runs_site_and_its_own_script(
 ) -> None:
     run = MadeRun(submit_small(site=Site(partition="compute", time="30")).run)
     slurm.set_queue()
-    rerun(run.root, array="gat-seq")
+    rerun(run.root, Selection(array="gat-seq"))
     assert slurm.queue[0][4] == str(run.paths.script("gat-seq"))
 
 
 def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlurm) -> None:
     notes: list[str] = []
     settings = {"time": "2:00:00", "mem": "64G", "slurm": {"exclude": "n3"}}
-    rerun(ended.root, failed=True, settings=settings, notify=notes.append)
+    rerun(ended.root, Selection(failed=True), settings=settings, notify=notes.append)
     script = ended.paths.script("gat-seq.rerun-1")
     assert slurm.queue[0][4] == str(script)
     text = script.read_text()
@@ -118,7 +124,7 @@ def test_nodes_where_a_rank_hung_are_left_out(ended: MadeRun, slurm: FakeSlurm) 
     lost = replace(HUNG, error="rank 1 sent no heartbeat for 4 s: frozen or lost")
     ended.finish(ended.cell("gat-seq", 1), job="101_1", status="failed", failure=lost)
     notes: list[str] = []
-    rerun(ended.root, failed=True, exclude_failed=True, notify=notes.append)
+    rerun(ended.root, Selection(failed=True), exclude_failed=True, notify=notes.append)
     assert notes[0].startswith("nodes where a rank was lost or hung: ")
 
 
@@ -128,7 +134,7 @@ def test_whole_blocks_are_run_again(
     run = MadeRun(submit_small(paired=True).run)
     slurm.set_queue()
     run.finish(run.cell("gat-seq", 0), job="101_0")
-    done = rerun(run.root, missing=True, array="gat-seq", paired=True)
+    done = rerun(run.root, Selection(missing=True, array="gat-seq"), paired=True)
     assert [job[0] for job in slurm.queue] == ["102_[1]"]
     assert {cell.array for cell in done.submission.cells} == {"gat-seq", "gat-pp2"}
 
@@ -141,8 +147,8 @@ def test_code_that_changed_since_is_refused(
     file = run.paths.code / "gnnhpc" / "training" / "loop.py"
     file.write_text(file.read_text() + "# edited\n")
     with pytest.raises(InputError, match=r"gnnhpc/training/loop.py changed since the run was sub"):
-        rerun(run.root, missing=True)
-    rerun(run.root, missing=True, live=True)
+        rerun(run.root, Selection(missing=True))
+    rerun(run.root, Selection(missing=True), live=True)
     assert "--live" in run.paths.script("gat-seq.rerun-1").read_text()
 
 

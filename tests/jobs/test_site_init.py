@@ -15,20 +15,14 @@ from jobs.slurm.site_files import load_site
 from jobs.slurm.site_init import (
     Offer,
     parse_associations,
-    parse_shown,
     site_file_text,
     write_site_file,
 )
 from tests.jobs.test_site_check import SINFO
 
-SHOWN = (
-    "PartitionName=main AllowGroups=ALL Default=YES OverSubscribe=EXCLUSIVE State=UP\n"
-    "PartitionName=gpu AllowGroups=ALL Default=NO OverSubscribe=NO State=UP\n"
-)
 OFFER = Offer(
     "big",
     tuple(parse_sinfo(SINFO)),
-    parse_shown(SHOWN),
     *parse_associations("proj42|normal,long\nother|normal\n"),
     1001,
 )
@@ -46,15 +40,20 @@ def test_what_is_written_is_a_site_file() -> None:
     write_site_file(Path("site.yaml"), text)
     name, site = load_site()
     assert name == "big"
-    assert site.settings() == {"partition": "main", "cpus_per_task": 1, "time": "01:00:00"}
+    assert site.settings() == {
+        "partition": "main",
+        "cpus_per_task": 1,
+        "time": "01:00:00",
+        "exclusive": True,
+        "max_parallel": 4,
+    }
     assert "#   main (default): 4 nodes, 16 CPUs, 64000 MiB, 1440 min\n" in text
     assert "#   old (down): 1 nodes, 4 CPUs, 8000 MiB, 60 min\n" in text
     assert "# Accounts: proj42, other\n" in text
-    assert "# Jobs have whole nodes in this partition.\n" in text
 
 
 def test_every_commented_setting_is_one_that_may_be_set() -> None:
-    text = site_file_text(replace(OFFER, accounts=(), qos=(), shown={}))
+    text = site_file_text(replace(OFFER, accounts=(), qos=()))
     keys = "|".join(Site.model_fields)
     text = re.sub(rf"^    # ({keys}): ", r"    \1: ", text, flags=re.MULTILINE)
     Path("all.yaml").write_text(text.replace("exclusive: true", "exclusive: user"))

@@ -9,9 +9,9 @@ import pytest
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from jobs.run.submission_records import read_submissions
-from jobs.run.submit import Submitted, submit
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.slurm.site import Site
+from jobs.submission.submit import Submitted, submit
 from tests.jobs.conftest import MadeRun, small_plan
 from tests.jobs.fake_slurm import FakeSlurm
 

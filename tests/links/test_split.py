@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.links.split import split_links
-from gnnhpc.validation.reference.links import LinkSplit
+from gnnhpc.validation.reference.link_split import LinkSplit
 from tests.tools.cells import linked
 from tests.tools.graphs import make_graph
 

@@ -14,9 +14,10 @@ import torch
 from torch_geometric.nn import GCNConv
 
 from gnnhpc import models
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import hops
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, read_manifest
@@ -26,7 +27,6 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest
 from gnnhpc.models.model import BuildOptions
-from gnnhpc.records.run_paths import RunPaths
 from jobs.sweep.overrides import apply_overrides
 from jobs.sweep.plan import plan
 from tests.tools.graphs import make_graph, relative_error

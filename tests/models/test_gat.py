@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from torch_geometric.nn import GATConv
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.settings import SyntheticCitation

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.kernels import sample

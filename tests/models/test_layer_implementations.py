@@ -204,7 +204,7 @@ def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_parameters_are_as_many_as_the_outline_says(name: str) -> None:
-    from gnnhpc.core.facts import Facts
+    from gnnhpc.core.dataset_sizes import Facts
     from gnnhpc.core.layer_specs import parameter_count
 
     graph = make_graph(60, 150, features=12, classes=5, seed=1)

@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 import torch
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.facts import Facts
 from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.models.context import Context

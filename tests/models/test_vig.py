@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.settings import Cifar10
 from gnnhpc.models.context import Context

@@ -15,18 +15,16 @@ class Target:
 
 TARGETS = {
     "layout": Target(("gnnhpc/core/layout.py",), ("tests/core/test_layout.py",)),
-    "schedule": Target(("gnnhpc/core/schedule.py",), ("tests/core/test_schedule.py",)),
-    "buckets": Target(("gnnhpc/core/buckets.py",), ("tests/core/test_buckets.py",)),
+    "schedules": Target(("gnnhpc/core/schedules.py",), ("tests/core/test_schedules.py",)),
     "balance": Target(("gnnhpc/core/balance.py",), ("tests/core/test_balance.py",)),
     "loss": Target(
-        ("gnnhpc/tasks/task.py", "gnnhpc/tasks/classification.py"),
-        ("tests/tasks/test_loss.py", "tests/tasks/test_classification.py"),
+        ("gnnhpc/training/loss_and_metrics.py",), ("tests/training/test_loss_and_metrics.py",)
     ),
     "gradients": Target(
         ("gnnhpc/engines/gradient_sync.py",), ("tests/engines/test_gradient_sync.py",)
     ),
     "record audit": Target(
-        ("gnnhpc/validation/record_audit.py", "gnnhpc/validation/step_times.py"),
+        ("gnnhpc/validation/record_audit.py", "gnnhpc/validation/audit/step_times.py"),
         ("tests/validation/test_record_audit.py",),
     ),
     "chunks": Target(

@@ -13,7 +13,7 @@ import analysis.cli
 import gnnhpc.cli
 import jobs.cli
 from gnnhpc.console import COMMANDS, load, main
-from gnnhpc.core.cli_support import as_typed
+from gnnhpc.core.cli_options import as_typed
 from tests.tools.console import ROOT, Console
 
 HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.sweep"}
@@ -76,9 +76,9 @@ def test_hints_are_spelled_as_the_command_was(
     program: str, next_: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from jobs.cli.terminal_tables import print_submitted
-    from jobs.run.submission import Submission
-    from jobs.run.submit import Submitted
     from jobs.slurm.launch import Launch
+    from jobs.submission.submission import Submission
+    from jobs.submission.submit import Submitted
 
     monkeypatch.setattr(sys, "argv", [program, "submit"])
     submission = Submission(Path("/runs/my run"), (), (), Launch())

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.status import status
 from jobs.run.submission_records import record_submission
 from jobs.slurm.launch import Launch

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shlex
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import jobs
+from gnnhpc.console import COMMANDS, load
 from jobs.slurm.site_files import load_site
 
 ROOT = Path(__file__).parents[2]
@@ -59,3 +63,63 @@ def test_the_documents_site_is_one(document: str, tmp_path: Path) -> None:
     path.write_text(text)
     name, site = load_site(path)
     assert (name, site.cpus_per_task, site.modules) == ("my-cluster", 8, ("gcc/12",))
+
+
+def generated_pages() -> dict[str, str]:
+    """The pages that the documentation makes from docstrings; without mkdocs."""
+    spec = importlib.util.spec_from_file_location(
+        "reference_pages", ROOT / "docs/reference_pages.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[str, str] = module.pages()
+    return pages
+
+
+def test_the_pages_of_the_documentation_link_to_one_another() -> None:
+    folder, generated = ROOT / "docs", generated_pages()
+    written = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*.md")}
+    known = {*written, *generated}
+    for name, path in written.items():
+        for target, _ in LINK.findall(path.read_text(encoding="utf-8")):
+            if target:
+                place = (path.parent / target).resolve().relative_to(folder).as_posix()
+                assert place in known, f"{name}: {target}"
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"[\w/-]+\.md", site)) == known
+
+
+def test_generated_pages_name_every_field() -> None:
+    pages = generated_pages()
+    for name, keys in {
+        "reference/sweep.md": ("layouts", "fanouts", "lr"),
+        "reference/site.md": ("partition", "max_requeues"),
+        "reference/summary-csv.md": ("speedup_low", "flags"),
+        "reference/run-folder.md": ("resumed_from", "wall_s", "verdict"),
+        "reference/commands.md": ("--paired", "gnnhpc data check"),
+    }.items():
+        assert all(f"`{key}`" in pages[name] or key in pages[name] for key in keys), name
+
+
+COMMAND = re.compile(
+    r"^(?: *|.*`)((?:gnnhpc|python -m (?:jobs|gnnhpc|analysis)) [a-z].*?)(?:`|$)", re.M
+)
+
+
+@pytest.mark.parametrize(
+    "document", sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*/*.md"), *ROOT.glob("*/README.md")}),
+    ids=lambda path: str(path.relative_to(ROOT)),
+)  # fmt: skip
+def test_commands_in_documents_have_these_options(document: Path) -> None:
+    for line in COMMAND.findall(document.read_text(encoding="utf-8")):
+        words = shlex.split(line.removeprefix("python -m ").partition("#")[0])
+        command: Any = load(words[1]) if words[1] in COMMANDS else None
+        if command is None:
+            continue
+        for word in words[2:]:
+            command = getattr(command, "commands", {}).get(word, command)
+        allowed = {each for option in command.params for each in option.opts}
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= {*allowed, "--help"}, f"{line}: {sorted(used - allowed)}"

@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("gnnhpc", "jobs", "analysis")
 TORCH_FREE = (
     "gnnhpc.core.balance",
-    "gnnhpc.core.facts",
+    "gnnhpc.core.dataset_sizes",
     "gnnhpc.core.errors",
     "gnnhpc.core.layout",
     "gnnhpc.experiment.manifest",
@@ -32,9 +32,9 @@ TORCH_FREE = (
     "gnnhpc.models.model_registry",
     "gnnhpc.models.vig.model",
     "gnnhpc.experiment.stage_cut",
-    "gnnhpc.records.run_paths",
+    "gnnhpc.core.run_paths",
     "gnnhpc.records.schema",
-    "gnnhpc.core.schedule",
+    "gnnhpc.core.schedules",
     "gnnhpc.experiment.experiment",
 )
 

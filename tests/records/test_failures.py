@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records import failures as attempt_module
 from gnnhpc.records.failures import (
     find_first_failure,
@@ -17,10 +18,9 @@ from gnnhpc.records.failures import (
     one_line,
     read_failures,
     write_failure,
-    write_result_once,
 )
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Failure, Result
+from gnnhpc.records.result_file import Result, write_result_once
+from gnnhpc.records.schema import Failure
 from tests.records.test_schema import RESULT
 
 HOSTS = ["n1", "n1", "n2", "n2"]
@@ -29,8 +29,8 @@ WRITE_RESULT = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from gnnhpc.records.failures import write_result_once
-from gnnhpc.records.run_paths import AttemptPaths
+from gnnhpc.records.result_file import write_result_once
+from gnnhpc.core.run_paths import AttemptPaths
 from tests.records.test_schema import RESULT
 sys.stdin.readline()
 result = replace(RESULT, train_steps=int(sys.argv[2]))

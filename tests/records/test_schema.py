@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.schema import SCHEMA, Check, Failure, Header, Result, read_lines
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import SCHEMA, Check, Failure, Header, read_lines
 
 HEADER = Header(
     cell="vig-1",

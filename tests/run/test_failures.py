@@ -16,6 +16,8 @@ import pytest
 from torch import Tensor
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.provenance import versions
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed import signals
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.custom_model_files import copy_models
@@ -23,10 +25,8 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.failures import is_fault_of_node
-from gnnhpc.records.provenance import versions
-from gnnhpc.records.run_paths import RunPaths
-from gnnhpc.records.schema import Result
-from gnnhpc.run import worker
+from gnnhpc.records.result_file import Result
+from gnnhpc.training import worker
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = pytest.mark.distributed

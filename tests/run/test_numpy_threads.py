@@ -9,7 +9,7 @@ import sys
 CODE = """
 import os, sys
 import gnnhpc.cli
-from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
+from gnnhpc.cli import keep_numpy_to_one_thread
 assert "numpy" not in sys.modules
 keep_numpy_to_one_thread()
 import numpy

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.run.finished_before import finished_before
+from gnnhpc.training.attempt import finished_before
 from tests.distributed.test_environment import LOCAL, SRUN, without
 from tests.tools.cells import Ran, gat, manifest_of, run
 from tests.tools.result_files import rewrite_result

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.training.optimizer import build_optimizer
 from tests.tools.cells import gat, manifest_of, vig
 from tests.tools.ranks import run_ranks

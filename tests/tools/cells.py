@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import Result, read_lines
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
 from tests.tools.forked import Plant, started
 
 STEPS = {"train_steps": 6, "test_steps": 2, "test_every": 3, "warmup_steps": 2}

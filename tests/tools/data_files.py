@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.data.published import PUBLISHED
 
 RECORD = 3073

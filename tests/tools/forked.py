@@ -20,7 +20,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TypeVar
 
-from gnnhpc.core.numpy_threads import keep_numpy_to_one_thread
+from gnnhpc.cli import keep_numpy_to_one_thread
 from tests.tools.ranks import (
     RankError,
     RankOutput,
@@ -56,14 +56,13 @@ PRELOADED = [
     "gnnhpc.models.vig.readout",
     "gnnhpc.models.vig.reference",
     "gnnhpc.distributed.watchdog",
-    "gnnhpc.run.header",
-    "gnnhpc.run.results",
-    "gnnhpc.run.worker",
-    "gnnhpc.experiment.cli_experiment",
+    "gnnhpc.experiment.flags",
     "gnnhpc.training.checkpoint",
     "gnnhpc.training.loop",
     "gnnhpc.training.progress_line",
     "gnnhpc.training.setup",
+    "gnnhpc.training.training_run",
+    "gnnhpc.training.worker",
     "tests.tools.dgl_imported",
 ]
 Plant = Callable[[], None]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.data.graphs import sparse_rows
 from gnnhpc.graphs.chunks import ChunkSet
 from gnnhpc.graphs.features import feature_rows

@@ -21,7 +21,8 @@ import numpy as np
 from gnnhpc.batches.shuffle import share, steps_per_epoch
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedule import Slot, part_number, timeline
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.schedules import Slot, timeline, virtual_stage_number
 from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import SyntheticCifar10
 from gnnhpc.experiment.experiment import Experiment
@@ -29,20 +30,18 @@ from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.records.run_facts import PROVENANCE_VERSION
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
+from gnnhpc.records.result_file import Result, final_key
 from gnnhpc.records.schema import (
     Check,
     EventRecord,
     Failure,
     Header,
     Phase,
-    Result,
     SpanRecord,
     Status,
     StepRecord,
-    final_key,
 )
+from gnnhpc.records.submissions import PROVENANCE_VERSION
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"
@@ -113,7 +112,7 @@ class _Plan:
         """The numbers of its parts."""
         schedule, stages = self.experiment.schedule, self.experiment.layout.stages
         count = len(self.parts) // stages
-        return [part_number(schedule, stage, stages, part) for part in range(count)]
+        return [virtual_stage_number(schedule, stage, stages, part) for part in range(count)]
 
     def layers(self, stage: int) -> list[LayerSpec]:
         return [layer for number in self.of_stage(stage) for layer in self.parts[number]]
@@ -289,7 +288,7 @@ def _write_step(
     slots = timeline(
         *(experiment.schedule, forward, [(1 - share) * of for of in backward], m),
         weights_s=[share * of for of in backward],
-        parts=parts,
+        virtual_stages=parts,
         training=training,
     )
     if not apart:
@@ -391,7 +390,12 @@ def _spans(
         times = slot.start_s, slot.end_s
         spans.append(
             SpanRecord(
-                phase, step, action.kind, action.microbatch, *times, virtual_stage=action.part
+                phase,
+                step,
+                action.kind,
+                action.microbatch,
+                *times,
+                virtual_stage=action.virtual_stage,
             )
         )
         now = slot.end_s

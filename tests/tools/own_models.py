@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from gnnhpc.records.schema import Check, Result
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check
 from tests.tools.forked import started
 
 MODEL = """

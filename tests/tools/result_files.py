@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.schema import NOT_DIGESTED
+from gnnhpc.core.versioned_json import with_digest
+from gnnhpc.records.result_file import NOT_DIGESTED
 
 
 def rewrite_result(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -8,13 +8,17 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from gnnhpc.core import provenance
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records import provenance
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.events import StepTaken
 from gnnhpc.training.progress_line import progress_listener
+from gnnhpc.training.step_record import StepMetrics
 from tests.engines.steps import parts_of
 from tests.tools.cells import gat
 
@@ -27,30 +31,39 @@ def taken(experiment: Experiment, phase: Phase = "train") -> StepTaken:
     record = StepRecord(
         *(phase, 0, 0, False, 0.0, 0.25, 0.0, None, None, None, None, None, 0.0, batch.samples)
     )
-    return StepTaken(phase, 0, batch, StepOutput(), record, [])
+    metrics = StepMetrics(1.5, {"accuracy": 0.25})
+    return StepTaken(phase, 0, batch, StepOutput(), record, [], metrics)
 
 
-def test_rank_0_shows_the_first_and_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:
+def mesh(rank: int) -> Mesh:
+    return Mesh(Layout(1, 2), rank, torch.device("cpu"))
+
+
+def test_rank_0_shows_the_loss_although_the_last_stage_computes_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     experiment = gat(train_steps=1)
-    shown = progress_listener(experiment, rank=0)
+    shown = progress_listener(experiment, mesh(0), "rank-0000.log")
     shown.training_begins(0)
     shown.step_taken(taken(experiment))
     shown.step_taken(taken(experiment, "test"))
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "train step 1 of 1: 0.2500 s"
-    assert second == "test step 1: 0.2500 s"
+    assert first == "train step 1 of 1: 0.2500 s, loss 1.5000, accuracy 0.250"
+    assert second == "test step 1: 0.2500 s, loss 1.5000, accuracy 0.250"
 
 
 def test_steps_in_quick_succession_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    shown, step = progress_listener(gat(train_steps=99), rank=0), taken(gat())
+    shown, step = progress_listener(gat(train_steps=99), mesh(0), ""), taken(gat())
     for _ in range(50):
         shown.step_taken(step)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    progress_listener(gat(), rank=1).step_taken(taken(gat()))
-    assert capsys.readouterr().out == ""
+def test_the_log_of_another_rank_says_where_the_loss_is(capsys: pytest.CaptureFixture[str]) -> None:
+    progress_listener(gat(), mesh(1), "rank-0000.log").step_taken(taken(gat()))
+    assert capsys.readouterr().out == (
+        "rank 1 (stage 1, replica 0): progress and loss are in rank-0000.log\n"
+    )
 
 
 def test_the_commit_is_this_checkouts() -> None:
@@ -64,7 +77,7 @@ def test_versions_name_what_the_numbers_depend_on() -> None:
 
 
 def test_all_processes_of_one_checkout_have_one_digest() -> None:
-    code = "from gnnhpc.records.provenance import code_digest; print(code_digest())"
+    code = "from gnnhpc.core.provenance import code_digest; print(code_digest())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == provenance.code_digest()
 
@@ -72,7 +85,7 @@ def test_all_processes_of_one_checkout_have_one_digest() -> None:
 def test_a_process_knows_how_long_it_has_lived() -> None:
     code = (
         "import time; time.sleep(0.3); "
-        "from gnnhpc.records.provenance import seconds_since_process_start as age; print(age())"
+        "from gnnhpc.core.provenance import seconds_since_process_start as age; print(age())"
     )
     young = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(young.stdout) >= 0.29

@@ -20,18 +20,15 @@ import analysis
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.distributed.environment import SIGNAL_VARIABLE
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.resume import (
-    read_checkpoint,
-)
-from gnnhpc.records.run_paths import RunPaths
+from gnnhpc.records.resume_points import EarlierAttempts, read_checkpoint
 from gnnhpc.records.schema import read_lines
-from gnnhpc.records.so_far import SoFar
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
@@ -120,13 +117,13 @@ def test_a_checkpoint_says_what_it_was_computed_with(both: Runs) -> None:
     provenance = attempts[0].result.provenance
     for ran in attempts:
         (newest,) = sorted(ran.attempt.checkpoints.iterdir())[-1:]
-        made = json.loads((newest / "facts.json").read_text())["written_by"]
+        made = json.loads((newest / "metadata.json").read_text())["environment"]
         assert made["code"] == provenance["code"]
         assert made["versions"].items() <= provenance["versions"].items()
         assert [facts["threads"] for facts in made["ranks"]] == [
             facts["threads"] for facts in provenance["ranks"]
         ]
-        assert ran.result.provenance["passed_over"] == []
+        assert ran.result.provenance["skipped_checkpoints"] == []
 
 
 @pytest.mark.distributed
@@ -154,9 +151,11 @@ def test_facts_that_were_changed_are_no_checkpoints(both: Runs, tmp_path: Path) 
     shutil.copytree(attempts[0].attempt.root.parents[2], root)
     before = RunPaths(root).cell(attempts[0].cell.id).attempt(2)
     (path,) = before.checkpoints.iterdir()
-    assert read_checkpoint(path, 2).so_far.records
-    facts = json.loads((path / "facts.json").read_text())
-    (path / "facts.json").write_text(json.dumps(facts | {"so_far": SoFar().as_facts()}))
+    assert read_checkpoint(path, 2).earlier.records
+    facts = json.loads((path / "metadata.json").read_text())
+    (path / "metadata.json").write_text(
+        json.dumps(facts | {"earlier_attempts": EarlierAttempts().to_metadata()})
+    )
     with pytest.raises(InputError, match="changed since it was written"):
         read_checkpoint(path, 2)
 
@@ -276,7 +275,7 @@ def evaluate(parts: TrainingParts) -> float:
     with parts.batches.open("test", 0, 1) as batches:
         for batch in batches:
             outputs = parts.engine.evaluate(batch)
-            total, count = parts.task.tally("test", outputs, batch)["loss"]
+            total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
     return total / count
 
 
@@ -289,18 +288,15 @@ def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
         load(whole.attempt.checkpoints / "step-00000029", mesh, parts.stage, None)
 
 
-def change(facts: Path, path: str, value: object) -> None:
-    """What a checkpoint says that it was computed with; None to say nothing."""
-    text = json.loads(facts.read_text())
-    if value is None:
-        del text["written_by"]
-    else:
-        *folders, last = path.split("/")
-        place = functools.reduce(
-            lambda at, key: at[int(key) if key.isdigit() else key], folders, text["written_by"]
-        )
-        place[last] = value
-    facts.write_text(json.dumps(with_digest(text)))
+def change(metadata: Path, path: str, value: object) -> None:
+    """Change what a checkpoint was computed with."""
+    text = json.loads(metadata.read_text())
+    *folders, last = path.split("/")
+    place = functools.reduce(
+        lambda at, key: at[int(key) if key.isdigit() else key], folders, text["environment"]
+    )
+    place[last] = value
+    metadata.write_text(json.dumps(with_digest(text)))
 
 
 @pytest.mark.slow
@@ -320,29 +316,16 @@ def test_a_checkpoint_of_something_else_is_not_gone_on_from(
     (cell,) = manifest_of(tmp_path, experiment)
     stopped = run(tmp_path, cell, plant=functools.partial(warn_at, 5))
     assert stopped.result.status == "interrupted"
-    (facts,) = stopped.attempt.checkpoints.glob("*/facts.json")
+    (facts,) = stopped.attempt.checkpoints.glob("*/metadata.json")
     change(facts, path, value)
     again = run(tmp_path, cell)
     assert again.result.valid
     assert again.result.resumed_from is None
-    (passed,) = again.result.provenance["passed_over"]
+    (passed,) = again.result.provenance["skipped_checkpoints"]
     assert passed["checkpoint"] == f"attempt-1/{facts.parent.name}"
     assert passed["why"].startswith(why)
     for rank in (0, 1):
         assert [step["step"] for step in again.steps(rank, "train")] == list(range(12))
         events = {event["name"]: event["detail"] for event in again.lines(rank, "event")}
-        assert events["checkpoint passed over"] == passed
-    assert f"{facts.parent.name} is passed over: {why}" in again.attempt.log(0).read_text()
-
-    # What does not say is gone on from, and the records say that.
-    whole = again.losses()
-    shutil.rmtree(RunPaths(tmp_path).cell(cell.id).attempt(2).root)
-    change(facts, path, None)
-    unknown = run(tmp_path, cell)
-    assert unknown.result.valid
-    step = stopped.result.train_steps
-    assert unknown.result.resumed_from == {
-        "attempt": 1, "step": step, "tested": 0, "written_by": "unknown",
-    }  # fmt: skip
-    assert "which does not say what it was computed with" in unknown.attempt.log(0).read_text()
-    assert [*stopped.losses(), *unknown.losses()] == whole
+        assert events["checkpoint skipped"] == passed
+    assert f"{facts.parent.name} is skipped: {why}" in again.attempt.log(0).read_text()

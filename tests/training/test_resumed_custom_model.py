@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import EXIT_UNFINISHED
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.records.run_paths import RunPaths
 from tests.tools.cells import GAT, Ran, manifest_of, run
 from tests.training.test_resume import warn_at
 

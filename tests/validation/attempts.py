@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnhpc.records.run_paths import AttemptPaths
-from gnnhpc.records.schema import Check, Result
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check
 from gnnhpc.validation.record_audit import audit_attempt
 
 Line = dict[str, Any]

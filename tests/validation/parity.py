@@ -12,7 +12,7 @@ import torch
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import join, leave
-from gnnhpc.experiment.cli_experiment import build_experiment
+from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import set_up
 from gnnhpc.validation.engine_parity import check_engine
@@ -30,14 +30,13 @@ def checked(
     """
     layout = Layout.parse(raw.get("layout", "seq"))
     size = processes_of(layout, raw.get("engine", "native")).world_size
-    verdict = spawn(_check, size, raw, plant, first, folder)[0]
-    assert verdict is not None
+    (verdict,) = spawn(_check, size, raw, plant, first, folder)[0]
     return verdict
 
 
 def _check(
     raw: dict[str, Any], plant: Plant | None, first: int, folder: Path | None
-) -> Check | None:
+) -> list[Check]:
     if folder is not None:
         sys.path.insert(0, str(folder))
     if plant is not None:

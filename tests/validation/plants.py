@@ -26,9 +26,8 @@ from gnnhpc.engines.transfers import Receiver, Sender
 from gnnhpc.graphs import chunks
 from gnnhpc.models.layers import dropout
 from gnnhpc.models.layers.batchnorm import BatchNorm
-from gnnhpc.tasks.classification import Classification
-from gnnhpc.tasks.task import Loss
 from gnnhpc.training import loop, optimizer
+from gnnhpc.training.loss_and_metrics import Classification, MeanLoss
 
 
 def around(owner: Any, name: str, change: Callable[..., Any]) -> None:
@@ -50,15 +49,15 @@ def on_rank(rank: int) -> bool:
 
 
 def loss_twice_as_large() -> None:
-    around(Loss, "__call__", lambda true, *args: true(*args) * 2)
+    around(MeanLoss, "__call__", lambda true, *args: true(*args) * 2)
 
 
 def mean_of_microbatch_means() -> None:
-    def wrong(true: Any, self: Loss, output: Tensor, microbatch: Any, _labelled: int) -> Tensor:
-        own = self.task.labelled(microbatch.targets, "train")
+    def wrong(true: Any, self: MeanLoss, output: Tensor, microbatch: Any, _labelled: int) -> Tensor:
+        own = self.task.valid_targets(microbatch.targets, "train")
         return true(self, output, microbatch, max(own, 1) * 4)
 
-    around(Loss, "__call__", wrong)
+    around(MeanLoss, "__call__", wrong)
 
 
 def gradients_summed_over_replicas() -> None:
@@ -220,7 +219,7 @@ def accuracy_over_all_rows() -> None:
         right, count = found["accuracy"]
         return found | {"accuracy": (right, count + 1)}
 
-    around(Classification, "tally", wrong)
+    around(Classification, "metric_sums", wrong)
 
 
 def outputs_of_another_microbatch() -> None:

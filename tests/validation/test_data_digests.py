@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.data import load_graph_sets
 from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
 from gnnhpc.data.own_graph import OwnGraph
@@ -17,9 +17,10 @@ from gnnhpc.data.published import PublishedGraph
 from gnnhpc.data.settings import Cifar10, Data, RedditShaped, SyntheticCifar10, SyntheticCitation
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Check
-from gnnhpc.validation import data_arrays, data_digests
+from gnnhpc.validation import data_digests
 from gnnhpc.validation.data_digests import data_digests as digests_of_data
 from gnnhpc.validation.data_digests import digests_of, verify_data
+from gnnhpc.validation.readers import named_arrays as data_arrays
 from tests.tools.data_files import (
     cifar_records,
     own_arrays,

@@ -13,8 +13,8 @@ from gnnhpc.distributed.mesh import Mesh, join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.events import Listener
+from gnnhpc.training.generators import seed_generators
 from gnnhpc.training.loop import TrainingLoop
-from gnnhpc.training.seeding import seed_generators
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.sample_order import SampleOrder

@@ -129,7 +129,7 @@ WRONGS: list[tuple[str, dict[str, Any], type[nn.Module], Wrong, str]] = [
     ("last-block", GCN, GcnLayer, on_output(without_last_block), "output in row"),
     ("border", GCN, GcnLayer, on_output(neighbour_at_a_border), "output in row 64"),
     ("race", GCN, GcnLayer, on_output(one_percent_in_late_rows), "output in row 14"),
-    ("gradient", GCN, GcnLayer, with_scaled_gradient, "gradient of bias"),
+    ("gradient", GCN, GcnLayer, with_scaled_gradient, "convolution.bias by"),
     ("input-gradient", GCN, GcnLayer, with_scaled_input_gradient, "input gradient in row 14"),
     ("other-rows", GCN, GcnLayer, with_gradient_in_other_rows, "input gradient in row 0"),
     ("attention-mask", GAT, GatLayer, with_mask_of_next_step, "output in row"),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gnnhpc.validation.level_shift import most_different_stretch
-from gnnhpc.validation.noise import DRIFT
+from gnnhpc.validation.audit.level_shift import most_different_stretch
+from gnnhpc.validation.audit.noise import DRIFT
 
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 """The logarithms of so many step times, of about standard deviation 1."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.run_paths import AttemptPaths
+from gnnhpc.core.run_paths import AttemptPaths
 from tests.tools.cells import manifest_of, run, vig
 from tests.validation.attempts import Edit, Files, edited, faults, quiet
 

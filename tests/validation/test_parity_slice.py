@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.load_graph_sets import load_graph_set
-from gnnhpc.experiment.cli_experiment import build_experiment
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.validation.parity_slice import (
+from gnnhpc.experiment.flags import build_experiment
+from gnnhpc.validation.steps.parity_slice import (
     FLOPS,
     labelled_neighborhood,
     parity_slice,

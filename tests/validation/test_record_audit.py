@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.records.run_paths import AttemptPaths
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.validation.record_audit import audit_attempt
 from tests.tools.cells import gat, manifest_of, run, sampled
 from tests.validation.attempts import Edit, Files, edited, faults

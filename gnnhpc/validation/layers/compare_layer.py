@@ -1,6 +1,6 @@
-"""One layer at its real shape, forward and backward, compared with its reference form in float64.
+"""Layers at their real shape, forward and backward, compared with their forms in float64.
 
-Every comparison is of a copy in training mode. The measured layer stays as it is.
+Every comparison is of a copy in training mode. The measured layers stay as they are.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import copy
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.engines.autograd import backward
+from gnnhpc.engines.backward import backward
 from gnnhpc.kernels import calls
+from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
-from gnnhpc.validation.layers.differences import (
+from gnnhpc.validation.layers.layer_differences import (
     LIBRARIES,
     TOLERANCE,
     Comparison,
@@ -28,9 +31,9 @@ from gnnhpc.validation.layers.differences import (
     relative_differences,
 )
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput, When
-from gnnhpc.validation.reference.convolutions import SageMax
-from gnnhpc.validation.reference.forward_pass import RunningStatistics, SparseFeatures
-from gnnhpc.validation.reference.layer import ReferenceLayer
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.layer_forms import LayerForm
+from gnnhpc.validation.reference.layer_parts import RunningStatistics
 
 REPETITIONS = 3
 """With other parameters, where gradients differ."""
@@ -43,12 +46,14 @@ does not leave out these, and they change no gradient by as much as rounding doe
 
 def compare_layer(
     layers: ComparedLayers,
-    forms: Sequence[ReferenceLayer],
+    forms: Sequence[LayerForm],
     given: LayerInput,
     when: When,
     generator: torch.Generator,
-) -> Comparison:
-    """Compare the layers with their reference `forms` on an input that they get in training.
+) -> Comparison | None:
+    """Compare layers with their `forms` on an input that they get in training.
+
+    None for a stack that does not compute this input in one call.
 
     A number just before a ReLU may be within rounding of 0, so that single precision chooses
     another slope than double. Gradients that differ are therefore computed again with parameters
@@ -56,12 +61,16 @@ def compare_layer(
     """
     modules = [copy.deepcopy(layer).train() for layer in layers.layers]
     implementation = implementation_of(modules[-1], {})
-    if implementation in LIBRARIES.values() and any(isinstance(form, SageMax) for form in forms):
+    if layers.takes_maximum and implementation in LIBRARIES.values():
         given = _without_equal_numbers(given, generator)
     rows = compared_rows(layers, given, generator)
     if not len(rows.outputs):
         return Comparison(implementation, 0.0, 0.0)
-    differences, functions, finite = _differences(layers, modules, forms, rows, when, generator)
+    pair = _Pair(layers, modules, forms, rows)
+    found = pair.differences(when, generator)
+    if found is None:
+        return None
+    differences, functions, finite = found
     implementation = implementation_of(modules[-1], functions)
     if not finite:
         return Comparison(implementation, math.nan, rows.share, finite=False)
@@ -69,122 +78,129 @@ def compare_layer(
         if not _gradients_differ(differences) or not differences.gradients:
             break
         _change_parameters(modules, generator)
-        others, _, _ = _differences(layers, modules, forms, rows, when, generator)
-        differences = _smaller_gradients(differences, others)
+        again = pair.differences(when, generator)
+        if again is not None:
+            differences = _smaller_gradients(differences, again[0])
     return Comparison.of(implementation, differences, rows.share, rows.outputs, rows.inputs)
 
 
-def _differences(
-    layers: ComparedLayers,
-    modules: Sequence[nn.Module],
-    forms: Sequence[ReferenceLayer],
-    rows: ComparedRows,
-    when: When,
-    generator: torch.Generator,
-) -> tuple[Values, Counter[tuple[str, str]], bool]:
-    """Relative differences, which of our functions ran, and whether all numbers are finite."""
-    before = {name: in_double(b) for m in modules for name, b in m.named_buffers()}
-    reference = _Reference(layers, modules, forms, rows)
-    few = torch.zeros(reference.output.shape)
-    chosen = rows.reference_outputs.unique()
-    few[chosen] = torch.randn(len(chosen), *few.shape[1:], generator=generator)
-    counted = calls.counted()
-    found = _forward_backward(modules, rows, few, takes_data=layers.takes_data, when=when)
-    functions = calls.counted() - counted
-    expected = reference.backward(few.double())
-    return relative_differences(found, expected, before), functions, expected.is_finite
+@dataclass(frozen=True)
+class _Pair:
+    """Copies of the layers, and their forms."""
 
+    layers: ComparedLayers
+    modules: Sequence[nn.Module]
+    forms: Sequence[LayerForm]
+    rows: ComparedRows
 
-def _forward_backward(
-    modules: Sequence[nn.Module],
-    rows: ComparedRows,
-    few: Tensor,
-    *,
-    takes_data: bool,
-    when: When,
-) -> Values:
-    """The layers on all rows. `few` is the upstream gradient of the reference form's output."""
-    x = rows.x
-    if isinstance(x, Tensor) and not takes_data:
-        x = x.detach().requires_grad_()
-    parameters = {name: p for m in modules for name, p in m.named_parameters()}
-    for parameter in parameters.values():
-        parameter.grad = torch.zeros_like(parameter)
-    with torch.enable_grad():
-        out = x
-        for module in modules:
-            out = module(out, rows.context)
-        out = out if isinstance(out, Tensor) else out.to_dense()
-        if out.requires_grad:
-            upstream = torch.full_like(out, ALMOST_ZERO if when == "start" else 0.0)
-            upstream[rows.outputs.to(out.device)] = few[rows.reference_outputs].to(upstream)
-            backward(out, upstream)
-    for module in modules:
-        _end_minibatch(module)
-    input_gradient = others = None
-    if isinstance(x, Tensor) and x.requires_grad:
-        gradient, there = _gradient(x), rows.inputs.to(x.device)
-        input_gradient = in_double(gradient[there])
-        others = in_double(torch.linalg.vector_norm(gradient.index_fill_(0, there, 0.0), torch.inf))
-    return Values(
-        in_double(out[rows.outputs.to(out.device)]),
-        input_gradient,
-        others,
-        {name: in_double(_gradient(p)) for name, p in parameters.items()},
-        {name: in_double(b) for m in modules for name, b in m.named_buffers()},
-    )
+    def differences(
+        self, when: When, generator: torch.Generator
+    ) -> tuple[Values, Counter[tuple[str, str]], bool] | None:
+        """Relative differences, which of our functions ran, and whether all numbers are finite."""
+        before, rows = self._buffers(), self.rows
+        reference = _Reference(self)
+        few = torch.zeros(reference.output.shape)
+        chosen = rows.reference_outputs.unique()
+        few[chosen] = torch.randn(len(chosen), *few.shape[1:], generator=generator)
+        counted = calls.counted()
+        found = self._forward_backward(few, ALMOST_ZERO if when == "start" else 0.0)
+        if found is None:
+            return None
+        functions = calls.counted() - counted
+        expected = reference.backward(few.double())
+        return relative_differences(found, expected, before), functions, expected.is_finite
 
+    def _forward_backward(self, few: Tensor, elsewhere: float) -> Values | None:
+        """The layers on all rows.
 
-def _without_equal_numbers(given: LayerInput, generator: torch.Generator) -> LayerInput:
-    """The input with noise of a hundredth of its size.
+        `few` is the upstream gradient of the form's output, `elsewhere` that of all other rows.
+        """
+        rows = self.rows
+        x = rows.x
+        if isinstance(x, Tensor) and not self.layers.takes_data:
+            x = x.detach().requires_grad_()
+        parameters = self.parameters()
+        for parameter in parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        with torch.enable_grad():
+            out = self._forward(x)
+            if out is None:
+                return None
+            out = out if isinstance(out, Tensor) else out.to_dense()
+            if out.requires_grad:
+                upstream = torch.full_like(out, elsewhere)
+                upstream[rows.outputs.to(out.device)] = few[rows.reference_outputs].to(upstream)
+                backward(out, upstream)
+        for module in (m for layer in self.modules for m in layer.modules()):
+            # BatchNorm's deferred statistics move at a mini-batch's end.
+            getattr(module, "end_minibatch", lambda: None)()
+        input_gradient = others = None
+        if isinstance(x, Tensor) and x.requires_grad:
+            gradient, there = _gradient(x), rows.inputs.to(x.device)
+            input_gradient = in_double(gradient[there])
+            rest = gradient.index_fill_(0, there, 0.0)
+            others = in_double(torch.linalg.vector_norm(rest, torch.inf))
+        return Values(
+            in_double(out[rows.outputs.to(out.device)]),
+            input_gradient,
+            others,
+            {name: in_double(_gradient(p)) for name, p in parameters.items()},
+            self._buffers(),
+        )
 
-    Libraries divide the gradient of a maximum between equal neighbours, the reference form gives it
-    to the first of them.
-    """
-    if not isinstance(given.x, Tensor):
-        return given
-    noise = torch.randn(given.x.shape, generator=generator).to(given.x)
-    return dataclasses.replace(given, x=given.x + 0.01 * given.x.std() * noise)
+    def _forward(self, x: Any) -> Any:
+        if self.layers.in_one_call:
+            return stacks_of(self.modules)[0](x)
+        for module in self.modules:
+            x = module(x, self.rows.context)
+        return x
 
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._named("named_parameters"))
 
-def _end_minibatch(layer: nn.Module) -> None:
-    """BatchNorm's deferred statistics move at a mini-batch's end."""
-    for module in layer.modules():
-        end = getattr(module, "end_minibatch", None)
-        if end is not None:
-            end()
+    def _buffers(self) -> dict[str, Tensor]:
+        return {name: in_double(buffer) for name, buffer in self._named("named_buffers")}
+
+    def _named(self, what: str) -> Iterator[tuple[str, Any]]:
+        """All tensors by full name."""
+        for spec, module in zip(self.layers.specs, self.modules, strict=True):
+            for name, tensor in getattr(module, what)():
+                yield f"{spec.name}.{name}", tensor
+
+    def statistics(self) -> dict[str, RunningStatistics]:
+        buffers = self._buffers()
+        norms = [n.removesuffix(".running_mean") for n in buffers if n.endswith(".running_mean")]
+        return {
+            norm: RunningStatistics(
+                buffers[f"{norm}.running_mean"],
+                buffers[f"{norm}.running_var"],
+                int(buffers[f"{norm}.num_batches_tracked"]),
+            )
+            for norm in norms
+        }
 
 
 class _Reference:
-    """The reference form's forward, then its backward."""
+    """The forms' forward, then their backward."""
 
-    def __init__(
-        self,
-        layers: ComparedLayers,
-        modules: Sequence[nn.Module],
-        forms: Sequence[ReferenceLayer],
-        rows: ComparedRows,
-    ) -> None:
-        self.rows = rows
-        self.parameters = {
-            name: in_double(p).requires_grad_()
-            for module in modules
-            for name, p in module.named_parameters()
-        }
-        self.x = rows.reference_x
-        if isinstance(self.x, Tensor) and not layers.takes_data:
+    def __init__(self, pair: _Pair) -> None:
+        self.rows = pair.rows
+        self.parameters = {n: in_double(p).requires_grad_() for n, p in pair.parameters().items()}
+        self.x = pair.rows.reference_x
+        if isinstance(self.x, Tensor) and not pair.layers.takes_data:
             self.x = self.x.detach().requires_grad_()
-        self.statistics = {
-            norm: _statistics(module.get_submodule(norm.removeprefix(f"{spec.name}.")))
-            for spec, module, form in zip(layers.specs, modules, forms, strict=True)
-            for norm in form.norms()
-        }
-        self.prefix = f"{layers.specs[-1].name}."
-        scene = dataclasses.replace(rows.scene, statistics=self.statistics)
-        out: Tensor | SparseFeatures = self.x
+        self.statistics = pair.statistics()
+        scene = dataclasses.replace(pair.rows.scene, statistics=self.statistics)
+        out: Activation = self.x
         with torch.enable_grad():
-            for form in forms:
-                out = form.forward(out, self.parameters, scene)
+            for spec, form in zip(pair.layers.specs, pair.forms, strict=True):
+                start = f"{spec.name}."
+                mine = {
+                    name.removeprefix(start): p
+                    for name, p in self.parameters.items()
+                    if name.startswith(start)
+                }
+                out = form(out, mine, scene)
             self.output = out if isinstance(out, Tensor) else out.to_dense()
 
     def backward(self, few: Tensor) -> Values:
@@ -205,26 +221,28 @@ class _Reference:
     def _buffers(self) -> dict[str, Tensor]:
         """Running statistics, moved by as many rows as the layer has."""
         moved = {}
-        for norm, statistics in self.statistics.items():
+        for name, statistics in self.statistics.items():
             statistics.pending = [
                 (mean, variance, rows * self.rows.repeats)
                 for mean, variance, rows in statistics.pending
             ]
             statistics.move()
-            name = norm.removeprefix(self.prefix)
             moved[f"{name}.running_mean"] = statistics.mean
             moved[f"{name}.running_var"] = statistics.variance
             moved[f"{name}.num_batches_tracked"] = torch.tensor(float(statistics.batches))
         return moved
 
 
-def _statistics(norm: nn.Module) -> RunningStatistics:
-    buffers = dict(norm.named_buffers())
-    return RunningStatistics(
-        in_double(buffers["running_mean"]),
-        in_double(buffers["running_var"]),
-        int(buffers["num_batches_tracked"]),
-    )
+def _without_equal_numbers(given: LayerInput, generator: torch.Generator) -> LayerInput:
+    """The input with noise of a hundredth of its size.
+
+    Libraries divide the gradient of a maximum between equal neighbours, the form gives it to the
+    first of them.
+    """
+    if not isinstance(given.x, Tensor):
+        return given
+    noise = torch.randn(given.x.shape, generator=generator).to(given.x)
+    return dataclasses.replace(given, x=given.x + 0.01 * given.x.std() * noise)
 
 
 def _gradient(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,8 @@ from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
-from gnnhpc.validation.reference.forward_pass import EdgeList, ForwardPass, SparseFeatures
+from gnnhpc.validation.reference.edge_lists import EdgeList, SparseFeatures
+from gnnhpc.validation.reference.layer_parts import ForwardPass
 
 MOST_NUMBERS = 4_000_000
 """Numbers that the reference form computes for the edges of the compared rows, or for the rows of a
@@ -213,25 +215,7 @@ def _in_double(x: Inputs, rows: Tensor) -> Tensor | SparseFeatures:
     return x[rows.to(x.device)].cpu().double()
 
 
-def _scene(
-    context: Context,
-    *,
-    edges: EdgeList | None = None,
-    ids: Tensor | None = None,
-    graph_of_row: Tensor | None = None,
-    graphs: int = 0,
-    side: int = 0,
-) -> ForwardPass:
+def _scene(context: Context, **of_rows: Any) -> ForwardPass:
     """A training step, whose running statistics the caller moves after it."""
-    return ForwardPass(
-        context.step,
-        context.seed,
-        training=True,
-        deferred=True,
-        statistics={},
-        edges=edges,
-        ids=ids,
-        graph_of_row=graph_of_row,
-        graphs=graphs,
-        side=side,
-    )
+    fixed: dict[str, Any] = {"training": True, "deferred": True, "statistics": {}}
+    return ForwardPass(context.step, context.seed, **fixed, **of_rows)

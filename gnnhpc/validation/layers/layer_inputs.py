@@ -18,8 +18,11 @@ from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.training.setup import TrainingParts
 
+STACKED = 5
+"""Layers of a stack that are compared."""
 When = Literal["start", "end"]
 """Whether the comparison precedes an attempt's first step or follows its last one."""
 
@@ -29,16 +32,22 @@ class ComparedLayers:
     """Neighbouring layers of a stage that are compared as one, first to last.
 
     There is one layer but for the dropout of a model's features, which the layer behind it may
-    apply while it reads them.
+    apply while it reads them, and for a stack.
     """
 
     specs: tuple[LayerSpec, ...]
     layers: tuple[nn.Module, ...]
     takes_data: bool
     """Whether the input is the model's own, which needs no gradient."""
+    takes_maximum: bool = False
+    """Whether a layer takes the largest of the neighbours' numbers."""
+    in_one_call: bool = False
+    """Whether they are compared as the stack of them, which one call computes."""
 
     @property
     def name(self) -> str:
+        if self.in_one_call:
+            return f"one call of {self.specs[0].name} to {self.specs[-1].name}"
         return " + ".join(spec.name for spec in self.specs)
 
     @property
@@ -76,8 +85,9 @@ class LayerInput:
     context: Context
 
 
-def compared_layers(stage: Stage, first: str) -> list[ComparedLayers]:
-    """All layers of a stage; `first` is the name of the model's first layer."""
+def compared_layers(stage: Stage, first: str, *, maximum: bool) -> list[ComparedLayers]:
+    """All layers of a stage; `first` is the name of the model's first layer, and `maximum` says
+    whether the model's layers take one."""
     found = []
     for part in stage.virtual_stages:
         pairs = list(zip(part.specs, part.layers, strict=True))
@@ -86,7 +96,19 @@ def compared_layers(stage: Stage, first: str) -> list[ComparedLayers]:
             of_features = spec.kind == "dropout" and spec.name == first
             together, pairs = pairs[: 1 + of_features], pairs[1 + of_features :]
             specs, layers = zip(*together, strict=True)
-            found.append(ComparedLayers(specs, layers, spec.name == first))
+            found.append(ComparedLayers(specs, layers, spec.name == first, maximum))
+    return found
+
+
+def stacked_layers(stage: Stage) -> list[ComparedLayers]:
+    """The last few layers of each call that computes several layers of the stage."""
+    found = []
+    for part in stage.virtual_stages:
+        for first, stack in stacks_of(part.layers).items():
+            end = first + len(stack.layers)
+            few = slice(max(first, end - STACKED), end)
+            specs, layers = tuple(part.specs[few]), tuple(part.layers[few])
+            found.append(ComparedLayers(specs, layers, takes_data=False, in_one_call=True))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnnhpc.engines import activation_checkpointing
 from gnnhpc.engines.stage import Stage
-from gnnhpc.training import running_statistics
+from gnnhpc.training import loop
 from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
@@ -49,7 +49,7 @@ def trains_in_evaluation_mode() -> None:
     words="differ between replicas 0 and 1",
 )
 def not_averaged() -> None:
-    replace(running_statistics, "average_running_statistics", lambda stage, mesh: None)
+    replace(loop, "average_running_statistics", lambda stage, mesh: None)
 
 
 @defect(

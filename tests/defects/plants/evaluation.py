@@ -9,7 +9,7 @@ import torch
 
 from gnnhpc.data import images as image_data
 from gnnhpc.engines.native import ForwardOnly
-from gnnhpc.tasks.classification import Classification, NodeClassification
+from gnnhpc.training.loss_and_metrics import Classification
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
@@ -34,14 +34,14 @@ def on_training_images() -> None:
 @defect("validation nodes reported as the test", cell=cells.GAT)
 def validation_as_test() -> None:
     def validation(
-        original: Any, task: NodeClassification, phase: Any, outputs: Any, batch: Any
+        original: Any, task: Classification, phase: Any, outputs: Any, batch: Any
     ) -> Any:
         sums = original(task, phase, outputs, batch)
         if phase == "test":
             sums["accuracy"] = sums["test_accuracy"] = sums["val_accuracy"]
         return sums
 
-    around(NodeClassification, "tally", validation)
+    around(Classification, "metric_sums", validation)
 
 
 @defect("accuracy counted over padding", cell=cells.GAT)
@@ -52,7 +52,7 @@ def over_padding() -> None:
         sums["accuracy"] = (right, sum(len(each) for each in outputs))
         return sums
 
-    around(NodeClassification, "tally", padded)
+    around(Classification, "metric_sums", padded)
 
 
 @defect(

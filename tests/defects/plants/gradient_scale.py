@@ -12,7 +12,7 @@ from torch.nn import functional
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.engines.gradient_sync import FlatGradients
-from gnnhpc.tasks.task import Loss
+from gnnhpc.training.loss_and_metrics import MeanLoss
 from tests.defects import cells
 from tests.defects.defect import around, planted, replace
 
@@ -33,19 +33,19 @@ def divided_twice() -> None:
 def summed_microbatches() -> None:
     """The loss of each micro-batch is its own mean."""
 
-    def summed(loss: Loss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
+    def summed(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
         return functional.cross_entropy(output, microbatch.targets["train"])
 
-    replace(Loss, "__call__", summed)
+    replace(MeanLoss, "__call__", summed)
 
 
 @defect("the mean of each chunk's mean", cell=cells.GAT, words="mean of the micro-batches' means")
 def mean_of_means() -> None:
-    def mean(loss: Loss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
-        count = loss.task.labelled(microbatch.targets, "train")
+    def mean(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
+        count = loss.task.valid_targets(microbatch.targets, "train")
         return loss.task.summed_loss(output, microbatch.targets, "train") / count / 3
 
-    replace(Loss, "__call__", mean)
+    replace(MeanLoss, "__call__", mean)
 
 
 @defect("gradients summed over replicas", cell=cells.VIG_REPLICAS, words="2 times the expected")

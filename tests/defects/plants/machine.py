@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from gnnhpc.core import provenance
 from gnnhpc.kernels import build
-from gnnhpc.records import provenance
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
@@ -28,7 +28,7 @@ def all_cores() -> None:
 @defect(
     "one rank without a compiler",
     cell=cells.VIG,
-    words="other implementation",
+    words="has implementation",
 )
 def no_compiler() -> None:
     if rank() == 1:
@@ -43,7 +43,7 @@ def other_code() -> None:
 @defect(
     "a rank on a host of another CPU model",
     cell=cells.VIG,
-    words="other cpu_model",
+    words="has cpu_model Another CPU",
 )
 def other_cpu() -> None:
     def model(original: Any) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.records.content_digest import with_digest
-from gnnhpc.records.run_paths import AttemptPaths, RunPaths
-from gnnhpc.records.schema import NOT_DIGESTED
+from gnnhpc.records.result_file import NOT_DIGESTED
 from tests.defects import cells
 from tests.defects.defect import planted
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.stage import Stage
-from gnnhpc.engines.stage_transfers import StageTransfers
+from gnnhpc.engines.transfers import StageTransfers
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import is_recomputing
 from tests.defects import cells

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.core.facts import Facts
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows

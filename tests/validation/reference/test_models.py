@@ -14,12 +14,16 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.validation.engine_parity import reference_data, reference_model
-from gnnhpc.validation.parity_slice import ParitySlice
-from gnnhpc.validation.reference.custom_model import CustomReference
-from gnnhpc.validation.reference.graph_data import CustomGraphData
-from gnnhpc.validation.reference.layer import seed_of
-from gnnhpc.validation.reference.micro_batches import ReferenceBatch
-from gnnhpc.validation.reference.step import evaluate, train_step
+from gnnhpc.validation.reference.batches import ReferenceBatch
+from gnnhpc.validation.reference.fresh_layers import (
+    FreshLayers,
+    build_layers,
+    parameters_of,
+    seed_of,
+)
+from gnnhpc.validation.reference.graph_batches import CustomGraphData
+from gnnhpc.validation.reference.training_step import evaluate, train_step
+from gnnhpc.validation.steps.parity_slice import ParitySlice
 from tests.tools.cells import gat, vig
 
 MODELS: dict[str, Experiment] = {
@@ -84,10 +88,7 @@ def test_two_steps_and_an_evaluation(name: str) -> None:
     part = ParitySlice(experiment, outline(experiment))
     model, data = reference_model(part), reference_data(part, None, None, by_rows=False)
     parameters = {n: p.detach().numpy() for n, p in named(layers, "parameters").items()}
-    initial = model.initial(torch.float64)
-    assert initial.keys() == parameters.keys()
-    for key, value in initial.items():
-        np.testing.assert_allclose(value.numpy(), parameters[key], rtol=1e-12)
+    model.restore(0, {n: b.detach().double().numpy() for n, b in named(layers, "buffers").items()})
     loss_of = functional.cross_entropy if images else functional.nll_loss
     for step in range(2):
         batches = data.batches("train", step)
@@ -125,8 +126,9 @@ def test_built_in_layers_agree_with_fresh_layers_of_their_own() -> None:
     """The reference of custom models, which takes any layers."""
     experiment = gat(dtype="float64", chunks="halo", microbatches=3)
     part = ParitySlice(experiment, outline(experiment))
-    model, custom = reference_model(part), CustomReference(experiment, part.layer_specs)
-    parameters = {n: v.numpy() for n, v in custom.initial(torch.float64).items()}
+    model, custom = reference_model(part), FreshLayers(experiment, part.layer_specs)
+    built = build_layers(experiment, part.layer_specs, torch.float64)
+    parameters = {n: v.detach().numpy() for n, v in parameters_of(built).items()}
     data = CustomGraphData(experiment, part.layer_specs, part.graph(None), None, by_rows=False)
     whole = reference_data(part, None, None, by_rows=False).batches("train", 0)
     expected = train_step(model, whole, parameters, 0, experiment.outputs)

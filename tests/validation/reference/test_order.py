@@ -8,7 +8,7 @@ import torch
 
 from gnnhpc.batches.image_loader import epoch_indices
 from gnnhpc.batches.shuffle import Shares
-from gnnhpc.validation.reference.order import SampleSchedule, split_nodes
+from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 
 
 @pytest.mark.parametrize("replica", range(3))

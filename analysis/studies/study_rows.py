@@ -1,0 +1,268 @@
+"""Rows of a run and of a published study, in the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.statistics.intervals import Interval, interval_of_shares
+from analysis.statistics.sample import Sample
+from analysis.studies.study import Study
+from analysis.summary.configurations import Configuration
+from analysis.summary.settings_in_words import (
+    IMPLEMENTATIONS,
+    SAMPLERS,
+    is_missing,
+    settings_in_words,
+    varying_settings,
+)
+from analysis.summary.split_backward import has_split_backward
+from analysis.summary.summary_table import Summary
+from gnnhpc.core.layout import Layout
+
+_MEASURES = {
+    *("seconds", "std_s", "min_s", "max_s", "n", "note", "work", "groups", "way"),
+    *("test_accuracy", "val_accuracy", "train_loss", "edges_lost", "epoch_ms"),
+    "published_workers",
+}
+"""Columns of a published row that are no settings."""
+_CROWDED = ("oversubscribed", "shared_gpu")
+"""Flags of ranks that had no processor each."""
+_LAYER_GROUPS = ("block", "readout")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row; `columns` has its settings, words for them, and what was measured."""
+
+    columns: dict[str, Any]
+    settings: Mapping[str, Any]
+    configuration: Configuration | None = None
+    """None for a published row."""
+    label: str = ""
+    """Names a row of the run, such as `cora, pp4, halo, DGL, engine native`."""
+    sample: Sample | None = None
+    """Its step times where they are not those of the configuration."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a cell of it counts."""
+        return self.configuration is not None and bool(self.configuration.step_times)
+
+    @property
+    def shares_processors(self) -> bool:
+        """Whether ranks took turns: more of them than processors, or torchgpipe on a CPU."""
+        if self.configuration is None or self.configuration.layout.world_size == 1:
+            return False
+        flags = {flag for words in self.configuration.used["flags"] for flag in words.split(";")}
+        takes_turns = (self.settings["engine"], self.settings["device"]) == ("torchgpipe", "cpu")
+        return takes_turns or not flags.isdisjoint(_CROWDED)
+
+    @cached_property
+    def seconds(self) -> Interval:
+        """A step's."""
+        if self.configuration is None:
+            return Interval(float(self.columns["seconds"]), None, None)
+        return (self.sample or self.configuration.sample).mean
+
+    @cached_property
+    def means(self) -> dict[tuple[int, int, str], float]:
+        """Mean seconds a step by seed, repeat and run folder."""
+        assert self.configuration is not None
+        sample = self.configuration.sample
+        return {
+            (one.seed, one.number, one.folder): float(mean)
+            for one, mean in zip(sample.repeats, sample.means, strict=True)
+        }
+
+    @cached_property
+    def waiting(self) -> Interval:
+        """The share of a step that waits for its mini-batch."""
+        assert self.configuration is not None
+        data = self.configuration.cell_phases["data_s"].to_numpy(dtype=float)
+        step = np.array([times.mean() for times in self.configuration.step_times])
+        return interval_of_shares(data / step, self.configuration.sample.values.size)
+
+    def interval(self, name: str) -> Interval | None:
+        """A column with its bounds; None where it was not measured."""
+        if name == "seconds":
+            return self.seconds
+        names = (name, f"{name}_low", f"{name}_high")
+        value, low, high = (self.columns.get(each) for each in names)
+        if value is None or is_missing(value):
+            return None
+        return Interval(value, None if is_missing(low) else low, None if is_missing(high) else high)
+
+    def of_seeds(self, metric: str) -> pd.Series[float]:
+        """The last value of each seed; empty where none was recorded or features are made up."""
+        assert self.configuration is not None
+        used = self.configuration.used
+        if metric not in used or not _has_real_features(self.settings):
+            return pd.Series(dtype=float)
+        return used[metric].astype(float).groupby(used["seed"]).mean().dropna()
+
+
+def published_rows(study: Study) -> list[Row]:
+    """The printed rows of a study."""
+    return [
+        Row(
+            {"table": "", "way": "", "sampled": False} | record | _in_words(record, study),
+            {key: value for key, value in record.items() if key not in _MEASURES},
+        )
+        for record in _records(study.published)
+    ]
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {str(key): value for key, value in record.items()} for record in frame.to_dict("records")
+    ]
+
+
+def published_epochs(study: Study) -> pd.DataFrame:
+    """Seconds of an epoch as published, by our names of models, library, ranks, batch_size."""
+    frame = pd.DataFrame([row.columns for row in published_rows(study)])
+    return frame.assign(epoch_s=frame["seconds"] / study.epochs)
+
+
+def measured_rows(study: Study, summary: Summary) -> list[Row]:
+    """The rows of a run with which a study is compared."""
+    mine = summary.table[summary.table["model"].isin(list(study.models))]
+    varying = varying_settings(mine) if len(mine) else []
+    names = [name for name in varying if name not in study.labelled]
+    rows = []
+    for one, line in zip(summary.configurations, _records(summary.table), strict=True):
+        if one.settings["model"] in study.models:
+            rows += list(_rows_of(one, line, study, names, summary))
+    if not rows:
+        return []
+    frame = pd.DataFrame([row.columns for row in rows])
+    return [rows[place] for place in frame.query(study.measured, engine="python").index]
+
+
+def _rows_of(
+    one: Configuration,
+    line: Mapping[str, Any],
+    study: Study,
+    names: list[str],
+    summary: Summary,
+) -> Iterator[Row]:
+    """The row of a configuration, and of a sequential one those of its groups of layers."""
+    columns = {**one.settings, "phase": one.phase, "table": "none", "groups": 1}
+    columns["way"] = "forward and backward" if one.phase == "train" else "forward"
+    columns |= _in_words(columns, study)
+    columns |= _measures(one, line, study)
+    columns["settings"] = settings_in_words(one.settings, names)
+    label = ", ".join(str(columns[name]) for name in (*study.label, "settings") if columns[name])
+    columns["run"] = label
+    yield Row(columns, one.settings, one, label)
+    if one.layout.world_size == one.microbatches == 1 and one.settings["model"] == "vig":
+        for kind in _LAYER_GROUPS:
+            for way, groups, sample, statistics in _layer_groups(one, kind, summary):
+                of_kind = columns | statistics | {"layout": kind, "way": way, "groups": groups}
+                many = f", {groups} of them" if groups > 1 else ""
+                yield Row(of_kind, one.settings, one, label + many, sample)
+
+
+def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """What follows from the settings, and words for them."""
+    name = str(settings["layout"])
+    layout = Layout() if name in _LAYER_GROUPS else Layout.parse(name)
+    implementation = str(settings.get("implementation", ""))
+    framework = IMPLEMENTATIONS.get(implementation, implementation)
+    chunks = int(settings["microbatches"]) * layout.replicas
+    found = {
+        "model_name": study.models.get(str(settings["model"]), ""),
+        "stages": layout.stages,
+        "replicas": layout.replicas,
+        "ranks": layout.world_size,
+        "chunk_count": chunks,
+        "chunk_words": f"{chunks} chunk{'s' if chunks > 1 else ''}",
+        "mode": settings.get("chunks") if chunks > 1 else "whole graph",
+        "rebuilt": "rebuilt in each layer" if settings.get("rebuild") == "layer" else "",
+        "framework": framework,
+        "library": framework,
+        "compute": str(settings.get("device", "")).upper(),
+        "schedule_words": "" if settings.get("schedule") == "gpipe" else settings.get("schedule"),
+        "split_backward": has_split_backward(str(settings.get("schedule")), layout.stages),
+        "sampled": not is_missing(settings.get("sampler")),
+        "of_nodes": is_missing(settings.get("task_name")),
+    }
+    if not is_missing(settings.get("batch_size")):
+        found["batch"] = f"batch {settings['batch_size']:g}"
+    if found["sampled"]:
+        sampler, semantics = SAMPLERS[str(settings["sampler"])], settings.get("semantics")
+        same = sampler == framework
+        found["library"] = sampler if same else f"{sampler} before layers of {framework}"
+        found["semantics_words"] = semantics if found["library"] == "ours" else ""
+        workers = int(settings["workers"])
+        found["worker_words"] = f"{workers} worker{'' if workers == 1 else 's'}"
+    words = (found["library"], found.get("semantics_words"))
+    found["library_words"] = ", ".join(str(word) for word in words if word)
+    return found
+
+
+def _measures(one: Configuration, line: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """What a configuration measured, with bounds, in the units of the tables."""
+    real = _has_real_features(one.settings)
+    found = {
+        name: value
+        for name, value in line.items()
+        if name not in one.settings and (real or "accuracy" not in name)
+    }
+    found |= {"n": len(one.sample.values), "runs": len(one.step_times)}
+    if one.step_times:
+        mean = one.sample.mean
+        found |= _bounded("seconds", mean) | _bounded("epoch_ms", mean, 1e3)
+    if one.epoch is not None:
+        found |= _bounded("epochs_s", one.epoch, study.epochs)
+        waiting = Row({}, {}, one).waiting
+        found |= _bounded("waiting_percent", waiting, 100.0)
+    if not is_missing(line.get("edges_kept")):
+        found["edges_lost"] = 100.0 * (1.0 - float(line["edges_kept"]))
+    return found
+
+
+def _bounded(name: str, of: Interval, factor: float = 1.0) -> dict[str, float | None]:
+    values = {name: of.value, f"{name}_low": of.low, f"{name}_high": of.high}
+    return {key: None if value is None else factor * value for key, value in values.items()}
+
+
+def _has_real_features(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("data_features") != "made")
+
+
+def _layer_groups(
+    one: Configuration, kind: str, summary: Summary
+) -> Iterator[tuple[str, int, Sample, dict[str, Any]]]:
+    """Way, number of groups, step times and statistics of one kind of groups of layers.
+
+    Statistics are over groups and profiled steps; a step's time is the mean of its groups'.
+    """
+    times = summary.run.layer_times
+    times = times[times["cell"].isin(one.cell_phases["cell"]) & (times["phase"] == one.phase)]
+    times = times[times["group"].astype(str).str.startswith(kind)]
+    if times.empty:
+        return
+    ways = {"forward": times["forward_s"]}
+    if one.phase == "train":
+        ways["forward and backward"] = times["forward_s"] + times["backward_s"]
+    for way, seconds in ways.items():
+        steps = seconds.groupby([times["cell"], times["step"]], observed=True).mean()
+        sample = Sample([part.to_numpy() for _, part in steps.groupby(level=0, observed=True)])
+        statistics = {
+            **_bounded("mean_s", sample.mean),
+            **_bounded("seconds", sample.mean),
+            "mean_low": sample.mean.low,
+            "mean_high": sample.mean.high,
+            "std_s": seconds.std(),
+            "min_s": seconds.min(),
+            "max_s": seconds.max(),
+            "n": len(seconds),
+        }
+        yield way, times["group"].nunique(), sample, statistics

@@ -1,0 +1,198 @@
+"""The tables of a study: published numbers with ours beside them, and all comparisons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from analysis.render.interval_text import significant
+from analysis.render.named_table import NamedTable as Table
+from analysis.statistics.pairs import FEWEST_PAIRS
+from analysis.studies.compare_study import (
+    Comparison,
+    Finding,
+    compare_study,
+    difference_of_seeds,
+    selected,
+    whole_graph_of,
+)
+from analysis.studies.study import (
+    Claim,
+    Study,
+    StudyTable,
+    log_folder,
+    printed_beside_log,
+    studies_of,
+)
+from analysis.studies.study_rows import Row
+from analysis.summary.summary_table import Summary
+
+STUDY_COLUMNS = [
+    *("study", "table", "model", "setting", "phase", "quantity"),
+    *("published", "ours", "ours_low", "ours_high", "bound", "run", "verdict"),
+]
+_PHASE_OF_LOG = {"train": 0, "test": 1}
+
+
+def study_tables(summary: Summary) -> list[Table]:
+    """All tables of the studies whose model was run on their data; empty without any."""
+    comparisons = [compare_study(study, summary) for study in studies_of(summary.run)]
+    if not comparisons:
+        return []
+    tables = [table for one in comparisons for table in _tables_of(one)]
+    rows = [row for one in comparisons for row in _comparison_rows(one)]
+    return [*tables, _corrected_study(pd.DataFrame(rows, columns=STUDY_COLUMNS))]
+
+
+def _tables_of(found: Comparison) -> Iterator[Table]:
+    study = found.study
+    if study.conclusions:
+        claims = [claim for claim in study.claims if claim.text]
+        frame = pd.DataFrame([_conclusion(claim, found.of(claim)) for claim in claims])
+        rule = (
+            f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
+            "lists all comparisons, each of rows that are equal in all other settings."
+        )
+        notes = (*study.notes(*study.defects), rule)
+        yield Table(f"{study.name}_conclusions", study.conclusions, frame, notes)
+    for table in study.tables:
+        frame = _side_by_side(table, found)
+        names = frame[list(table.keys)].astype(str).agg(", ".join, axis=1)
+        paper = frame.assign(setting=names)[["setting", *table.paper]]
+        yield Table(
+            f"{study.name}_{table.name}",
+            table.title,
+            frame,
+            (*study.notes(*table.defects), *table.notes),
+            paper,
+        )
+
+
+def _side_by_side(table: StudyTable, found: Comparison) -> pd.DataFrame:
+    """Published rows with ours of the same keys, and ours that nobody published."""
+    keys, columns = list(table.keys), [*table.keys, *table.columns]
+    wanted = [*table.keys, *table.published.values()]
+    published, ours = (selected(rows, table.select) for rows in (found.published, found.measured))
+    if "accuracy_lost" in columns:
+        published = _with_accuracy_lost(published, found.published)
+        ours = _with_accuracy_lost(ours, found.measured)
+    printed = _frame(published, wanted)
+    names = {column: name for name, column in table.published.items()}
+    printed = printed.rename(columns=names).drop_duplicates()
+    mine = [name for name in table.columns if name not in table.published]
+    measured = _frame(ours, [*keys, *mine])
+    if not ours:
+        return printed.reindex(columns=columns)
+    how: Any = "left" if table.only_published else "outer"
+    return printed.merge(measured, on=keys, how=how, sort=False).reindex(columns=columns)
+
+
+def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
+    found = [{name: row.columns.get(name) for name in columns} for row in rows]
+    return pd.DataFrame(found, columns=pd.Index(columns))
+
+
+def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """With what chunks lost of the whole graph's accuracy of validation nodes."""
+    found = []
+    for row in chosen:
+        whole = whole_graph_of(row, rows) if row.columns["chunk_count"] > 1 else None
+        lost = difference_of_seeds(whole, row, "val_accuracy") if whole else None
+        values = (lost.value, lost.low, lost.high) if lost else (None, None, None)
+        names = ("accuracy_lost", "accuracy_lost_low", "accuracy_lost_high")
+        more = dict(zip(names, values, strict=True))
+        found.append(replace(row, columns=row.columns | more))
+    return found
+
+
+def _conclusion(claim: Claim, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The range of the published numbers and of ours, and how the conclusion comes out."""
+    measured = [one for one in findings if one.ours is not None]
+    tables = dict.fromkeys(one.table for one in findings if one.table)
+    return {
+        "conclusion": claim.text,
+        "table": claim.table or next(iter(tables), ""),
+        "quantity": claim.name or claim.quantity,
+        "published": _range([one.published for one in findings]),
+        "ours": _range([one.ours.value for one in measured if one.ours]),
+        "verdict": _in_all(measured),
+    }
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """The least and the greatest, or the one."""
+    known = sorted(value for value in values if value is not None)
+    return " to ".join(dict.fromkeys(significant(value, 3) for value in known[:1] + known[-1:]))
+
+
+def _in_all(measured: Sequence[Finding]) -> str:
+    """Such as `holds in 2 of 3, cannot be told in 1`; of one comparison its verdict."""
+    if not measured:
+        return "not measured"
+    counts = Counter(one.judged for one in measured)
+    if len(counts) == 1:
+        (judged,) = counts
+        return judged if len(measured) == 1 else f"{judged} in all {len(measured)}"
+    first, *others = counts.most_common()
+    words = [f"{first[0]} in {first[1]} of {len(measured)}"]
+    return ", ".join(words + [f"{judged} in {count}" for judged, count in others])
+
+
+def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
+    for one in found.findings:
+        ours = one.ours
+        yield {
+            "study": found.study.name,
+            "table": one.table,
+            "model": one.model,
+            "setting": one.setting,
+            "phase": one.phase,
+            "quantity": one.claim.name or one.claim.quantity,
+            "published": one.published,
+            "ours": ours.value if ours else None,
+            "ours_low": ours.low if ours else None,
+            "ours_high": ours.high if ours else None,
+            "bound": one.bound,
+            "run": one.run,
+            "verdict": one.verdict,
+        }
+    yield from _misprints(found.study)
+
+
+def _misprints(study: Study) -> Iterator[dict[str, Any]]:
+    """Printed statistics that the author's own logs contradict."""
+    for name, table in study.logs.items():
+        log = pd.read_csv(log_folder(study.name) / name)
+        for phase, number in _PHASE_OF_LOG.items():
+            seconds = log.loc[log["phase"] == number, "batch_time(s)"].to_numpy()
+            for quantity, printed, value, verdict in printed_beside_log(table, phase, seconds):
+                if verdict.startswith("misprint"):
+                    yield {
+                        "study": study.name,
+                        "table": str(table),
+                        "model": "vig",
+                        "setting": name,
+                        "phase": phase,
+                        "quantity": quantity,
+                        "published": float(printed),
+                        "verdict": f"Misprint: the author's log {name} has {value:.4g}",
+                    }
+
+
+def _corrected_study(frame: pd.DataFrame) -> Table:
+    columns = ["study", "setting", "quantity", "published", "ours", "ours_low", "ours_high"]
+    paper = frame.assign(
+        study=frame["study"] + " " + frame["table"].astype(str),
+        setting=frame["setting"] + ", " + frame["phase"],
+    )
+    return Table(
+        "corrected_study",
+        "The corrected study: published, ours, the bound, and the verdict",
+        frame,
+        ("Seconds of different machines are not compared; speedups and shares are.",),
+        paper[[*columns, "bound", "verdict"]],
+    )

@@ -1,0 +1,89 @@
+"""What the typer apps of the three packages share: --version, error lines and exit statuses."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnnhpc.core import VERSION
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
+from gnnhpc.core.python_path import ROOT
+
+_CHOICE = re.compile(r"(?P<found>'.*') is not one of (?P<allowed>'.*')")
+"""What typer says of a value that is no choice."""
+
+
+def add_version(app: typer.Typer) -> None:
+    """Give an app the option --version."""
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool,
+            typer.Option(
+                "--version", callback=_show_version, is_eager=True, help="Show version and place."
+            ),
+        ] = False,
+    ) -> None:
+        pass
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"gnnhpc {VERSION} ({ROOT}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+def as_typed(package: str, rest: str) -> str:
+    """A command as the user of this process types it: `gnnhpc status`, `python -m jobs status`."""
+    if Path(sys.argv[0]).name == "gnnhpc":
+        return f"gnnhpc {rest}"
+    return f"python -m {package} {rest}"
+
+
+def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
+    """Run one command; a user's mistakes are one line on stderr and status 2."""
+
+    @report_errors
+    def run() -> int:
+        try:
+            return int(app(arguments, prog_name=program, standalone_mode=False) or 0)
+        except typer.TyperException as error:
+            raise _input_error(error) from None
+        except typer.Abort:
+            return EXIT_FAILED
+
+    return run()
+
+
+def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
+    """As `run_app`; an interrupt prints one word, and a closed pipe is no error."""
+    try:
+        return run_app(app, program, arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # The reader, such as `head`, has closed the pipe.
+        sys.stderr.close()
+        return EXIT_DONE
+
+
+def _input_error(error: typer.TyperException) -> InputError:
+    """As one line; of a flag with choices it names these."""
+    choice = _CHOICE.search(str(error))
+    if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
+        return InputError("command line", None, _message(error), "what --help says")
+    allowed = choice["allowed"].replace("'", "")
+    return InputError(error.param.opts[0], None, choice["found"], allowed)
+
+
+def _message(error: typer.TyperException) -> str:
+    """What is wrong with the command line; typer gives no text where it has shown the help."""
+    format_message = getattr(error, "format_message", None)
+    return str(format_message() if format_message else error).rstrip(".") or "no command"

@@ -1,0 +1,147 @@
+"""Where a measurement comes from: commit, versions, machine, user, command. Free of torch."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gnnhpc.core import VERSION
+
+PACKAGES = ("torch", "torch-geometric", "torchgpipe", "submitit", "numpy", "pymetis")
+SOURCES = (".py", ".cpp", ".h")
+_RUN_FOLDER_FILE = "manifest.jsonl"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on; a package that is not installed is left out."""
+    # Ours is that of the code which runs: another version of it may be installed.
+    found = {"python": platform.python_version(), "gnnhpc": VERSION}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """The commit of this code, `+dirty` if files differ from it; none outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    try:
+        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top) != root:
+            # Installed into an environment that lies inside somebody's own checkout.
+            return None
+        dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "gnnhpc", "jobs")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+dirty" if dirty else "")
+
+
+def _git(root: Path, *args: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *args], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+@functools.cache
+def code_digest() -> str:
+    """A hash of the sources of gnnhpc: ranks of one cell must have the same."""
+    return digest_of_sources(Path(__file__).resolve().parents[1])
+
+
+def digest_of_sources(package: Path) -> str:
+    """A hash of the names and contents of a package's sources, Python's and the kernels'."""
+    digest = hashlib.sha256()
+    for path in files_below(package):
+        if path.suffix in SOURCES:
+            digest.update(path.relative_to(package).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def command_line() -> list[str]:
+    """The command of this process, as a user can type it again."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return ["python", "-m", program.parent.name, *sys.argv[1:]]
+    return [program.name, *sys.argv[1:]]
+
+
+def seconds_since_process_start() -> float:
+    """How long this process has lived; field 22 of /proc/self/stat (proc(5))."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        ticks = int(fields[19])
+        uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.process_time()
+    return uptime - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cpu_model": cpu_model(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+    }
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files of the folder and the folders in it, in a fixed order.
+
+    Left out are hidden files and folders, `__pycache__`, and run folders inside. Raises OSError for
+    a folder that cannot be listed.
+    """
+    return sorted(_walk(folder))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for place, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
+        here = Path(place)
+        # A link may lead back to a folder above.
+        if here.resolve() in seen:
+            folders.clear()
+            continue
+        seen.add(here.resolve())
+        folders[:] = [name for name in folders if not _is_left_out(here / name)]
+        yield from (here / f for f in files if not f.startswith(".") and (here / f).is_file())
+
+
+def _is_left_out(folder: Path) -> bool:
+    hidden = folder.name.startswith(".") or folder.name == "__pycache__"
+    return hidden or (folder / _RUN_FOLDER_FILE).exists()
+
+
+def _raise(error: OSError) -> None:
+    raise error

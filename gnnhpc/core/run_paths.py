@@ -1,0 +1,162 @@
+"""Every file name of a run folder, in one place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnnhpc.core.errors import InputError
+
+ATTEMPT = re.compile(r"^attempt-([1-9]\d*)$")
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """One try at a cell: `cells/<cell id>/attempt-<n>/`."""
+
+    root: Path
+
+    @property
+    def number(self) -> int:
+        match = ATTEMPT.match(self.root.name)
+        if match is None:
+            raise ValueError(f"{self.root} is no attempt folder")
+        return int(match[1])
+
+    @property
+    def cell(self) -> str:
+        """The id of the cell."""
+        return self.root.parent.name
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def records(self, rank: int) -> Path:
+        return self.root / f"rank-{rank:04d}.jsonl"
+
+    def log(self, rank: int) -> Path:
+        return self.root / f"rank-{rank:04d}.log"
+
+    def failure(self, rank: int) -> Path:
+        """The first failure that one rank reports, written before result.json."""
+        return self.root / f"rank-{rank:04d}.failure.json"
+
+
+@dataclass(frozen=True)
+class CellPaths:
+    """All tries at one cell: `cells/<cell id>/`."""
+
+    root: Path
+
+    def attempt(self, number: int) -> AttemptPaths:
+        return AttemptPaths(self.root / f"attempt-{number}")
+
+    def attempts(self) -> list[AttemptPaths]:
+        """The tries that exist, oldest first; none in what is no folder.
+
+        Raises InputError for a folder that cannot be read.
+        """
+        try:
+            entries = list(self.root.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            found = f"unreadable ({error.strerror})"
+            raise InputError(self.root, None, found, "the attempts at a cell") from None
+        paths = [AttemptPaths(entry) for entry in entries if ATTEMPT.match(entry.name)]
+        return sorted(paths, key=lambda attempt: attempt.number)
+
+    def claim_attempt(self) -> AttemptPaths:
+        """Make the next attempt's folder; two claims at once get two numbers."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        existing = self.attempts()
+        number = existing[-1].number + 1 if existing else 1
+        while True:
+            attempt = self.attempt(number)
+            try:
+                attempt.root.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return attempt
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """A run folder: one submitted sweep."""
+
+    root: Path
+
+    @property
+    def sweep(self) -> Path:
+        return self.root / "sweep.yaml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest.jsonl"
+
+    @property
+    def provenance(self) -> Path:
+        return self.root / "provenance.json"
+
+    @property
+    def arrays(self) -> Path:
+        return self.root / "arrays"
+
+    def script(self, array: str) -> Path:
+        return self.arrays / f"{array}.sbatch"
+
+    def block_table(self, array: str) -> Path:
+        """The cells of each block of an array of blocks, such as vig-paired."""
+        return self.arrays / f"{array}.cells"
+
+    @property
+    def submissions(self) -> Path:
+        """One line a submitted array: job id, array, indices, when, by which command."""
+        return self.root / "submissions.jsonl"
+
+    @property
+    def accounting(self) -> Path:
+        """What Slurm's accounting last said the run cost."""
+        return self.root / "accounting.json"
+
+    @property
+    def logs(self) -> Path:
+        """What Slurm and submitit print before a worker has made its attempt's folder."""
+        return self.root / "logs"
+
+    @property
+    def cells(self) -> Path:
+        return self.root / "cells"
+
+    def cell(self, cell_id: str) -> CellPaths:
+        return CellPaths(self.cells / cell_id)
+
+    @property
+    def secret(self) -> Path:
+        """What ranks know each other by; of its folder nothing is for others to read."""
+        return self.root / ".private" / "rendezvous"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def code(self) -> Path:
+        """Sources that the run was planned with: our packages, and users' own models."""
+        return self.root / "code"
+
+    @property
+    def code_record(self) -> Path:
+        """What our packages in `code/` were when the run was made."""
+        return self.root / "code.json"
+
+    def own_model(self, digest: str) -> Path:
+        """The folder of a user's own model, of the sources with this digest."""
+        return self.code / f"model-{digest}"

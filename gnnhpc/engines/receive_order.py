@@ -1,0 +1,70 @@
+"""How early a stage may post a receive that keeps its device until the tensor has come.
+
+A receive of NCCL is a kernel that waits on the GPU, and what the GPU is given after it may have to
+wait too: CUDA may synchronise the whole device to load a kernel or to free memory. So a stage that
+posts receives too early can wait for one that waits for another stage, which in turn waits for
+what the first has yet to do.
+
+All actions of all stages, in the order in which the schedule would begin them if each took equally
+long, are one line. A receive is posted when its stage has done what stands in that line before the
+action that sends. Then there is always somebody who can go on: whose turn it is in the line has
+posted no receive but of what stands before it, and so has been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gnnhpc.core.schedules import (
+    Action,
+    Kind,
+    ScheduleName,
+    Slot,
+    input_from,
+    timeline,
+    virtual_stage_number,
+)
+
+_TURN: Final[Mapping[Kind, int]] = {"backward": 0, "forward": 1, "weights": 2}
+"""Of kinds that begin together; weights are sent to nobody, and nobody waits for them."""
+
+
+def done_before_posting(
+    schedule: ScheduleName,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    *,
+    virtual_stages: int = 1,
+    training: bool = True,
+) -> dict[Action, int]:
+    """For each action whose input another stage sends: how many own actions are done before it may
+    be posted, in the order of sending. Done means given to the device.
+    """
+    ones = [1.0] * (stages * virtual_stages)
+    slots = timeline(
+        *(schedule, ones, ones, microbatches),
+        weights_s=ones,
+        virtual_stages=virtual_stages,
+        training=training,
+    )
+    mine = [slot.action for slot in slots if slot.stage == stage]
+    receives = {
+        input_from(schedule, stage, stages, virtual_stages, action): action for action in mine
+    }
+    found: dict[Action, int] = {}
+    done = 0
+    for slot in sorted(slots, key=lambda slot: _place(schedule, slot, stages)):
+        if slot.stage == stage:
+            done += 1
+        elif (slot.stage, slot.action) in receives:
+            found[receives[slot.stage, slot.action]] = done
+    return found
+
+
+def _place(schedule: ScheduleName, slot: Slot, stages: int) -> tuple[float, int, int]:
+    """Where a slot stands in the line; of those that begin together, senders before receivers."""
+    kind = slot.action.kind
+    number = virtual_stage_number(schedule, slot.stage, stages, slot.action.virtual_stage)
+    return slot.start_s, _TURN[kind], number if kind == "forward" else -number

@@ -1,4 +1,0 @@
-"""Runs one cell on one rank, from its environment to its result.
-
-Imports everything below.
-"""

@@ -1,4 +1,0 @@
-"""What is learnt and how it is measured: loss, tally, metrics.
-
-Imports batches and below.
-"""

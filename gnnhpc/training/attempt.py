@@ -1,0 +1,236 @@
+"""This rank's attempt: what its result says, and how a failure or a hang ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
+from gnnhpc.core.provenance import code_digest, command_line, machine, versions
+from gnnhpc.core.run_paths import AttemptPaths, CellPaths
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
+from gnnhpc.experiment.manifest import Cell
+from gnnhpc.records.code_snapshot import CodeOrigin
+from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
+from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
+from gnnhpc.records.resume_points import EarlierAttempts, Resume, ResumePoint
+from gnnhpc.records.schema import Check, Failure, Status
+
+if TYPE_CHECKING:
+    from gnnhpc.training.loop import Position
+
+
+class RankLog:
+    """Redirects this process's output; errors still reach the launcher's stderr too."""
+
+    def __init__(self) -> None:
+        self._launcher_stderr: int | None = None
+
+    def redirect(self, path: Path) -> None:
+        """Append stdout and stderr to `path` from now on; GnnhpcError if it cannot be written."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
+        self._launcher_stderr = os.dup(2)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        os.close(descriptor)
+
+    def print_error(self, line: str) -> None:
+        # The log may be on the disk that is full.
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+        if self._launcher_stderr is not None:
+            os.write(self._launcher_stderr, (line + "\n").encode())
+
+
+@dataclass
+class Attempt:
+    """What the rank knows of its attempt; the worker fills it in as the rank starts and runs."""
+
+    cell: Cell
+    environment: Environment
+    code: CodeOrigin
+    started_at: str
+    startup_s: dict[str, float]
+    paths: AttemptPaths | None = None
+    """None until the attempt's folder exists."""
+    resume: Resume = field(default_factory=Resume)
+    """Where this attempt begins; known once all ranks are set up."""
+    hosts: list[str] = field(default_factory=list)
+    balance: list[int] | None = None
+    implementation: str | None = None
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    """What each process computes with (`rank_facts`); empty until all are set up."""
+    other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
+    """Those on the nodes of this one, at its start and end; rank 0 asks for them."""
+    position: Position | None = None
+    """Where the loop is, once it has begun."""
+    wrong: Check | None = None
+    """What a check found that let it write no checkpoint."""
+    log: RankLog = field(default_factory=RankLog)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def known_paths(self) -> AttemptPaths:
+        """The paths, where the attempt's folder must exist by now."""
+        assert self.paths is not None, "the attempt has no folder yet"
+        return self.paths
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """The checkpoint that this attempt resumes from."""
+        return self.resume.point
+
+    @property
+    def earlier(self) -> EarlierAttempts:
+        """What was found of the attempts that this one resumes from."""
+        return self.resume_point.earlier if self.resume_point else EarlierAttempts()
+
+    @property
+    def resumed_from(self) -> dict[str, Any] | None:
+        return self.resume_point.as_record() if self.resume_point else None
+
+    def read_other_jobs(self, when: Literal["start", "end"]) -> None:
+        """Ask Slurm, where this is one of its jobs, which others are on the same nodes."""
+        if self.environment.job_id is not None:
+            self.other_jobs[when] = other_jobs(self.environment)
+
+    def result(self, status: Status) -> Result:
+        """The fields that all results have, however the attempt ended."""
+        experiment = self.cell.experiment
+        layout = experiment.layout
+        return Result(
+            cell=self.cell.id,
+            attempt=self.known_paths.number,
+            status=status,
+            experiment=experiment.model_dump(mode="json"),
+            layout={
+                "name": str(layout),
+                "replicas": layout.replicas,
+                "stages": layout.stages,
+                "world_size": experiment.process_layout.world_size,
+                "balance": self.balance,
+                "schedule": experiment.schedule,
+                "virtual_stages": experiment.virtual_stages,
+            },
+            provenance={
+                "commit": self.code.commit(),
+                "code": code_digest(),
+                "code_from": self.code.kind,
+                "versions": versions(),
+                "hosts": self.hosts,
+                "machine": machine(),
+                "threads": self.environment.cpus,
+                "implementation": self.implementation,
+                "ranks": self.ranks,
+                "launcher": self.environment.launcher,
+                "site": self.environment.site,
+                "skipped_checkpoints": list(self.resume.skipped),
+                "slurm": dict(self.environment.slurm),
+                "other_jobs": {
+                    when: None if seen is None else asdict(seen)
+                    for when, seen in self.other_jobs.items()
+                },
+                "command": command_line(),
+                "startup_s": {name: round(s, 3) for name, s in self.startup_s.items()},
+            },
+            started_at=self.started_at,
+            ended_at=utc_now(),
+            train_steps=0,
+            test_steps=0,
+            samples_per_step=0,
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error of this rank: in its log, in its failure file, in the result."""
+        text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
+        self._report(self.failure(text))
+
+    def exit_after_signal(self, signal_name: str) -> None:
+        """End where a signal asked this rank to stop, and the step did not end in time."""
+        self.fail(GnnhpcError(f"{signal_name} asked to stop and the step did not end in time"))
+        self.exit_now()
+
+    def exit_after_hang(self, rank: int, why: str) -> None:
+        """The watchdog found a hang; the main thread waits in a collective that cannot end."""
+        host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
+        self._report(self._failure(rank, host, why))
+        self.exit_now()
+
+    def failure(self, error: str) -> Failure:
+        """A failure of this rank, where it is now."""
+        return self._failure(self.environment.rank, self.environment.host, error)
+
+    def _failure(self, rank: int, host: str, error: str) -> Failure:
+        position = self.position
+        return Failure(
+            rank=rank,
+            host=host,
+            step=position.step if position else None,
+            phase=position.phase if position else None,
+            error=error,
+            at=utc_now(),
+        )
+
+    def _report(self, failure: Failure) -> None:
+        line = f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}"
+        self.log.print_error(line)
+        if self.paths is None:
+            return
+        # The watchdog and the main thread may both fail.
+        with self._lock:
+            try:
+                self._write_failed_result(self.paths, failure)
+            except OSError as error:
+                self.log.print_error(f"{self.paths.result}: cannot be written ({error.strerror})")
+
+    def _write_failed_result(self, paths: AttemptPaths, failure: Failure) -> None:
+        write_failure(paths, failure, by=self.environment.rank)
+        size = self.cell.experiment.process_layout.world_size
+        first = find_first_failure(paths, size, self.hosts, failure)
+        steps = first.step if first.phase == "train" and first.step is not None else 0
+        result = replace(self.result("failed"), failure=first, train_steps=steps)
+        if self.wrong is not None:
+            # Nobody goes on from its earlier checkpoints either.
+            result = replace(result, audit=[self.wrong])
+        write_result_once(paths, result)
+
+    @staticmethod
+    def exit_now(status: int = EXIT_FAILED) -> NoReturn:
+        """Without a word to the other ranks, which may wait in any collective."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def write_not_begun(attempt: Attempt, why: str) -> None:
+    """The result of an attempt that ends before its first step, as a later one may go on."""
+    result = replace(attempt.result("interrupted"), failure=attempt.failure(why))
+    write_result_once(attempt.known_paths, result)
+    print(f"{attempt.cell.id}: {why}", flush=True)
+
+
+def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths | None:
+    """The newest valid attempt of this very job, if this is not its first start.
+
+    A job can be requeued between its result and its end, and then has nothing left to do. Another
+    job at the same cell was asked for, and so was a local run within a job.
+    """
+    mine = slurm_job(dict(environment.slurm))
+    if mine is None or not environment.restart_count or environment.launcher == "local":
+        return None
+    for attempt in reversed(cell.attempts()):
+        result = read_if_whole(attempt.result)
+        if result is not None and result.valid and result.slurm_job == mine:
+            return attempt
+    return None

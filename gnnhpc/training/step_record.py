@@ -1,0 +1,143 @@
+"""The record of one step on one rank: what was measured, and the metrics over all ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import StepOutput
+from gnnhpc.engines.layer_profile import LayerProfile
+from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.step_timer import StepTimes
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.schema import Phase, StepRecord
+from gnnhpc.training.loss_and_metrics import Task
+from gnnhpc.training.machine_readings import MachineReadings, peak_device_mib, peak_rss_mib
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """Means over the samples of all replicas."""
+
+    loss: float
+    values: dict[str, float] = field(default_factory=dict)
+    """By name, without the loss."""
+    stop: bool = False
+    """Whether a signal asks any rank to stop."""
+
+
+def gather_metrics(
+    mesh: Mesh,
+    task: Task,
+    phase: Phase,
+    batch: Batch,
+    output: StepOutput,
+    times: StepTimes,
+    stop_requested: bool,
+) -> StepMetrics:
+    """Sum the metrics of the stages of the loss of all replicas; a collective.
+
+    The ranks also exchange when their gradients were ready, so that `times` counts an all-reduce
+    from when the last replica had come.
+    """
+    names = task.metrics(phase)
+    mine = torch.zeros(2 * len(names) + 2, dtype=torch.float64)
+    if mesh.has_loss:
+        sums = task.metric_sums(phase, output.outputs, batch)
+        flat = [part for name in names for part in sums[name]]
+        mine[:-2] = torch.tensor(flat, dtype=torch.float64)
+    mine[-2] = times.gradients_ready_s or 0.0
+    mine[-1] = float(stop_requested)
+    everyone = mesh.gather(mine)
+    peers = mesh.layout.replica_ranks(mesh.stage)
+    times.count_late_replicas_as_waiting(float(everyone[peers, -2].max()))
+    totals = everyone[:, :-2].sum(0).view(-1, 2)
+    means = {
+        name: float(total / count)
+        for name, (total, count) in zip(names, totals, strict=True)
+        if name == "loss" or count > 0
+    }
+    loss = means.pop("loss")
+    if mesh.has_loss and mesh.layout.replicas > 1 and mine[1] > 0:
+        # This replica's own loss; `loss` is the mean over the replicas.
+        means["replica_loss"] = float(mine[0] / mine[1])
+    return StepMetrics(loss, means, bool(everyone[:, -1].max()))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a step."""
+
+    start_s: float
+    data_s: float
+    times: StepTimes
+    machine: MachineReadings
+    profile: LayerProfile | None
+
+
+def step_record(
+    experiment: Experiment,
+    mesh: Mesh,
+    stage: Stage,
+    phase: Phase,
+    step: int,
+    batch: Batch,
+    measured: Measured,
+    metrics: StepMetrics,
+    grad_norm: float | None,
+    *,
+    warmup: bool,
+) -> StepRecord:
+    times, machine, loading = measured.times, measured.machine, batch.loading
+    profile = measured.profile
+    return StepRecord(
+        phase=phase,
+        step=step,
+        epoch=batch.epoch,
+        warmup=warmup,
+        start_s=measured.start_s,
+        wall_s=times.wall_s,
+        cpu_s=machine.cpu_s,
+        forward_s=times.total("forward"),
+        backward_s=times.total_backward(),
+        allreduce_s=times.total("allreduce"),
+        optimizer_s=times.total("optimizer"),
+        wait_s=times.rest_s,
+        data_s=measured.data_s,
+        samples=batch.samples,
+        loss=metrics.loss if mesh.has_loss and math.isfinite(metrics.loss) else None,
+        metrics=metrics.values if mesh.has_loss else {},
+        groups={} if profile is None else profile.groups(times.spans or []),
+        peak_rss_mib=peak_rss_mib(),
+        peak_device_mib=peak_device_mib(mesh.devices),
+        involuntary_switches=machine.involuntary_switches,
+        steal_s=machine.steal_s,
+        grad_norm=grad_norm,
+        run_delay_s=machine.run_delay_s,
+        recompute_s=times.recompute_s,
+        sample_s=loading.sample_s if loading else None,
+        gather_s=loading.gather_s if loading else None,
+        sampled_edges=loading.edges if loading else None,
+        virtual_stage_s=_virtual_stage_seconds(stage, times, split=experiment.split_backward),
+        weights_s=times.total("weights") if experiment.split_backward else None,
+        profiled=profile is not None,
+    )
+
+
+def _virtual_stage_seconds(
+    stage: Stage, times: StepTimes, *, split: bool
+) -> list[list[float]] | None:
+    """Seconds of each virtual stage; None where the rank has one, or the step has no spans."""
+    if not stage.separate or times.spans is None:
+        return None
+    table = []
+    for place in range(len(stage.virtual_stages)):
+        seconds = [times.total("forward", place), times.total_backward(place)]
+        if split:
+            seconds.append(times.total("weights", place))
+        table.append([round(each or 0.0, 9) for each in seconds])
+    return table

@@ -1,0 +1,141 @@
+"""One rank's training between its set-up and its result: restore, train, save, write the result."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
+from gnnhpc.distributed.signals import Signals
+from gnnhpc.records.record_writer import RecordWriter
+from gnnhpc.records.resume_points import environment_of
+from gnnhpc.records.schema import Check, EventRecord
+from gnnhpc.training.attempt import Attempt
+from gnnhpc.training.events import Validator, WrongRunError
+from gnnhpc.training.generators import seed_generators
+from gnnhpc.training.loop import Stopped, TrainingLoop
+from gnnhpc.training.progress_line import progress_listener
+from gnnhpc.training.record_listener import RecordsSteps
+from gnnhpc.training.setup import TrainingParts
+from gnnhpc.training.write_result import write_done, write_interrupted
+
+
+@dataclass
+class TrainingRun:
+    """What is left of an attempt once its ranks are set up."""
+
+    attempt: Attempt
+    mesh: Mesh
+    parts: TrainingParts
+    writer: RecordWriter
+    validator: Validator
+    signals: Signals
+
+    def run(self) -> int:
+        """Train and test, validate and write the result; or save a checkpoint and stop.
+
+        Returns the exit status.
+        """
+        start = self._restore()
+        self.validator.at_start(start)
+        loop = self._loop()
+        try:
+            loop.run(start)
+        except Stopped as stopped:
+            self._save_checkpoint(loop, stopped.step)
+            self._end_interrupted(loop, stopped.step)
+            return EXIT_UNFINISHED
+        checks = self.validator.at_end(loop.experiment.train_steps)
+        self.writer.write(*self.validator.events())
+        self._write_result(loop, checks)
+        return EXIT_DONE
+
+    def _restore(self) -> int:
+        """Seed the generators and load the checkpoint, if there is one; the step to begin with."""
+        seed_generators(self.attempt.cell.experiment.seed, self.mesh.rank)
+        for each in self.attempt.resume.skipped:
+            self.writer.write(EventRecord("checkpoint skipped", 0.0, dict(each)))
+        point = self.attempt.resume_point
+        if point is None:
+            return 0
+        # It loads torch's compiler, which a run without checkpoints does not need.
+        from gnnhpc.training.checkpoint import load
+
+        with self.parts.timer.outside("reading a checkpoint"):
+            load(point.path, self.mesh, self.parts.stage, self.parts.optimizer)
+        self.writer.write(EventRecord("resumed", 0.0, point.as_record()))
+        return point.step
+
+    def _loop(self) -> TrainingLoop:
+        experiment, point = self.attempt.cell.experiment, self.attempt.resume_point
+        first_log = self.attempt.known_paths.log(0).name
+        loop = TrainingLoop(
+            experiment=experiment,
+            mesh=self.mesh,
+            parts=self.parts,
+            listeners=[
+                RecordsSteps(self.writer, spans=experiment.spans),
+                progress_listener(experiment, self.mesh, first_log),
+                *self.validator.listeners,
+            ],
+            stop_requested=self.signals.stop_requested,
+            test_steps_done=point.test_steps_done if point else 0,
+        )
+        self.attempt.position = loop.position
+        every = experiment.save_every
+        if every:
+
+            def save_every(done: int) -> None:
+                if done % every == 0 and done < experiment.train_steps:
+                    self._save_checkpoint(loop, done)
+
+            loop.after_step = save_every
+        return loop
+
+    def _save_checkpoint(self, loop: TrainingLoop, step: int) -> None:
+        from gnnhpc.training.checkpoint import save
+
+        began_s = time.perf_counter()
+        try:
+            checks = self.validator.at_checkpoint(step)
+        except WrongRunError as error:
+            self.attempt.wrong = error.check
+            raise
+        files = self.mesh.gather_objects(self.writer.written)
+        attempt, folder = self.attempt, self.attempt.known_paths.root.name
+        with self.parts.timer.outside("writing a checkpoint"):
+            save(
+                attempt.known_paths,
+                self.mesh,
+                self.parts.stage,
+                self.parts.optimizer,
+                cell=attempt.cell.id,
+                step=step,
+                test_steps_done=loop.test_steps_done,
+                environment=environment_of(attempt.ranks, attempt.balance),
+                earlier=attempt.earlier.with_attempt(folder, checks, files),
+            )
+        self.writer.write(EventRecord("checkpoint", time.perf_counter() - began_s, {"step": step}))
+
+    def _write_result(self, loop: TrainingLoop, checks: list[Check]) -> None:
+        files = self.mesh.gather_objects(self.writer.written)
+        samples = self.parts.batches.samples if self.mesh.stage == 0 else 0
+        all_samples = sum(self.mesh.gather_objects(samples))
+        if self.mesh.rank == 0:
+            with self.parts.timer.outside("writing the result"):
+                self.attempt.read_other_jobs("end")
+                write_done(self.attempt, loop, files, all_samples, checks, self.validator)
+        self.mesh.barrier()
+
+    def _end_interrupted(self, loop: TrainingLoop, step: int) -> None:
+        """Write the result once the checkpoint is written, and put the job back into the queue."""
+        if self.mesh.rank != 0:
+            return
+        environment, received = self.attempt.environment, self.signals.received
+        refused = requeues_used_up(environment, received)
+        self.attempt.read_other_jobs("end")
+        received_where = received or "a signal on another rank"
+        write_interrupted(self.attempt, loop, received_where, step, refused=refused)
+        requeue_if_interrupted(environment, received)

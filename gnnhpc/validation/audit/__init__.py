@@ -1,0 +1,1 @@
+"""What the record audit checks: records as read, times, noise, drift, processors."""

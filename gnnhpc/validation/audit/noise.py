@@ -1,0 +1,244 @@
+"""Flags of noise, drift and shared processors, from what is read outside of steps. Free of torch.
+
+`noisy`, `drift`, `oversubscribed` and `shared-node` do not make a cell invalid: they say that its
+times may not be those of an idle machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import Check
+from gnnhpc.validation.audit.level_shift import Stretch, most_different_stretch
+from gnnhpc.validation.audit.rank_records import AttemptRecords, RankRecords
+from gnnhpc.validation.verdicts import few, verdict_of
+
+NOISY_SHARE = 0.05
+"""Steal, or waiting for a processor, of the time of steps, above which a cell is noisy."""
+DRIFT = 0.05
+"""Change of the step time in a stretch of the run below which it is no drift."""
+PROCESSORS = "processors"
+"""The event in which a rank records what it ran on (`validation.processor_use`)."""
+
+
+def threads(attempt: AttemptRecords) -> Check:
+    """Ranks used the planned threads; flags `oversubscribed` where CPUs were too few for them."""
+    recorded = attempt.result.provenance.get("threads")
+    if recorded is None:
+        return Check("threads", "unknown", "the result does not say how many threads were planned")
+    planned, faults = int(recorded), []
+    for rank in attempt.ranks:
+        used = {rank.header.threads, int(_processors(rank).get("threads", rank.header.threads))}
+        faults += [
+            f"rank {rank.rank} had {count} threads, planned are {planned}"
+            for count in sorted(used - {planned})
+        ]
+    if faults:
+        return verdict_of("threads", faults, "")
+    machines: dict[str, list[RankRecords]] = {}
+    for rank in attempt.ranks:
+        machines.setdefault(_machine(rank), []).append(rank)
+    short = [fault for ranks in machines.values() for fault in _lack_of_cpus(ranks)]
+    if short:
+        return verdict_of("oversubscribed", short, "", fault="suspect")
+    return Check("threads", "ok", f"{planned} threads a rank on CPUs of their own")
+
+
+def _lack_of_cpus(ranks: Sequence[RankRecords]) -> Iterator[str]:
+    """Why the ranks of one machine have too few CPUs.
+
+    Threads and processes that load data need CPUs too, unless a rank alone has none left for them.
+    """
+    for rank in ranks:
+        if rank.header.threads > rank.header.cpus:
+            yield (
+                f"rank {rank.rank} on {rank.header.host}: {rank.header.threads} threads on "
+                f"{rank.header.cpus} CPUs"
+            )
+            return
+    affinities = [_processors(rank).get("cpus") for rank in ranks]
+    if any(each is None for each in affinities):
+        return
+    cpus = len({cpu for each in affinities for cpu in each or ()})
+    hosts = ", ".join(dict.fromkeys(rank.header.host for rank in ranks))
+    computing = sum(rank.header.threads for rank in ranks)
+    loading = {rank.rank: int(_processors(rank).get("workers", 0)) for rank in ranks}
+    if computing > cpus:
+        yield f"{hosts}: {computing} threads on {cpus} CPUs"
+    elif computing + sum(loading.values()) > cpus and any(
+        loading[rank.rank]
+        and rank.header.threads + loading[rank.rank] <= len(_processors(rank)["cpus"])
+        for rank in ranks
+    ):
+        workers = sum(loading.values())
+        yield f"{hosts}: {computing} threads and {workers} data workers on {cpus} CPUs"
+
+
+def affinity(attempt: AttemptRecords) -> Check:
+    """Ranks may use the same CPUs at the end as at the start."""
+    faults = [
+        f"rank {rank.rank} lost CPUs {few(list(map(str, lost)))} while it ran"
+        for rank in attempt.ranks
+        if (lost := sorted(set(_processors(rank).get("cpus", ())) - _cpus_at_end(rank)))
+    ]
+    return verdict_of("affinity", faults, "every rank kept its CPUs", fault="suspect")
+
+
+def _cpus_at_end(rank: RankRecords) -> set[int]:
+    recorded = _processors(rank)
+    return set(recorded.get("cpus_at_end", recorded.get("cpus", ())))
+
+
+def noise(attempt: AttemptRecords) -> Check:
+    """Flags `noisy` where the host or other processes took processor time from a rank.
+
+    What this job's own threads take from its ranks belongs to what is measured.
+    """
+    reasons, values = [], {}
+    for rank in attempt.ranks:
+        steal, delay = (
+            None if share is None else min(1.0, share)
+            for share in (_share_of_steps(rank, name) for name in ("steal_s", "run_delay_s"))
+        )
+        others = share_of_others(rank, attempt.ranks)
+        values[str(rank.rank)] = {"steal": steal, "run_delay": delay, "others": others}
+        if steal is not None and steal > NOISY_SHARE:
+            reasons.append(f"rank {rank.rank}: the host took {steal:.1%} of the time")
+        if delay is not None and delay > NOISY_SHARE and (others is None or others > delay / 2):
+            users = "other threads" if others is None else "other processes"
+            reasons.append(
+                f"rank {rank.rank} was ready to run for {delay:.1%} of its steps while {users} had "
+                "its processors"
+            )
+        reasons += _asleep(attempt, rank, delay)
+    if reasons:
+        return verdict_of("noisy", reasons, "", fault="suspect", values=values)
+    return Check("noise", "ok", "no other process took processor time from the ranks", values)
+
+
+def _asleep(attempt: AttemptRecords, rank: RankRecords, delay: float | None) -> list[str]:
+    """A rank without neighbours that computes on one thread has no reason to sleep in a step."""
+    header = rank.header
+    used = _share_of_steps(rank, "cpu_s")
+    if len(attempt.ranks) > 1 or header.threads != 1 or header.device != "cpu" or used is None:
+        return []
+    missing = 1.0 - used
+    if missing <= NOISY_SHARE or (delay or 0.0) > missing / 2:
+        return []
+    cause = "page faults or storage" if delay is not None else "its cause is not known"
+    return [f"rank {header.rank} slept for {missing:.0%} of its steps: {cause}"]
+
+
+def _share_of_steps(rank: RankRecords, name: str) -> float | None:
+    """A field over the wall time of measured steps; None where the system does not report it.
+
+    It is read outside of steps, so that a little more than a step's may be counted.
+    """
+    seconds, wall = rank.column(name)[rank.measured], rank.column("wall_s")[rank.measured]
+    if not len(wall) or not np.isfinite(seconds).all() or wall.sum() <= 0:
+        return None
+    return float(seconds.sum() / wall.sum())
+
+
+def share_of_others(rank: RankRecords, ranks: Sequence[RankRecords]) -> float | None:
+    """Processors that processes of other jobs used, on average, of those a rank may use.
+
+    None where a rank that shares these CPUs has no record of it. The resolution of the system's
+    clock is subtracted.
+    """
+    mine = _processors(rank)
+    neighbours = [
+        _processors(other)
+        for other in ranks
+        if _machine(other) == _machine(rank)
+        and set(_processors(other).get("cpus", ())) & set(mine.get("cpus", ()))
+    ]
+    if not neighbours or not all(each.get("seconds") for each in neighbours):
+        return None
+    ours = sum(each["by_process_s"] / each["seconds"] for each in neighbours)
+    used = (mine["by_anybody_s"] - mine["resolution_s"]) / mine["seconds"]
+    return max(0.0, float(used - ours))
+
+
+def drift(attempt: AttemptRecords) -> Check:
+    """Flags a stretch of training steps that differs from the rest by more than chance."""
+    first = attempt.ranks[0]
+    before = list(attempt.earlier_step_s)
+    steps = [*before, *first.column("wall_s")[first.measured_training].tolist()]
+    stretch = most_different_stretch(steps)
+    if stretch is None:
+        return Check("drift", "unknown", f"{len(steps)} steps are too few to find a drift")
+    values = asdict(stretch)
+    if not stretch.beyond_chance or abs(stretch.change) <= DRIFT:
+        return Check("drift", "ok", "no stretch of the run differs more than steps do", values)
+    until = "on" if stretch.stop == len(steps) else f"to step {stretch.stop}"
+    detail = (
+        f"from step {stretch.first + 1} {until}, of {len(steps)} after the warm-up, steps took "
+        f"{stretch.change:+.0%}"
+    )
+    cause = (
+        f"of which {len(before)} are of earlier attempts" if before else _cause(attempt, stretch)
+    )
+    return Check("drift", "suspect", f"{detail}: {cause}", values)
+
+
+def _cause(attempt: AttemptRecords, stretch: Stretch) -> str:
+    """Whether computing accounts for half of the change, on the rank where it changed most."""
+    wall = _change(attempt.ranks[0], ("wall_s",), stretch)
+    parts = ("forward_s", "backward_s", "optimizer_s")
+    shares = {rank.rank: _change(rank, parts, stretch) / wall for rank in attempt.ranks}
+    known = {rank: share for rank, share in shares.items() if np.isfinite(share)}
+    if not known:
+        return "the device's part of it is not known"
+    most = max(known, key=lambda rank: known[rank])
+    if known[most] < 0.5:
+        return "computing did not change, transfers and waiting did"
+    return f"rank {most} computed for another time"
+
+
+def _change(rank: RankRecords, names: Sequence[str], stretch: Stretch) -> float:
+    """Mean seconds of measured training steps within the stretch, less those outside."""
+    columns = [rank.column(name)[rank.measured_training] for name in names]
+    seconds = np.sum(columns, axis=0)
+    inside = np.zeros(len(seconds), np.bool_)
+    inside[stretch.first : stretch.stop] = True
+    return float(seconds[inside].mean() - seconds[~inside].mean())
+
+
+def shared_node(result: Result) -> list[Check]:
+    """Flags other jobs that Slurm had on the nodes at the start or end; empty outside Slurm.
+
+    A job that came and went in between shows by its load alone, as `noisy`.
+    """
+    asked: Mapping[str, Any] = result.provenance.get("other_jobs") or {}
+    if not asked:
+        return []
+    answers = {when: answer for when, answer in asked.items() if answer is not None}
+    if not answers:
+        detail = "Slurm did not answer which jobs were on its nodes"
+        return [Check("shared-node", "unknown", detail)]
+    jobs = sorted({str(job) for answer in answers.values() for job in answer["jobs"]}, key=int)
+    if jobs:
+        moments = " and ".join(when for when, answer in answers.items() if answer["jobs"])
+        detail = f"other jobs were on its nodes at its {moments}: {few(jobs)}"
+        return [Check("shared-node", "suspect", detail, answers)]
+    hidden = max(int(answer["cpus"] or 0) for answer in answers.values())
+    if hidden:
+        detail = f"{hidden} CPUs of its nodes were given to jobs that squeue does not list"
+        return [Check("shared-node", "suspect", detail, answers)]
+    detail = f"no other job was on its nodes at its {' and '.join(answers)}"
+    return [Check("shared-node", "ok", detail, answers)]
+
+
+def _processors(rank: RankRecords) -> Mapping[str, Any]:
+    return rank.event(PROCESSORS) or {}
+
+
+def _machine(rank: RankRecords) -> str:
+    """Equal for ranks whose CPUs are of one machine, whatever host names it has."""
+    return str(_processors(rank).get("system") or rank.header.host)

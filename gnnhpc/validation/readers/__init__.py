@@ -1,0 +1,1 @@
+"""Independent readers of data sets, and the arrays of a data set by name."""

@@ -1,0 +1,184 @@
+"""The micro-batches that the reference computes on, by the documented rules: images, graph sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnnhpc.core.layer_specs import LayerSpecs, hops
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.disjoint_union import DisjointUnions
+from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+from gnnhpc.validation.readers.read_images import Labels, Pixels, read_images
+from gnnhpc.validation.reference.edge_lists import Activation, EdgeList, node_features, rows_of
+from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
+
+Ids = npt.NDArray[np.int64]
+SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
+
+
+@dataclass(frozen=True)
+class ReferenceBatch:
+    """The input and targets of one forward pass: a micro-batch, or a whole graph at once."""
+
+    inputs: Activation
+    """[rows, ...], float64."""
+    targets: Mapping[str, Tensor]
+    """int64 [rows of the output] by split, IGNORED where a row does not count; or pairs of links,
+    [pairs, 3]: two rows, and 1 for a link or 0 for a negative."""
+    replica: int = 0
+    microbatch: int = 0
+    nodes: Tensor | None = None
+    """int64 [rows]: the node of each row, -1 for padding; None for images."""
+    edges: EdgeList | None = None
+    layer_edges: tuple[EdgeList, ...] = ()
+    """Of a sampled mini-batch: the edges of each layer that uses neighbours, the first layer's
+    first, all between the same rows."""
+    graph_of_row: Tensor | None = None
+    """int64 [rows]: the place of each node's graph among many small graphs."""
+    context: Context | None = None
+    """For the layers of a custom model."""
+    layer_input: Tensor | SparseRows | None = None
+    """The input that a custom model's first layer takes, where it is not `inputs`."""
+
+    @property
+    def graphs(self) -> int:
+        """The number of small graphs."""
+        return max(map(len, self.targets.values()), default=0)
+
+
+class ReferenceData(Protocol):
+    """The micro-batches of an experiment."""
+
+    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
+        """The micro-batches of all replicas in one step, or one batch that holds them all."""
+        ...
+
+
+class ImageData:
+    """Images, cropped to the top left `side` x `side` pixels where `side` is given.
+
+    Raises OSError for files that cannot be read.
+    """
+
+    def __init__(self, experiment: Experiment, side: int | None, root: Path | None) -> None:
+        self._experiment, self._side, self._root = experiment, side, root
+        self._splits: dict[Phase, tuple[Pixels, Labels]] = {}
+
+    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
+        experiment, side = self._experiment, self._side
+        if phase not in self._splits:
+            self._splits[phase] = read_images(experiment.data, self._root, phase)
+        pixels, labels = self._splits[phase]
+        schedule, batches = SampleSchedule.of(experiment, len(labels)), []
+        for replica in range(experiment.layout.replicas):
+            share = schedule.share(step, replica)
+            for microbatch, rows in enumerate(np.split(share, experiment.microbatches)):
+                planes = pixels[rows, :, :side, :side].reshape(len(rows), pixels.shape[1], -1)
+                values = torch.from_numpy(planes.astype(np.float64) / 255.0)
+                batches.append(
+                    ReferenceBatch(
+                        values.transpose(1, 2),
+                        {phase: torch.from_numpy(labels[rows])},
+                        replica,
+                        microbatch,
+                        context=Context(microbatch, step, experiment.seed),
+                    )
+                )
+        return batches
+
+
+class GraphSetData:
+    """Many small graphs; `custom` adds the union as a chunk, which layers of custom models take."""
+
+    def __init__(
+        self, experiment: Experiment, specs: LayerSpecs, graphs: GraphSet, *, custom: bool
+    ) -> None:
+        self._experiment, self._graphs = experiment, graphs
+        self._features = node_features(graphs)
+        self._unions = DisjointUnions(graphs, hops(specs)) if custom else None
+
+    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
+        return [
+            self._batch(numbers, phase, step, replica, microbatch)
+            for replica, parts in enumerate(self._parts(phase, step))
+            for microbatch, numbers in enumerate(parts)
+        ]
+
+    def _parts(self, phase: Phase, step: int) -> Iterator[Sequence[Ids]]:
+        """For each replica, the graphs of each micro-batch, ascending."""
+        experiment = self._experiment
+        masks = [self._graphs.masks[split].numpy() for split in SPLITS[phase]]
+        numbers = np.flatnonzero(np.any(masks, axis=0))
+        if phase == "train":
+            schedule = SampleSchedule.of(experiment, len(numbers))
+            for replica in range(experiment.layout.replicas):
+                mine = numbers[schedule.share(step, replica)]
+                yield split_nodes(mine, experiment.microbatches)
+            return
+        parts = np.array_split(numbers, experiment.total_chunks)
+        for first in range(0, len(parts), experiment.microbatches):
+            yield parts[first : first + experiment.microbatches]
+
+    def _batch(
+        self, numbers: Ids, phase: Phase, step: int, replica: int, microbatch: int
+    ) -> ReferenceBatch:
+        graphs, chosen = self._graphs, torch.from_numpy(numbers)
+        nodes, graph_of_row, edges = self._union(numbers)
+        context, layer_input = None, None
+        if self._unions is not None:
+            chunk = self._unions.of(chosen, SPLITS[phase])
+            context = Context(microbatch, step, self._experiment.seed, chunk)
+            layer_input = first_input(self._experiment, graphs, nodes)
+        return ReferenceBatch(
+            rows_of(self._features, nodes),
+            {
+                split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
+                for split in SPLITS[phase]
+            },
+            replica,
+            microbatch,
+            nodes=nodes,
+            edges=edges,
+            graph_of_row=graph_of_row,
+            context=context,
+            layer_input=layer_input,
+        )
+
+    def _union(self, numbers: Ids) -> tuple[Tensor, Tensor, EdgeList]:
+        """The nodes of these graphs, the place of each one's graph, and all of their edges."""
+        first, (source, target) = self._graphs.first.tolist(), self._graphs.edges.numpy()
+        nodes: list[int] = []
+        graph_of_row: list[int] = []
+        ends: list[Ids] = [np.empty((3, 0), dtype=np.int64)]
+        for place, graph in enumerate(numbers.tolist()):
+            own = range(first[graph], first[graph + 1])
+            into = np.arange(*np.searchsorted(target, (own.start, own.stop)))
+            moved = len(nodes) - own.start
+            ends.append(np.stack((source[into] + moved, target[into] + moved, into)))
+            nodes += own
+            graph_of_row += [place] * len(own)
+        ids, rows = torch.tensor(nodes, dtype=torch.int64), torch.arange(len(nodes))
+        loops = torch.stack((rows, rows, self._graphs.edges.shape[1] + ids))
+        edges = torch.cat((torch.from_numpy(np.concatenate(ends, axis=1)), loops), 1)
+        return ids, torch.tensor(graph_of_row, dtype=torch.int64), EdgeList(len(nodes), *edges)
+
+
+def first_input(experiment: Experiment, data: Any, nodes: Tensor) -> Tensor | SparseRows:
+    """The features of some nodes, int64 [n], as the first layer of a custom model takes them."""
+    rows = feature_rows(data.features, nodes, torch.float64)
+    if experiment.model.loaded.sparse_inputs or isinstance(rows, Tensor):
+        return rows
+    return rows.to_dense()

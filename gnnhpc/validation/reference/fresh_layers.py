@@ -1,0 +1,231 @@
+"""A model's layers built anew in one process: initial values, and the reference of custom models.
+
+Only parameters and buffers pass from one micro-batch of a custom model to the next, so that a layer
+which keeps anything else, such as the edges of its first micro-batch, differs from the run's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gnnhpc.core.layer_specs import LayerSpecs
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.seeding import fork_generators, seed_all
+from gnnhpc.validation.reference.batches import ReferenceBatch
+from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.layer_parts import RunningStatistics
+
+SAME = 1e-9
+"""Two outputs of a layer on one input are the same up to this relative difference."""
+_USE_DTYPE = "build layers with `options.dtype`"
+Layers = dict[str, nn.Module]
+"""By name, first to last."""
+
+
+def seed_of(seed: int, layer: str) -> int:
+    """A layer's own seed: the first seven bytes, highest first, of SHA-256 of "seed/layer"."""
+    return int(hashlib.sha256(f"{seed}/{layer}".encode()).hexdigest()[:14], 16)
+
+
+def build_layers(experiment: Experiment, specs: LayerSpecs, dtype: torch.dtype) -> Layers:
+    """New layers with the initial values that the seed gives."""
+    options, layers = BuildOptions(dtype, experiment.batchnorm), {}
+    with fork_generators():
+        for spec in specs:
+            seed_all(seed_of(experiment.seed, spec.name))
+            layers[spec.name] = experiment.model.loaded.build(spec, options)
+    return layers
+
+
+def parameters_of(layers: Layers) -> dict[str, nn.Parameter]:
+    return {f"{n}.{key}": p for n, layer in layers.items() for key, p in layer.named_parameters()}
+
+
+class FreshLayers:
+    """The reference of a custom model."""
+
+    def __init__(self, experiment: Experiment, specs: LayerSpecs) -> None:
+        self._experiment, self._specs = experiment, specs
+        self._parameters: Mapping[str, Array] = {}
+        self._built: list[Layers] = []
+        """The layers of each micro-batch since `load`."""
+        self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
+        self._pending: list[dict[str, RunningStatistics]] = [{} for _ in self._buffers]
+
+    def build(self) -> Layers:
+        return build_layers(self._experiment, self._specs, torch.float64)
+
+    def load(self, parameters: Mapping[str, Array]) -> None:
+        self._parameters, self._built = parameters, []
+
+    def forward(self, batch: ReferenceBatch, step: int, *, training: bool) -> Sequence[Activation]:
+        layers = self.build()
+        with torch.no_grad():
+            for name, parameter in parameters_of(layers).items():
+                parameter.copy_(torch.from_numpy(self._parameters[name]))
+        for path, buffer in self._buffers[batch.replica].items():
+            set_buffer(*_owner(layers, path), buffer)
+        if training:
+            self._built.append(layers)
+            self._record_deferred(layers, batch.replica)
+        outputs: list[Activation] = []
+        x = _first_input(batch)
+        for layer in layers.values():
+            x = _call(layer.train(training), x, batch)
+            outputs.append(_dense(x))
+        if training:
+            self._buffers[batch.replica] = {
+                f"{name}.{key}": buffer.detach().clone()
+                for name, layer in layers.items()
+                for key, buffer in layer.named_buffers(remove_duplicate=False)
+            }
+        return outputs
+
+    def gradients(self) -> dict[str, Array]:
+        total: dict[str, Array] = {}
+        for layers in self._built:
+            for name, parameter in parameters_of(layers).items():
+                if parameter.grad is not None:
+                    found = parameter.grad.to_dense().double().numpy()
+                    total[name] = total[name] + found if name in total else found
+        return total
+
+    def end_minibatch(self) -> None:
+        for buffers, pending in zip(self._buffers, self._pending, strict=True):
+            for name, statistics in pending.items():
+                statistics.mean = buffers[f"{name}.running_mean"]
+                statistics.variance = buffers[f"{name}.running_var"]
+                statistics.move()
+                buffers[f"{name}.running_mean"] = statistics.mean
+                buffers[f"{name}.running_var"] = statistics.variance
+                buffers[f"{name}.num_batches_tracked"] += 1
+            pending.clear()
+
+    def average_statistics(self) -> None:
+        for name in self._buffers[0]:
+            if name.endswith(("running_mean", "running_var")):
+                mean = torch.stack([each[name] for each in self._buffers]).mean(0)
+                for each in self._buffers:
+                    each[name] = mean
+
+    def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
+        self._buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
+
+    def buffers(self, replica: int) -> dict[str, Tensor]:
+        return dict(self._buffers[replica])
+
+    def has_batchnorm(self) -> bool:
+        """Whether a layer computes with all rows of a micro-batch by a BatchNorm."""
+        modules = (m for layer in self.build().values() for m in layer.modules())
+        return any(isinstance(module, _BatchNorm) for module in modules)
+
+    def _record_deferred(self, layers: Layers, replica: int) -> None:
+        """Record what each BatchNorm that moves once a mini-batch is given."""
+        for name, layer in layers.items():
+            for path, module in layer.named_modules():
+                if isinstance(module, _BatchNorm) and getattr(module, "mode", "micro") != "micro":
+                    full = f"{name}.{path}" if path else name
+                    module.register_forward_pre_hook(partial(self._record, full, replica))
+
+    def _record(self, name: str, replica: int, _module: nn.Module, given: tuple[Any, ...]) -> None:
+        rows = given[0].detach()
+        mean, variance = rows.mean(0), rows.var(0, correction=0)
+        statistics = self._pending[replica].setdefault(name, RunningStatistics(mean, variance))
+        statistics.pending.append((mean, variance, len(rows)))
+
+
+def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
+    """Why a custom model's layers cannot be compared, in one sentence; None if they can.
+
+    A layer has to compute in float64, and to give the same output twice for one input.
+    """
+    try:
+        once, again = model.build(), model.build()
+    # A user's code may fail in any way.
+    except Exception as error:
+        return f"the model cannot be built in float64 ({_in_words(error)}): {_USE_DTYPE}"
+    for name, parameter in parameters_of(once).items():
+        if parameter.requires_grad and parameter.dtype != torch.float64:
+            kind = _name(parameter.dtype)
+            return f"parameter {name} is {kind} in a model of float64: {_USE_DTYPE}"
+    x = _first_input(batch)
+    with torch.no_grad(), fork_generators():
+        for name in once:
+            outputs = []
+            for number, layers in enumerate((once, again)):
+                seed_all(number)
+                try:
+                    outputs.append(_dense(_call(layers[name].train(), x, batch)))
+                except Exception as error:
+                    return f"layer {name} fails in float64 ({_in_words(error)}): {_USE_DTYPE}"
+            x = outputs[0]
+            if x.dtype != torch.float64:
+                return f"layer {name} returns {_name(x.dtype)} in a model of float64: {_USE_DTYPE}"
+            if float((x - outputs[1]).norm()) > SAME * float(x.norm()):
+                return (
+                    f"layer {name} returns two different outputs for one input, so that nothing "
+                    "can be compared: use gnnhpc.Dropout, whose masks follow from the seed"
+                )
+    return None
+
+
+def _in_words(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
+    """Set a buffer by its path in a module, in the kind of number that the buffer has there.
+
+    A buffer that the module has not made yet is registered; without its module it is left out.
+    """
+    place, _, name = path.rpartition(".")
+    try:
+        owner = module.get_submodule(place)
+    except AttributeError:
+        return
+    held = owner._buffers.get(name)
+    if held is None:
+        owner.__dict__.pop(name, None)
+        owner.register_buffer(name, value.clone())
+    elif held.shape == value.shape and held.is_contiguous():
+        held.copy_(value)
+    else:
+        owner._buffers[name] = value.to(held.dtype, copy=True)
+
+
+def _owner(layers: Layers, path: str) -> tuple[nn.Module, str]:
+    name = next(name for name in layers if path.startswith(f"{name}."))
+    return layers[name], path.removeprefix(f"{name}.")
+
+
+def _first_input(batch: ReferenceBatch) -> Tensor | SparseRows:
+    """What the first layer of a custom model takes."""
+    if batch.layer_input is not None:
+        return batch.layer_input
+    assert isinstance(batch.inputs, Tensor)
+    return batch.inputs
+
+
+def _call(layer: nn.Module, x: Tensor | SparseRows, batch: ReferenceBatch) -> Tensor | SparseRows:
+    """Call a layer, which may change its input in place, on a copy."""
+    output: Tensor | SparseRows = layer(x.clone() if isinstance(x, Tensor) else x, batch.context)
+    return output
+
+
+def _dense(x: Tensor | SparseRows) -> Tensor:
+    return x if isinstance(x, Tensor) else x.to_dense()

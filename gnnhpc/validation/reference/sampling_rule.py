@@ -1,0 +1,197 @@
+"""Sampled mini-batches, by the documented rule: the edges of each layer, node by node.
+
+All layers of a mini-batch have the same rows here, the nodes that it reaches; the rows that no
+later layer uses change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.sampling import EVALUATED_STEP
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
+from gnnhpc.validation.reference.edge_lists import EdgeList, node_features, rows_of
+from gnnhpc.validation.reference.link_split import LinkSplit
+from gnnhpc.validation.reference.random_numbers import NeighborSampling
+from gnnhpc.validation.reference.sample_schedule import SampleSchedule, part_of, split_nodes
+
+Edges = tuple[Tensor, Tensor, Tensor]
+"""Sources, targets and numbers in the graph, int64 [E] each, without self-loops."""
+CapturedEdges = Mapping[tuple[int, int, int], Sequence[Edges]]
+"""The edges that a library's sampler gave, which no rule predicts: by step, replica and micro-batch
+those of each layer that uses neighbours, the last layer's first."""
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The nodes whose outputs one micro-batch needs."""
+
+    replica: int
+    microbatch: int
+    nodes: Ids
+    """Ascending."""
+    pairs: Ids | None = None
+    """[n, 2]: links, and after them their negatives, in link prediction."""
+    links: int = 0
+    """How many of the pairs are links."""
+
+
+@dataclass(frozen=True)
+class AllowedEdges:
+    """The edges of a graph that may be sampled, with their numbers in it."""
+
+    source: Tensor
+    number: Tensor
+    degrees: Tensor
+    """int64 [nodes]"""
+    total: int
+    """Edges of the graph."""
+
+    @classmethod
+    def of(cls, graph: Graph, left_out: Ids | None = None) -> AllowedEdges:
+        total = graph.edges.shape[1]
+        number = torch.arange(total)
+        if left_out is not None:
+            number = number[~torch.isin(number, torch.from_numpy(left_out))]
+        source, target = graph.edges[:, number]
+        return cls(source, number, torch.bincount(target, minlength=graph.nodes), total)
+
+
+class SampledMiniBatches:
+    """The mini-batches of one experiment on a graph; of `links` it is the message graph."""
+
+    def __init__(self, experiment: Experiment, graph: Graph, links: LinkSplit | None) -> None:
+        self._experiment, self._links = experiment, links
+        self._features = node_features(graph)
+        self._whole, self._trained = graph, graph
+        if experiment.sampling is not None and experiment.sampling.inductive:
+            # Training uses the edges between training nodes alone.
+            kept = graph.masks["train"][graph.edges].all(0)
+            self._trained = replace(graph, edges=graph.edges[:, kept], stored_in_edges=None)
+
+    def graph(self, step: int) -> Graph:
+        """The graph that a step samples from."""
+        return self._whole if step == EVALUATED_STEP else self._trained
+
+    def batches(self, step: int, captured: CapturedEdges | None) -> list[ReferenceBatch]:
+        """The micro-batches of all replicas; `captured` has a library's sampled edges."""
+        allowed = self._allowed(step)
+        return [
+            self._batch(seeds, layers, allowed, step)
+            for seeds, layers in self.edges(step, captured)
+        ]
+
+    def edges(
+        self, step: int, captured: CapturedEdges | None
+    ) -> Iterator[tuple[Seeds, Sequence[Edges]]]:
+        """For each micro-batch the edges of each layer that uses neighbours, the last one's
+        first."""
+        allowed = self._allowed(step)
+        if step == EVALUATED_STEP:
+            captured = None
+        for seeds in self._test_seeds() if step == EVALUATED_STEP else self._train_seeds(step):
+            if captured is None:
+                yield seeds, self._sampled_layers(allowed, torch.from_numpy(seeds.nodes), step)
+            else:
+                yield seeds, captured[step, seeds.replica, seeds.microbatch]
+
+    def _train_seeds(self, step: int) -> Iterator[Seeds]:
+        links, experiment = self._links, self._experiment
+        train = np.flatnonzero(self._trained.masks["train"].numpy())
+        if links is not None:
+            train = np.arange(len(links.by_split["train"]))
+        schedule = SampleSchedule.of(experiment, len(train))
+        for replica in range(experiment.layout.replicas):
+            mine = split_nodes(train[schedule.share(step, replica)], experiment.microbatches)
+            for microbatch, samples in enumerate(mine):
+                if links is None:
+                    yield Seeds(replica, microbatch, samples)
+                else:
+                    pairs = links.pairs(samples, step)
+                    yield Seeds(replica, microbatch, np.unique(pairs), pairs, len(samples))
+
+    def _test_seeds(self) -> Iterator[Seeds]:
+        """The nodes to validate and to test are cut into replicas, and these into micro-batches."""
+        val, test = (self._whole.masks[split].numpy() for split in ("val", "test"))
+        layout, count = self._experiment.layout, self._experiment.microbatches
+        for replica in range(layout.replicas):
+            mine = part_of(np.flatnonzero(val | test), replica, layout.replicas)
+            for microbatch in range(count):
+                yield Seeds(replica, microbatch, part_of(mine, microbatch, count))
+
+    def _allowed(self, step: int) -> AllowedEdges:
+        """The edges that a step may sample: none of the links that it predicts."""
+        if step == EVALUATED_STEP or self._links is None:
+            return AllowedEdges.of(self.graph(step))
+        schedule = SampleSchedule.of(self._experiment, len(self._links.by_split["train"]))
+        predicted = self._links.edges_of(schedule.global_batch(step))
+        return AllowedEdges.of(self._trained, predicted)
+
+    def _batch(
+        self, seeds: Seeds, layers: Sequence[Edges], allowed: AllowedEdges, step: int
+    ) -> ReferenceBatch:
+        nodes = torch.from_numpy(seeds.nodes)
+        ids = torch.cat([nodes, *(source for source, _, _ in layers)]).unique()
+        if seeds.pairs is not None:
+            targets = {"train": pair_targets(seeds.pairs, seeds.links, ids)}
+        else:
+            is_seed = torch.zeros(self._whole.nodes, dtype=torch.bool)
+            is_seed[nodes] = True
+            graph = self.graph(step)
+            masks = {split: mask & is_seed for split, mask in graph.masks.items()}
+            targets = replace(graph, masks=masks).targets(ids)
+        return ReferenceBatch(
+            rows_of(self._features, ids),
+            targets,
+            seeds.replica,
+            seeds.microbatch,
+            nodes=ids,
+            layer_edges=tuple(_edge_list(allowed, ids, *layer) for layer in reversed(layers)),
+        )
+
+    def _sampled_layers(self, allowed: AllowedEdges, seeds: Tensor, step: int) -> list[Edges]:
+        sampling, degrees = self._experiment.sampling, allowed.degrees
+        assert sampling is not None
+        first = degrees.cumsum(0) - degrees
+        nodes, layers = seeds.unique(), []
+        for hop, fanout in enumerate(sampling.fanouts):
+            number = hop if sampling.semantics == "resample" else 0
+            rule = NeighborSampling(fanout, self._experiment.seed, step, number, sampling.replace)
+            places = rule.places(nodes.tolist(), degrees[nodes].tolist())
+            counts = torch.tensor([len(each) for each in places], dtype=torch.int64)
+            target = torch.repeat_interleave(nodes, counts)
+            chosen = first[target] + torch.tensor([p for each in places for p in each]).long()
+            source = allowed.source[chosen]
+            layers.append((source, target, allowed.number[chosen]))
+            nodes = torch.cat((nodes, source)).unique()
+        return layers
+
+
+def pair_targets(pairs: Ids, links: int, ids: Tensor) -> Tensor:
+    """int64 [n, 3]: the rows of each pair's two nodes among `ids`, which ascend, and 1 for the
+    first `links` pairs, 0 for the others."""
+    rows = torch.searchsorted(ids, torch.from_numpy(pairs))
+    return torch.column_stack((rows, (torch.arange(len(pairs)) < links).long()))
+
+
+def _edge_list(
+    allowed: AllowedEdges, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
+) -> EdgeList:
+    """One layer's edges between the rows of `ids`, ascending nodes, with a self-loop each."""
+    rows = torch.arange(len(ids))
+    sampled = torch.bincount(target, minlength=len(allowed.degrees))
+    return EdgeList(
+        len(ids),
+        torch.cat((torch.searchsorted(ids, source), rows)),
+        torch.cat((torch.searchsorted(ids, target), rows)),
+        torch.cat((number, allowed.total + ids)),
+        (allowed.degrees - sampled)[ids],
+        sampled=True,
+    )

@@ -1,0 +1,260 @@
+"""The reference's training step and evaluation from given parameters, metrics and optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.experiment.experiment import OptimizerConfig
+from gnnhpc.experiment.link_prediction import Links
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.model import OutputKind
+from gnnhpc.records.schema import Phase
+from gnnhpc.validation.reference.batches import ReferenceBatch
+from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.layer_parts import log_softmax
+
+EPS = 2.0**-52
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+@dataclass(frozen=True)
+class ReferenceStep:
+    """One training step: the outputs of all layers, the mean loss, the gradients."""
+
+    activations: list[Sequence[Activation]]
+    """For each batch the output of each layer."""
+    loss: float
+    row_losses: list[tuple[Array, int]]
+    """For each batch the loss of every row, 0 where it does not count, and how many count."""
+    gradients: dict[str, Array]
+    largest_score: float
+    """The largest magnitude of what the loss is computed from."""
+    rounding: float
+    """What float64 may lose of the loss's gradient, relative to it: see `gradient_rounding`."""
+
+
+def train_step(
+    model: ReferenceModel,
+    batches: Sequence[ReferenceBatch],
+    parameters: Mapping[str, Array],
+    step: int,
+    outputs: OutputKind,
+) -> ReferenceStep:
+    """The mean loss over the rows of all batches that count, and its gradients."""
+    model.load(parameters)
+    activations: list[Sequence[Activation]] = []
+    row_losses: list[tuple[Array, int]] = []
+    total = torch.zeros((), dtype=torch.float64)
+    largest, remaining = 0.0, 0.0
+    for batch in batches:
+        computed = model.forward(batch, step, training=True)
+        scores, target = scored(computed[-1], batch.targets["train"], outputs)
+        rows = losses(scores, target, outputs)
+        counted = len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
+        row_losses.append((rows.detach().numpy(), counted))
+        total = total + rows.sum()
+        activations.append([x.detach() if isinstance(x, Tensor) else x for x in computed])
+        if scores.numel():
+            largest = max(largest, float(scores.detach().abs().max()))
+        remaining += float((1.0 - (-rows.detach()).exp()).square().sum())
+    model.end_minibatch()
+    counted = sum(count for _, count in row_losses)
+    loss = total / counted
+    if loss.requires_grad:
+        loss.backward()
+    return ReferenceStep(
+        activations,
+        float(loss.detach()),
+        row_losses,
+        model.gradients(),
+        largest,
+        gradient_rounding(remaining, counted),
+    )
+
+
+def microbatch_gradients(
+    model: ReferenceModel,
+    batch: ReferenceBatch,
+    counts: Tensor,
+    parameters: Mapping[str, Array],
+    step: int,
+    outputs: OutputKind,
+) -> dict[str, Array]:
+    """The gradients of the summed loss of the rows of `batch` in `counts`, bool [rows]."""
+    model.load(parameters)
+    output = model.forward(batch, step, training=True)[-1]
+    scores, target = scored(output, batch.targets["train"], outputs)
+    loss = losses(scores, target, outputs).where(counts, 0.0).sum()
+    if loss.requires_grad:
+        loss.backward()
+    return model.gradients()
+
+
+def gradient_rounding(remaining: float, counted: int) -> float:
+    """What float64 may lose of the gradient of a cross-entropy, relative to the gradient.
+
+    The gradient at a label is p - 1, the difference of two numbers of which each is off by a
+    rounding. `remaining` is the sum of (1 - p)^2 over the rows: where the loss is 1e-7 a row, a
+    rounding of 2e-16 is 2e-9 of the gradient.
+    """
+    return 8.0 * EPS * math.sqrt(counted / remaining) if remaining else math.inf
+
+
+@torch.no_grad()
+def evaluate(
+    model: ReferenceModel,
+    batches: Sequence[ReferenceBatch],
+    parameters: Mapping[str, Array],
+    step: int,
+) -> list[Sequence[Activation]]:
+    """The output of each layer for every batch; averages running statistics over replicas first."""
+    model.load(parameters)
+    model.average_statistics()
+    return [model.forward(batch, step, training=False) for batch in batches]
+
+
+def scored(output: Activation, target: Tensor, outputs: OutputKind) -> tuple[Tensor, Tensor]:
+    """What the loss is computed from, and the target of each of its rows.
+
+    Of embeddings that is the product of each pair's two rows, [pairs].
+    """
+    assert isinstance(output, Tensor)
+    if outputs != "embeddings":
+        return output.double(), target
+    return pair_scores(output, target), target[:, 2]
+
+
+def pair_scores(embeddings: Tensor, pairs: Tensor) -> Tensor:
+    """float64 [n]: the products of two rows each."""
+    one, other, _ = pairs.unbind(1)
+    return torch.einsum("nk,nk->n", embeddings.double()[one], embeddings.double()[other])
+
+
+def losses(scores: Tensor, target: Tensor, outputs: OutputKind) -> Tensor:
+    """The cross-entropy of each row, float64 [rows], 0 for a row that does not count."""
+    if outputs == "embeddings":
+        return torch.logaddexp(torch.zeros_like(scores), scores) - target.double() * scores
+    if outputs == "logits":
+        scores = log_softmax(scores)
+    counts = target != IGNORED
+    chosen = scores[torch.arange(len(target)), target.where(counts, 0)]
+    return torch.where(counts, -chosen, 0.0)
+
+
+def classification_metrics(
+    phase: Phase,
+    outputs: Sequence[Tensor],
+    targets: Sequence[Mapping[str, Tensor]],
+    kind: OutputKind,
+) -> dict[str, float]:
+    """The reported metrics of a step, from the outputs and targets of all micro-batches."""
+    total, shares = 0.0, {split: [0, 0] for split in targets[0]}
+    for output, by_split in zip(outputs, targets, strict=True):
+        total += float(losses(output.double(), by_split[phase], kind).sum())
+        for split, target in by_split.items():
+            right = (output.argmax(1) == target) & (target != IGNORED)
+            shares[split][0] += int(right.sum())
+            shares[split][1] += int((target != IGNORED).sum())
+    accuracy = {s: right / count for s, (right, count) in shares.items() if count}
+    found = {}
+    if phase in accuracy:
+        found = {"loss": total / shares[phase][1], "accuracy": accuracy[phase]}
+    if "val" in shares:
+        found |= {f"{split}_accuracy": value for split, value in accuracy.items()}
+    return found
+
+
+def link_metrics(
+    phase: Phase, outputs: Sequence[Tensor], targets: Sequence[Mapping[str, Tensor]], task: Links
+) -> dict[str, float]:
+    """The reported metrics of links: means over the links of each split.
+
+    `auc` is the share of the negatives that a link's score is above, ties counting half; `mrr` is
+    1 / (1 + negatives above + half of those equal), `hits@k` whether fewer than k are above or
+    equal. In evaluation the loss is half of a link's and half of the negatives' mean.
+    """
+    if phase == "train":
+        rows = torch.cat(
+            [
+                losses(pair_scores(o, t["train"]), t["train"][:, 2], "embeddings")
+                for o, t in zip(outputs, targets, strict=True)
+            ]
+        )
+        return {"loss": float(rows.mean())}
+    found: dict[str, float] = {}
+    for split in ("val", "test"):
+        ranks: list[tuple[float, float, float, float]] = []
+        for output, by_split in zip(outputs, targets, strict=True):
+            pairs = by_split[split]
+            scores, is_link = pair_scores(output, pairs), pairs[:, 2] == 1
+            negatives = scores[~is_link].numpy()
+            of_negatives = float(np.logaddexp(0.0, negatives).mean())
+            for score in scores[is_link].tolist():
+                above, equal = int((negatives > score).sum()), int((negatives == score).sum())
+                ranks.append(
+                    (
+                        (len(negatives) - above - equal / 2) / len(negatives),
+                        1.0 / (1.0 + above + equal / 2),
+                        float(above + equal < task.hits),
+                        (float(np.logaddexp(0.0, -score)) + of_negatives) / 2,
+                    )
+                )
+        auc, mrr, hits, loss = np.mean(ranks, axis=0).tolist()
+        found |= {f"{split}_auc": auc, f"{split}_mrr": mrr, f"{split}_{task.hits_name}": hits}
+        if split == phase:
+            found["loss"] = loss
+    return found
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Adam's state of one parameter: running means of the gradient and its square, steps taken."""
+
+    mean: Array
+    square: Array
+    steps: float
+
+
+@dataclass
+class OptimizerRule:
+    """What a step of Adam or SGD should make of parameters, in plain float64.
+
+    Adam: Kingma & Ba 2015 (arXiv:1412.6980), algorithm 1, with the paper's betas and epsilon and
+    weight decay added to the gradient; SGD without momentum.
+    """
+
+    config: OptimizerConfig
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """By parameter; a parameter without any has taken no step yet."""
+
+    def step(
+        self, parameters: Mapping[str, Array], gradients: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The change of each parameter in one step; 0 for a parameter without a gradient."""
+        return {
+            name: self._change(name, value, gradients[name])
+            if name in gradients
+            else np.zeros_like(value)
+            for name, value in parameters.items()
+        }
+
+    def _change(self, name: str, value: Array, gradient: Array) -> Array:
+        gradient = gradient + self.config.weight_decay * value
+        if self.config.name == "sgd":
+            return -self.config.lr * gradient
+        zeros = np.zeros_like(value)
+        last = self.moments.get(name, Moments(zeros, zeros, 0.0))
+        steps = last.steps + 1
+        mean = BETA1 * last.mean + (1 - BETA1) * gradient
+        square = BETA2 * last.square + (1 - BETA2) * gradient**2
+        self.moments[name] = Moments(mean, square, steps)
+        denominator = np.sqrt(square) / np.sqrt(1 - BETA2**steps) + EPSILON
+        change: Array = -self.config.lr / (1 - BETA1**steps) * mean / denominator
+        return change

@@ -1,0 +1,269 @@
+"""What ranks compute in a few steps, captured by torch's hooks on parts built for that purpose.
+
+Activations are kept as sketches: the products of each row with two fixed random vectors. Two
+different rows have equal sketches only by chance, and a sketch is small enough to send.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.stage import Stage
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.models.context import Context
+from gnnhpc.records.schema import Phase
+from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.validation.reference.batches import Ids
+from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.edge_lists import SparseFeatures
+from gnnhpc.validation.reference.sampling_rule import Edges
+from gnnhpc.validation.reference.training_step import Moments
+
+INPUT = ""
+"""Stands for the first layer's input among the names of layers."""
+_VECTORS = 2
+Place = tuple[int, int]
+"""A replica and a micro-batch."""
+
+
+@dataclass(frozen=True)
+class CapturedActivation:
+    """One layer's output for one micro-batch, or the first layer's input."""
+
+    nodes: Ids | None
+    """The nodes of one graph, -1 for padding; None for images and small graphs, whose rows are in
+    the order of the micro-batch."""
+    sketch: npt.NDArray[np.float64]
+    """[rows, 2]"""
+    trains: bool
+    """Whether the layer is in training mode."""
+
+
+@dataclass(frozen=True)
+class CapturedTargets:
+    """The targets of one micro-batch by split, and the nodes of its rows as above."""
+
+    nodes: Ids | None
+    targets: dict[str, Ids]
+
+
+@dataclass
+class Held:
+    """What a replica holds: parameters and buffers by full name, and Adam's moments."""
+
+    parameters: dict[str, Array] = field(default_factory=dict)
+    buffers: dict[str, Array] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+
+@dataclass
+class CapturedStep:
+    """What one training step or evaluation left behind on a replica."""
+
+    loss: float = 0.0
+    """The sum of the losses that were differentiated."""
+    outputs: list[Array] = field(default_factory=list)
+    """The engine's outputs, one a micro-batch; empty without the loss."""
+    reported: dict[str, float] = field(default_factory=dict)
+    """The loss and metrics in the step's record, of the rank that has outputs."""
+    gradients: dict[str, Array] = field(default_factory=dict)
+    after: Held = field(default_factory=Held)
+
+
+@dataclass
+class Capture:
+    """Everything that was captured on one rank, or on all of them."""
+
+    start: dict[int, Held] = field(default_factory=dict)
+    """By replica, before the first step."""
+    activations: dict[tuple[Phase, int, str, Place], list[CapturedActivation]] = field(
+        default_factory=dict
+    )
+    """By phase, step, layer and place; several where a layer is recomputed."""
+    targets: dict[tuple[Phase, int, Place], CapturedTargets] = field(default_factory=dict)
+    edges: dict[tuple[int, int, int], list[Edges]] = field(default_factory=dict)
+    """Of training steps, where a library samples them: by step, replica and micro-batch."""
+    steps: dict[tuple[Phase, int, int], CapturedStep] = field(default_factory=dict)
+    """By phase, step and replica."""
+    evaluated_with: dict[int, dict[str, Array]] = field(default_factory=dict)
+    """By replica, buffers at the beginning of the evaluation."""
+    stage_of: dict[str, int] = field(default_factory=dict)
+    """The stage of each layer that has parameters."""
+
+    @classmethod
+    def of_all(cls, ranks: Iterable[Capture]) -> Capture:
+        """What the stages of each replica captured, put together."""
+        found = cls()
+        for rank in ranks:
+            _join(found, rank)
+        return found
+
+
+def _join(one: Any, other: Any) -> None:
+    """Add what `other` holds to `one`: entries of dicts, and what is not there yet."""
+    for name, theirs in vars(other).items():
+        ours = getattr(one, name)
+        if isinstance(ours, dict):
+            for key, value in theirs.items():
+                if key in ours and isinstance(value, dict):
+                    ours[key] |= value
+                elif key in ours and isinstance(value, Held | CapturedStep):
+                    _join(ours[key], value)
+                else:
+                    ours[key] = value
+        elif isinstance(ours, Held):
+            _join(ours, theirs)
+        elif isinstance(ours, float):
+            setattr(one, name, ours + theirs)
+        else:
+            setattr(one, name, ours or theirs)
+
+
+class CapturesSteps(Listener):
+    """Listens to a training loop and hooks the layers of a stage, and keeps a `Capture`."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        optimizer: torch.optim.Optimizer | None,
+        replica: int,
+        number: int,
+        *,
+        keeps_edges: bool = False,
+    ) -> None:
+        """`number` is the stage's; `keeps_edges` on the first stage, where a library samples."""
+        self._stage, self._keeps_edges = stage, keeps_edges and number == 0
+        self._replica = replica
+        self._phase: Phase = "train"
+        moments = _moments(stage, optimizer)
+        start = Held(arrays(stage.named_parameters()), arrays(buffers_of(stage)), moments)
+        of_stage = [name for name, _ in stage.named_parameters()]
+        self.found = Capture({replica: start})
+        for spec in stage.specs:
+            if any(name.startswith(f"{spec.name}.") for name in of_stage):
+                self.found.stage_of[spec.name] = number
+        if number == 0:
+            # Before hooks of a custom layer, which may change its input.
+            stage.layers[0].register_forward_pre_hook(
+                lambda layer, given: self._keep(INPUT, layer, given, given[0]), prepend=True
+            )
+        for spec, layer in zip(stage.specs, stage.layers, strict=True):
+            layer.register_forward_hook(functools.partial(self._keep, spec.name))
+
+    def evaluation_begins(self) -> None:
+        self._phase = "test"
+
+    def evaluation_ended(self) -> None:
+        self._phase = "train"
+
+    def step_taken(self, taken: StepTaken) -> None:
+        self._keep_batch(taken.phase, taken.batch)
+        outputs = [array_of(output) for output in taken.output.outputs]
+        step = CapturedStep(float(sum(taken.output.losses)), outputs)
+        if outputs:
+            loss = {} if taken.record.loss is None else {"loss": taken.record.loss}
+            step.reported = dict(taken.record.metrics) | loss
+        if taken.phase == "train":
+            trained = dict(self._stage.named_parameters())
+            step.gradients = arrays((n, p.grad) for n, p in trained.items() if p.grad is not None)
+            step.after = Held(arrays(trained.items()), arrays(buffers_of(self._stage)))
+        self.found.steps[taken.phase, taken.step, self._replica] = step
+
+    def _keep_batch(self, phase: Phase, batch: Batch) -> None:
+        for microbatch in batch.microbatches:
+            context = microbatch.context
+            place = self._replica, context.microbatch
+            if self._keeps_edges and phase == "train":
+                self.found.edges[context.step, *place] = _edges(context.chunk)
+            if microbatch.targets:
+                targets = {split: _copied(t) for split, t in microbatch.targets.items()}
+                kept = CapturedTargets(_nodes(context, None), targets)
+                self.found.targets[phase, context.step, place] = kept
+
+    def _keep(self, name: str, layer: nn.Module, given: tuple[Any, ...], x: Any) -> None:
+        context: Context = given[1]
+        if self._phase == "test" and not self.found.evaluated_with:
+            self.found.evaluated_with[self._replica] = arrays(buffers_of(self._stage))
+        key = self._phase, context.step, name, (self._replica, context.microbatch)
+        self.found.activations.setdefault(key, []).append(
+            CapturedActivation(_nodes(context, len(x)), sketch(x), layer.training)
+        )
+
+
+def sketch(x: Any) -> npt.NDArray[np.float64]:
+    """float64 [rows, 2] of an activation [rows, ...], stored in any form."""
+    if isinstance(x, SparseRows):
+        rows = torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
+        values, columns, width = x.values, x.columns.cpu(), x.width
+    elif isinstance(x, SparseFeatures):
+        rows, values, columns, width = x.row, x.value, x.column, x.shape[1]
+    else:
+        held: Tensor = x if isinstance(x, Tensor) else x.to_dense()
+        flat = held.detach().flatten(1).double().cpu()
+        return (flat @ _vectors(flat.shape[1])).numpy()
+    terms = values.detach().double().cpu()[:, None] * _vectors(width)[columns]
+    return torch.zeros(x.shape[0], _VECTORS).double().index_add(0, rows, terms).numpy()
+
+
+@functools.lru_cache(maxsize=64)
+def _vectors(width: int) -> Tensor:
+    """float64 [width, 2], the same on every machine."""
+    generator = torch.Generator().manual_seed(width)
+    return torch.rand(width, _VECTORS, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+def array_of(x: Tensor) -> Array:
+    """A copy as float64, or complex128 of complex numbers."""
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    found: Array = np.array(x.detach().to_dense().cpu().to(wide).numpy())
+    return found
+
+
+def arrays(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Array]:
+    return {name: array_of(tensor) for name, tensor in tensors}
+
+
+def buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return list(module.named_buffers(remove_duplicate=False))
+
+
+def _moments(stage: Stage, optimizer: torch.optim.Optimizer | None) -> dict[str, Moments]:
+    found = {}
+    for name, parameter in stage.named_parameters():
+        state: Mapping[str, Tensor] = optimizer.state.get(parameter, {}) if optimizer else {}
+        if "exp_avg" in state:
+            moments = array_of(state["exp_avg"]), array_of(state["exp_avg_sq"])
+            found[name] = Moments(*moments, float(state["step"]))
+    return found
+
+
+def _edges(chunk: GraphChunk) -> list[Edges]:
+    nodes, layers = chunk.nodes.cpu(), []
+    for block in reversed(chunk.present_blocks):
+        others = (block.source != block.target).cpu()
+        source, target = (nodes[end.cpu()[others].long()] for end in (block.source, block.target))
+        layers.append((source, target, block.edge.cpu()[others].long()))
+    return layers
+
+
+def _nodes(context: Context, rows: int | None) -> Ids | None:
+    """The nodes of the first rows of a micro-batch of one graph."""
+    if context.graph is None or context.graph.graphs is not None:
+        return None
+    return _copied(context.graph.nodes[:rows])
+
+
+def _copied(x: Tensor) -> Ids:
+    """A copy: batches that are made in advance use their buffers again."""
+    found: Ids = np.array(x.cpu().numpy())
+    return found

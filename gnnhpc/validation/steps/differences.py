@@ -1,0 +1,113 @@
+"""How far what ranks captured is from what the reference expects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
+from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.steps.captured_steps import (
+    CapturedActivation,
+    CapturedTargets,
+    Place,
+    array_of,
+)
+
+
+def in_words(place: Place) -> str:
+    return f"micro-batch {place[1]} of replica {place[0]}"
+
+
+def relative_difference(actual: Array | None, expected: Array, least: float = 0.0) -> float:
+    """|actual - expected| / max(|expected|, least); infinite where they cannot be compared."""
+    if actual is None or actual.shape != expected.shape:
+        return math.inf
+    with np.errstate(invalid="ignore"):
+        same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+        away = float(np.linalg.norm(np.where(same, 0.0, actual - expected)))
+    scale = max(float(np.linalg.norm(expected[np.isfinite(expected)])), least)
+    return away / scale if scale else away
+
+
+def sketch_difference(
+    found: CapturedActivation,
+    batch: ReferenceBatch,
+    expected: Array,
+    squares: Array,
+    least: float,
+) -> tuple[float, str]:
+    """The relative difference of one captured activation, and why it cannot be compared.
+
+    `squares` are those of each expected row; `least` is the root mean square of a row below which
+    its size counts as that.
+    """
+    actual, rows = found.sketch, np.arange(len(expected))
+    if found.nodes is not None:
+        mine, rows = _rows(found.nodes, batch, len(expected))
+        if (rows < 0).any():
+            return math.inf, f"{int((rows < 0).sum())} rows are of other nodes than expected"
+        actual = actual[mine]
+    if len(actual) != len(rows):
+        return math.inf, f"{len(actual)} rows where {len(rows)} are expected"
+    # A sketch of uniform numbers has two thirds of a row's square.
+    scale = math.sqrt(2.0 / 3.0 * max(float(squares[rows].sum()), least**2 * len(rows)))
+    away = float(np.linalg.norm(actual - expected[rows]))
+    return away / scale if scale else away, ""
+
+
+def _rows(nodes: Ids, batch: ReferenceBatch, count: int) -> tuple[Ids, Ids]:
+    """The rows that hold nodes, without padding, and their rows among the batch's first `count`.
+
+    Row -1 stands for a node that the batch has not.
+    """
+    assert batch.nodes is not None
+    known = batch.nodes[:count].numpy()
+    real = np.flatnonzero(nodes >= 0)
+    if not len(known):
+        return real, np.full(len(real), -1)
+    order = np.argsort(known, kind="stable")
+    place = np.searchsorted(known[order], nodes[real]).clip(max=len(known) - 1)
+    return real, np.where(known[order[place]] == nodes[real], order[place], -1)
+
+
+def row_squares(x: Activation) -> Array:
+    """Each row's squared norm."""
+    if isinstance(x, Tensor):
+        return array_of(x.detach().flatten(1).double().square().sum(1))
+    return torch.zeros(x.shape[0]).double().index_add(0, x.row, x.value.square()).numpy()
+
+
+def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
+    """What differs between a micro-batch's targets and the batch's, in words; empty if nothing."""
+    for split, given in found.targets.items():
+        actual, expected = given, batch.targets[split].numpy()
+        if actual.ndim == 2:
+            assert found.nodes is not None
+            assert batch.nodes is not None
+            actual = np.column_stack((found.nodes[actual[:, :2]], actual[:, 2]))
+            nodes = batch.nodes.numpy()
+            expected = np.column_stack((nodes[expected[:, :2]], expected[:, 2]))
+        elif found.nodes is not None:
+            mine, rows = _rows(found.nodes[: len(actual)], batch, len(expected))
+            if (rows < 0).any():
+                return f"{split} targets are of other nodes than expected"
+            actual, expected = actual[mine], expected[rows]
+        if actual.shape != expected.shape:
+            return f"{len(actual)} {split} targets where {len(expected)} are expected"
+        wrong = int((actual != expected).any(axis=tuple(range(1, actual.ndim))).sum())
+        if wrong:
+            return f"{wrong} of {len(actual)} {split} targets are not those of its inputs"
+    return ""
+
+
+def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
+    """The number of a micro-batch's batch; a whole graph is one batch."""
+    if len(batches) == 1:
+        return 0
+    return [(batch.replica, batch.microbatch) for batch in batches].index(place)

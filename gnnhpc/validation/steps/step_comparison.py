@@ -1,0 +1,380 @@
+"""Compares what all ranks computed in a few steps with the reference, in the order of data flow.
+
+Each step of the reference begins with the parameters and buffers that the ranks hold, so that the
+first difference is the first error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.records.schema import Phase
+from gnnhpc.validation.reference.batches import ReferenceBatch, ReferenceData
+from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
+from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.training_step import (
+    OptimizerRule,
+    ReferenceStep,
+    classification_metrics,
+    evaluate,
+    link_metrics,
+    microbatch_gradients,
+    train_step,
+)
+from gnnhpc.validation.steps.captured_steps import (
+    INPUT,
+    Capture,
+    CapturedStep,
+    Place,
+    array_of,
+    sketch,
+)
+from gnnhpc.validation.steps.differences import (
+    batch_of,
+    in_words,
+    relative_difference,
+    row_squares,
+    sketch_difference,
+    wrong_targets,
+)
+from gnnhpc.validation.steps.likely_causes import Setting, explain_gradients, explain_loss
+
+TOLERANCE = 1e-9
+"""The largest relative difference of two tensors that agree."""
+INITIAL_TOLERANCE = 1e-6
+"""Of initial values in single precision, whose last bits depend on a processor's instructions."""
+SMALL_GRADIENT = 1e-3
+"""A gradient below this share of the largest one is compared relative to that."""
+SMALL_MOVE = 1e-5
+"""A move below this share of its parameter is compared relative to that, as is an output below this
+share of the layer's input: float64 keeps no more of it."""
+MOST_ROUNDING = 1e-3
+"""Gradients of which rounding may be more than this share cannot be compared."""
+_LAYER_KEEPS_STATE = (
+    ": a new copy of the layer gives another output on the same micro-batch. Such a layer keeps "
+    "something of an earlier micro-batch (as PyG's cached=True keeps the first edges), or it uses "
+    "rows of other chunks or padding (as x[-n:] in place of x[:n], or a mean over all rows)"
+)
+
+
+class Disagreement(Exception):  # noqa: N818
+    """The ranks and the reference differ; the message is the cause."""
+
+
+class NotComparable(Exception):  # noqa: N818
+    """The numbers of a step cannot be compared; the message is the cause."""
+
+
+@dataclass
+class StepComparison:
+    """One comparison of all ranks with a reference."""
+
+    experiment: Experiment
+    layers: Sequence[str]
+    captured: Capture
+    model: ReferenceModel
+    data: ReferenceData
+    worst: dict[str, float] = field(default_factory=dict)
+    """The largest relative difference of each kind of quantity."""
+    outputs: dict[str, float] = field(default_factory=dict)
+    """The largest relative difference of each layer's outputs."""
+    gradients: dict[str, float] = field(default_factory=dict)
+    """The same of its gradients."""
+
+    def initial_values(self, expected: Mapping[str, Tensor]) -> None:
+        """Compare the first parameters with those that the seed gives."""
+        for replica in range(self._replicas):
+            actual = self.captured.start[replica].parameters
+            for name, value in expected.items():
+                relative = relative_difference(actual.get(name), array_of(value))
+                cause = f"{name} on replica {replica} differs from what the seed gives"
+                allowed = TOLERANCE if value.dtype == torch.float64 else INITIAL_TOLERANCE
+                self._note("initial values", relative, cause, allowed)
+
+    def run(self, steps: range) -> None:
+        """Compare these training steps, and the evaluation after them where there is one.
+
+        Raises Disagreement at the first difference, and NotComparable where rounding is all that
+        is left of a gradient.
+        """
+        parameters = self.captured.start[0].parameters
+        rules = []
+        for replica in range(self._replicas):
+            held = self.captured.start[replica]
+            self.model.restore(replica, held.buffers)
+            rules.append(OptimizerRule(self.experiment.optimizer, dict(held.moments)))
+            for name, value in held.parameters.items():
+                cause = f"{name} on replica {replica} differs from replica 0's"
+                self._note("parameters", relative_difference(value, parameters[name]), cause)
+        for step in steps:
+            self._train_step(step, parameters, rules)
+            parameters = self._step("train", step, 0).after.parameters
+        if self.experiment.test_steps:
+            self._evaluation(parameters)
+
+    def _train_step(
+        self, step: int, parameters: dict[str, Array], rules: Sequence[OptimizerRule]
+    ) -> None:
+        batches = self.data.batches("train", step)
+        expected = train_step(self.model, batches, parameters, step, self.experiment.outputs)
+        self._inputs("train", step, batches)
+        self._layer_outputs("train", step, batches, expected.activations)
+        self._loss(step, expected)
+        self._gradients(step, batches, parameters, expected)
+        for replica, rule in enumerate(rules):
+            taken = self._step("train", step, replica)
+            self._update(f"on replica {replica}", step, parameters, taken, rule)
+            self._buffers("buffers", replica, taken.after.buffers)
+            self.model.restore(replica, taken.after.buffers)
+        self._reported("train", step)
+
+    def _evaluation(self, parameters: dict[str, Array]) -> None:
+        batches = self.data.batches("test", 0)
+        activations = evaluate(self.model, batches, parameters, 0)
+        for replica in range(self._replicas):
+            actual = self.captured.evaluated_with.get(replica, {})
+            self._buffers("statistics in the evaluation", replica, actual)
+        self._inputs("test", 0, batches)
+        self._layer_outputs("test", 0, batches, activations)
+        self._reported("test", 0)
+
+    def _note(self, what: str, relative: float, cause: str, allowed: float = TOLERANCE) -> None:
+        """Keep the largest difference of a kind; raises Disagreement where it is too large."""
+        relative = relative if math.isfinite(relative) else math.inf
+        self.worst[what] = max(self.worst.get(what, 0.0), relative)
+        if relative > allowed:
+            raise Disagreement(f"{what}: {cause} (relative difference {relative:.1e})")
+
+    @property
+    def _replicas(self) -> int:
+        return self.experiment.layout.replicas
+
+    @property
+    def _places(self) -> list[Place]:
+        return [(r, m) for r in range(self._replicas) for m in range(self.experiment.microbatches)]
+
+    def _step(self, phase: Phase, step: int, replica: int) -> CapturedStep:
+        """What a step left behind; nothing where ranks did not take it."""
+        return self.captured.steps.get((phase, step, replica), CapturedStep())
+
+    def _inputs(self, phase: Phase, step: int, batches: Sequence[ReferenceBatch]) -> None:
+        inputs = [batch.inputs for batch in batches]
+        self._one_layer("inputs", phase, step, INPUT, batches, inputs, None)
+        for place in self._places:
+            where = f"{phase} step {step}, {in_words(place)}"
+            found = self.captured.targets.get((phase, step, place))
+            if found is None:
+                raise Disagreement(f"targets: {where} has none")
+            wrong = wrong_targets(found, batches[batch_of(place, batches)])
+            if wrong:
+                raise Disagreement(f"targets: {where}: {wrong}")
+
+    def _layer_outputs(
+        self,
+        phase: Phase,
+        step: int,
+        batches: Sequence[ReferenceBatch],
+        activations: Sequence[Sequence[Activation]],
+    ) -> None:
+        before: list[Activation] = [batch.inputs for batch in batches]
+        for number, layer in enumerate(self.layers):
+            expected = [each[number] for each in activations]
+            self._one_layer("outputs", phase, step, layer, batches, expected, before)
+            before = expected
+
+    def _one_layer(
+        self,
+        what: str,
+        phase: Phase,
+        step: int,
+        layer: str,
+        batches: Sequence[ReferenceBatch],
+        expected: Sequence[Activation],
+        before: Sequence[Activation] | None,
+    ) -> None:
+        """Compare one layer's outputs in all micro-batches, also those that are recomputed."""
+        sketches = [sketch(x) for x in expected]
+        squares = [row_squares(x) for x in expected]
+        custom = layer and isinstance(self.experiment.model, CustomModel)
+        for place in self._places:
+            number = batch_of(place, batches)
+            where = f"{layer} in " if layer else ""
+            where += f"{phase} step {step}, {in_words(place)}"
+            found = self.captured.activations.get((phase, step, layer, place))
+            if found is None:
+                raise Disagreement(f"{what}: {where} is not computed")
+            least = 0.0
+            # A micro-batch may have no rows.
+            if before is not None and len(entered := row_squares(before[number])):
+                least = SMALL_MOVE * math.sqrt(float(entered.mean()))
+            for times, each in enumerate(found):
+                relative, why = sketch_difference(
+                    each, batches[number], sketches[number], squares[number], least
+                )
+                why = f": {why}" if why else (_LAYER_KEEPS_STATE if custom else "")
+                if each.trains != (phase == "train") and layer:
+                    why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
+                self.outputs[layer] = max(self.outputs.get(layer, 0.0), relative)
+                self._note(what, relative, where + (", recomputed" if times else "") + why)
+
+    def _loss(self, step: int, expected: ReferenceStep) -> None:
+        replicas = [self._step("train", step, replica) for replica in range(self._replicas)]
+        actual = sum(each.loss for each in replicas) / self._replicas
+        if not math.isfinite(expected.loss) and not math.isfinite(actual):
+            raise NotComparable(f"the loss of step {step} is not finite in the reference either")
+        # A small loss is what large scores leave of one another.
+        scale = max(abs(expected.loss), 1e-4 * expected.largest_score)
+        rows = self._microbatch_losses(step, expected)
+        cause = f"step {step}: {explain_loss(actual, expected.loss, rows)}"
+        self._note("loss", abs(actual - expected.loss) / scale if scale else abs(actual), cause)
+
+    def _microbatch_losses(self, step: int, expected: ReferenceStep) -> list[tuple[float, int]]:
+        """Each micro-batch's summed loss and counted rows; of a whole graph by who counts a row."""
+        if len(expected.row_losses) == len(self._places):
+            return [(float(rows.sum()), count) for rows, count in expected.row_losses]
+        rows, _ = expected.row_losses[0]
+        return [
+            (float(rows[counts.numpy()].sum()), int(counts.sum()))
+            for counts in self._counted_rows(step, len(rows)).values()
+        ]
+
+    def _counted_rows(self, step: int, rows: int) -> dict[Place, Tensor]:
+        """Of a whole graph's rows, bool [rows], those that each micro-batch counts in its loss."""
+        found = {}
+        for place in self._places:
+            each = self.captured.targets["train", step, place]
+            mine = np.flatnonzero(each.targets["train"] != IGNORED)
+            counts = found[place] = torch.zeros(rows, dtype=torch.bool)
+            counts[each.nodes[mine] if each.nodes is not None else mine] = True
+        return found
+
+    def _gradients(
+        self,
+        step: int,
+        batches: Sequence[ReferenceBatch],
+        parameters: dict[str, Array],
+        expected: ReferenceStep,
+    ) -> None:
+        if expected.rounding > MOST_ROUNDING:
+            raise NotComparable(
+                f"the loss of step {step} is {expected.loss:.1e}: what is left of its gradient is "
+                "rounding"
+            )
+        norms = [float(np.linalg.norm(gradient)) for gradient in expected.gradients.values()]
+        least = SMALL_GRADIENT * max(norms, default=0.0)
+        allowed = max(TOLERANCE, expected.rounding)
+        stages = self.captured.stage_of
+        setting = Setting(self.layers, stages, self.experiment.microbatches, self._replicas)
+        for replica in range(self._replicas):
+            actual = self._step("train", step, replica).gradients
+            wrong: dict[str, float] = {}
+            for name, theirs in expected.gradients.items():
+                ours = actual.get(name, np.zeros_like(theirs))
+                relative = relative_difference(ours, theirs, least)
+                layer = setting.layer_of(name)
+                self.gradients[layer] = max(self.gradients.get(layer, 0.0), relative)
+                if relative > allowed:
+                    wrong[layer] = max(wrong.get(layer, 0.0), relative)
+                self.worst["gradients"] = max(self.worst.get("gradients", 0.0), relative)
+            if wrong:
+                layers = [layer for layer in self.layers if layer in wrong]
+                of = self._of_microbatches(step, batches, parameters, expected)
+                cause = explain_gradients(actual, expected.gradients, layers, setting, of)
+                where = f"step {step}, replica {replica}: {cause}"
+                self._note("gradients", max(wrong.values()), where, allowed)
+
+    def _of_microbatches(
+        self,
+        step: int,
+        batches: Sequence[ReferenceBatch],
+        parameters: dict[str, Array],
+        expected: ReferenceStep,
+    ) -> dict[Place, dict[str, Array]]:
+        """The share of each micro-batch in the expected gradients."""
+        total = sum(count for _, count in expected.row_losses)
+        parts = {
+            (batch.replica, batch.microbatch): (batch, torch.ones(len(rows), dtype=torch.bool))
+            for batch, (rows, _) in zip(batches, expected.row_losses, strict=True)
+        }
+        if len(batches) < len(self._places):
+            counted = self._counted_rows(step, len(expected.row_losses[0][0]))
+            parts = {place: (batches[0], counts) for place, counts in counted.items()}
+        outputs = self.experiment.outputs
+        return {
+            place: {
+                name: value / total
+                for name, value in microbatch_gradients(
+                    self.model, batch, counts, parameters, step, outputs
+                ).items()
+            }
+            for place, (batch, counts) in parts.items()
+        }
+
+    def _update(
+        self,
+        where: str,
+        step: int,
+        before: dict[str, Array],
+        taken: CapturedStep,
+        rule: OptimizerRule,
+    ) -> None:
+        """Compare the move of each parameter with the optimizer's rule for its own gradient."""
+        for name, move in rule.step(before, taken.gradients).items():
+            least = SMALL_MOVE * float(np.linalg.norm(before[name]))
+            actual = taken.after.parameters[name] - before[name]
+            factor = float(np.linalg.norm(actual)) / max(float(np.linalg.norm(move)), 1e-300)
+            cause = (
+                f"{name} {where} moves {factor:.3g} times as far in step {step} as "
+                f"{self.experiment.optimizer.name}'s rule for its gradient"
+            )
+            if name not in taken.gradients:
+                cause = f"{name} {where} moves in step {step} and has no gradient"
+            self._note("update", relative_difference(actual, move, least), cause)
+
+    def _buffers(self, what: str, replica: int, actual: Mapping[str, Array]) -> None:
+        expected = {name: array_of(b) for name, b in self.model.buffers(replica).items()}
+        for name, value in expected.items():
+            least = 0.0
+            if name.endswith("running_mean"):
+                spread = expected.get(name.removesuffix("mean") + "var", np.zeros(1))
+                least = float(np.linalg.norm(np.sqrt(np.abs(spread))))
+            relative = relative_difference(actual.get(name), value, least)
+            self._note(what, relative, f"{name} on replica {replica} differs")
+
+    def _reported(self, phase: Phase, step: int) -> None:
+        """Compare the engine's outputs with the last layer's, and metrics with those outputs'."""
+        every: list[Tensor] = []
+        goals = []
+        for replica, microbatch in self._places:
+            place = replica, microbatch
+            output = self._step(phase, step, replica).outputs[microbatch]
+            last = self.captured.activations[phase, step, self.layers[-1], place][0]
+            every.append(torch.from_numpy(output))
+            relative = relative_difference(sketch(every[-1]), last.sketch)
+            cause = f"{phase} step {step}, {in_words(place)}, differs from the last layer's"
+            self._note("returned outputs", relative, cause)
+            targets = self.captured.targets[phase, step, place].targets
+            goals.append({split: torch.from_numpy(x) for split, x in targets.items()})
+        if self.experiment.task is not None:
+            expected = link_metrics(phase, every, goals, self.experiment.task)
+        else:
+            expected = classification_metrics(phase, every, goals, self.experiment.outputs)
+        for replica in range(self._replicas):
+            reported = self._step(phase, step, replica).reported
+            for name, value in expected.items():
+                found = reported.get(name, math.nan)
+                relative = relative_difference(np.array(found), np.array(value), SMALL_GRADIENT)
+                cause = (
+                    f"{phase} step {step}: {name} is reported as {found} and is {value:.8g} of "
+                    "the same outputs"
+                )
+                self._note("metrics", relative, cause)

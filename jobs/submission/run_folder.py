@@ -1,0 +1,181 @@
+"""Writes run folders: a new one appears complete or not at all, an existing one gets new cells."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.provenance import (
+    code_digest,
+    command_line,
+    git_commit,
+    machine,
+    user,
+    versions,
+)
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.versioned_json import write_atomically
+from gnnhpc.distributed.secret import make_secret
+from gnnhpc.experiment.custom_model_files import copy_models
+from gnnhpc.experiment.manifest import write_manifest
+from gnnhpc.records.failures import utc_now
+from gnnhpc.records.submissions import PROVENANCE_VERSION
+from jobs.run.run_state import RunState, read_launch
+from jobs.run.submission_records import append_lines
+from jobs.slurm.batch_script import batch_script
+from jobs.slurm.job_array import JobArray
+from jobs.slurm.launch import Launch
+from jobs.slurm.paired_blocks import write_blocks
+from jobs.submission.code_copy import check_importable_from, keep_code
+from jobs.submission.submission import Submission, all_arrays
+from jobs.sweep.plan import Plan
+
+
+def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunPaths:
+    """Write the folder of a new run under a temporary name beside it, then rename it.
+
+    It keeps the code that this process runs, unless the launch is live; `reporting` also keeps what
+    writes reports. Raises InputError if the run exists, also if it is created meanwhile.
+    """
+    run, launch, plan = submission.run, submission.launch, submission.plan
+    assert plan is not None
+    if not launch.live:
+        check_importable_from(run)
+    if run.exists() and any(run.iterdir()):
+        raise _exists_error(run)
+    try:
+        run.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{run.name}.", suffix=".tmp", dir=run.parent))
+    except OSError as error:
+        found = f"{run.parent}: {error.strerror}"
+        raise InputError("--runs", None, found, "a folder that may be written") from None
+    try:
+        paths = RunPaths(work)
+        for folder in (paths.arrays, paths.cells, paths.logs):
+            folder.mkdir()
+        paths.sweep.write_text(_spec_text(plan), encoding="utf-8")
+        write_manifest(paths.manifest, submission.cells)
+        copy_models(paths, plan.experiments)
+        code = code_digest() if launch.live else keep_code(paths, reporting=reporting).code
+        _write_provenance(paths, plan, launch, code)
+        write_blocks(paths, submission.blocks)
+        arrays = all_arrays(submission.cells, submission.blocks, launch)
+        _write_scripts(paths, arrays, run.absolute(), launch)
+        _make_readable(work)
+        make_secret(paths.secret)
+        try:
+            work.rename(run)
+        except OSError:
+            raise _exists_error(run) from None
+    except OSError as error:
+        raise GnnhpcError(f"{run}: {error.strerror}, nothing submitted") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return RunPaths(run)
+
+
+def add_to_run_folder(submission: Submission, state: RunState) -> None:
+    """Add the cells of a submission to a run; the caller holds the run's lock.
+
+    Old lines of the manifest stay unchanged. Scripts of arrays that the run has keep the launch
+    that it was first submitted with.
+    """
+    paths, plan = state.paths, submission.plan
+    assert plan is not None
+    copy_models(paths, (cell.experiment for cell in submission.cells))
+    append_lines(paths.manifest, [cell.to_line() for cell in submission.cells])
+    number = 2
+    while (copy := paths.root / f"sweep-{number}.yaml").exists():
+        number += 1
+    write_atomically(copy, _spec_text(plan))
+    write_blocks(paths, submission.blocks)
+    first = replace(read_launch(paths), array_limit=submission.launch.array_limit)
+    new = replace(submission.launch, live=first.live)
+    changed = {array.name for array in submission.arrays}
+    changed |= {cell.array for cell in submission.cells}
+    had = {cell.array for cell in state.cells} | state.blocks.tables.keys()
+    for array in all_arrays([*state.cells, *submission.cells], submission.blocks, first):
+        if array.name in changed:
+            _write_scripts(paths, [array], paths.root, first if array.name in had else new)
+
+
+def script_of(submission: Submission, array: JobArray, paths: RunPaths) -> Path:
+    """The script to submit: the array's own, or a new one where the launch is another.
+
+    The array's own script runs all of its tasks; which of them run now is an option of sbatch.
+    """
+    own = paths.script(array.label)
+    text = _compared(submission.script(array))
+    if own.is_file() and _compared(own.read_text(encoding="utf-8")) == text:
+        return own
+    number = 1
+    while (script := paths.script(f"{array.label}.rerun-{number}")).exists():
+        number += 1
+    name = script.name
+    _write_script(script, batch_script(array, submission.run, submission.launch, script=name))
+    return script
+
+
+def _compared(script: str) -> list[str]:
+    """The lines of a script that do not depend on its tasks or on where the run folder lies."""
+    varying = ("# ", "#SBATCH --array", "#SBATCH --comment", "#SBATCH --job-name", "written_for=")
+    return [line for line in script.splitlines() if not line.startswith(varying)]
+
+
+def _write_scripts(paths: RunPaths, arrays: Iterable[JobArray], run: Path, launch: Launch) -> None:
+    """Write the batch scripts of arrays; `run` is the folder's final path."""
+    for array in arrays:
+        _write_script(paths.script(array.label), batch_script(array, run, launch))
+
+
+def _write_script(path: Path, text: str) -> None:
+    write_atomically(path, text)
+    path.chmod(0o755)
+
+
+def _exists_error(run: Path) -> InputError:
+    allowed = "another --name, or --extend to add cells to it"
+    return InputError(run, None, "a run of this name", allowed)
+
+
+def _spec_text(plan: Plan) -> str:
+    """The spec as submitted, with its overrides as comments at the top."""
+    notes = [f"# --set {json.dumps(override)}\n" for override in plan.overrides]
+    return "".join(notes) + plan.text
+
+
+def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) -> None:
+    facts = {
+        "version": PROVENANCE_VERSION,
+        "created_at": utc_now(),
+        "name": plan.name,
+        "commit": git_commit(),
+        "code": code,
+        "code_from": "live" if launch.live else "snapshot",
+        "versions": versions(),
+        "host": socket.gethostname(),
+        "machine": machine(),
+        "python": launch.python,
+        "user": user(),
+        "command": command_line(),
+        "spec": plan.source,
+        "overrides": list(plan.overrides),
+        "data_root": plan.data_root,
+        "cells": len(plan.cells),
+        "site": launch.recorded(),
+        "array_limit": launch.array_limit,
+    }
+    write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _make_readable(folder: Path) -> None:
+    """Make everything readable by everyone and writable by its owner, whatever the umask was."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.suffix == ".sbatch" else 0o644)

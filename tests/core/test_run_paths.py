@@ -1,0 +1,111 @@
+"""File names of a run folder; attempts that no two claim; files that are whole or absent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.versioned_json import write_atomically
+
+CLAIM_MANY = """
+import sys
+from pathlib import Path
+from gnnhpc.core.run_paths import CellPaths
+sys.stdin.readline()
+print(*(CellPaths(Path(sys.argv[1])).claim_attempt().number for _ in range(25)))
+"""
+
+
+def test_every_name_of_a_run_folder() -> None:
+    run = RunPaths(Path("RUN"))
+    attempt = run.cell("vig-1").attempt(2)
+    assert [str(path) for path in (run.sweep, run.manifest, run.provenance, run.report)] == [
+        "RUN/sweep.yaml",
+        "RUN/manifest.jsonl",
+        "RUN/provenance.json",
+        "RUN/report",
+    ]
+    assert str(run.script("vig-pp2")) == "RUN/arrays/vig-pp2.sbatch"
+    assert str(attempt.result) == "RUN/cells/vig-1/attempt-2/result.json"
+    assert attempt.records(3).name == "rank-0003.jsonl"
+    assert attempt.log(12).name == "rank-0012.log"
+    assert attempt.failure(0).name == "rank-0000.failure.json"
+    assert attempt.number == 2
+
+
+def test_attempts_are_numbered_from_one_in_order_of_number(tmp_path: Path) -> None:
+    cell = RunPaths(tmp_path).cell("some")
+    assert cell.attempts() == []
+    numbers = [cell.claim_attempt().number for _ in range(11)]
+    assert numbers == list(range(1, 12))
+    (cell.root / "attempt-0").mkdir()
+    (cell.root / "attempt-12.bak").mkdir()
+    assert [attempt.number for attempt in cell.attempts()] == numbers
+    (cell.root / "attempt-40").mkdir()
+    assert cell.claim_attempt().number == 41
+
+
+def test_claims_at_the_same_time_get_different_numbers(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLAIM_MANY, str(tmp_path / "cell")]
+    claimers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    said = [claimer.communicate("go\n")[0] for claimer in claimers]
+    claimed = [int(number) for line in said for number in line.split()]
+    assert sorted(claimed) == list(range(1, 101))
+
+
+def test_other_folders_are_no_attempts() -> None:
+    with pytest.raises(ValueError, match="is no attempt folder"):
+        _ = AttemptPaths(Path("cells/x/attempt-0")).number
+
+
+def test_readers_see_all_of_a_file_or_none(tmp_path: Path) -> None:
+    """Writers with one process id, as two nodes may have that share the folder."""
+    path = tmp_path / "status.json"
+    texts = ["one " * 5000, "other " * 5000]
+
+    def write_many(text: str) -> None:
+        for _ in range(100):
+            write_atomically(path, text)
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write_many, text) for text in texts]
+        seen = set()
+        while wait(writers, timeout=0.001).not_done:
+            seen |= {path.read_text()} if path.exists() else set()
+        for writer in writers:
+            writer.result()
+    assert seen <= set(texts)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["status.json"]
+
+
+def _not_utf8(path: Path) -> None:
+    write_atomically(path, "\ud800")
+
+
+def _into_a_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "something").touch()
+    write_atomically(path, "text")
+
+
+@pytest.mark.parametrize("refused", [_not_utf8, _into_a_folder])
+def test_a_write_that_fails_leaves_no_trace(
+    tmp_path: Path, refused: Callable[[Path], None]
+) -> None:
+    with pytest.raises((OSError, UnicodeError)):
+        refused(tmp_path / "file")
+    assert not [entry for entry in tmp_path.iterdir() if entry.name.endswith(".tmp")]
+
+
+def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a" / "b" / "file", "größe\n")
+    assert (tmp_path / "a" / "b" / "file").read_text(encoding="utf-8") == "größe\n"

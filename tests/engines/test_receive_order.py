@@ -1,0 +1,155 @@
+"""Receives that keep the device: early, and never so early as to wait for ever.
+
+The machine here is the worst there is: a stage does nothing while a receive that it has posted has
+not come. A schedule that ends on it ends on any.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnhpc.core.schedules import (
+    Action,
+    ScheduleName,
+    input_from,
+    stage_order,
+    timeline,
+    virtual_stage_number,
+)
+from gnnhpc.engines.receive_order import done_before_posting
+
+Needs = dict[tuple[int, Action], int]
+Plan = tuple[ScheduleName, int, int, int]
+"""Schedule, stages, micro-batches, parts a stage."""
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    every: list[ScheduleName] = ["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv"]
+    schedule = draw(st.sampled_from(every))
+    stages = draw(st.integers(2, 5))
+    if schedule == "zbv":
+        return schedule, stages, draw(st.integers(1, 9)), 2
+    if schedule != "interleaved":
+        return schedule, stages, draw(st.integers(1, 9)), 1
+    stages = min(stages, 3)
+    return schedule, stages, stages * draw(st.integers(1, 2)), draw(st.integers(2, 3))
+
+
+def needs_of(plan: Plan) -> Needs:
+    schedule, stages, microbatches, parts = plan
+    return {
+        (stage, action): count
+        for stage in range(stages)
+        for action, count in done_before_posting(
+            schedule, stage, stages, microbatches, virtual_stages=parts
+        ).items()
+    }
+
+
+def orders_of(plan: Plan) -> list[list[Action]]:
+    schedule, stages, microbatches, parts = plan
+    return [
+        stage_order(schedule, s, stages, microbatches, virtual_stages=parts) for s in range(stages)
+    ]
+
+
+def ends(plan: Plan, needs: Needs) -> bool:
+    """Whether every stage comes to the end of its order."""
+    orders = orders_of(plan)
+    schedule, stages, _, parts = plan
+    done: list[int] = [0] * stages
+    sent: set[tuple[int, Action]] = set()
+    moved = True
+    while moved:
+        moved = False
+        for stage, order in enumerate(orders):
+            posted = [a for (at, a), count in needs.items() if at == stage and count <= done[stage]]
+            waits = any(
+                input_from(schedule, stage, stages, parts, action) not in sent for action in posted
+            )
+            if done[stage] < len(order) and not waits:
+                sent.add((stage, order[done[stage]]))
+                done[stage] += 1
+                moved = True
+    return done == [len(order) for order in orders]
+
+
+@given(plans())
+def test_no_stage_waits_for_ever(plan: Plan) -> None:
+    assert ends(plan, needs_of(plan))
+
+
+@given(plans())
+def test_that_machine_stops_where_all_receives_are_posted_at_once(plan: Plan) -> None:
+    assert not ends(plan, dict.fromkeys(needs_of(plan), 0))
+
+
+def test_it_stops_too_where_each_stage_looks_at_its_own_actions_alone() -> None:
+    """Stage 0 may post gradient 1 before F3, which it does not need, and stage 1 F3 before B1."""
+    plan: Plan = ("1f1b", 3, 4, 1)
+    early = {(0, Action("backward", 1)): 3, (1, Action("forward", 3)): 3}
+    assert not ends(plan, needs_of(plan) | early)
+
+
+@given(plans())
+def test_a_tensor_comes_while_the_stage_computes(plan: Plan) -> None:
+    """A receive is posted before what the stage does while that input is made; where two stages
+    make each other's next inputs at one time, only one of the two is.
+    """
+    schedule, stages, microbatches, parts = plan
+    ones = [1.0] * (stages * parts)
+    slots = timeline(schedule, ones, ones, microbatches, weights_s=ones, virtual_stages=parts)
+    began = {(slot.stage, slot.action): slot.start_s for slot in slots}
+    orders, needs = orders_of(plan), needs_of(plan)
+    for (stage, action), count in needs.items():
+        sent = input_from(schedule, stage, stages, parts, action)
+        assert sent is not None
+        for number, own in enumerate(orders[stage]):
+            if began[stage, own] == began[sent]:
+                first = _goes_first(schedule, (stage, own), sent, stages)
+                assert count <= number + first
+
+
+def _goes_first(
+    schedule: ScheduleName, one: tuple[int, Action], other: tuple[int, Action], stages: int
+) -> bool:
+    """Of two that begin together: backwards before forwards, and each kind in its direction."""
+    (stage, action), (stage_beside, beside) = one, other
+    if action.kind != beside.kind:
+        return action.kind == "backward"
+    number = virtual_stage_number(schedule, stage, stages, action.virtual_stage)
+    number_beside = virtual_stage_number(schedule, stage_beside, stages, beside.virtual_stage)
+    return number < number_beside if action.kind == "forward" else number > number_beside
+
+
+@given(plans())
+def test_every_input_from_another_stage_is_received_before_it_is_used(plan: Plan) -> None:
+    schedule, stages, microbatches, parts = plan
+    for stage, order in enumerate(orders_of(plan)):
+        needs = done_before_posting(schedule, stage, stages, microbatches, virtual_stages=parts)
+        sources = {a: input_from(schedule, stage, stages, parts, a) for a in order}
+        received = {a for a, source in sources.items() if source and source[0] != stage}
+        assert set(needs) == received
+        assert all(count <= order.index(action) for action, count in needs.items())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "needed"),
+    [
+        ("gpipe", 1, {"F0": 0, "F1": 0, "F2": 1, "F3": 2, "B0": 4, "B1": 4, "B2": 5, "B3": 6}),
+        ("1f1b", 0, {"B0": 3, "B1": 4, "B2": 6, "B3": 7}),
+    ],
+)
+def test_of_three_stages_and_four_micro_batches(
+    schedule: ScheduleName, stage: int, needed: dict[str, int]
+) -> None:
+    found = done_before_posting(schedule, stage, 3, 4)
+    assert {str(action): count for action, count in found.items()} == needed
+
+
+def test_evaluation_receives_one_ahead() -> None:
+    needs = done_before_posting("1f1b", 2, 4, 5, training=False)
+    assert list(needs.values()) == [0, 0, 1, 2, 3]

@@ -1,0 +1,151 @@
+"""Losses and metrics of both tasks, compared with sums made row by row."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch, MicroBatch
+from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.models.context import Context
+from gnnhpc.training.link_ranking import LinkPrediction
+from gnnhpc.training.loss_and_metrics import Classification, MeanLoss
+
+CLASSES = 4
+IMAGES, NODES = Classification("logits", splits=False), Classification("logits", splits=True)
+labels = st.lists(st.sampled_from([*range(CLASSES), IGNORED]), min_size=1, max_size=12)
+
+
+def logits_of(rows: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(rows, CLASSES, generator=generator, dtype=torch.float64)
+
+
+def loss_of(logits: Tensor, target: list[int]) -> float:
+    """Minus the log of the softmax's share of each row's class, summed over valid targets."""
+    total = 0.0
+    for row, label in zip(logits.tolist(), target, strict=True):
+        if label != IGNORED:
+            total += math.log(sum(map(math.exp, row))) - row[label]
+    return total
+
+
+def right_of(logits: Tensor, target: list[int]) -> int:
+    rows = zip(logits.tolist(), target, strict=True)
+    return sum(label != IGNORED and row[label] == max(row) for row, label in rows)
+
+
+def counted(target: list[int]) -> int:
+    return sum(label != IGNORED for label in target)
+
+
+def batch_of(*microbatches: dict[str, list[int]]) -> Batch:
+    made = tuple(
+        MicroBatch(None, {split: torch.tensor(t) for split, t in targets.items()}, Context(index))
+        for index, targets in enumerate(microbatches)
+    )
+    return Batch(made, 0, 0, 0, np.empty(0, np.int64), 0)
+
+
+@given(labels, st.integers(0, 99))
+def test_the_loss_is_the_sum_over_valid_targets(target: list[int], seed: int) -> None:
+    logits, expected = logits_of(len(target), seed), 0.0
+    expected = loss_of(logits, target)
+    targets = {"train": torch.tensor(target), "test": torch.full((len(target),), IGNORED)}
+    of_shares = Classification("log_probabilities", splits=True)
+    assert float(IMAGES.summed_loss(logits, targets, "train")) == pytest.approx(expected)
+    shares = logits.log_softmax(1)
+    assert float(of_shares.summed_loss(shares, targets, "train")) == pytest.approx(expected)
+    assert float(IMAGES.summed_loss(logits, targets, "test")) == 0.0
+    assert NODES.valid_targets(targets, "train") == counted(target)
+
+
+def test_a_row_without_a_label_gets_no_gradient() -> None:
+    logits = logits_of(3, 0).requires_grad_()
+    targets = {"train": torch.tensor([1, IGNORED, 2])}
+    IMAGES.summed_loss(logits, targets, "train").backward()
+    assert logits.grad is not None
+    assert not logits.grad[1].any()
+    share = logits.detach().softmax(1)
+    share[0, 1] -= 1
+    share[2, 2] -= 1
+    assert torch.allclose(logits.grad[[0, 2]], share[[0, 2]])
+
+
+@given(labels, labels, st.integers(0, 99))
+def test_metrics_add_up_over_micro_batches(one: list[int], other: list[int], seed: int) -> None:
+    outputs = [logits_of(len(one), seed), logits_of(len(other), seed + 1)]
+    count = counted(one) + counted(other)
+    loss = loss_of(outputs[0], one) + loss_of(outputs[1], other)
+    right = right_of(outputs[0], one) + right_of(outputs[1], other)
+    for task, phase in ((IMAGES, "train"), (IMAGES, "test"), (NODES, "train")):
+        sums = task.metric_sums(phase, outputs, batch_of({phase: one}, {phase: other}))  # type: ignore[arg-type]
+        assert sums == {"loss": (pytest.approx(loss), count), "accuracy": (right, count)}
+    both = batch_of({"test": one, "val": one[::-1]}, {"test": other, "val": other})
+    sums = NODES.metric_sums("test", outputs, both)
+    assert tuple(sums) == NODES.metrics("test")
+    assert sums["test_accuracy"] == sums["accuracy"] == (right, count)
+    val = right_of(outputs[0], one[::-1]) + right_of(outputs[1], other)
+    assert sums["val_accuracy"] == (val, count)
+
+
+@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4))
+def test_replicas_of_any_size_average_to_the_mean(rows: list[list[int]]) -> None:
+    """`rows` has the rows of each micro-batch of each replica."""
+    valid = sum(map(sum, rows))
+    logits = torch.arange(valid * 3, dtype=torch.float64).sin().view(-1, 3)
+    target = torch.arange(valid) % 3
+    loss = MeanLoss(NODES, replicas=len(rows))
+    sizes = [size for replica in rows for size in replica]
+    pieces = zip(logits.split(sizes), target.split(sizes), strict=True)
+    parts = [loss(x, MicroBatch(None, {"train": t}, Context()), valid) for x, t in pieces]
+    whole = NODES.summed_loss(logits, {"train": target}, "train")
+    assert float(sum(parts)) / len(rows) == pytest.approx(float(whole) / valid)
+
+
+def pairs_of(generator: torch.Generator, links: int, negatives: int) -> Tensor:
+    rows = torch.randint(9, (links + negatives, 2), generator=generator)
+    return torch.cat((rows, (torch.arange(links + negatives) < links).long()[:, None]), 1)
+
+
+def ranked(hits: int, outputs: Tensor, *pairs: Tensor) -> dict[str, tuple[float, float]]:
+    parts = [SimpleNamespace(targets={"val": each, "test": each}) for each in pairs]
+    batch = cast("Batch", SimpleNamespace(microbatches=parts))
+    return LinkPrediction(hits).metric_sums("test", [outputs] * len(parts), batch)
+
+
+def by_hand(outputs: Tensor, pairs: Tensor, k: int) -> dict[str, float]:
+    score = [float(outputs[u] @ outputs[v]) for u, v, _ in pairs.tolist()]
+    links = [s for s, (_, _, is_link) in zip(score, pairs.tolist(), strict=True) if is_link]
+    pool = sorted((s for s, p in zip(score, pairs.tolist(), strict=True) if not p[2]), reverse=True)
+    ranks = [1 + sum((n > s) + 0.5 * (n == s) for n in pool) for s in links]
+    soft = [float(np.logaddexp(0, n)) for n in pool]
+    return {
+        "loss": sum(np.logaddexp(0, -s) + sum(soft) / len(pool) for s in links) / 2,
+        "test_auc": sum((s > n) + 0.5 * (s == n) for s in links for n in pool) / len(pool),
+        "test_mrr": sum(1 / rank for rank in ranks),
+        f"test_hits@{k}": float(sum(s > pool[k - 1] for s in links)),
+    }
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_links_are_ranked_among_their_negatives(*, ties: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(20):
+        outputs = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+        outputs = outputs.round() if ties else outputs
+        pairs = pairs_of(generator, 7, 11)
+        sums = ranked(2, outputs, pairs)
+        for name, value in by_hand(outputs, pairs, 2).items():
+            assert sums[name] == (pytest.approx(value, rel=1e-12), 7)
+        shares = [torch.cat((pairs[a:b], pairs[7:])) for a, b in ((0, 3), (3, 3), (3, 7))]
+        for name, (value, count) in ranked(2, outputs, *shares).items():
+            assert sums[name] == (pytest.approx(value), count), "shares of links add up"
