@@ -1,4 +1,4 @@
-"""Mini-batches of a graph: one chunk for each micro-batch of each replica, the same in every step."""
+"""Mini-batches of a graph: one chunk for each micro-batch and replica, the same in every step."""
 
 from __future__ import annotations
 

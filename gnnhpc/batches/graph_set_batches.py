@@ -108,7 +108,9 @@ class GraphSetBatches:
             inputs = [input_rows(self.graphs, chunk, self.plan) for chunk in chunks]
         gathered_s = time.perf_counter()
         edges = sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)
-        checked = [[part, *chunk.targets.values()] for part, chunk in zip(parts, chunks, strict=True)]
+        checked = [
+            [part, *chunk.targets.values()] for part, chunk in zip(parts, chunks, strict=True)
+        ]
         return Batch(
             microbatches=tuple(
                 self._microbatch(m, step, chunk, x)

@@ -79,7 +79,6 @@ def _download(source: Download, folder: Path) -> str:
     pooch compares the published digest, and removes files that differ.
     """
     import pooch
-    import requests
 
     size = f" ({source.megabytes:,} MB)" if source.megabytes else ""
     print(f"fetching {source.url}{size}", file=sys.stderr, flush=True)
@@ -96,8 +95,8 @@ def _download(source: Download, folder: Path) -> str:
                 downloader=pooch.HTTPDownloader(progressbar=bar, timeout=_SILENCE_S),
             )
         )
-    except requests.RequestException as error:
-        raise _DownloadError(f"{source.url} cannot be reached ({error})") from None
+    except OSError as error:
+        raise _DownloadError(f"{source.url} cannot be fetched ({error})") from None
     except ValueError as error:
         raise _DownloadError(f"{source.url}: {error}") from None
     digest = sha256(path)

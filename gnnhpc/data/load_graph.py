@@ -81,7 +81,7 @@ def _citation_arrays(config: SyntheticCitation, root: Path | None) -> Arrays:
     made = synthetic_graph(config)
     rows = {"indptr": made.features.indptr, "columns": made.features.columns}
     masks = {split: getattr(made, split) for split in SPLITS}
-    arrays = {"labels": made.labels, "edges": made.edges, "values": made.features.values}
+    arrays: Arrays = {"labels": made.labels, "edges": made.edges, "values": made.features.values}
     return arrays | rows | masks
 
 
@@ -94,8 +94,8 @@ def skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
 def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:
     made = skewed_graph(config)
     masks = {split: getattr(made, split) for split in SPLITS}
-    arrays = {"labels": made.labels, "edges": made.edges, "dense": made.features} | masks
-    return _with_in_edges(arrays)
+    arrays: Arrays = {"labels": made.labels, "edges": made.edges, "dense": made.features}
+    return _with_in_edges(arrays | masks)
 
 
 def published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:

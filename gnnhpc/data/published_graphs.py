@@ -90,7 +90,7 @@ class Published:
         return tuple(name for name in self.files if name not in self.feature_files)
 
 
-def graph_facts(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:
+def graph_sizes(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:
     """Sizes in the order of PyG's tables, and the `train` nodes of a published split if known."""
     return Facts("graph", features, classes, nodes=nodes, edges=edges, train=train)
 
@@ -218,25 +218,25 @@ def _webkb(name: str, facts: Facts) -> Published:
 
 
 PUBLISHED = {
-    "cora": planetoid("Cora", graph_facts(2_708, 10_556, 1_433, 7, 140)),
-    "citeseer": planetoid("CiteSeer", graph_facts(3_327, 9_104, 3_703, 6, 120)),
-    "pubmed": planetoid("PubMed", graph_facts(19_717, 88_648, 500, 3, 60)),
-    "cora-full": _full("cora", graph_facts(19_793, 126_842, 8_710, 70)),
-    "cora-ml": _full("cora_ml", graph_facts(2_995, 16_316, 2_879, 7)),
-    "citeseer-full": _full("citeseer", graph_facts(4_230, 10_674, 602, 6)),
-    "dblp": _full("dblp", graph_facts(17_716, 105_734, 1_639, 4)),
-    "pubmed-full": _full("pubmed", graph_facts(19_717, 88_648, 500, 3)),
-    "computers": _amazon("Computers", graph_facts(13_752, 491_722, 767, 10)),
-    "photo": _amazon("Photo", graph_facts(7_650, 238_162, 745, 8)),
-    "cs": _coauthor("CS", graph_facts(18_333, 163_788, 6_805, 15)),
-    "physics": _coauthor("Physics", graph_facts(34_493, 495_924, 8_415, 5)),
+    "cora": planetoid("Cora", graph_sizes(2_708, 10_556, 1_433, 7, 140)),
+    "citeseer": planetoid("CiteSeer", graph_sizes(3_327, 9_104, 3_703, 6, 120)),
+    "pubmed": planetoid("PubMed", graph_sizes(19_717, 88_648, 500, 3, 60)),
+    "cora-full": _full("cora", graph_sizes(19_793, 126_842, 8_710, 70)),
+    "cora-ml": _full("cora_ml", graph_sizes(2_995, 16_316, 2_879, 7)),
+    "citeseer-full": _full("citeseer", graph_sizes(4_230, 10_674, 602, 6)),
+    "dblp": _full("dblp", graph_sizes(17_716, 105_734, 1_639, 4)),
+    "pubmed-full": _full("pubmed", graph_sizes(19_717, 88_648, 500, 3)),
+    "computers": _amazon("Computers", graph_sizes(13_752, 491_722, 767, 10)),
+    "photo": _amazon("Photo", graph_sizes(7_650, 238_162, 745, 8)),
+    "cs": _coauthor("CS", graph_sizes(18_333, 163_788, 6_805, 15)),
+    "physics": _coauthor("Physics", graph_sizes(34_493, 495_924, 8_415, 5)),
     "reddit": Published(
         Pyg("Reddit", dense=True),
         "Reddit/raw",
         ("reddit_data.npz", "reddit_graph.npz"),
         _REDDIT,
         (Download(_REDDIT, archive="zip", megabytes=1_300),),
-        graph_facts(232_965, 114_615_892, 602, 41, 153_431),
+        graph_sizes(232_965, 114_615_892, 602, 41, 153_431),
         splits=1,
     ),
     "reddit2": graphsaint(
@@ -247,7 +247,7 @@ PUBLISHED = {
             "1JF3Pjv9OboMNYs2aXRQGbJbc4t_nDd5u",
             "1nJIKd77lcAGU4j-kVNx_AIGEkveIKz3A",
         ),
-        graph_facts(232_965, 23_213_838, 602, 41),
+        graph_sizes(232_965, 23_213_838, 602, 41),
     ),
     "flickr": graphsaint(
         "Flickr",
@@ -257,7 +257,7 @@ PUBLISHED = {
             "1uxIkbtg5drHTsKt-PAsZZ4_yJmgFmle9",
             "1htXCtuktuCW8TR8KiKfrFDAxUgekQoV7",
         ),
-        graph_facts(89_250, 899_756, 500, 7),
+        graph_sizes(89_250, 899_756, 500, 7),
     ),
     "yelp": graphsaint(
         "Yelp",
@@ -267,7 +267,7 @@ PUBLISHED = {
             "1VUcBGr0T0-klqerjAjxRmAqFuld_SMWU",
             "1NI5pa5Chpd-52eSmLW60OnB3WS5ikxq_",
         ),
-        graph_facts(716_847, 13_954_819, 300, 100),
+        graph_sizes(716_847, 13_954_819, 300, 100),
         refused=_MANY_LABELS,
     ),
     "amazon-products": graphsaint(
@@ -278,26 +278,26 @@ PUBLISHED = {
             "1LIl4kimLfftj4-7NmValuWyCQE8AaE7P",
             "1npK9xlmbnjNkV80hK2Q68wTEVOFjnt4K",
         ),
-        graph_facts(1_569_960, 264_339_468, 200, 107),
+        graph_sizes(1_569_960, 264_339_468, 200, 107),
         refused=_MANY_LABELS,
     ),
-    "roman-empire": _heterophilous("Roman-empire", graph_facts(22_662, 65_854, 300, 18)),
-    "amazon-ratings": _heterophilous("Amazon-ratings", graph_facts(24_492, 186_100, 300, 5)),
-    "minesweeper": _heterophilous("Minesweeper", graph_facts(10_000, 78_804, 7, 2)),
-    "tolokers": _heterophilous("Tolokers", graph_facts(11_758, 1_038_000, 10, 2)),
-    "questions": _heterophilous("Questions", graph_facts(48_921, 307_080, 301, 2)),
-    "facebook": _embedded("FacebookPagePage", "facebook.npz", graph_facts(22_470, 342_004, 128, 4)),
-    "lastfm-asia": _embedded("LastFMAsia", "lastfm_asia.npz", graph_facts(7_624, 55_612, 128, 18)),
+    "roman-empire": _heterophilous("Roman-empire", graph_sizes(22_662, 65_854, 300, 18)),
+    "amazon-ratings": _heterophilous("Amazon-ratings", graph_sizes(24_492, 186_100, 300, 5)),
+    "minesweeper": _heterophilous("Minesweeper", graph_sizes(10_000, 78_804, 7, 2)),
+    "tolokers": _heterophilous("Tolokers", graph_sizes(11_758, 1_038_000, 10, 2)),
+    "questions": _heterophilous("Questions", graph_sizes(48_921, 307_080, 301, 2)),
+    "facebook": _embedded("FacebookPagePage", "facebook.npz", graph_sizes(22_470, 342_004, 128, 4)),
+    "lastfm-asia": _embedded("LastFMAsia", "lastfm_asia.npz", graph_sizes(7_624, 55_612, 128, 18)),
     "deezer-europe": _embedded(
-        "DeezerEurope", "deezer_europe.npz", graph_facts(28_281, 185_504, 128, 2)
+        "DeezerEurope", "deezer_europe.npz", graph_sizes(28_281, 185_504, 128, 2)
     ),
-    "actor": geom_gcn(Pyg("Actor"), "Actor", "film", graph_facts(7_600, 30_019, 932, 5)),
-    "cornell": _webkb("cornell", graph_facts(183, 298, 1_703, 5)),
-    "texas": _webkb("texas", graph_facts(183, 325, 1_703, 5)),
-    "wisconsin": _webkb("wisconsin", graph_facts(251, 515, 1_703, 5)),
-    "ogbn-arxiv": ogb("arxiv", "time", 81, graph_facts(169_343, 2_315_598, 128, 40, 90_941)),
+    "actor": geom_gcn(Pyg("Actor"), "Actor", "film", graph_sizes(7_600, 30_019, 932, 5)),
+    "cornell": _webkb("cornell", graph_sizes(183, 298, 1_703, 5)),
+    "texas": _webkb("texas", graph_sizes(183, 325, 1_703, 5)),
+    "wisconsin": _webkb("wisconsin", graph_sizes(251, 515, 1_703, 5)),
+    "ogbn-arxiv": ogb("arxiv", "time", 81, graph_sizes(169_343, 2_315_598, 128, 40, 90_941)),
     "ogbn-products": ogb(
-        "products", "sales_ranking", 1_400, graph_facts(2_449_029, 123_718_280, 100, 47, 196_615)
+        "products", "sales_ranking", 1_400, graph_sizes(2_449_029, 123_718_280, 100, 47, 196_615)
     ),
 }
 

@@ -206,7 +206,8 @@ def _block(edges: _InEdges, nodes: Ids, rows_out: int, edge_weight: Tensor | Non
     source[loops], edge[loops] = rows, edges.loops + nodes[rows]
     source[others], edge[others] = local[edges.source[places]], edges.edge[places]
     parts = [torch.from_numpy(each) for each in (indptr, source, target, edge)]
-    return Block(*parts, len(nodes), block_weights(edge_weight, parts[-1]))
+    weights = block_weights(edge_weight, parts[3])
+    return Block(parts[0], parts[1], parts[2], parts[3], len(nodes), weights)
 
 
 def _degree(edges: _InEdges, nodes: Ids) -> Ids:

@@ -1,4 +1,4 @@
-"""The features of some of a graph's nodes, as the first layer's input: dense, sparse or in place."""
+"""The features of some nodes as the first layer's input: dense, sparse or read in place."""
 
 from __future__ import annotations
 
@@ -158,9 +158,7 @@ def feature_rows(features: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor 
     )
 
 
-def sparse_tensor(
-    indptr: Ids, columns: Ids, values: np.ndarray, shape: tuple[int, int]
-) -> Tensor:
+def sparse_tensor(indptr: Ids, columns: Ids, values: np.ndarray, shape: tuple[int, int]) -> Tensor:
     """A torch CSR matrix over these arrays (int64, int64, float32), without copying them."""
     with warnings.catch_warnings():
         # A container and one product are all that is used of CSR; torch calls all of it beta.

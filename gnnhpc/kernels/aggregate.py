@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.halves import computed_dtype
+from gnnhpc.graphs.node_features import computed_dtype
 from gnnhpc.kernels.arguments import (
     REAL,
     call,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gnnhpc.graphs.halves import computed
+from gnnhpc.graphs.node_features import computed
 from gnnhpc.kernels import gat
 from gnnhpc.kernels.mask import Mask
 

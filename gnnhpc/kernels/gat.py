@@ -27,7 +27,7 @@ from gnnhpc.kernels.arguments import (
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.graphs.sparse_rows import SparseRows
+    from gnnhpc.graphs.node_features import SparseRows
     from gnnhpc.kernels.mask import Mask
 
 

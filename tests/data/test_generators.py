@@ -11,16 +11,11 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.data.generators import (
-    MadeGraph,
-    SparseRows,
-    distinct,
-    made_words,
-    synthetic_graph,
-    synthetic_images,
-)
-from gnnhpc.data.settings import RedditShaped, SyntheticCifar10, SyntheticCitation
-from gnnhpc.data.skewed import skewed_graph
+from gnnhpc.data.data_settings import RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.splits import MadeGraph, SparseRows, distinct
+from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
+from gnnhpc.data.synthetic.images import synthetic_images
+from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
 
 
 def test_images_are_the_same_whatever_is_asked_for_with_them() -> None:

@@ -12,8 +12,9 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data import graph_sets
-from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs, TuSet
-from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.data.data_settings import GraphSetData, SyntheticGraphs
+from gnnhpc.data.load_graph import load_graph_set
+from gnnhpc.data.tu import TuGraphs, TuSet
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.validation.readers.read_graph_sets import read_graph_set
 from tests.tools.data_files import real_root

@@ -14,17 +14,17 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.graphs import Graph, load_graph, shchur_split
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.published_files import graph_facts
-from gnnhpc.data.settings import SyntheticCitation
+from gnnhpc.data.data_settings import SyntheticCitation
+from gnnhpc.data.load_graph import Graph, load_graph
+from gnnhpc.data.published_graphs import PublishedGraph, graph_sizes
+from gnnhpc.data.splits import shchur_split
 from tests.tools.data_files import real_file, set_facts, write_npz, write_planetoid
 
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
     """A root with a Cora of 700 nodes, 40 columns, 3 classes, as if published so."""
-    set_facts(monkeypatch, "cora", graph_facts(700, 4000, 40, 3))
+    set_facts(monkeypatch, "cora", graph_sizes(700, 4000, 40, 3))
     write_planetoid(tmp_path / "root", "Cora")
     return tmp_path / "root"
 
@@ -78,13 +78,13 @@ def test_a_second_start_reads_the_cache_without_pyg(small: Path, cache: Path) ->
     code = f"""
 import sys, pathlib
 import dataclasses
-from gnnhpc.data.published_files import graph_facts
-from gnnhpc.data.published import PUBLISHED
-facts = graph_facts(700, 4000, 40, 3)
+from gnnhpc.data.published_graphs import graph_sizes
+from gnnhpc.data.published_graphs import PUBLISHED
+facts = graph_sizes(700, 4000, 40, 3)
 PUBLISHED["cora"] = dataclasses.replace(PUBLISHED["cora"], facts=facts)
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.published_files import graph_facts
-from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.published_graphs import graph_sizes
+from gnnhpc.data.published_graphs import PublishedGraph
 graph = load_graph(PublishedGraph(name="cora"), pathlib.Path({str(small)!r}))
 assert graph.edges.shape == {tuple(graph.edges.shape)}
 assert graph.features.values().sum() == {float(graph.features.values().sum())}
@@ -160,7 +160,7 @@ def test_damage_is_named(
 
 
 def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_facts(monkeypatch, "cora", graph_facts(701, 4000, 40, 3))
+    set_facts(monkeypatch, "cora", graph_sizes(701, 4000, 40, 3))
     with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
         load_graph(PublishedGraph(name="cora"), small)
 
@@ -179,7 +179,7 @@ def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.Monke
 def test_npz_files_and_their_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, name: Any, folder: str, file: str
 ) -> None:
-    set_facts(monkeypatch, name, graph_facts(240, 4000, 20, 4))
+    set_facts(monkeypatch, name, graph_sizes(240, 4000, 20, 4))
     path = write_npz(tmp_path / folder / "raw", file, nodes=240, columns=20, classes=4)
     graph = load_graph(PublishedGraph(name=name), tmp_path)
     check(graph, 20)
@@ -191,7 +191,7 @@ def test_npz_files_and_their_split(
 
 
 def test_labels_out_of_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    set_facts(monkeypatch, "photo", graph_facts(240, 4000, 20, 4))
+    set_facts(monkeypatch, "photo", graph_sizes(240, 4000, 20, 4))
     raw = tmp_path / "Photo" / "raw"
     write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=5)
     with pytest.raises(InputError, match=r"raw: labels: found 0 to 4; allowed: 0 to 3"):
@@ -202,7 +202,7 @@ def test_reddit_files_stay_dense(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
-    set_facts(monkeypatch, "reddit", graph_facts(50, 400, 6, 3))
+    set_facts(monkeypatch, "reddit", graph_sizes(50, 400, 6, 3))
     raw = tmp_path / "Reddit" / "raw"
     raw.mkdir(parents=True)
     rng = np.random.default_rng(0)

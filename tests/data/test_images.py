@@ -16,9 +16,9 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.data import cifar10 as cifar
-from gnnhpc.data.files import Download
+from gnnhpc.data.data_files import Download
+from gnnhpc.data.data_settings import Cifar10, SyntheticCifar10
 from gnnhpc.data.images import Images, check_batch, load_images
-from gnnhpc.data.settings import Cifar10, SyntheticCifar10
 from tests.tools.data_files import cifar_records, real_file, write_binary, write_python
 
 

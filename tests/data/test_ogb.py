@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.published import PUBLISHED, PublishedGraph
-from gnnhpc.data.published_files import graph_facts
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph, graph_sizes
 from tests.data.test_graphs import check, counts
 from tests.tools.data_files import set_facts, write_ogb, write_table
 
@@ -27,7 +26,7 @@ def config(
 ) -> PublishedGraph:
     """A graph of 30 nodes in the folder where OGB has it."""
     name = request.param
-    set_facts(monkeypatch, name, graph_facts(30, 60, 5, 4))
+    set_facts(monkeypatch, name, graph_sizes(30, 60, 5, 4))
     folder = tmp_path / name.replace("-", "_")
     write_ogb(folder, SPLITS[name], nodes=30, columns=5, classes=4)
     return PublishedGraph(name=name)
@@ -90,11 +89,11 @@ def test_a_cut_off_archive_is_named(config: PublishedGraph, tmp_path: Path) -> N
 def test_reading_needs_neither_ogb_nor_pyg(config: PublishedGraph, tmp_path: Path) -> None:
     code = f"""
 import dataclasses, pathlib, sys
-from gnnhpc.data.published_files import graph_facts
-from gnnhpc.data.published import PUBLISHED, PublishedGraph
+from gnnhpc.data.published_graphs import graph_sizes
+from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph
 name = {config.name!r}
-PUBLISHED[name] = dataclasses.replace(PUBLISHED[name], facts=graph_facts(30, 60, 5, 4))
-from gnnhpc.data.graphs import load_graph
+PUBLISHED[name] = dataclasses.replace(PUBLISHED[name], facts=graph_sizes(30, 60, 5, 4))
+from gnnhpc.data.load_graph import load_graph
 assert load_graph(PublishedGraph(name=name), pathlib.Path({str(tmp_path)!r})).nodes == 30
 sys.exit("ogb" in sys.modules or "torch_geometric" in sys.modules)
 """

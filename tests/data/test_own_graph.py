@@ -15,19 +15,19 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.halo_chunks import build_chunks
 from tests.data.test_graphs import check, counts, equal
 from tests.tools.data_files import as_csr, own_arrays
 
 Arrays = dict[str, Any]
 
 
-def write(path: Path, arrays: Arrays) -> OwnGraph:
+def write(path: Path, arrays: Arrays) -> CustomGraph:
     np.savez(path, **arrays)
-    return OwnGraph(path=path.name)
+    return CustomGraph(path=path.name)
 
 
 def test_a_graph_is_read_as_the_file_says(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_csr_and_lists_of_nodes_are_the_same_graph(tmp_path: Path) -> None:
     assert equal(graph, load_graph(dense, None))
     packed = tmp_path / "packed.npz"
     np.savez_compressed(packed, **as_csr(arrays))
-    assert equal(graph, load_graph(OwnGraph(path=str(packed)).planned(tmp_path), None))
+    assert equal(graph, load_graph(CustomGraph(path=str(packed)).planned(tmp_path), None))
 
 
 def test_columns_in_any_order_within_a_row(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_planning_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "graph.npz", own_arrays())
     code = f"""
 import pathlib, sys
-from gnnhpc.data.own_graph import OwnGraph
-OwnGraph(path="graph.npz").planned(pathlib.Path({str(tmp_path)!r}))
+from gnnhpc.data.custom_graph import CustomGraph
+CustomGraph(path="graph.npz").planned(pathlib.Path({str(tmp_path)!r}))
 sys.exit("torch" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -250,12 +250,12 @@ def test_what_the_spec_says_is_held_against_the_file(
 ) -> None:
     write(tmp_path / "graph.npz", own_arrays())
     with pytest.raises(InputError, match=f"graph.npz: {message}"):
-        OwnGraph(path="graph.npz", **told).planned(tmp_path)
+        CustomGraph(path="graph.npz", **told).planned(tmp_path)
 
 
 def test_more_classes_than_have_a_node(tmp_path: Path) -> None:
     write(tmp_path / "graph.npz", own_arrays())
-    config = OwnGraph(path="graph.npz", classes=5).planned(tmp_path)
+    config = CustomGraph(path="graph.npz", classes=5).planned(tmp_path)
     assert config.facts().classes == load_graph(config, None).classes == 5
 
 
@@ -264,12 +264,12 @@ def test_where_the_file_lies_is_no_content(tmp_path: Path) -> None:
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
         write(tmp_path / folder / "graph.npz", arrays)
-    here, there = (OwnGraph(path="graph.npz").planned(tmp_path / f) for f in ("here", "there"))
+    here, there = (CustomGraph(path="graph.npz").planned(tmp_path / f) for f in ("here", "there"))
     assert Path(here.path) == tmp_path / "here" / "graph.npz"
     assert here.content() == there.content()
     assert here.content()["nodes"] == 60
     assert "path" not in here.content()
-    again = OwnGraph(path="../here/graph.npz").planned(tmp_path / "there")
+    again = CustomGraph(path="../here/graph.npz").planned(tmp_path / "there")
     assert again == here
     cells = [Experiment.model_validate({"model": "gat", "data": data}) for data in (here, there)]
     assert cells[0].id == cells[1].id
@@ -298,9 +298,9 @@ def test_a_manifest_is_read_without_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_label_is_safe_and_no_published_name(path: str, label: str) -> None:
-    assert OwnGraph(path=path).label == label
+    assert CustomGraph(path=path).label == label
 
 
 def test_sizes_are_asked_for_after_planning() -> None:
     with pytest.raises(InputError, match=r"graph.npz: sizes: found none"):
-        OwnGraph(path="graph.npz").facts()
+        CustomGraph(path="graph.npz").facts()

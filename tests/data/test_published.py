@@ -15,9 +15,8 @@ import torch_geometric.datasets
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.published import PUBLISHED, PublishedGraph
-from gnnhpc.data.published_files import Pyg, graph_facts
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph, Pyg, graph_facts
 from gnnhpc.data.registry import allowed_data, parse_data
 from tests.data.test_graphs import check, counts
 from tests.tools.data_files import (

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.published import PUBLISHED, PublishedGraph
-from gnnhpc.data.roots import cache_root, data_root, root_to_fill
-from gnnhpc.data.settings import Cifar10, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.data_files import cache_root, data_root, root_to_fill
+from gnnhpc.data.data_settings import Cifar10, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph
 from tests.tools.data_files import cifar_records, write_binary
 
 
@@ -110,5 +110,5 @@ def test_a_file_is_no_root(tmp_path: Path) -> None:
 
 
 def test_asking_imports_no_torch() -> None:
-    code = "import sys, gnnhpc.data.roots; sys.exit('torch' in sys.modules)"
+    code = "import sys, gnnhpc.data.registry; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

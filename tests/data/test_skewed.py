@@ -12,11 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.data import graphs
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.settings import RedditShaped
-from gnnhpc.data.skewed import HOMOPHILY, SkewedGraph, skewed_graph
-from gnnhpc.data.splits import REDDIT_SHARES
+from gnnhpc.data.data_settings import REDDIT_SHARES, RedditShaped
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.synthetic.reddit_shaped import HOMOPHILY, SkewedGraph, skewed_graph
 
 SMALL = RedditShaped(nodes=6_000, edges=300_000, features=64, classes=12)
 
@@ -101,6 +99,6 @@ def test_what_other_code_has_made_is_made_again(
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
     config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
     load_graph(config, None)
-    monkeypatch.setattr(graphs, "skewed_version", lambda: "of another content")
+    monkeypatch.setattr("gnnhpc.data.load_graph.skewed_version", lambda: "other code")
     load_graph(config, None)
     assert len(list(tmp_path.rglob("arrays.json"))) == 2

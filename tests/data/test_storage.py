@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gnnhpc.data.stored_halves import with_storage
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import RedditShaped
-from gnnhpc.data.stored_halves import with_storage
+from gnnhpc.data.data_settings import RedditShaped
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.published_graphs import PublishedGraph
 
 SMALL = {"nodes": 60, "edges": 400, "features": 9, "classes": 3}
 

@@ -15,7 +15,7 @@ from analysis.figures.step_timeline import measured_timeline
 from analysis.load.run_data import load_run
 from analysis.summary.summary_table import summarize
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import BuildOptions
@@ -62,7 +62,7 @@ def test_a_first_partition_may_hand_the_features_on(checkpoint: str, tmp_path: P
     """As one of dropout alone does where nothing is dropped; the batch stays as it is."""
     np.savez(tmp_path / "dense.npz", **own_arrays())
     settings: dict[str, Any] = {
-        "data": OwnGraph(path="dense.npz").planned(tmp_path),
+        "data": CustomGraph(path="dense.npz").planned(tmp_path),
         "model": {"name": "gat", "dropout": 0.0},
     }
     alone = step_of(case("gat", **settings | {"layout": "seq", "balance": "cost"}))

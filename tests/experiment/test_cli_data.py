@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import cell_from_flags
 from tests.tools.data_files import own_arrays, write_planetoid
@@ -42,8 +42,8 @@ def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     np.savez("graph.npz", **own_arrays())
     found = experiment("gat", "data.path=graph.npz", data="file").data
-    assert isinstance(found, OwnGraph)
-    assert found == OwnGraph(path="graph.npz").planned(tmp_path)
+    assert isinstance(found, CustomGraph)
+    assert found == CustomGraph(path="graph.npz").planned(tmp_path)
 
 
 @pytest.mark.parametrize(

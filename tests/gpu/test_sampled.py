@@ -12,7 +12,7 @@ import torch
 
 from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
-from gnnhpc.graphs.moving import moved
+from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels import sample
 from gnnhpc.kernels.memory import FRESH, FreshMemory
 from gnnhpc.kernels.sample import Layer, Sampler

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import aggregate, aggregate_torch
 from gnnhpc.kernels.mask import layer_mask, number_entries
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights

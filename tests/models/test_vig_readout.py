@@ -227,7 +227,7 @@ def test_wrong_shapes_are_named(shape: tuple[int, ...]) -> None:
 
 
 def test_each_implementation_has_its_own() -> None:
-    from gnnhpc.data.settings import Cifar10
+    from gnnhpc.data.data_settings import Cifar10
     from gnnhpc.models.model import BuildOptions
 
     for name, kind in (("fused", FusedReadout), ("pyg", Readout)):

@@ -17,7 +17,7 @@ import pytest
 import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.published import PUBLISHED
+from gnnhpc.data.published_graphs import PUBLISHED
 
 RECORD = 3073
 

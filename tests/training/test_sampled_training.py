@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.kernels import sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled
 from tests.tools.data_files import own_arrays
@@ -221,7 +221,7 @@ def test_a_resumed_run_learns_what_an_undisturbed_one_does(
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
     """Of a custom graph, which planning does not read."""
     np.savez(tmp_path / "g.npz", **own_arrays())
-    own = OwnGraph(path="g.npz").planned(tmp_path)
+    own = CustomGraph(path="g.npz").planned(tmp_path)
     (cell,) = manifest_of(tmp_path / "run", sampled(data=own, layout="dp2", batch_size=15))
     found = run(tmp_path / "run", cell)
     assert set(found.statuses) == {2}

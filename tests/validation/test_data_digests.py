@@ -10,11 +10,18 @@ import pytest
 import torch
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data import load_graph_sets
-from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import Cifar10, Data, RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data import load_graph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import (
+    Cifar10,
+    Data,
+    RedditShaped,
+    SyntheticCifar10,
+    SyntheticCitation,
+    SyntheticGraphs,
+)
+from gnnhpc.data.published_graphs import PublishedGraph
+from gnnhpc.data.tu import TuGraphs
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Check
 from gnnhpc.validation import data_digests
@@ -91,7 +98,7 @@ def test_a_digest_is_made_once_for_files_that_do_not_change(
 ) -> None:
     path = tmp_path / "graph.npz"
     np.savez(path, **own_arrays())
-    data = OwnGraph(path=str(path)).planned(tmp_path)
+    data = CustomGraph(path=str(path)).planned(tmp_path)
     first = digests_of_data(data, None)
     with monkeypatch.context() as patch:
         patch.setattr(data_digests, "read_arrays", lambda *_: pytest.fail("read again"))
@@ -150,7 +157,7 @@ def test_one_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch, field: str) 
 @pytest.mark.parametrize("field", ["labels", "first", "edges"])
 def test_wrong_sets_of_graphs_are_found(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     data = SyntheticGraphs(graphs=20, nodes=9)
-    graphs = load_graph_sets.load_graph_set(data, None)
+    graphs = load_graph.load_graph_set(data, None)
     getattr(graphs, field).view(-1)[3] += 1
     monkeypatch.setattr(data_arrays, "load_graph_set", lambda *_: graphs)
     assert verify_data(data, None).verdict == "invalid"

@@ -6,8 +6,10 @@ A loader begins anew in each epoch, as in its users' programs.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
@@ -113,7 +115,15 @@ def loader_options(workers: int) -> dict[str, Any]:
 
 def _begin_worker(_worker: int) -> None:
     # Slurm may signal all processes of a job, while the rank still saves a checkpoint.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_the_rank_signals, daemon=True).start()
+
+
+def _end_when_the_rank_signals() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 @contextlib.contextmanager
@@ -223,7 +233,7 @@ class LibraryBlock(SampledBlock):
         return self._with_loops(self.numbers, self._nodes + self._graph.edges.shape[1])
 
     @cached_property
-    def edge_weight(self) -> Tensor | None:  # type: ignore[override]
+    def edge_weight(self) -> Tensor | None:
         return block_weights(self._weights, self.edge)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Pairs of nodes that are no links: some for each link of a step, and fixed pools to evaluate by."""
+"""Pairs of nodes that are no links: some for each link of a step, and pools for evaluations."""
 
 from __future__ import annotations
 

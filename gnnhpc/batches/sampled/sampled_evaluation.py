@@ -36,9 +36,7 @@ class LayerwiseEvaluation:
         one_hop, depth = sampler.whole(), hops(plan.layer_specs)
         self._chunks = []
         for own in cut_evenly(mine, plan.experiment.microbatches):
-            rows = LayerwiseRows(
-                one_hop, sampler.indptr, mine, own, depth, mesh.sum_over_replicas
-            )
+            rows = LayerwiseRows(one_hop, sampler.indptr, mine, own, depth, mesh.sum_over_replicas)
             self._chunks.append(_layerwise_chunk(graph, own, rows))
         self._inputs = [input_rows(graph, c, plan) if mesh.is_first else None for c in self._chunks]
         self._own = np.arange(mine.start, mine.stop)

@@ -246,9 +246,7 @@ def _ordered(
     if weights is not None and (weights[loops] != 1).any():
         place = np.flatnonzero(loops & (weights != 1))[0]
         found = f"weight {weights[place]} of the self-loop of node {source[place]}"
-        raise file.error(
-            key, found, "1, or no self-loops: layers add their own"
-        )
+        raise file.error(key, found, "1, or no self-loops: layers add their own")
     source, target = source[~loops], target[~loops]
     if not len(source):
         raise file.error(key, "self-loops only", "at least one other edge")

@@ -11,7 +11,7 @@ from gnnhpc.kernels.gpu.here import at_once, launch, power_of_two, warps
 from gnnhpc.kernels.gpu.programs import stored_products as programs
 
 if TYPE_CHECKING:
-    from gnnhpc.graphs.sparse_rows import SparseRows
+    from gnnhpc.graphs.node_features import SparseRows
 
 _COLUMNS = 128
 """At most, of a row that a program computes."""

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.linear import glorot, linear, project

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.activations import ReluDropout
 from gnnhpc.models.layers.linear import features_linear, glorot, linear

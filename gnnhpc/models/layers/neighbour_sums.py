@@ -14,8 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.halves import computed_dtype
-from gnnhpc.graphs.indexed_rows import IndexedRows
+from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
 from gnnhpc.kernels import aggregate as kernel
 from gnnhpc.kernels import aggregate_torch, calls
 from gnnhpc.kernels.gpu import here as gpu

@@ -16,9 +16,8 @@ import pytest
 
 from gnnhpc.cli import main
 from gnnhpc.data import cifar10
-from gnnhpc.data.files import Download
-from gnnhpc.data.published import PUBLISHED
-from gnnhpc.data.published_files import graph_facts
+from gnnhpc.data.data_files import Download
+from gnnhpc.data.published_graphs import PUBLISHED, graph_facts
 from gnnhpc.data.registry import DATA
 from tests.data.test_images import _archive
 from tests.tools.data_files import (

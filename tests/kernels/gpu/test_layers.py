@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import hops
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels import aggregate, calls, dropped_product, gat, gatv2
 from gnnhpc.kernels.gpu import here
 from gnnhpc.models.context import Context

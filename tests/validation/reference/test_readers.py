@@ -14,13 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.graph_sets import SyntheticGraphs
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import (
+    Cifar10,
+    Data,
+    RedditShaped,
+    SyntheticCifar10,
+    SyntheticCitation,
+    SyntheticGraphs,
+)
 from gnnhpc.data.images import load_images
-from gnnhpc.data.load_graph_sets import load_graph_set
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import Cifar10, Data, RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.load_graph import load_graph, load_graph_set
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.validation.readers.read_graph_sets import read_graph_set
 from gnnhpc.validation.readers.read_graphs import Features, read_graph, sorted_edges
 from gnnhpc.validation.readers.read_images import read_images
@@ -65,7 +70,7 @@ def compare_images(data: Data, root: Path | None) -> None:
 def custom_graph(folder: Path, *, sparse: bool) -> Data:
     path, arrays = folder / "graph.npz", own_arrays()
     np.savez(path, **(as_csr(arrays) if sparse else arrays))
-    return OwnGraph(path=str(path)).planned(folder)
+    return CustomGraph(path=str(path)).planned(folder)
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.batches.image_loader import ImageLoader, content_checksum, epoch_indices
+from gnnhpc.batches.batch import BatchPlan
+from gnnhpc.batches.image_batches import ImageBatches, content_checksum, epoch_indices
+from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.data.images import Images, load_images
-from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.stage_cut import outline
+from tests.tools.cells import vig
 
 PLANS = st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 40)).map(
     lambda plan: (plan[0], plan[1], plan[0] * plan[1] + plan[2])
@@ -82,68 +84,32 @@ def test_what_does_not_fit_is_refused(arguments: tuple[int, int, int, int, int, 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 5), st.integers(0, 6), st.booleans(), st.integers(0, 3))
-def test_the_loader_gives_what_the_indices_say(
-    replicas: int, start: int, count: int, pixels: bool, seed: int
+def test_mini_batches_have_the_images_of_their_indices(
+    replicas: int, start: int, count: int, first_stage: bool, seed: int
 ) -> None:
     images = small_images()
-    with ImageLoader(
-        images,
-        batch_size=4,
-        replicas=replicas,
-        replica=replicas - 1,
-        seed=seed,
-        start=start,
-        stop=start + count,
-        pixels=pixels,
-    ) as loader:
-        steps = []
-        for batch in loader:
-            epoch, indices = epoch_indices(23, 4, replicas, replicas - 1, seed, batch.step)
+    data = {"name": "synthetic-cifar10", "train": 23, "image_size": 5}
+    layout = f"dp{replicas}-pp2"
+    experiment = vig(data=data, layout=layout, batch_size=4, microbatches=2, seed=seed)
+    experiment = experiment.model_copy(update={"test_steps": 0})
+    rank = 2 * (replicas - 1) + (not first_stage)
+    mesh = Mesh(experiment.layout, rank, torch.device("cpu"))
+    batches = ImageBatches(BatchPlan(experiment, outline(experiment), mesh, None))
+    steps = range(start, start + count)
+    with batches.open("train", start, start + count) as opened:
+        for step, batch in zip(steps, opened, strict=True):
+            epoch, indices = epoch_indices(23, 4, replicas, replicas - 1, seed, step)
             assert batch.epoch == epoch
-            assert np.array_equal(batch.indices, indices)
-            assert batch.labels.tolist() == images.labels[indices].tolist()
+            assert np.array_equal(batch.sample_ids, indices)
             assert batch.checksum == content_checksum(images, indices)
-            if pixels:
-                assert batch.pixels is not None
-                assert torch.equal(batch.pixels, images.batch(indices))
+            inputs = [each.inputs for each in batch.microbatches]
+            labels = [each.targets["train"] for each in batch.microbatches if each.targets]
+            if first_stage:
+                assert torch.equal(torch.cat(inputs), images.batch(indices))  # type: ignore[arg-type]
+                assert not labels
             else:
-                assert batch.pixels is None
-            steps.append(batch.step)
-    assert steps == list(range(start, start + count))
-
-
-def test_a_batch_stands_until_the_next_is_asked_for() -> None:
-    images = small_images()
-    with ImageLoader(images, batch_size=5, stop=20) as loader:
-        first = next(loader)
-        second = next(loader)
-        assert first.pixels is not None
-        assert second.pixels is not None
-        kept = second.pixels.clone()
-        # The thread may by now have filled the first batch's buffers with the third.
-        loader._free.put(None)
-        loader._thread.join()
-        assert torch.equal(second.pixels, kept)
-        assert first.pixels.data_ptr() != second.pixels.data_ptr()
-
-
-def test_an_error_in_the_thread_is_raised_where_the_batch_is_asked_for() -> None:
-    with (
-        ImageLoader(small_images(), batch_size=24, stop=3) as loader,
-        pytest.raises(ValueError, match="24 does not fit into 23 samples"),
-    ):
-        next(loader)
-
-
-def test_closing_early_ends_the_thread() -> None:
-    loader = ImageLoader(small_images(), batch_size=2, stop=1000)
-    next(loader)
-    assert any(thread.name == "image-loader" for thread in threading.enumerate())
-    loader.close()
-    loader.close()
-    assert not any(thread.name == "image-loader" for thread in threading.enumerate())
-    with pytest.raises(StopIteration):
-        next(loader)
+                assert inputs == [None, None]
+                assert torch.cat(labels).tolist() == images.labels[indices].tolist()
 
 
 def test_the_checksum_sees_labels_and_pixels() -> None:
