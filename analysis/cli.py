@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,6 +71,14 @@ def report(
     format: Annotated[
         str | None, typer.Option(metavar="png|pdf", help="With --only: this format, else both.")
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Columns of the LaTeX tables, such as layout,microbatches,speedup; each table has "
+            "those that it knows. Else the ones that a paper has room for.",
+        ),
+    ] = None,
     width: Annotated[
         str | None,
         typer.Option(metavar="84mm", help="With --only: as wide as this, with the same letters."),
@@ -83,12 +90,12 @@ def report(
     their own. Status 1 when records are damaged or equivalent cells learn something else.
     """
     from analysis.render.terminal import print_frame, summary_columns
-    from analysis.report.report_folder import write_report_folder, write_single_figures
+    from analysis.report.report import write_report, write_single_figures
     from analysis.summary.settings_in_words import varying_settings
 
     if only is not None:
         loaded, paths = write_single_figures(
-            runs, only, out, baseline, apart=separate, width=width, format=format
+            runs, only, out, baseline, separate=separate, width=width, format=format
         )
         for path in paths:
             print(f"figure: {path}")
@@ -97,7 +104,9 @@ def report(
     for flag, given in (("--format", format), ("--width", width)):
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
-    loaded, summary, folder = write_report_folder(runs, out, baseline, apart=separate)
+    loaded, summary, folder = write_report(
+        runs, out, baseline, separate=separate, columns=_names(columns)
+    )
     for line in loaded.notes:
         print(line)
     measured = summary[summary["n"] > 0]
@@ -105,6 +114,10 @@ def report(
     _print_left_out(loaded)
     print(f"report: {folder / 'report.html'}")
     return _print_invalid(loaded)
+
+
+def _names(columns: str | None) -> list[str]:
+    return [name.strip() for name in (columns or "").split(",") if name.strip()]
 
 
 def _print_left_out(loaded: RunData) -> None:
@@ -198,15 +211,17 @@ def check(
 
 @app.command(
     epilog="Examples:\n\npython -m analysis import-csv seq.csv pipe_0_micro5_stage2.csv\n\n"
-    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8 --out cmp"
+    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8\n\n"
+    "python -m analysis import-csv metrics.csv --columns time=step_time_ms --unit ms --phase train"
 )
 def import_csv(
     logs: Annotated[
         list[Path],
         typer.Argument(
             metavar="LOG...",
-            help="CSV files, or folders of them, with columns epoch, batch, seconds (such as "
-            "batch_time(s)) and phase (0 or train, 1 or test), and perhaps loss.",
+            help="CSV files, or folders of them, with a column of step times (such as "
+            "batch_time(s) or step_time_ms), and epoch, batch, phase (0 or train, 1 or test) and "
+            "loss if there are; or hyperfine's JSON.",
         ),
     ],
     out: Annotated[
@@ -219,6 +234,21 @@ def import_csv(
             help="Layout and micro-batches of a log whose file name does not contain them.",
         ),
     ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="time=NAME",
+            help="The header's name of time, epoch, batch, phase or loss; may be repeated.",
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(metavar="s|ms|us|ns|min", help="Of times without one; else seconds."),
+    ] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(metavar="train|test", help="Of files and rows without a phase."),
+    ] = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="LOG", help="The log that speedups are over; else seq's.")
     ] = None,
@@ -228,15 +258,21 @@ def import_csv(
     ] = False,
 ) -> int:
     """Make a table of step times and speedups, with intervals and bounds, of any step logs."""
-    from analysis.foreign.csv_page import write_import_page
-    from analysis.foreign.csv_table import import_logs, list_csv_files, parse_declared
     from analysis.render.terminal import LOG_COLUMNS, print_frame
+    from analysis.report.import_csv import (
+        import_logs,
+        list_csv_files,
+        parse_columns,
+        parse_declared,
+    )
+    from analysis.report.import_page import write_import_page
 
     imported = import_logs(
         list_csv_files(logs),
         declared=parse_declared(layout or []),
         baseline=baseline,
         drop_warmup=drop_warmup,
+        columns=parse_columns(columns or [], unit, phase),
     )
     print_frame(imported.steps.frame, LOG_COLUMNS)
     for line in imported.warnings:
@@ -256,7 +292,7 @@ def trace(
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
     from analysis.figures.chrome_trace import write_trace
-    from analysis.figures.step_timeline import find_cell
+    from analysis.figures.timeline_bars import find_cell
     from analysis.load.run_data import load_run
     from gnnhpc.core.run_paths import RunPaths
 
@@ -271,6 +307,4 @@ def trace(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistake is one line on stderr and exit status 2."""
-    # Figures are files. A backend that a user's environment names might not even load.
-    os.environ["MPLBACKEND"] = "Agg"
     return run_app_for_reader(app, "python -m analysis", arguments)

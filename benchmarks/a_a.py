@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.load.run_data import load_run
+from analysis.render.document import Table
 from analysis.render.markdown import table_to_markdown
-from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import median, t_bounds, welch_bounds
 from analysis.statistics.noise import counted_step_times
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
@@ -53,7 +53,7 @@ def main() -> int:
         f"{means.size} runs of one cell, whose means differ by "
         f"{means.std(ddof=1) / means.mean():.1%} (standard deviation); {SPLITS:,} splits a line"
     )
-    print(table_to_markdown(NamedTable("a_a", title, as_frame(found))))
+    print(table_to_markdown(Table("a_a", title, as_frame(found))))
     return EXIT_DONE if all(one.share <= MOST for one in found) else EXIT_FAILED
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.render.document import Table
 from analysis.render.markdown import table_to_markdown
-from analysis.render.named_table import NamedTable
 from analysis.statistics.intervals import t_bounds, welch_bounds
 from analysis.statistics.skewness import skewness_of_means
 from analysis.statistics.student_t import CONFIDENCE
@@ -139,7 +139,7 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__).parse_args()
     found = [one for noise in NOISES for rho in CORRELATIONS for one in coverage(noise, rho)]
     title = f"Share of {CONFIDENCE:.0%} intervals that contain the truth: lowest to highest"
-    print(table_to_markdown(NamedTable("coverage", title, as_frame(found))))
+    print(table_to_markdown(Table("coverage", title, as_frame(found))))
     return 0
 
 

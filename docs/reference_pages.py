@@ -45,6 +45,7 @@ def pages() -> dict[str, str]:
         "reference/commands.md": _commands(),
         "reference/summary-csv.md": _summary(),
         "reference/run-folder.md": _run_folder(),
+        "how-to/extend.md": _extend(),
         **{f"packages/{name}.md": _readme(folder) for name, folder in READMES.items()},
     }
 
@@ -198,6 +199,13 @@ def field_docstrings(cls: type[Any]) -> Mapping[str, str]:
         else:
             name = None
     return found
+
+
+def _extend() -> str:
+    """The section of CONTRIBUTING.md that says where to add what."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("## To add\n")
+    return f"# Extend gnnhpc\n{rest.partition(chr(10) + '## ')[0]}"
 
 
 def _readme(folder: str) -> str:

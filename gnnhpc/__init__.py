@@ -1,7 +1,7 @@
 """Measures graph neural networks: layouts, models, data, engines and the worker.
 
-The names below are imported on first use. All but `Dropout` leave torch alone, for login nodes. A
-custom model is written with `Model`, `Layer`, `Facts`, `BuildOptions` and `Dropout`.
+The names below are imported on first use. All but `Dropout` work without torch, for login nodes. A
+custom model uses `Model`, `Layer`, `Facts`, `BuildOptions` and `Dropout`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m gnnhpc`: runs one experiment, or verifies it against its sequential twin."""
+"""`python -m gnnhpc`: runs one experiment, or compares it with its reference."""
 
 import sys
 
@@ -7,7 +7,7 @@ from gnnhpc.core.python_path import exit_if_mixed
 
 
 def main() -> int:
-    """Import the commands only from code that is whole."""
+    """Check the code before the commands are imported from it."""
     from gnnhpc.records.code_snapshot import check_running_code
 
     check_running_code()

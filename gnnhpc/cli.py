@@ -32,14 +32,14 @@ add_version(app)
 Model = Annotated[
     str | None,
     typer.Option(
-        help="a built-in model, such as vig or gat, or your own as module:Class; sub-keys with "
+        help="a built-in model, such as vig or gat, or a custom one as module:Class; settings with "
         "--set model.blocks=4"
     ),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="a name of `gnnhpc data list`; sub-keys with --set data.nodes=500; default: made-up "
+        help="a name of `gnnhpc data list`; settings with --set data.nodes=500; default: synthetic "
         "data of the kind that the model takes"
     ),
 ]
@@ -56,7 +56,8 @@ DataRoot = Annotated[
     ),
 ]
 Live = Annotated[
-    bool, typer.Option("--live", help="Run this checkout although the run keeps its own code.")
+    bool,
+    typer.Option("--live", help="Run the current checkout instead of the copy in the run folder."),
 ]
 CellFile = Annotated[
     Path | None, typer.Option("--cell", help="a file holding one line of a manifest")
@@ -86,7 +87,7 @@ def run(
 ) -> int:
     """Run one cell, one rank a process: from a manifest, from a file, or from flags.
 
-    Ranks that a signal told to stop, and that have saved a checkpoint, end with status 3.
+    Ranks that a signal stopped after they saved a checkpoint end with status 3.
     """
     keep_numpy_to_one_thread()
     from gnnhpc.core.run_paths import RunPaths
@@ -163,10 +164,10 @@ def check(names: NamesOrFiles, data_root: Root = None) -> int:
 
 
 def keep_numpy_to_one_thread() -> None:
-    """To be called before numpy is imported; a number that is set already stays.
+    """Call it before numpy is imported; a number that is set already stays.
 
-    numpy only checks here, and its OpenBLAS would have a thread for each processor: these look for
-    work for tens of milliseconds after a product, on processors where steps are timed by then.
+    numpy's OpenBLAS would start a thread for each processor, and these spin for tens of
+    milliseconds after a product, on processors where steps are timed.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

@@ -1,4 +1,1 @@
-"""Draws the figures: a catalogue of all, a file for each family, one style.
-
-Imports summary, timeline, render and loading.
-"""
+"""Draws the figures: a registry of all, a file for each family, one style."""

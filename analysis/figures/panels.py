@@ -1,23 +1,27 @@
-"""Panels, error bars and legends that several figures share."""
+"""Panels, axes, error bars, legends and the numbers behind marks, which figures share."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from analysis.figures.hover import tell, told_of_rows
 from analysis.figures.style import (
     COLUMN_IN,
     FULL_IN,
+    GREY,
     figure_width,
-    layout_look,
     layout_order,
+    layout_style,
     new_figure,
 )
+from analysis.render.document import Mark
+from analysis.render.number_text import interval_text
+from analysis.statistics.intervals import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,31 +30,26 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 12
 """Four rows of three, which fit on a page."""
-INTERVAL_COLOUR = "#000000"
-INTERVAL_CAP_PT = 3.6
-"""Half the width of an interval's caps, points; marks are 5 wide."""
-IN_FRONT = 4
+EVERYWHERE = (-math.inf, math.inf)
+_BLACK = "#000000"
+_IN_FRONT = 4
 """Order of drawing: in front of lines and marks."""
-GOES_ON_UP, GOES_ON_RIGHT = "^", ">"
-ARROW: dict[str, Any] = {
-    "ls": "none", "ms": 5.0, "mfc": INTERVAL_COLOUR, "mec": "white", "mew": 0.4,
-    "zorder": IN_FRONT + 1, "clip_on": False,
+_ARROW: dict[str, Any] = {
+    "ls": "none", "ms": 5.0, "mfc": _BLACK, "mec": "white", "mew": 0.4,
+    "zorder": _IN_FRONT + 1, "clip_on": False,
 }  # fmt: skip
 """Of an interval that goes on beyond the axis."""
-_HEIGHT_IN = 2.6
-_MOST_ROWS = 6
-_NARROWEST_IN = 2.2
-"""Width of a panel whose labels can be read."""
-_CHARACTER_IN = 0.085
-"""Width that a title's character takes at most, with the axis labels' share of a panel."""
-_LINE_IN = 0.14
-_TITLE_LINES = 4
+_HEIGHT_IN, _NARROWEST_IN, _MOST_ROWS = 2.6, 2.2, 6
+_CHARACTER_IN, _LINE_IN, _TITLE_LINES = 0.085, 0.14, 4
+"""Width that a title's character takes at most, with the axis labels' share of a panel; height of a
+title's line."""
+Limits = tuple[float, float]
 
 
-def panel_grid(count: int, *, sharex: bool = False) -> tuple[Figure, list[Axes]]:
+def panel_grid(
+    count: int, *, sharex: bool = False, sharey: bool = True
+) -> tuple[Figure, list[Axes]]:
     """A figure of one column with one panel, or of both columns with three panels a row.
-
-    All share the vertical axis, with `sharex` the other one too.
 
     Call within `styled`.
     """
@@ -59,7 +58,7 @@ def panel_grid(count: int, *, sharex: bool = False) -> tuple[Figure, list[Axes]]
     count = min(count, MAX_PANELS, _MOST_ROWS * across)
     down = math.ceil(count / across)
     figure = new_figure(width, _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down)
-    axes = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
+    axes = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=sharey)
     flat = list(axes.flat)
     for unused in flat[count:]:
         unused.set_visible(False)
@@ -99,61 +98,89 @@ def layouts_in(frame: pd.DataFrame) -> list[str]:
     return sorted({str(name) for name in frame["layout"]}, key=layout_order)
 
 
-def plot_by_microbatches(
+def axis_limits(marks: Any, lows: Any, highs: Any, *, zero: bool = True) -> Limits:
+    """Limits around every mark, and around intervals as far as they do not stretch the axis.
+
+    An interval may take as much room as all marks do; with `zero` the axis begins there.
+    """
+    drawn = np.asarray(marks, float)
+    drawn = drawn[np.isfinite(drawn)]
+    least, most = (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 1.0)
+    room = most if zero else max(most - least, 0.1 * abs(most))
+    bounds = np.concatenate([np.asarray(each, float).ravel() for each in (lows, highs)])
+    bounds = bounds[np.isfinite(bounds)]
+    top = min(most + 0.6 * room, max(most, float(bounds.max(initial=most)))) + 0.05 * room
+    bottom = max(least - 0.6 * room, min(least, float(bounds.min(initial=least)))) - 0.05 * room
+    return (0.0 if zero else bottom), top
+
+
+def plot_against_microbatches(
     axes: Axes,
     rows: pd.DataFrame,
     column: str,
+    every: pd.DataFrame,
     *,
     interval: tuple[str, str] | None = None,
     reference: str | None = None,
-    positions: Sequence[int] | None = None,
-    top: float = math.inf,
+    limits: Limits = EVERYWHERE,
 ) -> None:
     """Plot a line a layout against micro-batches, with intervals, and `reference` as ticks.
 
-    Intervals that go on beyond `top`, the axis's upper end, end in an arrow there.
-
-    Counts are at equal distances, layouts side by side so that their intervals can be seen. Marks
-    of rows that are not valid, such as an unexplained speedup above its bound, are hollow.
+    Where no layout of several ranks has several numbers of micro-batches the axis is the layout.
+    `every` has the rows of all panels, which decide this. Counts are at equal distances, layouts
+    side by side so that their intervals can be seen. Marks of rows that are not valid are hollow.
     """
-    counts = list(positions) if positions else sorted({int(m) for m in rows["microbatches"]})
-    place = {count: number for number, count in enumerate(counts)}
-    names = layouts_in(rows)
+    names = layouts_in(every)
+    several = every[every["stages"] * every["replicas"] > 1].groupby("layout")["microbatches"]
+    by_layout = bool((several.nunique() == 1).all())
+    counts = sorted({int(m) for m in every["microbatches"]})
+    known = set(zip(every["layout"], every["microbatches"], strict=True))
+    pairs = [(name, m) for name in names for m in counts if (name, m) in known]
     for number, name in enumerate(names):
         mine = rows[rows["layout"] == name].sort_values("microbatches")
+        if mine.empty:
+            continue
         shift = (number - (len(names) - 1) / 2) * min(0.12, 0.5 / len(names))
-        across = [place[int(m)] + shift for m in mine["microbatches"]]
-        style = layout_look(name)
+        across = [
+            float(pairs.index((name, m))) if by_layout else counts.index(int(m)) + shift
+            for m in mine["microbatches"]
+        ]
+        style = layout_style(name)
         if reference is not None:
             axes.plot(
                 across, mine[reference], ls="none", marker="_", ms=12, mew=1.3, c=style.colour
             )
         axes.plot(
-            across,
-            mine[column],
-            color=style.colour,
-            marker=style.marker,
-            linestyle=style.dash if len(mine) > 1 else "none",
-            label=name,
-        )
-        not_valid = (~mine["valid"].astype(bool)).to_numpy()
-        if not_valid.any():
-            axes.plot(
-                np.array(across)[not_valid],
-                mine[column][not_valid],
-                ls="none",
-                marker=style.marker,
-                mfc="white",
-                mec=style.colour,
-                zorder=3,
-            )
+            across, mine[column], color=style.colour, marker=style.marker,
+            ls="none" if by_layout or len(mine) == 1 else style.dash,
+            label=f"_{name}" if by_layout else name,
+        )  # fmt: skip
+        for x, value, valid in zip(across, mine[column], mine["valid"], strict=True):
+            if not valid:
+                axes.plot(x, value, marker=style.marker, mfc="white", mec=style.colour, zorder=3)
         if interval is not None:
-            error_bars(axes, across, mine, column, interval, top)
-        tell(axes, told_of_rows(across, mine, "microbatches", column, interval, reference))
-    every = math.ceil(len(counts) / 10)
-    axes.set_xticks(range(0, len(counts), every), [str(m) for m in counts[::every]])
-    axes.set_xlim(-0.5, len(counts) - 0.5)
+            error_bars(axes, across, mine, column, interval, limits)
+        keep_words(axes, row_words(across, mine, "microbatches", column, interval, reference))
+    if by_layout:
+        labels = [f"{name}\nm {m}" if len(counts) > 1 else name for name, m in pairs]
+        turned = max(map(len, names)) * len(pairs) > 40
+        axes.set_xticks(range(len(pairs)), labels, rotation=45 if turned else 0)
+        axes.set_xlim(-0.5, len(pairs) - 0.5)
+    else:
+        step = math.ceil(len(counts) / 10)
+        axes.set_xticks(range(0, len(counts), step), [str(m) for m in counts[::step]])
+        axes.set_xlim(-0.5, len(counts) - 0.5)
+    axes.set_xlabel(_across_label(every, by_layout))
     axes.grid(visible=False, axis="x")
+
+
+def _across_label(every: pd.DataFrame, by_layout: bool) -> str:
+    graphs = "batch_size" in every and bool(every["batch_size"].isna().all())
+    words = "chunks a replica" if graphs else "micro-batches a mini-batch"
+    if not by_layout:
+        return words
+    counts = sorted({int(m) for m in every["microbatches"]})
+    return f"layout (m: {words})" if len(counts) > 1 else f"layout ({counts[0]} {words})"
 
 
 def count_in_decades(axes: Axes) -> None:
@@ -173,39 +200,42 @@ def error_bars(
     rows: pd.DataFrame,
     column: str,
     interval: tuple[str, str],
-    top: float = math.inf,
+    limits: Limits = EVERYWHERE,
+    *,
+    sideways: bool = False,
 ) -> None:
     """Draw bars from the lower to the upper column of `interval`; rows without bounds get none.
 
-    One that goes on beyond `top` ends in an arrow there. They are in front of the marks, with caps
-    wider than these and a white edge, so that an interval smaller than its mark is seen, in grey
-    too.
+    One that goes on beyond `limits` ends in an arrow there. They are in front of the marks, with a
+    white edge, so that an interval smaller than its mark is seen, in grey too. `sideways`: along
+    the horizontal axis.
     """
     from matplotlib.patheffects import withStroke
 
     low, high = (rows[name].to_numpy(dtype=float) for name in interval)
     known = low < high
-    value, places = rows[column].to_numpy(dtype=float)[known], np.asarray(across)[known]
     if not known.any():
         return
-    cut = high > top
-    high = np.minimum(high, top)
-    drawn = axes.errorbar(
-        places,
-        value,
-        yerr=np.clip([value - low[known], high[known] - value], 0.0, None),
-        ls="none",
-        ecolor=INTERVAL_COLOUR,
-        elinewidth=0.7,
-        capsize=INTERVAL_CAP_PT,
-        capthick=0.7,
-        zorder=IN_FRONT,
+    value, places = rows[column].to_numpy(dtype=float)[known], np.asarray(across)[known]
+    low, high = low[known], high[known]
+    ends = np.clip(
+        [value - np.maximum(low, limits[0]), np.minimum(high, limits[1]) - value], 0, None
     )
+    points = (value, places) if sideways else (places, value)
+    drawn = axes.errorbar(
+        *points, **{"xerr" if sideways else "yerr": ends}, ls="none", ecolor=_BLACK,
+        elinewidth=0.7, capsize=3.6, capthick=0.7, zorder=_IN_FRONT,
+    )  # fmt: skip
     for part in (*drawn.lines[1], *drawn.lines[2]):
         part.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
-    beyond = np.asarray(across)[known & cut]
-    if len(beyond):
-        axes.plot(beyond, np.full(len(beyond), top), marker=GOES_ON_UP, **ARROW)
+    for beyond, end, marker in (
+        (low < limits[0], limits[0], "<" if sideways else "v"),
+        (high > limits[1], limits[1], ">" if sideways else "^"),
+    ):
+        at = places[beyond]
+        ends_at = np.full(len(at), end)
+        if len(at):
+            axes.plot(*((ends_at, at) if sideways else (at, ends_at)), marker=marker, **_ARROW)
 
 
 def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
@@ -216,6 +246,8 @@ def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) 
             seen.setdefault(label, handle)
     for handle in extra:
         seen.setdefault(handle.get_label(), handle)
+    if not seen:
+        return
     # All columns are as wide as the widest label with its handle, inches.
     widest = max(len(name) for name in seen) * 0.058 + 0.38
     across = max(1, int(figure.get_figwidth() / widest))
@@ -230,8 +262,56 @@ def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) 
     )
 
 
-def reference_handle(label: str) -> Any:
-    """The legend entry of a reference tick."""
+def legend_entry(label: str, **style: Any) -> Any:
+    """A legend entry of a line or mark, grey unless `style` says otherwise."""
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], ls="none", marker="_", ms=10, mew=1.4, c="#606060", label=label)
+    return Line2D([], [], **{"color": GREY, "label": label, **style})
+
+
+def reference_handle(label: str) -> Any:
+    """The legend entry of a reference tick."""
+    return legend_entry(label, ls="none", marker="_", ms=10, mew=1.4)
+
+
+Words = tuple[float, float, str]
+"""Data coordinates of a mark, and what a page says when a reader points at it."""
+_WORDS: WeakKeyDictionary[Axes, list[Words]] = WeakKeyDictionary()
+
+
+def keep_words(axes: Axes, words: Iterable[Words]) -> None:
+    """Keep what marks of these axes say; `marks_of` finds it again."""
+    _WORDS.setdefault(axes, []).extend(words)
+
+
+def row_words(
+    across: Sequence[float],
+    rows: pd.DataFrame,
+    count: str,
+    column: str,
+    interval: tuple[str, str] | None,
+    reference: str | None = None,
+) -> Iterator[Words]:
+    """Layout, count, value with its interval, and reference of the mark of each row."""
+    for x, row in zip(across, rows.to_dict("records"), strict=True):
+        value = float(row[column])
+        bounds = [float(row[name]) for name in interval or ()]
+        known = bool(bounds) and all(map(math.isfinite, bounds))
+        low, high = bounds if known else (None, None)
+        shown = Interval(value, low, high)
+        words = f"{row['layout']}, {int(row[count])}: {interval_text(shown)}"
+        if reference is not None:
+            words += f"; {reference} {interval_text(Interval(float(row[reference]), None, None))}"
+        yield x, value, words
+
+
+def marks_of(figure: Figure) -> tuple[Mark, ...]:
+    """What the marks of a figure say; call when its layout is final."""
+    found = []
+    for axes in figure.axes:
+        for x, y, text in _WORDS.get(axes, []):
+            across, up = axes.transData.transform((x, y))
+            place = across / figure.bbox.width, 1.0 - up / figure.bbox.height
+            if all(0.0 <= share <= 1.0 for share in place):
+                found.append(Mark(*place, text))
+    return tuple(found)

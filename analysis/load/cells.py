@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from analysis.load.bytes_sent import bytes_sent
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, resumed_from
@@ -84,6 +85,7 @@ def cell_row(
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
         "parameters": _parameters_of_replica(headers),
+        "bytes_sent": json.dumps(bytes_sent(experiment, result, headers)) if result else None,
         "startup_s": max(map(_startup_s, headers), default=None),
         "failure": _failure_of_cell(cell, used),
         "digest": _digest(used),

@@ -50,12 +50,13 @@ class Envelope:
     """How far apart rounding may drive a quantity, relative: `later * growth ** step`."""
 
     first: float
-    """At step 0, before anything is learnt."""
+    """The envelope at step 0, before any update."""
     later: float
     growth: float
 
     def allowed(self, steps: int) -> Series:
-        """[steps]: nan from where on so much is allowed that a comparison means nothing."""
+        """The allowed difference at each step; nan once so much is allowed that a comparison means
+        nothing."""
         allowed = self.later * self.growth ** np.arange(steps, dtype=np.float64)
         allowed[:1] = self.first
         return np.where(allowed < _MEANINGLESS, allowed, np.nan)
@@ -82,7 +83,7 @@ class Trajectory:
 
     losses: Series
     norms: Series
-    """Of the whole gradient, over all stages; nan where it is not recorded."""
+    """The norm of the whole gradient, over all stages; nan where it is not recorded."""
     dtype: str = "float32"
 
 
@@ -232,7 +233,8 @@ def trajectories(ranks: pd.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Tr
 
 
 def divergence(reference: Trajectory, other: Trajectory) -> str:
-    """Where `other` first leaves the envelope around `reference`, and why; empty if it stays."""
+    """The step at which `other` first leaves the envelope around `reference`, and why; empty if
+    none."""
     loss = _first_outside(reference.losses, other.losses, _envelope(LOSS, reference))
     norm = _first_outside(reference.norms, other.norms, _envelope(NORM, reference))
     if loss is None and norm is None:

@@ -1,4 +1,1 @@
-"""Writes text, tables and documents: HTML, Markdown, LaTeX, CSV, the terminal.
-
-Imports nothing of analysis.
-"""
+"""One description of tables and pages, rendered as HTML, Markdown, LaTeX, CSV and on a terminal."""

@@ -1,26 +1,24 @@
-"""A document as data: sections of text, lists, tables and pictures."""
+"""A page as data: sections of text, lists, tables, pictures; all formats come from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.render.cell_text import format_value
-from analysis.render.interval_text import join_intervals
+from analysis.render.number_text import format_value, join_intervals
 from analysis.statistics.intervals import Interval
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `kind` sets its emphasis."""
+    """A paragraph; `kind` is plain, good, warning or bad."""
 
     text: str
     kind: str = "plain"
-    """plain, good, warning or bad."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,8 @@ class Bullets:
     items: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Value:
-    """A value in a table: its text and its key for sorting."""
+class Cell(NamedTuple):
+    """A value in a table: its text, its key for sorting, and whether it is a number."""
 
     text: str
     key: float | str
@@ -45,20 +42,58 @@ class Value:
         return next((name for name, most in lengths.items() if len(self.text) <= most), "paragraph")
 
 
+class Shown(NamedTuple):
+    """A table as text: one heading and one flag (is it numbers?) a column, one tuple a row."""
+
+    headings: tuple[str, ...]
+    numbers: tuple[bool, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    keys: int
+
+    @property
+    def texts(self) -> list[list[str]]:
+        return [[cell.text for cell in row] for row in self.rows]
+
+
 @dataclass(frozen=True)
-class TableBlock:
-    """A table in a document; the caption includes the units."""
+class Table:
+    """A table; columns x, x_low and x_high are shown as one, such as `1.41 [1.35, 1.46]`."""
 
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Value, ...], ...]
+    name: str
+    """File name without ending; empty for a table that has no files of its own."""
+    title: str
+    frame: pd.DataFrame
+    """All digits."""
+    notes: tuple[str, ...] = ()
+    paper: pd.DataFrame | None = None
+    """The few columns that a paper has room for; None for those of `frame`."""
+    headings: Mapping[str, str] | None = None
+    """The columns that a page shows, with their headings; None for all, by their names."""
     keys: int = 1
-    """The first columns, which name a row: on a phone the heading of its card."""
+    """The first columns, which name a row: the heading of its card on a phone."""
 
-    def is_number(self, column: int) -> bool:
-        """Whether a column has numbers and empty values only."""
-        shown = [row[column] for row in self.rows if row[column].text]
-        return bool(shown) and all(as_value.number for as_value in shown)
+    def shown(self, *, all_columns: bool = False) -> Shown:
+        """The columns of `headings`, without empty ones; or all columns by their names."""
+        joined, keys = join_intervals(self.frame), self.keys
+        names = {
+            name: name if all_columns else heading_of(name) for name in map(str, joined.columns)
+        }
+        if not all_columns:
+            names = names if self.headings is None else dict(self.headings)
+            filled = joined.columns[(joined.notna() & (joined != "")).any()]
+            keys = sum(name in filled for name in list(names)[:keys])
+            names = {name: heading for name, heading in names.items() if name in filled}
+        rows = joined[list(names)].astype(object).itertuples(index=False, name=None)
+        cells = tuple(tuple(map(as_cell, row)) for row in rows)
+        numbers = tuple(_are_numbers([row[place] for row in cells]) for place in range(len(names)))
+        return Shown(tuple(names.values()), numbers, cells, max(1, keys))
+
+
+def heading_of(name: str) -> str:
+    """A column's name as a heading, with its unit."""
+    known = {"microbatches": "micro-batches", "samples_per_s": "samples/s"}
+    unit = " (s)" if name.endswith("_s") and name not in known else ""
+    return known.get(name, name.removesuffix("_s" if unit else "").replace("_", " ") + unit)
 
 
 @dataclass(frozen=True)
@@ -89,7 +124,7 @@ class Beside:
     """Pictures with a table beside them, or below where there is no room."""
 
     pictures: tuple[Picture, ...]
-    table: TableBlock
+    table: Table
 
 
 @dataclass(frozen=True)
@@ -100,7 +135,7 @@ class Folded:
     blocks: tuple[Block, ...]
 
 
-Block = Text | Bullets | TableBlock | Picture | Beside | Folded
+Block = Text | Bullets | Table | Picture | Beside | Folded
 
 
 @dataclass(frozen=True)
@@ -114,7 +149,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole document; the first section is its first page."""
+    """A whole page; the first section is what a reader sees first."""
 
     title: str
     subtitle: str
@@ -123,44 +158,29 @@ class Document:
     """The folder that pictures' paths are relative to in Markdown."""
 
 
-def frame_table(
-    frame: pd.DataFrame, caption: str, columns: dict[str, str] | None = None, keys: int = 1
-) -> TableBlock:
-    """A table of a frame without its empty columns; `columns` maps a name to its heading.
-
-    Columns x, x_low and x_high are one, as `1.41 [1.35, 1.46]`. The first `keys` of `columns`
-    name a row.
-    """
-    joined = join_intervals(frame)
-    names = columns if columns is not None else {str(name): str(name) for name in joined.columns}
-    filled = joined.columns[(joined.notna() & (joined != "")).any()]
-    picked = [name for name in names if name in filled]
-    rows = joined[picked].astype(object).itertuples(index=False, name=None)
-    return TableBlock(
-        caption,
-        tuple(names[name] for name in picked),
-        tuple(tuple(as_value(item) for item in row) for row in rows),
-        max(1, sum(name in filled for name in list(names)[:keys])),
-    )
+def page_table(
+    frame: pd.DataFrame, title: str, headings: Mapping[str, str] | None = None, keys: int = 1
+) -> Table:
+    """A table that has no files of its own; the title includes the units."""
+    return Table("", title, frame, headings=headings, keys=keys)
 
 
-def rows_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
+def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A table of plain values."""
-    return TableBlock(
-        caption, tuple(columns), tuple(tuple(as_value(item) for item in row) for row in rows)
-    )
+    return page_table(pd.DataFrame(list(rows), columns=list(columns), dtype=object), title)
 
 
-def as_value(item: object) -> Value:
-    """A value as it is shown: its digits as `format_value` has them, yes or no, empty if missing.
-
-    One with an interval is sorted by itself.
-    """
-    # From a numpy type to a Python type.
+def as_cell(item: Any) -> Cell:
+    """A value as it is shown; one with an interval is sorted by itself."""
     plain = item.item() if hasattr(item, "item") else item
     text = format_value(plain)
     if text and isinstance(plain, Interval):
-        return Value(text, plain.value, number=True)
+        return Cell(text, plain.value, True)
     if text and isinstance(plain, int | float) and not isinstance(plain, bool):
-        return Value(text, float(plain), number=True)
-    return Value(text, text.casefold(), number=False)
+        return Cell(text, float(plain), True)
+    return Cell(text, text.casefold(), False)
+
+
+def _are_numbers(cells: Sequence[Cell]) -> bool:
+    filled = [cell for cell in cells if cell.text]
+    return bool(filled) and all(cell.number for cell in filled)

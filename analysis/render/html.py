@@ -1,4 +1,4 @@
-"""Documents as one HTML file with styles, script and pictures in it."""
+"""Pages as one HTML file with styles, script and pictures in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analysis.render.document import Document
 
 
 def document_to_html(document: Document) -> str:
-    """The HTML text of a document; the template escapes all values."""
+    """The HTML text of a page; the template escapes all values."""
     import jinja2
 
     templates = files("analysis") / "templates"

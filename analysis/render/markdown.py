@@ -1,13 +1,11 @@
-"""Documents and tables as Markdown."""
+"""Pages and tables as Markdown."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.render.cell_text import format_rows
 from analysis.render.document import (
     Beside,
     Block,
@@ -15,23 +13,27 @@ from analysis.render.document import (
     Document,
     Folded,
     Picture,
-    TableBlock,
+    Shown,
+    Table,
     Text,
 )
-from analysis.render.interval_text import join_intervals
-from analysis.render.named_table import NamedTable, is_number_column
 
-_ESCAPES = str.maketrans({"|": "\\|", "\n": " "})
 _PREFIX_OF_KIND = {"bad": "**Warning:** ", "warning": "**Note:** "}
 
 
 def document_to_markdown(document: Document) -> str:
-    """The Markdown text of a document; paths of pictures are relative to its folder."""
+    """The Markdown text of a page; paths of pictures are relative to its folder."""
     parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
     for section in document.sections:
         parts.append(f"## {_escape(section.title)}")
         parts += [_block_text(block, document.folder) for block in section.blocks]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table_to_markdown(table: Table) -> str:
+    """All columns of a table, its title above and its notes below."""
+    notes = "".join(f"\n{note}\n" for note in table.notes)
+    return f"**{table.title}**\n\n{_rows(table.shown(all_columns=True))}\n{notes}"
 
 
 def _block_text(block: Block, folder: Path) -> str:
@@ -50,34 +52,16 @@ def _block_text(block: Block, folder: Path) -> str:
     if isinstance(block, Folded):
         inner = [_block_text(part, folder) for part in block.blocks]
         return "\n\n".join([f"### {_escape(block.title)}", *inner])
-    return _block_table(block)
+    return f"*{_escape(block.title)}*\n\n{_rows(block.shown())}"
 
 
-def _block_table(block: TableBlock) -> str:
-    head = "| " + " | ".join(_escape(name) for name in block.columns) + " |"
-    rule = "|" + "|".join(
-        "---:" if block.is_number(column) else "---" for column in range(len(block.columns))
-    )
-    lines = [head, rule + "|"]
-    lines += ["| " + " | ".join(_escape(cell.text) for cell in row) + " |" for row in block.rows]
-    return f"*{_escape(block.caption)}*\n\n" + "\n".join(lines)
+def _rows(shown: Shown) -> str:
+    lines = [list(map(_escape, shown.headings))]
+    lines.append(["---:" if number else "---" for number in shown.numbers])
+    lines += [list(map(_escape, row)) for row in shown.texts]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _escape(text: str) -> str:
     """The text on one line, with the special characters of Markdown and HTML escaped."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
-
-
-def table_to_markdown(table: NamedTable) -> str:
-    """A table in GitHub's Markdown, its title above and its notes below."""
-    frame = join_intervals(table.frame)
-    columns = [str(name).translate(_ESCAPES) for name in frame.columns]
-    align = ["---:" if is_number_column(frame.iloc[:, i]) else "---" for i in range(len(columns))]
-    lines = [f"**{table.title}**", "", _table_row(columns), _table_row(align)]
-    lines += [_table_row([text.translate(_ESCAPES) for text in row]) for row in format_rows(frame)]
-    lines += [line for note in table.notes for line in ("", note)]
-    return "\n".join(lines) + "\n"
-
-
-def _table_row(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(texts) + " |"

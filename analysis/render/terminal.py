@@ -1,4 +1,4 @@
-"""Prints a frame: a rich table on a terminal, aligned plain text in a pipe."""
+"""Prints a table: what fits on a terminal, everything in a pipe."""
 
 from __future__ import annotations
 
@@ -8,60 +8,21 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.render.cell_text import format_rows
+from analysis.render.document import Shown, page_table
 
 SUMMARY_COLUMNS = (
-    "model",
-    "data",
-    "layout",
-    "microbatches",
-    "phase",
-    "n",
-    "median_s",
-    "mean_s",
-    "samples_per_s",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "bound",
-    "efficiency",
-    "bubble",
-    "flags",
+    *("model", "data", "layout", "microbatches", "phase", "n", "median_s", "mean_s"),
+    *("samples_per_s", "speedup", "bound", "efficiency", "bubble", "flags"),
 )
 LOG_COLUMNS = (
-    "log",
-    "layout",
-    "microbatches",
-    "phase",
-    "n",
-    "mean_s",
-    "std_s",
-    "min_s",
-    "max_s",
-    "median_s",
-    "speedup",
-    "bound",
-    "verdict",
+    *("log", "layout", "microbatches", "phase", "n", "mean_s", "std_s", "min_s", "max_s"),
+    *("median_s", "speedup", "bound", "verdict"),
 )
 _LEAST_NEEDED = (
-    "n",
-    "bubble",
-    "median_s",
-    "samples_per_s",
-    "efficiency",
-    "flags",
-    "data",
-    "bound",
-    "speedup_low",
-    "speedup_high",
+    *("n", "bubble", "median_s", "samples_per_s", "efficiency", "flags", "data", "bound"),
 )
-"""Columns that a narrow terminal does without, in this order; summary.csv has all of them."""
-_SHORT = {
-    "microbatches": "m",
-    "speedup_low": "low",
-    "speedup_high": "high",
-    "samples_per_s": "samples/s",
-}
+"""Columns that a narrow terminal leaves out, in this order; summary.csv has all of them."""
+_SHORT = {"microbatches": "m", "samples_per_s": "samples/s"}
 
 
 def summary_columns(settings: Sequence[str]) -> tuple[str, ...]:
@@ -72,58 +33,45 @@ def summary_columns(settings: Sequence[str]) -> tuple[str, ...]:
 
 def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
     """Print `columns` of a frame, without empty ones; a narrow terminal gets fewer."""
-    filled = frame[[name for name in columns if name in frame]]
-    filled = filled.loc[:, (filled.notna() & (filled != "")).any()]
-    if not sys.stdout.isatty():
-        print("\n".join(aligned_lines(*_texts(filled))))
-        return
-    shown = columns_that_fit(filled, shutil.get_terminal_size().columns)
-    _print_rich_table(*_texts(filled[shown]))
-    if left := [_SHORT.get(name, name) for name in map(str, filled) if name not in shown]:
-        print(f"not shown on {shutil.get_terminal_size().columns} columns: {', '.join(left)}")
+    shown = list(columns)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        shown = columns_that_fit(frame, columns, width)
+    print("\n".join(aligned_lines(_shown(frame, shown))))
+    if left := [_SHORT.get(name, name) for name in columns if name not in shown and name in frame]:
+        print(f"not shown on {width} columns: {', '.join(left)}")
 
 
-def columns_that_fit(frame: pd.DataFrame, width: int) -> list[str]:
+def columns_that_fit(frame: pd.DataFrame, columns: Sequence[str], width: int) -> list[str]:
     """The columns whose lines are at most `width` long, as far as some may be left out."""
-    shown = [str(name) for name in frame.columns]
+    shown = list(columns)
     for name in _LEAST_NEEDED:
-        if max(map(len, aligned_lines(*_texts(frame[shown])))) <= width:
+        if max(map(len, aligned_lines(_shown(frame, shown)))) <= width:
             break
         shown = [other for other in shown if other != name]
     return shown
 
 
-def _texts(frame: pd.DataFrame) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Header, rows, and which columns are numbers."""
-    header = [_SHORT.get(name, name) for name in map(str, frame.columns)]
-    numeric = [pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns]
-    return header, [list(row) for row in format_rows(frame)], numeric
+def _shown(frame: pd.DataFrame, columns: Sequence[str]) -> Shown:
+    """These columns, with the bounds of the speedup's interval."""
+    headings = {name: _SHORT.get(name, name) for name in columns}
+    bounds = [f"speedup_{end}" for end in ("low", "high")] if "speedup" in columns else []
+    kept = [name for name in (*columns, *bounds) if name in frame]
+    return page_table(frame[kept], "", headings).shown()
 
 
-def aligned_lines(
-    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
-) -> list[str]:
-    """Lines with aligned columns, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    return [
-        "  ".join(
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numeric, strict=True)
-        ).rstrip()
-        for row in [header, *rows]
-    ]
-
-
-def _print_rich_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]
-) -> None:
+def aligned_lines(shown: Shown) -> list[str]:
+    """A line of headings and one a row, with numbers to the right."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for name, right in zip(header, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(text) for text in row))
-    Console().print(table)
+    grid = Table(box=None, pad_edge=False)
+    for name, number in zip(shown.headings, shown.numbers, strict=True):
+        grid.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
+    for row in shown.texts:
+        grid.add_row(*map(Text, row))
+    console = Console(width=10_000, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(grid)
+    return [line.rstrip() for line in captured.get().splitlines()]

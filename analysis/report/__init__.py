@@ -1,4 +1,1 @@
-"""Writes the report of a run: folder, pages, sections, tables.
-
-Imports every other room of analysis but foreign.
-"""
+"""Writes the report of a run: folder, page, sections, tables."""

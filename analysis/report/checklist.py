@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.load.raised import DAMAGED
 from analysis.load.run_data import RunData, load_run
-from analysis.report.what_was_checked import measured_again
+from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from analysis.load.comparable import differences
 from analysis.load.run_data import RunData
-from analysis.render.named_table import NamedTable
-from analysis.render.output_folder import atomic_output_folder
-from analysis.render.table_files import write_table
+from analysis.render.document import Table
+from analysis.render.output_files import atomic_output_folder, write_table
 from analysis.statistics.student_t import CONFIDENCE
 from analysis.summary.compare_runs import (
     ComparedGroup,
@@ -197,5 +196,5 @@ def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> No
             ),
         ):
             if len(frame):
-                write_table(NamedTable(f"compare_{name}", title, frame, notes), folder)
+                write_table(Table(f"compare_{name}", title, frame, notes), folder)
         (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from analysis.figures.catalog import Figures
-from analysis.render.document import Block, Bullets, Picture, Section, Text, frame_table, rows_table
-from analysis.render.interval_text import join_intervals
-from analysis.report.link_columns import judged_in_words, link_columns
-from analysis.report.settings_columns import ROW_KEYS, with_study
+from analysis.figures.draw_figures import Figures
+from analysis.render.document import Block, Bullets, Section, Table, Text, page_table, rows_table
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.statistics.student_t import CONFIDENCE
 from analysis.statistics.warmup import OUTLIER_Z
 from analysis.studies.study import published_studies
+from analysis.summary.settings_in_words import ROW_KEYS, with_study
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.load.run_data import RunData as Run
-    from analysis.render.named_table import NamedTable
 
 _ROWS = {**ROW_KEYS, "phase": "phase"}
 _TIME_COLUMNS = {
@@ -96,13 +93,13 @@ def summary_section(summary: pd.DataFrame) -> Section:
     """The most important columns of summary.csv, training and testing."""
     rows = with_study(summary)
     blocks = (
-        frame_table(
+        page_table(
             rows,
             "Seconds a mini-batch, barrier to barrier. More columns are in summary.csv",
             _TIME_COLUMNS,
             keys=len(_ROWS),
         ),
-        frame_table(
+        page_table(
             rows,
             "Speedup of samples a second over the baseline; efficiency is the ideal step over the "
             "measured one, bubble the share of rank-time spent waiting for other ranks (with what "
@@ -121,7 +118,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
     blocks: list[Block] = []
     if len(compared):
         blocks.append(
-            frame_table(
+            page_table(
                 compared,
                 "Training throughput against the baseline in words, an effect smaller than its "
                 "interval is called so; and against the sequential run with the same micro-batches",
@@ -135,13 +132,13 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
                 keys=len(ROW_KEYS),
             )
         )
-    blocks += figures.pictures_of("efficiency", "waterfall", "bubble", "step-times")
+    blocks += figures.of_section("speed")
     return Section("speed", "Speedup and efficiency", tuple(blocks))
 
 
 def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     """Losses, and how well was learnt; None if there are none."""
-    named = _LEARNING_COLUMNS | link_columns(map(str, summary.columns))
+    named = _LEARNING_COLUMNS | _link_columns(map(str, summary.columns))
     known = {
         name: words
         for name, words in named.items()
@@ -150,36 +147,32 @@ def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     blocks: list[Block] = []
     if known:
         blocks.append(
-            frame_table(
-                join_intervals(with_study(summary[summary["phase"] == "train"])),
-                f"Last losses and {judged_in_words(known)}: means, with intervals where there are "
+            page_table(
+                with_study(summary[summary["phase"] == "train"]),
+                f"Last losses and {_scores_in_words(known)}: means, with intervals where there are "
                 "several seeds; repeats of one seed learn the same",
                 {**ROW_KEYS, "cells_used": "cells", **known},
                 keys=len(ROW_KEYS),
             )
         )
-    blocks += figures.pictures_of("loss", "copies")
+    blocks += figures.of_section("learning")
     return Section("learning", "Loss and accuracy", tuple(blocks)) if blocks else None
 
 
-def frameworks_section(tables: Sequence[NamedTable], figures: Figures) -> Section | None:
-    """Our layers beside PyG's and DGL's; None where one of them was measured alone."""
-    blocks: list[Block] = [
-        frame_table(one.frame, one.title, {str(c): str(c).replace("_", " ") for c in one.frame}, 5)
-        for one in tables
-        if one.name == _FRAMEWORKS
-    ]
-    blocks += figures.pictures_of("framework-time", "framework-accuracy")
+def frameworks_section(tables: Sequence[Table], figures: Figures) -> Section | None:
+    """Our layers, PyG's and DGL's; None where one of them was measured alone."""
+    blocks: list[Block] = [one for one in tables if one.name == _FRAMEWORKS]
+    blocks += figures.of_section("frameworks")
     return Section("frameworks", "Ours, PyG and DGL", tuple(blocks)) if blocks else None
 
 
 def chunks_section(figures: Figures) -> Section | None:
     """Figures of graphs in chunks; None for runs without graphs."""
-    pictures: list[Picture] = figures.pictures_of("chunk-time", "chunk-accuracy", "chunk-loss")
-    return Section("chunks", "Graphs in chunks", tuple(pictures)) if pictures else None
+    pictures = figures.of_section("chunks")
+    return Section("chunks", "Graphs in chunks", pictures) if pictures else None
 
 
-def sampled_section(tables: Sequence[NamedTable], figures: Figures) -> Section | None:
+def sampled_section(tables: Sequence[Table], figures: Figures) -> Section | None:
     """Training on sampled mini-batches, which of the study's conclusions hold first; None for runs
     without any."""
     found = {one.name: one for one in tables}
@@ -188,30 +181,25 @@ def sampled_section(tables: Sequence[NamedTable], figures: Figures) -> Section |
     table = found[_SAMPLED]
     answers: list[Block] = []
     if (study := found.get(_CONCLUSIONS)) is not None:
-        answers = [frame_table(study.frame, study.title, _headings(study)), Bullets(study.notes)]
-    pictures = figures.pictures_of("epoch-time", "step-parts")
+        answers = [study, Bullets(study.notes)]
+    pictures = figures.of_section("sampled")
     words = Text(
         "Sampling a mini-batch is part of its step. The last mini-batch of an epoch has the "
         "samples that are left: it counts in every mean, and is compared with no other in warm-up, "
         "outliers, drift, medians of steps and efficiency."
     )
-    shown = frame_table(join_intervals(table.frame), table.title, _headings(table), 4)
-    blocks = (*answers, *pictures, words, shown, Bullets(table.notes))
+    blocks = (*answers, *pictures, words, table, Bullets(table.notes))
     return Section("sampled", "Sampled mini-batches", blocks)
 
 
-def _headings(table: NamedTable) -> dict[str, str]:
-    return {str(name): str(name).replace("_", " ") for name in table.frame}
-
-
-def published_section(tables: Sequence[NamedTable]) -> Section | None:
-    """The published tables with ours beside them; a note is under the first table with it."""
+def published_section(tables: Sequence[Table]) -> Section | None:
+    """Published tables next to ours; a note is under the first table with it."""
     blocks: list[Block] = []
     shown: set[str] = set()
     for one in tables:
         if one.name in _IN_OTHER_SECTIONS:
             continue
-        blocks.append(frame_table(one.frame, one.title, _headings(one)))
+        blocks.append(one)
         fresh = tuple(note for note in one.notes if note not in shown)
         if fresh:
             blocks.append(Bullets(fresh))
@@ -219,7 +207,7 @@ def published_section(tables: Sequence[NamedTable]) -> Section | None:
     return Section("tables", "Published tables", tuple(blocks)) if blocks else None
 
 
-def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
+def corrected_section(tables: Sequence[Table]) -> Section | None:
     """The corrected study, a table for each published study, with its known defects."""
     blocks: list[Block] = []
     found = [one.frame for one in tables if one.name == _CORRECTED]
@@ -231,7 +219,7 @@ def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
         if rows.empty:
             continue
         blocks.append(Text(f"{source.citation}. {source.what}. {source.machine}."))
-        blocks.append(frame_table(rows, f"{name}: published, ours, bound, verdict", _STUDY_COLUMNS))
+        blocks.append(page_table(rows, f"{name}: published, ours, bound, verdict", _STUDY_COLUMNS))
         if source.defects:
             blocks.append(Text("Known defects of these measurements:"))
             blocks.append(Bullets(tuple(source.defects.values())))
@@ -240,7 +228,7 @@ def corrected_section(tables: Sequence[NamedTable]) -> Section | None:
 
 def timeline_section(figures: Figures) -> Section | None:
     """Timelines of measured and ideal steps; None without spans."""
-    pictures = figures.pictures_of("timeline")
+    pictures = figures.of_section("timeline")
     if not pictures:
         return None
     words = Text(
@@ -252,7 +240,7 @@ def timeline_section(figures: Figures) -> Section | None:
     return Section("timeline", "Timeline", (words, *pictures))
 
 
-def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
+def statistics_section(summary: pd.DataFrame) -> Section:
     """How the numbers were computed; warm-up, outliers and noise of each configuration."""
     blocks: list[Block] = [
         Bullets(
@@ -279,7 +267,7 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
                 "Warm-up is dropped where the run marked it, and where the first steps are slower "
                 "than what follows (MSER): a fifth of a run's steps at most.",
                 f"Outliers, beyond {OUTLIER_Z:g} robust standard deviations from the median, are "
-                "counted and drawn, and never dropped.",
+                "counted and shown in figures, and never dropped.",
                 "Of several attempts at a cell the newest valid one counts.",
             )
         )
@@ -287,8 +275,8 @@ def statistics_section(run: Run, summary: pd.DataFrame) -> Section:
     if not summary.empty:
         rows = with_study(summary)
         blocks += [
-            frame_table(rows, "What was counted", _COUNT_COLUMNS, keys=len(_ROWS)),
-            frame_table(
+            page_table(rows, "What was counted", _COUNT_COLUMNS, keys=len(_ROWS)),
+            page_table(
                 rows,
                 "The noise of the machine: processor time over busy time, steal over wall time, "
                 "drift of the last third against the first",
@@ -314,6 +302,24 @@ def left_out_section(figures: Figures) -> Section | None:
     )
 
 
-def without_none(*sections: Section | None) -> Iterator[Section]:
-    """The sections that are not None."""
-    yield from (section for section in sections if section is not None)
+_LINK_METRIC = re.compile(r"(val|test)_(auc|mrr|hits@[0-9]+)")
+
+
+def _link_columns(names: Iterable[str]) -> dict[str, str]:
+    """The columns that say how well links were predicted, with their headings."""
+    found = (_LINK_METRIC.fullmatch(name) for name in names)
+    splits = {"val": "validation", "test": "test"}
+    return {
+        each[0]: f"{splits[each[1]]} {each[2] if each[2].startswith('hits') else each[2].upper()}"
+        for each in found
+        if each
+    }
+
+
+def _scores_in_words(names: Iterable[str]) -> str:
+    """What the metrics among these columns are, besides losses."""
+    metrics = [name for name in names if not name.endswith("_loss")]
+    links = _link_columns(metrics)
+    if not links:
+        return "accuracies"
+    return "ranks of links" if len(links) == len(metrics) else "accuracies, and ranks of links"

@@ -27,7 +27,7 @@ from analysis.statistics.student_t import CONFIDENCE, t_quantile
 
 Values = NDArray[np.float64]
 FEWEST_STEPS = 5
-"""Of fewer steps each is shown, and no interval."""
+"""With fewer steps each is shown, without an interval."""
 ONE_RUN = "one run says nothing about how runs differ"
 FEW_STEPS = f"fewer than {FEWEST_STEPS} steps"
 
@@ -169,7 +169,7 @@ def ratio_of_pairs_by_ranks(
     steps: int | None = None,
     confidence: float = CONFIDENCE,
 ) -> Interval:
-    """As `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
+    """Like `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
     found = None
     if not _why_none([top, bottom], steps):
         found = signed_rank_interval(np.log(top / bottom), confidence)

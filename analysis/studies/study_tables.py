@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.interval_text import significant
-from analysis.render.named_table import NamedTable as Table
+from analysis.render.document import Table
+from analysis.render.number_text import significant
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.compare_study import (
     Comparison,

@@ -15,7 +15,7 @@ def balance_layers(
     Exact, by dynamic programming over (layers assigned, stages used). `transfer[i]` is what a cut
     after layer i costs the stage before and the stage after. Among equal maxima the smallest sum
     of squared stage costs wins, so that equal costs give equal counts. That takes a second pass,
-    as the best split of the first layers need not be part of the best split of all. Raises
+    since the best split of the first layers need not be part of the best split of all. Raises
     ValueError if there are more stages than layers.
     """
     layers = len(costs)

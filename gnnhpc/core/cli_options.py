@@ -62,7 +62,7 @@ def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
 
 
 def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """As `run_app`; an interrupt prints one word, and a closed pipe is no error."""
+    """Like `run_app`; an interrupt prints one word, and a closed pipe is no error."""
     try:
         return run_app(app, program, arguments)
     except KeyboardInterrupt:
@@ -75,7 +75,7 @@ def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | No
 
 
 def _input_error(error: typer.TyperException) -> InputError:
-    """As one line; of a flag with choices it names these."""
+    """The error as one line, which names the choices of a flag that has some."""
     choice = _CHOICE.search(str(error))
     if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
         return InputError("command line", None, _message(error), "what --help says")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["images", "graph", "graphs"]
-"""Images; a graph whose nodes are learnt; many small graphs that are learnt as wholes."""
+"""Images, one graph whose nodes are classified, or many small graphs that are classified."""
 SPLITS = ("train", "val", "test")
 """The splits of a graph's nodes, or of many graphs."""
 
@@ -15,7 +15,7 @@ SPLITS = ("train", "val", "test")
 class Facts:
     """Sizes of a data set; `features` is channels for images, feature columns for graphs.
 
-    `nodes` and `edges` of many graphs are those of all together.
+    `nodes` and `edges` of many graphs are sums over all of them.
     """
 
     kind: Kind
@@ -27,7 +27,6 @@ class Facts:
     image_size: int = 0
     graphs: int = 0
     train: int = 0
-    """Images, or graphs, or at most so many nodes to train on; 0 where a graph's are not known."""
-    """Images or graphs."""
+    """Images, graphs, or the most nodes to train on; 0 where a graph's are not known."""
     val: int = 0
     test: int = 0

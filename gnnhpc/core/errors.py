@@ -14,7 +14,7 @@ EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_UNFINISHED = 3
 EXIT_INTERRUPTED = 130
-"""As a shell has it for a command that SIGINT ended."""
+"""The status of a command that SIGINT ended, as in a shell."""
 
 
 class GnnhpcError(Exception):
@@ -24,7 +24,7 @@ class GnnhpcError(Exception):
 class InputError(GnnhpcError):
     """The input was wrong; the command ends with status 2 and has written nothing.
 
-    `where` is a file, flag or variable; `key` the place inside it; `found` is what is there, and
+    `where` is a file, flag or variable, `key` the place inside it, `found` what is there, and
     `allowed` what may be there.
     """
 
@@ -53,7 +53,7 @@ class InputError(GnnhpcError):
 
 
 def report_errors(command: Callable[P, int]) -> Callable[P, int]:
-    """Turn a command's own errors into one line on stderr and an exit status."""
+    """Turn gnnhpc's errors into one line on stderr and an exit status."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> int:

@@ -1,7 +1,7 @@
-"""A model on paper: its layers in order, with shapes, parameters and costs, before any is built.
+"""Layer specs: a model's layers in order, with shapes, parameters and costs, before any is built.
 
-Enough to cut a model into stages on a login node, to check what was built, and to know the shapes
-that are sent between stages.
+They are enough to cut a model into stages on a login node, to check what was built, and to know the
+shapes that stages send.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ROWS_OF: dict[Kind, tuple[Rows, ...]] = {
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer on paper.
+    """One layer before it is built.
 
     `inputs` and `shape` are a row's (an image's, a node's or a graph's) shape before and after;
-    `cost` is relative seconds a row; `parameters` None where only building tells. `kind` and
-    `number` are for the model's own use in `build`; `group` names the layers whose times are summed
-    (a block, the readout), by default the first part of the layer's name.
+    `cost` is relative seconds a row; `parameters` is None where only `build` knows. `kind` and
+    `number` are for the model's use in `build`. `group` names the layers whose times are summed (a
+    block, the readout); its default is the first part of the layer's name.
     """
 
     name: str
@@ -60,20 +60,20 @@ def hops(layers: Iterable[LayerSpec]) -> int:
 
 
 def row_changes(layers: Iterable[LayerSpec]) -> int:
-    """How many of them give other rows than they are given."""
+    """How many layers return other rows than they receive."""
     return sum(layer.rows != "same" for layer in layers)
 
 
 def layer_mismatch(layer: LayerSpec, rows: int, found: Sequence[int]) -> GnnhpcError:
-    """Of a layer that gives another shape than its outline says of so many rows."""
+    """The error for a layer that returns another shape than its spec."""
     return GnnhpcError(
-        f"{layer.name} gives {list(found)} where its outline (rows: {layer.rows}) says "
+        f"{layer.name} returns {list(found)} where its outline (rows: {layer.rows}) has "
         f"{[rows, *layer.shape]}"
     )
 
 
 def parameter_count(layers: Sequence[LayerSpec]) -> int | None:
-    """The whole model's number of parameters; None if a layer does not give its own."""
+    """The model's number of parameters; None if a layer's is not known."""
     counts = [layer.parameters for layer in layers]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None
@@ -86,23 +86,23 @@ def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> L
     """
     if not layers:
         raise InputError(where, "outline", "no layers", "at least one")
-    given: tuple[int, ...] = (facts.features,)
+    shape: tuple[int, ...] = (facts.features,)
     if facts.kind == "images":
-        given = (facts.image_size**2, facts.features)
+        shape = (facts.image_size**2, facts.features)
     source = f"a {'picture' if facts.kind == 'images' else 'node'} of the data"
     for number, layer in enumerate(layers):
         _check_layer(layer, facts, where, f"outline.{number}")
-        if layer.inputs != given:
+        if layer.inputs != shape:
             raise InputError(
                 where,
                 f"outline.{number}.inputs",
                 f"{layer.inputs} in {layer.name}",
-                f"{given}, the shape of {source} before it",
+                f"{shape}, the shape of {source} before it",
             )
-        given, source = layer.shape, layer.name
-    if given != (facts.classes,):
+        shape, source = layer.shape, layer.name
+    if shape != (facts.classes,):
         allowed = f"{(facts.classes,)}, the classes of the data"
-        raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{given} in {source}", allowed)
+        raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{shape} in {source}", allowed)
     if facts.kind == "graphs":
         _check_pooling(layers, where)
     names = [layer.name for layer in layers]
@@ -111,15 +111,13 @@ def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> L
     before: set[str] = set()
     for number, name in enumerate(names):
         if name in before:
-            raise InputError(
-                where, f"outline.{number}.name", f"{name!r} twice", "a name of its own"
-            )
+            raise InputError(where, f"outline.{number}.name", f"{name!r} twice", "another name")
         if name in beginnings:
             raise InputError(
                 where,
                 f"outline.{number}.name",
                 f"{name!r}, which other layers begin with",
-                "a name of its own",
+                "another name",
             )
         before.add(name)
     return tuple(layers)

@@ -1,4 +1,4 @@
-"""Where a measurement comes from: commit, versions, machine, user, command. Free of torch."""
+"""Where a measurement comes from: commit, versions, machine, user, command."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _RUN_FOLDER_FILE = "manifest.jsonl"
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on; a package that is not installed is left out."""
-    # Ours is that of the code which runs: another version of it may be installed.
+    """Versions of what the numbers depend on, without packages that are not installed."""
+    # The running code's version, since another one may be installed.
     found = {"python": platform.python_version(), "gnnhpc": VERSION}
     for package in PACKAGES:
         try:
@@ -41,7 +41,7 @@ def git_commit() -> str | None:
     try:
         top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
         if Path(top) != root:
-            # Installed into an environment that lies inside somebody's own checkout.
+            # The environment lies inside a checkout of something else.
             return None
         dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "gnnhpc", "jobs")
     except (OSError, subprocess.SubprocessError):
@@ -98,7 +98,7 @@ def command_line() -> list[str]:
 
 
 def seconds_since_process_start() -> float:
-    """How long this process has lived; field 22 of /proc/self/stat (proc(5))."""
+    """Age of this process, from field 22 of /proc/self/stat (proc(5))."""
     try:
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         ticks = int(fields[19])

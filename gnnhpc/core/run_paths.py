@@ -13,7 +13,7 @@ ATTEMPT = re.compile(r"^attempt-([1-9]\d*)$")
 
 @dataclass(frozen=True)
 class AttemptPaths:
-    """One try at a cell: `cells/<cell id>/attempt-<n>/`."""
+    """One attempt at a cell: `cells/<cell id>/attempt-<n>/`."""
 
     root: Path
 
@@ -50,7 +50,7 @@ class AttemptPaths:
 
 @dataclass(frozen=True)
 class CellPaths:
-    """All tries at one cell: `cells/<cell id>/`."""
+    """All attempts at one cell: `cells/<cell id>/`."""
 
     root: Path
 
@@ -58,7 +58,7 @@ class CellPaths:
         return AttemptPaths(self.root / f"attempt-{number}")
 
     def attempts(self) -> list[AttemptPaths]:
-        """The tries that exist, oldest first; none in what is no folder.
+        """The attempts that exist, oldest first; none where there is no folder.
 
         Raises InputError for a folder that cannot be read.
         """
@@ -123,12 +123,12 @@ class RunPaths:
 
     @property
     def accounting(self) -> Path:
-        """What Slurm's accounting last said the run cost."""
+        """The last answer of Slurm's accounting."""
         return self.root / "accounting.json"
 
     @property
     def logs(self) -> Path:
-        """What Slurm and submitit print before a worker has made its attempt's folder."""
+        """Output of a job before its worker has made an attempt's folder."""
         return self.root / "logs"
 
     @property
@@ -139,24 +139,19 @@ class RunPaths:
         return CellPaths(self.cells / cell_id)
 
     @property
-    def secret(self) -> Path:
-        """What ranks know each other by; of its folder nothing is for others to read."""
-        return self.root / ".private" / "rendezvous"
-
-    @property
     def report(self) -> Path:
         return self.root / "report"
 
     @property
     def code(self) -> Path:
-        """Sources that the run was planned with: our packages, and users' own models."""
+        """Sources that the run was planned with: gnnhpc's packages and custom models."""
         return self.root / "code"
 
     @property
     def code_record(self) -> Path:
-        """What our packages in `code/` were when the run was made."""
+        """Digests of the packages in `code/` when the run was made."""
         return self.root / "code.json"
 
-    def own_model(self, digest: str) -> Path:
-        """The folder of a user's own model, of the sources with this digest."""
+    def custom_model(self, digest: str) -> Path:
+        """The folder of a custom model whose sources have this digest."""
         return self.code / f"model-{digest}"

@@ -27,13 +27,13 @@ class Strict(BaseModel):
 
 
 MOST_WHOLE = 2**63 - 1
-"""Integers of arrays, tables and C have 64 bits."""
+"""The largest integer of arrays, tables and C."""
 MOST_STEPS = 2**31 - 1
-"""Steps are counted, and so many that no run ends."""
+"""More steps than any run takes."""
 MOST_SEED = 2**64 - 1
-"""torch's generators take no larger one; the key of numbers that draw neighbours has 64 bits."""
+"""torch's generators take no larger seed, and the sampler's key has 64 bits."""
 MOST_LAYERS = 2_000
-"""Of a model: to balance them takes a login node a time that grows with their square."""
+"""The most layers of a model; balancing takes a time that grows with their square."""
 
 # YAML's `yes` must not count as 1.
 Whole = Annotated[int, Field(strict=True, le=MOST_WHOLE)]
@@ -76,7 +76,7 @@ def unknown_key_text(name: str, allowed: Collection[str]) -> str:
 
 
 def expand_user(path: str | Path, where: object, key: str | None = None) -> Path:
-    """`path` with ~ and ~name replaced; raises InputError for a user this machine does not know."""
+    """`path` with ~ and ~name replaced; raises InputError for an unknown user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -102,7 +102,7 @@ def input_error(
 ) -> InputError:
     """The first of pydantic's errors as one line: file, key, what was found, what is allowed.
 
-    `known` is the class that was to be built, to say which keys it has.
+    `known` is the class that was to be built; the message lists its keys.
     """
     details = error.errors(include_url=False)
     first = details[0]
@@ -115,7 +115,7 @@ def input_error(
         return InputError(where, key, "an unknown key", allowed or "the documented keys")
     if first["type"] == "missing":
         return InputError(where, key, "nothing", "a value, this key is required")
-    # Each choice of a union has an error of its own: what any of them allows is allowed.
+    # pydantic reports an error for each choice of a union; the line allows what any of them allows.
     choices = [_allowed(other) for other in details if _key(other) == key]
     allowed = " or ".join(dict.fromkeys(choices))
     return InputError(where, key, _short(first["input"]), allowed)
@@ -183,7 +183,7 @@ def _as_line(where: object, key: str | None, message: str) -> InputError:
 
 
 _PLAIN_TYPES = ("bool", "int", "str")
-"""Which a union of them puts behind the key."""
+"""Names that a union of these types appends to the key."""
 
 
 def _is_tag(part: int | str) -> bool:

@@ -1,4 +1,4 @@
-"""Asks a program of Slurm's for what it knows, where it may be missing or not answer."""
+"""Calls of Slurm's commands, which may be missing or not answer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ TIMEOUT_S = 15.0
 
 
 def ask(*command: str, timeout_s: float = TIMEOUT_S, without: str | None = None) -> str | None:
-    """What a command prints; None where it is missing, fails or does not answer in time.
+    """The output of a command; None where it is missing, fails or does not answer in time.
 
-    `without`: the start of variables that it does not get, such as SQUEUE_, which would change what
-    a user's own defaults let it answer.
+    `without` is the prefix of variables to leave out, such as SQUEUE_, by which a user's defaults
+    would change the output.
     """
     if shutil.which(command[0]) is None:
         return None
@@ -30,9 +30,9 @@ def run_slurm(
     without: str | tuple[str, ...] | None = None,
     given: Mapping[str, str] | None = None,
 ) -> str:
-    """As `ask`, with the variables `given` besides; raises why there is no answer.
+    """The output of a command that gets the variables `given` too.
 
-    OSError or subprocess.SubprocessError, the latter with what the program said.
+    Raises OSError, or subprocess.SubprocessError with what the program printed.
     """
     kept = {
         name: value

@@ -34,7 +34,7 @@ def read_object(path: Path, allowed: str) -> dict[str, Any]:
     """The one object in a file.
 
     Raises FileNotFoundError if there is none, and InputError for one that cannot be read or holds
-    anything else; `allowed` says what it should hold.
+    anything else; `allowed` describes what it should hold.
     """
     return parse_object(read_bytes(path, allowed), path, allowed)
 
@@ -97,10 +97,10 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 def content_digest(raw: Mapping[str, Any], leaving_out: Collection[str] = ()) -> str:
     """SHA-256 of an object's values by key, less those left out and the digest itself."""
-    told = {key: each for key, each in raw.items() if key != DIGEST and key not in leaving_out}
-    # As it is read back: keys that are numbers become text, which is sorted otherwise.
-    told = json.loads(json.dumps(told))
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    kept = {key: each for key, each in raw.items() if key != DIGEST and key not in leaving_out}
+    # JSON turns keys that are numbers into text, which is sorted in another order.
+    kept = json.loads(json.dumps(kept))
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def with_digest(raw: Mapping[str, Any], leaving_out: Collection[str] = ()) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def with_digest(raw: Mapping[str, Any], leaving_out: Collection[str] = ()) -> di
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name no other writer has; nodes that share a folder may share process ids."""
+    """A name that no other writer uses; nodes that share a folder may share process ids."""
     return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 

@@ -1,11 +1,13 @@
-"""Which GPU a rank computes on, and whether another rank computes on the same."""
+"""Which GPU a rank computes on, whether another rank shares it, and what records keep of it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,7 +15,9 @@ import torch.distributed as dist
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import Mesh
 
+DRIVER = Path("/proc/driver/nvidia/version")
 SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
 CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 PRECISION_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
@@ -170,3 +174,43 @@ def uses_nccl(devices: Sequence[RankDevice]) -> bool:
 def own_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
     gpu = gpu_names(devices)
     return RankDevice(environment.rank, environment.host, gpu, dist.is_nccl_available())
+
+
+def device_facts(mesh: Mesh) -> dict[str, Any] | None:
+    """Facts that a GPU's times depend on, of the first of several; None on a CPU. What cannot be
+    found out is None.
+    """
+    device = mesh.device
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "identity": gpu_names(mesh.devices),
+        "capability": f"{properties.major}.{properties.minor}",
+        "memory_mib": properties.total_memory // 2**20,
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "nccl": nccl_version(),
+        "transfers": mesh.transfers,
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "connections": os.environ.get(CONNECTIONS_VARIABLE),
+        "tf32": torch.backends.cuda.matmul.allow_tf32,
+    }
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's, as its kernel module says it."""
+    try:
+        first = DRIVER.read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", first)
+    return found.group() if found else None
+
+
+def nccl_version() -> str | None:
+    """Of the library that is loaded."""
+    if not dist.is_nccl_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())

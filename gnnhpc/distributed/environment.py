@@ -1,10 +1,14 @@
-"""The environment variables of the launcher: this process's rank, its peers, its CPUs."""
+"""The environment variables of the launcher: this process's rank, its peers, its CPUs.
+
+They are read once, before torch is imported. submitit's mark, torchrun's and a Slurm step's say who
+started a process; RANK and WORLD_SIZE alone may come from a container's hook or a script, and count
+only where there is none of these.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +16,8 @@ from typing import Any, Literal, TypedDict
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.addresses import resolves
+from gnnhpc.distributed.cpus import process_cpus
+from gnnhpc.distributed.nodelist import expand_nodelist
 
 Launcher = Literal["alone", "torchrun", "slurm", "local"]
 
@@ -41,6 +46,7 @@ class Environment:
     """The same on all ranks of one start, and different for every other start."""
     host: str
     cpus: int
+    """Threads that this rank computes with."""
     node: str = ""
     """The same on ranks that the launcher started on one node, which may be one of several that
     a machine plays."""
@@ -56,7 +62,9 @@ class Environment:
     slurm: tuple[tuple[str, str], ...] = ()
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
-    """Settings that the job was started with: the site's, less what sbatch was told otherwise."""
+    """Settings that the job was started with: the site's, less what sbatch was given otherwise."""
+    ignored: str | None = None
+    """Variables of another launcher that contradict this one's, in words."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -67,6 +75,12 @@ class Environment:
                 f"0 to {self.world_size - 1}, as there are {self.world_size} ranks",
             )
 
+
+_OF_LAUNCHERS = (
+    *("SLURM_", "SUBMITIT_", "TORCHELASTIC_", "PMI", "OMPI_", "GROUP_", "ROLE_"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_"),
+)
+"""How variables of launchers begin."""
 
 _KEPT = (
     "SLURM_JOB_ID",
@@ -113,9 +127,10 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
         "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
         "site": _site(env),
     }
-    if "RANK" in env and "WORLD_SIZE" in env:
+    launcher = _launcher(env)
+    if launcher == "torchrun":
         return Environment(
-            launcher="torchrun",
+            launcher=launcher,
             rank=_number(env, "RANK"),
             world_size=_number(env, "WORLD_SIZE"),
             local_rank=_number(env, "LOCAL_RANK", 0),
@@ -126,9 +141,9 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             job_key=env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
             **common,
         )
-    if env.get("SUBMITIT_EXECUTOR") == "local":
+    if launcher == "local":
         return Environment(
-            launcher="local",
+            launcher=launcher,
             rank=_number(env, "SUBMITIT_LOCAL_GLOBALID"),
             world_size=_number(env, "SUBMITIT_LOCAL_NTASKS"),
             local_rank=_number(env, "SUBMITIT_LOCAL_LOCALID"),
@@ -136,25 +151,25 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
             first_host="127.0.0.1",
             port=None,
             job_key=f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
+            ignored=_contradiction(env, "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS"),
             **common,
         )
-    if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
+    if launcher == "slurm":
         restart = env.get("SLURM_RESTART_COUNT", "0")
+        size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
         return Environment(
-            launcher="slurm",
+            launcher=launcher,
             rank=_number(env, "SLURM_PROCID"),
-            world_size=_number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1)),
+            world_size=_number(env, size, 1),
             local_rank=_number(env, "SLURM_LOCALID", 0),
             node=_node(env, env.get("SLURM_NODEID", "")),
             first_host=_first_host(env),
             port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
             several_hosts=_nodes(env) > 1,
             job_key=f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
+            ignored=_contradiction(env, "SLURM_PROCID", size),
             **common,
         )
-    if "RANK" in env or "WORLD_SIZE" in env:
-        _required(env, "RANK")
-        _required(env, "WORLD_SIZE")
     return Environment(
         launcher="alone",
         rank=0,
@@ -165,6 +180,51 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
         job_key=f"alone-{os.getpid()}",
         **common,
     )
+
+
+def _launcher(env: Mapping[str, str]) -> Launcher:
+    """Who started this process. Raises InputError for RANK or WORLD_SIZE without the other."""
+    if env.get("SUBMITIT_EXECUTOR") == "local":
+        return "local"
+    if "TORCHELASTIC_RUN_ID" in env:
+        return "torchrun"
+    if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
+        return "slurm"
+    if "RANK" in env or "WORLD_SIZE" in env:
+        _required(env, "RANK")
+        _required(env, "WORLD_SIZE")
+        return "torchrun"
+    return "alone"
+
+
+def _contradiction(env: Mapping[str, str], rank: str, size: str) -> str | None:
+    """What RANK and WORLD_SIZE say against the launcher's own variables; None where nothing."""
+    pairs = [("RANK", rank), ("WORLD_SIZE", size)]
+    wrong = [
+        f"{other}={env[other]} is ignored, as {mine}={env[mine]}"
+        for other, mine in pairs
+        if env.get(other) and env.get(mine) and env[other] != env[mine]
+    ]
+    return "; ".join(wrong) or None
+
+
+def local_rank_variables(
+    rank: int, world_size: int, port: int, env: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of one of `world_size` ranks that are started on this machine by hand.
+
+    It has none of another launcher's variables, within whose process this may be.
+    """
+    env = os.environ if env is None else env
+    clean = {name: value for name, value in env.items() if not name.startswith(_OF_LAUNCHERS)}
+    return clean | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def check_world_size(environment: Environment, layout: Layout) -> None:
@@ -180,37 +240,30 @@ def check_world_size(environment: Environment, layout: Layout) -> None:
         )
 
 
-def expand_nodelist(nodelist: str) -> list[str]:
-    """Slurm's `n[1-3,7],gpu01` as names; scontrol may be missing on compute nodes."""
-    names: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodelist):
-        expanded = [""]
-        for text, inside in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            choices = [text] if text else _range(inside)
-            expanded = [done + choice for done in expanded for choice in choices]
-        names += [name for name in expanded if name]
-    return names
-
-
-def _range(inside: str) -> list[str]:
-    values: list[str] = []
-    for item in inside.split(","):
-        first, _, last = item.partition("-")
-        if not last:
-            values.append(first)
-        else:
-            values += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-    return values
-
-
 def _first_host(env: Mapping[str, str]) -> str:
-    """MASTER_ADDR if it is set; else the first node, by name or by where srun was launched."""
-    if env.get("MASTER_ADDR"):
-        return env["MASTER_ADDR"]
+    """MASTER_ADDR if it is set; else the first node, by name or by where srun was launched.
+
+    Ranks of other nodes cannot reach a loopback address, which a script may set for one node.
+    """
+    named = env.get("MASTER_ADDR")
+    if named and not (_nodes(env) > 1 and _is_loopback(named)):
+        return named
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
     names = expand_nodelist(nodelist)
     name = names[0] if names else "127.0.0.1"
     return name if resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
+
+
+def resolves(name: str) -> bool:
+    """Whether a host name has an address here."""
+    try:
+        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _is_loopback(name: str) -> bool:
+    return name == "localhost" or name.startswith("127.") or name == "::1"
 
 
 def _node(env: Mapping[str, str], number: str) -> str:
@@ -258,14 +311,21 @@ def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _cpus(env: Mapping[str, str]) -> int:
-    allowed = len(os.sched_getaffinity(0))
-    for name in ("GNNHPC_THREADS", "SLURM_CPUS_PER_TASK"):
-        if env.get(name):
-            return _positive(env, name)
-    for name in ("SUBMITIT_LOCAL_NTASKS", "LOCAL_WORLD_SIZE"):
-        if env.get(name):
-            return max(1, allowed // _positive(env, name))
-    return allowed
+    """Threads a rank: $GNNHPC_THREADS, what Slurm grants a task, or an equal share of the CPUs.
+
+    Ranks that a task of Slurm's starts, as torchrun does, share the CPUs of that task.
+    """
+    if env.get("GNNHPC_THREADS"):
+        return _positive(env, "GNNHPC_THREADS")
+    launcher, allowed = _launcher(env), len(process_cpus())
+    granted = _positive(env, "SLURM_CPUS_PER_TASK") if env.get("SLURM_CPUS_PER_TASK") else None
+    if launcher == "slurm" and granted:
+        return granted
+    of_task = min(allowed, granted or allowed)
+    sharers = {"local": "SUBMITIT_LOCAL_NTASKS", "torchrun": "LOCAL_WORLD_SIZE"}.get(launcher)
+    if sharers and env.get(sharers):
+        return max(1, of_task // _positive(env, sharers))
+    return of_task
 
 
 def _required(env: Mapping[str, str], name: str) -> str:

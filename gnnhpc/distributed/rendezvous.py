@@ -1,189 +1,280 @@
-"""How ranks find rank 0's store when the launcher has not set its port.
+"""How the ranks of a cell find one another, and make the process groups of their mesh.
 
-Rank 0 listens at the first free port of a short sequence that all ranks derive from the run's
-secret and the job's key, which nobody else can do. If a port is in use, by another cell on the
-node or by any other program, the ranks go on to the next port of the sequence.
-
-Both sides prove that they hold the secret before they are believed: rank 0 sends a number that it
-has just drawn, the other rank its own and a proof of both, and rank 0 the store's address and port
-with a proof of all of it. The port of the conversation is part of each proof, so that nobody can
-pass on what others say.
+They meet in torch's TCPStore. Under torchrun it is at the address and port that torchrun sets.
+Otherwise rank 0 serves it at the first free port of a short sequence that all ranks derive from the
+job: the port may be in use, by another cell on the node or by any other program. What is stored
+under the job's key shows that a store is the job's own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
+import datetime
+import functools
+import hashlib
+import itertools
+import os
 import socket
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from pydantic_core import from_json
+import torch
+import torch.distributed as dist
 
-from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.distributed.addresses import listen
-from gnnhpc.distributed.secret import Secret
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.devices import check_sharing, exchange, own_device, uses_nccl
+from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.mesh import COLLECTIVE_S, Direction, Mesh
+from gnnhpc.distributed.peer_memory import Peer, find_peers
 
+RENDEZVOUS_S = 120.0
 CANDIDATES = 16
-_FIRST, _LAST = 20_000, 32_000
-_MAX_LINE = 4096
-"""Bytes read of a line, which another program may have sent."""
-_PATIENCE_S = 2.0
-"""How long one conversation may take, on either side."""
-_AT_ONCE = 32
-"""Conversations of rank 0 at once, so that a silent stranger holds up nobody."""
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+"""Below the range of outgoing connections."""
+_TIMEOUT = datetime.timedelta(seconds=RENDEZVOUS_S)
+_PATIENCE = datetime.timedelta(seconds=2)
+"""Of a server that may be another program."""
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+BACKEND = "one-thread-gloo"
 
 
-@dataclass(frozen=True)
-class StorePlace:
-    """Where rank 0's store listens; no address where it listens at all of its host's."""
+def join(
+    environment: Environment,
+    layout: Layout,
+    device: torch.device,
+    more_devices: Sequence[torch.device] = (),
+    ends_at: int | None = None,
+) -> Mesh:
+    """Connect to the other ranks and make the process groups.
 
-    address: str | None
-    port: int
+    `more_devices` are those of the stages after this process's first, if each has its own, and
+    `ends_at` the stage that holds the model's last layers, if it is not the last one.
+    Raises InputError for a host name that does not resolve, an interface that is not there and
+    ranks that share a GPU by mistake, and GnnhpcError if the other ranks do not come in time.
+    """
+    more = tuple(more_devices)
+    mine = own_device(environment, (device, *more))
+    if layout.world_size == 1:
+        return Mesh(layout, 0, device, gpu=mine.gpu, more_devices=more)
+    timeout = datetime.timedelta(seconds=COLLECTIVE_S)
+    check_interfaces()
+    store = connect(environment)
+    nccl = False
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        everyone = exchange(store, mine, layout.world_size)
+        check_sharing(everyone)
+        nccl = uses_nccl(everyone)
+    peers: dict[int, Peer] = {}
+    if device.type == "cpu" and layout.stages > 1:
+        pipeline = layout.pipeline_ranks(layout.replica_of(environment.rank))
+        peers = find_peers(store, environment, pipeline)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if nccl else one_thread_gloo(),
+        store=store,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timeout,
+    )
+    forward = backward = replicas = None
+    if layout.stages > 1:
+        for replica in range(layout.replicas):
+            pipeline = layout.pipeline_ranks(replica)
+            groups = [dist.new_group(pipeline, timeout=timeout) for _ in range(2)]
+            if replica == layout.replica_of(environment.rank):
+                forward, backward = groups
+    if layout.replicas > 1:
+        for stage in range(layout.stages):
+            group = dist.new_group(layout.replica_ranks(stage), timeout=timeout)
+            if stage == layout.stage_of(environment.rank):
+                replicas = group
+    links = _link_groups(layout, environment.rank, timeout) if nccl else {}
+    mesh = Mesh(
+        layout=layout,
+        rank=environment.rank,
+        device=device,
+        forward=forward,
+        backward=backward,
+        replicas=replicas,
+        control=dist.new_group(backend="gloo" if nccl else None, timeout=timeout),
+        store=store.clone(),
+        links=links,
+        staged=device.type == "cuda" and not nccl,
+        gpu=mine.gpu,
+        more_devices=more,
+        ends_at=ends_at,
+        peers=peers,
+    )
+    if nccl:
+        _connect_links(mesh)
+    return mesh
 
 
-def candidate_ports(secret: Secret, job_key: str) -> list[int]:
-    """The ports to try, in order: the same on every rank, below the ephemeral range."""
-    digest = bytes.fromhex(secret.proof("ports", job_key))
+def leave() -> None:
+    """Close the groups; safe to call on a rank that is alone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def connect(environment: Environment) -> Any:
+    """The store in which all ranks meet (torch gives it no public type).
+
+    Raises InputError for a host name that does not resolve, and GnnhpcError if rank 0 is not found
+    in time or its port is taken.
+    """
+    host = _resolved(environment.first_host)
+    key = f"gnnhpc/{environment.job_key}"
+    if environment.port is not None:
+        # torchrun's agent may serve it.
+        serves = environment.rank == 0 and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
+        try:
+            store = _store(host, environment.port, _TIMEOUT, serves=serves)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise GnnhpcError(f"{host}, MASTER_PORT {environment.port}: {reason}") from None
+        return dist.PrefixStore(key, store)
+    ports = candidate_ports(environment.job_key)
+    store = _serve(ports, key) if environment.rank == 0 else _find(host, ports, key)
+    return dist.PrefixStore(key, store)
+
+
+def candidate_ports(job_key: str) -> list[int]:
+    """The ports to try, in order: the same on every rank of a job."""
+    digest = hashlib.sha256(job_key.encode()).digest()
     numbers = [int.from_bytes(digest[i : i + 2], "big") for i in range(0, 2 * CANDIDATES, 2)]
-    return [_FIRST + number % (_LAST - _FIRST) for number in numbers]
+    return [_FIRST_PORT + number % (_LAST_PORT - _FIRST_PORT) for number in numbers]
 
 
-class StorePortServer:
-    """Rank 0's side: tells each rank that has the secret where the store is, and nobody else.
-
-    `addresses` are those to listen at; None means all of this host's.
-    """
-
-    def __init__(
-        self, secret: Secret, job_key: str, store: StorePlace, addresses: Sequence[str | None]
-    ) -> None:
-        self._secret = secret
-        self._key = job_key
-        self._store = json.dumps([store.address, store.port])
-        self._closed = threading.Event()
-        self.port, self._sockets = self._listen(addresses)
-        self._talks = ThreadPoolExecutor(_AT_ONCE, "store-port-server")
-        self._threads = [
-            threading.Thread(target=self._serve, args=(one,), daemon=True) for one in self._sockets
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _listen(self, addresses: Sequence[str | None]) -> tuple[int, list[socket.socket]]:
-        """The first port that is free at all addresses."""
-        ports = candidate_ports(self._secret, self._key)
-        for port in ports:
-            with contextlib.ExitStack() as opened:
-                try:
-                    found = [opened.enter_context(listen(each, port)) for each in addresses]
-                except OSError:
-                    continue
-                opened.pop_all()
-                return port, found
-        raise GnnhpcError(f"rendezvous: no free port among {ports}; set MASTER_PORT to one")
-
-    def _serve(self, listener: socket.socket) -> None:
-        while not self._closed.is_set():
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                # Closed, or too many files are open for the moment.
-                self._closed.wait(0.1)
-            else:
-                self._talks.submit(self._talk, connection, time.monotonic() + _PATIENCE_S)
-
-    def _talk(self, connection: socket.socket, until: float) -> None:
-        with connection, contextlib.suppress(OSError, ValueError):
-            mine = secrets.token_hex(16)
-            _send(connection, until, mine)
-            theirs, proof = _receive(connection, until, 2)
-            said = (self._key, self.port, mine, theirs)
-            if self._secret.proves(proof, "asks", *said):
-                answer = self._secret.proof("tells", *said, self._store)
-                _send(connection, until, self._store, answer)
-
-    def close(self) -> None:
-        self._closed.set()
-        for one in self._sockets:
-            # Closing does not interrupt an accept in another thread; a shutdown does.
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        for thread in self._threads:
-            thread.join()
-        self._talks.shutdown()
+def _serve(ports: Sequence[int], key: str) -> Any:
+    """Rank 0's side: a store at the first port that is free on this host."""
+    for port in ports:
+        with contextlib.suppress(RuntimeError):
+            store = _store("127.0.0.1", port, _TIMEOUT, serves=True)
+            store.set(key, "")
+            return store
+    raise GnnhpcError(f"rendezvous: no free port among {list(ports)}; set MASTER_PORT to one")
 
 
-def find_store(
-    addresses: Sequence[str], secret: Secret, job_key: str, timeout_s: float
-) -> StorePlace:
-    """The other ranks' side: where the store is, asked for at rank 0's addresses.
-
-    Raises GnnhpcError if no server that has the secret answers in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    ports = candidate_ports(secret, job_key)
+def _find(host: str, ports: Sequence[int], key: str) -> Any:
+    """The other ranks' side: the store that has this job's key."""
+    deadline = time.monotonic() + RENDEZVOUS_S
     while time.monotonic() < deadline:
         for port in ports:
-            for address in addresses:
-                found = _ask(address, port, secret, job_key)
-                if found is not None:
-                    return found
+            with contextlib.suppress(OSError, RuntimeError):
+                socket.create_connection((host, port), timeout=_PATIENCE.total_seconds()).close()
+                store = _store(host, port, _PATIENCE)
+                if store.check([key]):
+                    store.set_timeout(_TIMEOUT)
+                    return store
         time.sleep(0.05)
     raise GnnhpcError(
-        f"rendezvous: rank 0 did not answer at {', '.join(addresses)} within {timeout_s:.0f} s "
-        f"(job {job_key}, ports {ports[0]}, {ports[1]}, ...)"
+        f"rendezvous: rank 0 did not answer at {host} within {RENDEZVOUS_S:.0f} s "
+        f"({key}, ports {ports[0]}, {ports[1]}, ...)"
     )
 
 
-def _ask(address: str, port: int, secret: Secret, job_key: str) -> StorePlace | None:
-    """What the server at this port says, if it has the secret and tells this rank where to go."""
-    until = time.monotonic() + _PATIENCE_S
+def _store(host: str, port: int, timeout: datetime.timedelta, *, serves: bool = False) -> Any:
+    return dist.TCPStore(host, port, None, serves, timeout, wait_for_workers=False)
+
+
+def _resolved(name: str) -> str:
+    """A host name's IPv4 address, or its IPv6 address where it has no other.
+
+    Raises InputError with the name, at once, if it has none.
+    """
     try:
-        with socket.create_connection((address, port), timeout=_PATIENCE_S) as connection:
-            (theirs,) = _receive(connection, until, 1)
-            mine = secrets.token_hex(16)
-            said = (job_key, port, theirs, mine)
-            _send(connection, until, mine, secret.proof("asks", *said))
-            store, proof = _receive(connection, until, 2)
-    except (OSError, ValueError):
-        return None
-    if not secret.proves(proof, "tells", *said, store):
-        return None
-    told, number = json.loads(store)
-    return StorePlace(told or address, number)
+        addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise InputError(
+            "environment",
+            "MASTER_ADDR",
+            f"{name!r}, which does not resolve on {socket.gethostname()}",
+            "a name every node resolves (set MASTER_ADDR), or the interface of the site file",
+        ) from None
+    families = [socket.AF_INET, socket.AF_INET6]
+    return str(min(addresses, key=lambda each: families.index(each[0]))[4][0])
 
 
-def _send(connection: socket.socket, until: float, *texts: str) -> None:
-    connection.settimeout(_left(until))
-    connection.sendall(json.dumps(texts).encode() + b"\n")
+def named_interfaces() -> list[str]:
+    """The network interfaces that $GLOO_SOCKET_IFNAME names for gloo, if any."""
+    return [name for name in os.environ.get(INTERFACE_VARIABLE, "").split(",") if name]
 
 
-def _receive(connection: socket.socket, until: float, count: int) -> list[str]:
-    """A line of so many texts, however slowly it comes; ValueError or OSError for all else."""
-    line = b""
-    while not line.endswith(b"\n"):
-        connection.settimeout(_left(until))
-        part = connection.recv(_MAX_LINE - len(line))
-        if not part:
-            raise ValueError("the line does not end")
-        line += part
-    texts = from_json(line)
-    if not isinstance(texts, list) or len(texts) != count:
-        raise ValueError("not what was expected")
-    if not all(isinstance(each, str) for each in texts):
-        raise ValueError("no texts")
-    return texts
+def check_interfaces() -> None:
+    """Raises InputError if a network interface is named that this node does not have."""
+    there = [name for _, name in socket.if_nameindex()]
+    for name in named_interfaces():
+        if name not in there:
+            raise InputError("environment", INTERFACE_VARIABLE, repr(name), ", ".join(there))
 
 
-def _left(until: float) -> float:
-    """Seconds left of a conversation; TimeoutError, an OSError, when there are none."""
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
+def one_thread_gloo() -> str:
+    """The name of a backend for `init_process_group`; groups made of its ranks have it too.
+
+    Each device of gloo has a thread that wakes a hundred times a second, and torch makes a device
+    for each group: four of a pipeline's rank, which take the CPU from the thread that computes. The
+    groups of this backend share a device.
+    """
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(BACKEND, _new_group, devices=["cpu"])
+    return BACKEND
+
+
+def _new_group(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout = timeout
+    options._devices = _gloo_devices()
+    options._threads = 2 * len(options._devices)
+    group = gloo(store, rank, size, options)
+    group._set_sequence_number_for_group()
+    return group
+
+
+@functools.cache
+def _gloo_devices() -> list[Any]:
+    """This process's, of the interfaces that torch would choose."""
+    gloo: Any = dist.ProcessGroupGloo
+    named = [gloo.create_device(interface=name) for name in named_interfaces()]
+    return named or [gloo.create_default_device()]
+
+
+def _neighbours(layout: Layout) -> Iterator[tuple[Direction, int, int]]:
+    """Every link of every replica: its direction, the process that sends, the one that receives."""
+    for replica in range(layout.replicas):
+        for before, after in itertools.pairwise(layout.pipeline_ranks(replica)):
+            yield "forward", before, after
+            yield "backward", after, before
+
+
+def _link_groups(
+    layout: Layout, rank: int, timeout: datetime.timedelta
+) -> dict[tuple[Direction, int], dist.ProcessGroup]:
+    """A group for each link: NCCL keeps the order of a communicator's transfers, so that a receive
+    which waits would hold up a send of the same one. Every rank makes all groups, as torch wants.
+    """
+    links: dict[tuple[Direction, int], dist.ProcessGroup] = {}
+    for direction, sender, receiver in _neighbours(layout):
+        group = dist.new_group(sorted((sender, receiver)), timeout=timeout)
+        if rank in (sender, receiver):
+            links[direction, receiver if rank == sender else sender] = group
+    return links
+
+
+def _connect_links(mesh: Mesh) -> None:
+    """Send one number over each link, and reduce one.
+
+    NCCL makes a communicator at its first use, and there waits for the peer to come: in an order
+    that all ranks have, before any of them waits for something else.
+    """
+    number = torch.zeros(1, device=mesh.device)
+    for direction, sender, receiver in _neighbours(mesh.layout):
+        if mesh.rank == sender:
+            dist.send(number, dst=receiver, group=mesh.link(direction, receiver))
+        elif mesh.rank == receiver:
+            dist.recv(number, src=sender, group=mesh.link(direction, sender))
+    mesh.sum_over_replicas(number)
+    if mesh.device.type == "cuda":
+        torch.cuda.synchronize(mesh.device)

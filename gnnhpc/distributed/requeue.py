@@ -17,11 +17,11 @@ def requeues_used_up(environment: Environment, received: str | None) -> str | No
 
     Without an end, a job that each time has no time for a step would go on for ever.
     """
-    if environment.launcher != "slurm" or environment.restart_count < environment.max_requeues:
+    if not _in_job(environment) or environment.restart_count < environment.max_requeues:
         return None
     if not _ends_for_another_start(_job_name(environment), received):
         return None
-    return _told(environment)
+    return _used_up(environment)
 
 
 def requeued_too_often(environment: Environment) -> str | None:
@@ -29,13 +29,17 @@ def requeued_too_often(environment: Environment) -> str | None:
 
     Slurm requeues by itself where a node fails, or a job ends too late for another.
     """
-    in_slurm = environment.job_id is not None and environment.launcher != "local"
-    if not in_slurm or environment.restart_count <= environment.max_requeues:
+    if not _in_job(environment) or environment.restart_count <= environment.max_requeues:
         return None
-    return _told(environment)
+    return _used_up(environment)
 
 
-def _told(environment: Environment) -> str:
+def _in_job(environment: Environment) -> bool:
+    """Whether the ranks are what a job of Slurm's was submitted for, whoever has started them."""
+    return environment.job_id is not None and environment.launcher in ("slurm", "torchrun")
+
+
+def _used_up(environment: Environment) -> str:
     return (
         f"requeued {environment.restart_count} times already, and max_requeues is "
         f"{environment.max_requeues}: a rerun resumes"
@@ -52,7 +56,7 @@ def requeue_if_interrupted(environment: Environment, received: str | None) -> bo
     True if requeued. Prints a line where it cannot (scontrol may be missing on compute nodes): the
     cell then counts as interrupted, and a rerun resumes from the checkpoint.
     """
-    if environment.launcher != "slurm" or environment.restart_count >= environment.max_requeues:
+    if not _in_job(environment) or environment.restart_count >= environment.max_requeues:
         return False
     job = _job_name(environment)
     if not _ends_for_another_start(job, received):

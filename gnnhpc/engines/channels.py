@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.distributed.mesh import COLLECTIVE_S
-from gnnhpc.distributed.shared_memory import Peer, SharedMemory
+from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 from gnnhpc.kernels.channel import Slots, bytes_needed
 
 SHARED_MEMORY: Final = "shared memory"
@@ -72,7 +72,7 @@ _LOOK_MS = 100
 """How often a rank that waits looks whether the other one has ended."""
 
 _NONE = -1
-"""In place of a file descriptor."""
+"""Stands for a missing file descriptor."""
 
 
 class SharedSender:

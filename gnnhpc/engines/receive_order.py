@@ -27,7 +27,7 @@ from gnnhpc.core.schedules import (
 )
 
 _TURN: Final[Mapping[Kind, int]] = {"backward": 0, "forward": 1, "weights": 2}
-"""Of kinds that begin together; weights are sent to nobody, and nobody waits for them."""
+"""Order of kinds that begin together; gradients of weights are sent to nobody."""
 
 
 def done_before_posting(
@@ -39,9 +39,8 @@ def done_before_posting(
     virtual_stages: int = 1,
     training: bool = True,
 ) -> dict[Action, int]:
-    """For each action whose input another stage sends: how many own actions are done before it may
-    be posted, in the order of sending. Done means given to the device.
-    """
+    """For each action whose input another stage sends, in the order of sending: how many actions of
+    this stage are launched on the device before the receive may be posted."""
     ones = [1.0] * (stages * virtual_stages)
     slots = timeline(
         *(schedule, ones, ones, microbatches),
@@ -64,7 +63,8 @@ def done_before_posting(
 
 
 def _place(schedule: ScheduleName, slot: Slot, stages: int) -> tuple[float, int, int]:
-    """Where a slot stands in the line; of those that begin together, senders before receivers."""
+    """The place of a slot in the line; of slots that begin together, senders come before
+    receivers."""
     kind = slot.action.kind
     number = virtual_stage_number(schedule, slot.stage, stages, slot.action.virtual_stage)
     return slot.start_s, _TURN[kind], number if kind == "forward" else -number

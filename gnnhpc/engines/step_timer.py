@@ -105,8 +105,6 @@ class StepTimer:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.on_device = device.type == "cuda"
-        self.spins = False
-        """Whether this process uses its processor while it waits."""
         self.has_spans = not self.on_device
         """Whether the present step has spans."""
         self._doing = "starting"

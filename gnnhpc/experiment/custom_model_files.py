@@ -21,7 +21,7 @@ def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
     """
     for model in _own_models(experiments):
         assert model.digest is not None
-        folder = paths.own_model(model.digest)
+        folder = paths.custom_model(model.digest)
         if folder.exists():
             continue
         temporary = temporary_beside(folder)
@@ -71,7 +71,9 @@ def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:
     """
     model = experiment.model
     kept = (
-        [paths.own_model(model.digest)] if isinstance(model, CustomModel) and model.digest else []
+        [paths.custom_model(model.digest)]
+        if isinstance(model, CustomModel) and model.digest
+        else []
     )
     model.load([*(folder for folder in kept if folder.is_dir()), *others])
 

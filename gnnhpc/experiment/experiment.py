@@ -197,7 +197,8 @@ class Experiment(Strict):
             self.__dict__["chunks"] = "halo"
 
     def _check_schedule(self) -> None:
-        """What a schedule needs, and the engines that have it."""
+        """Raise ValueError where the schedule does not fit the layout, micro-batches, engine or
+        device."""
         wanted = self.layout.stages
         interleaved = self.schedule == "interleaved" and wanted > 1
         if interleaved and self.virtual_stages == 1:
@@ -233,7 +234,8 @@ class Experiment(Strict):
         self._check_full_pipeline()
 
     def _check_full_pipeline(self) -> None:
-        """torch's 1F1B and ZB-H1 need micro-batches that fill them; ours do not."""
+        """Raise ValueError where torch's 1F1B or ZB-H1 has too few micro-batches; ours takes any
+        number."""
         if self.engine != "pipelining":
             return
         wanted, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
@@ -250,7 +252,7 @@ class Experiment(Strict):
             )
 
     def _check_engine(self) -> None:
-        """What an engine cannot do; a single stage is run by none of them."""
+        """Raise ValueError for what an engine cannot do; a single stage needs none."""
         several = self.layout.stages > 1
         if several and self.engine == "torchgpipe" and self.schedule != "gpipe":
             raise ValueError(
@@ -275,14 +277,15 @@ class Experiment(Strict):
             )
 
     def _check_buckets(self) -> None:
-        """Of gradients, which our own engines reduce, and only where a CPU computes them."""
+        """Raise ValueError for buckets of gradients, which only engine native on a CPU has."""
         engine = self.engine if self.layout.stages > 1 else "native"
         if (engine, self.device) != ("native", "cpu"):
             where = "on gpu" if engine == "native" else f"for engine {engine}"
             raise ValueError(f"bucket_mib: found {self.bucket_mib}; allowed: none {where}")
 
     def _check_sampled(self) -> None:
-        """Without the number of layers, which the model's outline has."""
+        """Raise ValueError for settings of sampling that do not fit; fan-outs are checked with the
+        layers."""
         assert self.sampling is not None
         if self.batch_size is None:
             raise ValueError("batch_size: found none; allowed: nodes a mini-batch and replica")
@@ -315,7 +318,7 @@ class Experiment(Strict):
             )
 
     def _check_graphs(self) -> None:
-        """Of many graphs to classify."""
+        """Raise ValueError for settings that do not fit many small graphs."""
         if self.sampling is not None:
             raise ValueError("sampling: found a mapping; allowed: none for many small graphs")
         if self.chunks != "contiguous":

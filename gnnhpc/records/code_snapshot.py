@@ -1,6 +1,6 @@
-"""The copy of our packages that a run keeps in `code/`, and whether it is what runs here.
+"""The copy of the packages that a run keeps in `code/`, and whether this process runs it.
 
-A run without one is older, or was submitted to run the checkout (`--live`).
+A run that was submitted with `--live` keeps none.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gnnhpc.core.versioned_json import build_record, check_version, read_object,
 from gnnhpc.records.submissions import read_provenance
 
 PACKAGES = ("gnnhpc", "jobs")
-"""What a job imports of ours."""
+"""What a job imports."""
 REPORTING = "analysis"
-"""What a run keeps as well whose report one of its jobs writes."""
+"""What a run keeps too if one of its jobs writes the report."""
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """RUN/code.json: what `code/` was when the run was made."""
+    """RUN/code.json: the content of `code/` when the run was made."""
 
     code: str
-    """Digest of the sources of gnnhpc, as results have it."""
+    """Digest of the sources of gnnhpc, which results have too."""
     commit: str | None
     origin: str
     """The folder that the packages were copied from."""
@@ -45,19 +45,19 @@ class CodeSnapshot:
 
 @dataclass(frozen=True)
 class CodeOrigin:
-    """Where the code of a process comes from, as results tell it."""
+    """Where the code of a process comes from; results record it."""
 
     kind: Literal["snapshot", "live"] = "live"
-    """`snapshot`: the run's own copy; `live`: whatever lay in the checkout or was installed."""
+    """`snapshot` is the copy in the run folder; `live` is what was in the checkout or installed."""
     snapshot_commit: str | None = None
-    """Of the checkout that the snapshot was taken from."""
+    """Commit of the checkout that the snapshot was taken from."""
 
     def commit(self) -> str | None:
         return self.snapshot_commit if self.kind == "snapshot" else git_commit()
 
 
 def file_digests(root: Path, packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """SHA-256 of every file of our packages below `root`; OSError for one that is unreadable."""
+    """SHA-256 of every file of the packages below `root`; raises OSError for an unreadable one."""
     found = {}
     for package in packages:
         for path in files_below(root / package):
@@ -66,15 +66,15 @@ def file_digests(root: Path, packages: Sequence[str] = PACKAGES) -> dict[str, st
 
 
 def kept_packages(code: Path) -> tuple[str, ...]:
-    """Those that a run's code has, or must have."""
+    """The packages that a run's code has."""
     return (*PACKAGES, REPORTING) if (code / REPORTING).exists() else PACKAGES
 
 
 def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
-    """What is recorded of the run's code; None for a run that keeps none.
+    """The record of the run's code; None for a run that keeps none.
 
-    Raises InputError for a damaged record, for code without one, and for none of either where the
-    run was submitted with its code.
+    Raises InputError for a damaged record, and for a missing one where the run was submitted with
+    its code.
     """
     where = paths.code_record
     allowed = "as submitted, or --live to run this checkout"
@@ -91,18 +91,18 @@ def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
 
 
 def _submitted_code(paths: RunPaths) -> str | None:
-    """The digest of the code that the run was submitted with, if it kept that and says so."""
-    facts = read_provenance(paths) or {}
-    return str(facts.get("code")) if facts.get("code_from") == "snapshot" else None
+    """The digest of the code that the run was submitted with; None for a run that keeps none."""
+    provenance = read_provenance(paths) or {}
+    return str(provenance.get("code")) if provenance.get("code_from") == "snapshot" else None
 
 
 def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
-    """As `read_snapshot`; raises InputError too if a file of the code is not as it was recorded."""
+    """Like `read_snapshot`, but also raises InputError if a file of the code has changed."""
     snapshot = read_snapshot(paths)
     if snapshot is None:
         return None
     if _submitted_code(paths) not in (None, snapshot.code):
-        raise _changed(paths, f"{snapshot.code}, other code than {paths.provenance.name} says")
+        raise _changed(paths, f"{snapshot.code}, not the code that {paths.provenance.name} names")
     try:
         # The folder is the first in which Python looks for any module.
         beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
@@ -119,9 +119,9 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
 
 
 def _may_be_imported(path: Path) -> bool:
-    """Whether what lies beside our packages may be taken for a module; users' models are not."""
-    ours = path.name in (*PACKAGES, REPORTING)
-    return not ours and path.stem.isidentifier() and path.stem != "__pycache__"
+    """Whether Python would take a file beside the packages for a module; custom models are none."""
+    known = path.name in (*PACKAGES, REPORTING)
+    return not known and path.stem.isidentifier() and path.stem != "__pycache__"
 
 
 def _changed(paths: RunPaths, found: str) -> InputError:
@@ -136,14 +136,14 @@ def _changed(paths: RunPaths, found: str) -> InputError:
 def check_running_code() -> None:
     """Raises InputError if this process runs the code that a run keeps, and it has changed.
 
-    To be called before the rest is imported: what is damaged may not even be importable.
+    Call it before importing anything else, since damaged code may not even be importable.
     """
     if ROOT.name == "code" and RunPaths(ROOT.parent).manifest.is_file():
         check_snapshot(RunPaths(ROOT.parent))
 
 
 def origin_for(paths: RunPaths, *, live: bool) -> CodeOrigin:
-    """Where the code comes from that is to run a cell of this run here.
+    """Where the code comes from that runs a cell of this run here.
 
     Raises InputError if the run keeps its code, and this process runs other code without `live`.
     """
@@ -157,7 +157,7 @@ def origin_for(paths: RunPaths, *, live: bool) -> CodeOrigin:
         raise InputError(
             paths.root,
             "code",
-            f"{ROOT}, and the run keeps its own",
+            f"{ROOT}, but the run keeps a copy",
             f"--live, or PYTHONSAFEPATH=1 PYTHONPATH={paths.code}, as its scripts have it",
         )
     return CodeOrigin("snapshot", snapshot.commit)

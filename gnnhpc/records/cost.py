@@ -1,4 +1,4 @@
-"""What a run cost: processor time that was held, as results tell it or Slurm's accounting."""
+"""What a run cost: allocated processor time, from Slurm's accounting or from results."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class AccountedCost:
-    """RUN/accounting.json: what Slurm's accounting said of all jobs of the run, when last asked.
+    """RUN/accounting.json: the last answer of Slurm's accounting for all jobs of the run.
 
-    It is kept because a report may be made where there is no Slurm, or after Slurm has forgotten.
+    It is kept since a report may be made where there is no Slurm, or after Slurm has forgotten.
     """
 
     at: str
-    """When it was asked: UTC, ISO 8601."""
+    """Time of the answer: UTC, ISO 8601."""
     tasks: int
     """Array tasks that began; each requeue counts again."""
     running: int
-    """Of these, those that had not ended."""
+    """Tasks that had not ended."""
     core_s: float
     """Seconds times CPUs that were allocated to them."""
     ended_core_s: float
-    """Of the tasks whose processor time is known, which it never is before their end."""
+    """`core_s` of the tasks whose processor time is known, which is after their end."""
     cpu_s: float | None
     """Processor time of those; None where Slurm does not gather it."""
     energy_j: float | None
-    """Of the nodes while the ranks ran; None where nodes were shared, or Slurm does not measure."""
+    """Energy of the nodes while the ranks ran; None where nodes were shared or Slurm does not
+    measure."""
     version: int = VERSION
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -50,10 +51,10 @@ def write_accounted(paths: RunPaths, cost: AccountedCost) -> None:
 
 
 def read_accounted(paths: RunPaths) -> AccountedCost | None:
-    """None where nobody has asked; InputError for a damaged file."""
+    """The stored answer; None without one. Raises InputError for a damaged file."""
     where = paths.accounting
     try:
-        raw = read_object(where, "what Slurm's accounting said, as written")
+        raw = read_object(where, "what Slurm's accounting answered, as written")
     except FileNotFoundError:
         return None
     check_version(raw, VERSION, where)
@@ -61,9 +62,9 @@ def read_accounted(paths: RunPaths) -> AccountedCost | None:
 
 
 def attempt_core_s(result: Result) -> float | None:
-    """Seconds from a rank's start to the result, times the CPUs of all ranks; None if not told.
+    """Seconds from a rank's start to the result, times the CPUs of all ranks; None if unknown.
 
-    Less than a job holds, which begins before its ranks do.
+    A job holds its CPUs a little longer, since it begins before its ranks.
     """
     threads, ranks = result.provenance.get("threads"), result.layout.get("world_size")
     if not isinstance(threads, int) or not isinstance(ranks, int):

@@ -1,4 +1,5 @@
-"""How an attempt ends: each failing rank's own file, the first failure, and the one result."""
+"""Failures of ranks: each rank writes its own, and the first that is no consequence is the
+cause."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def utc_now() -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Class and text of an error's first cause: torch's pipelining wraps the errors of a stage."""
+    """Class and text of an error's first cause; torch's pipelining wraps the errors of a stage."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())
@@ -29,7 +30,7 @@ def one_line(error: BaseException) -> str:
 
 
 def write_failure(attempt: AttemptPaths, failure: Failure, by: int) -> None:
-    """Write the first failure that rank `by` reports; later ones are its consequences."""
+    """Write the first failure that rank `by` reports; its later ones are consequences."""
     path = attempt.failure(by)
     if not path.exists():
         write_atomically(path, json.dumps(asdict(failure)) + "\n")
@@ -55,13 +56,13 @@ def recorded_cause(attempt: AttemptPaths, world_size: int) -> Failure | None:
 
 
 def find_first_failure(
-    attempt: AttemptPaths, world_size: int, hosts: list[str], own: Failure
+    attempt: AttemptPaths, world_size: int, hosts: list[str], this: Failure
 ) -> Failure:
     """The failure that caused the others: the earliest that is not a consequence of another.
 
-    A killed process writes nothing, and the others only see its connection close. So if all
-    failures are consequences, one of them of a closed connection, and a rank has written none,
-    that rank is taken for the cause.
+    A killed process writes nothing, and the others only see its connection close. So where all
+    failures are consequences, one of them of a closed connection, a rank that has written none is
+    the cause.
     """
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
@@ -69,7 +70,7 @@ def find_first_failure(
         if len(failures) == world_size or any(not is_consequence(f) for f in failures):
             break
         time.sleep(0.1)
-    failures = read_failures(attempt, world_size) or [own]
+    failures = read_failures(attempt, world_size) or [this]
     for failure in failures:
         if not is_consequence(failure):
             return failure
@@ -89,14 +90,16 @@ def find_first_failure(
 
 _LOST_RANK = "ended without an error message: killed, or out of memory"
 _HUNG = ("frozen", "hung")
-"""How a watchdog's reason begins."""
+"""How the watchdog's reasons begin."""
 _LOST_CONNECTION = ("connection closed by peer", "connection reset", "broken pipe", "read error")
-_TOLD_TO_END = "told to end"
+ASKED_TO_STOP = "asked to stop and the step did not end in time"
+"""How the failure of a rank ends that a signal stopped."""
 
 
 def is_consequence(failure: Failure) -> bool:
-    """Whether a failure only says that another rank has ended, or that a signal ended this one."""
-    return _is_lost_connection(failure) or _TOLD_TO_END in failure.error.lower()
+    """Whether a failure only reports that another rank has ended, or that a signal stopped this
+    one."""
+    return _is_lost_connection(failure) or ASKED_TO_STOP in failure.error
 
 
 def is_fault_of_node(failure: Failure) -> bool:

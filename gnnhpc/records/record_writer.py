@@ -16,7 +16,8 @@ from gnnhpc.records.schema import EventRecord, Header, SpanRecord, StepRecord
 
 @dataclass(frozen=True)
 class Written:
-    """What a rank has written of its records, for the result: a reader can tell what is missing."""
+    """What a rank has written of its records; the result has it, so that readers see what is
+    missing."""
 
     file: str
     """Its name in the attempt's folder."""
@@ -56,7 +57,7 @@ class RecordWriter:
 
     @property
     def written(self) -> Written:
-        """All that was written so far."""
+        """What has been written until now."""
         return Written(self.path.name, self._size, self._digest.hexdigest(), self._steps_s)
 
     def close(self) -> None:

@@ -29,15 +29,15 @@ NOT_DIGESTED = ("provenance",)
 
 @dataclass(frozen=True)
 class Result:
-    """`result.json`: written last, by rank 0, atomically, with a digest of what it says."""
+    """`result.json`, which rank 0 writes last, atomically, with a digest of its content."""
 
     cell: str
     attempt: int
     status: Status
     experiment: dict[str, Any]
     layout: dict[str, Any]
-    """name, replicas, stages, world_size, balance (layers of each part of the model, which is a
-    stage where it has one part), schedule, parts (of a stage)."""
+    """name, replicas, stages, world_size, balance (layers of each virtual stage), schedule,
+    virtual_stages."""
     provenance: dict[str, Any]
     """git commit, versions, what each rank computes with, site, Slurm ids, command line."""
     started_at: str
@@ -47,9 +47,9 @@ class Result:
     samples_per_step: int
     """Over all replicas."""
     final: dict[str, float] = field(default_factory=dict)
-    """Last loss and metrics, such as train_loss, test_loss, test_accuracy."""
+    """Last losses and metrics, such as train_loss, test_loss, test_accuracy."""
     graph: dict[str, Any] = field(default_factory=dict)
-    """Of graph data: edges kept, redundancy, chunk sizes."""
+    """For graph data: edges kept, redundancy, chunk sizes."""
     audit: list[Check] = field(default_factory=list)
     validation: dict[str, float] = field(default_factory=dict)
     """`seconds` that validation took, and `attempt_s` that the attempt took until its result."""
@@ -57,19 +57,18 @@ class Result:
     resumed_from: dict[str, Any] | None = None
     """Attempt and training step of the checkpoint that this attempt resumed from."""
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Size and SHA-256 of each rank's file when the last step was recorded, by the file's name;
-    empty in results that are older."""
+    """File of a rank -> its size and SHA-256 when the last step was recorded."""
     schema: int = SCHEMA
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     @property
     def valid(self) -> bool:
-        """Done, and no audit found it invalid."""
+        """Whether it is done and no check found it invalid."""
         return self.status == "done" and all(check.verdict != "invalid" for check in self.audit)
 
     @property
     def slurm_job(self) -> str | None:
-        """Names the job that made the attempt; None outside Slurm."""
+        """The job that made the attempt; None outside Slurm."""
         return slurm_job(self.provenance.get("slurm"))
 
     @property
@@ -77,8 +76,8 @@ class Result:
         return [check.name for check in self.audit if check.verdict in FLAGGED]
 
     def write(self, path: Path) -> None:
-        told = with_digest(asdict(self), NOT_DIGESTED)
-        write_atomically(path, json.dumps(told, indent=1) + "\n")
+        raw = with_digest(asdict(self), NOT_DIGESTED)
+        write_atomically(path, json.dumps(raw, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Result:
@@ -87,14 +86,15 @@ class Result:
         """
         raw = read_object(path, "a result, as written")
         check_version(raw, SCHEMA, path, "schema")
-        # Older ones have none.
-        if raw.pop(DIGEST, None) not in (None, content_digest(raw, NOT_DIGESTED)):
+        digest = raw.pop(DIGEST, None)
+        result = build_record(cls, raw, path)
+        if digest != content_digest(raw, NOT_DIGESTED):
             raise InputError(path, "content", "changed since it was written", "as its digest says")
-        return build_record(cls, raw, path)
+        return result
 
 
 def read_if_whole(path: Path) -> Result | None:
-    """None for an attempt without a result, or with a damaged one, which the report tells of."""
+    """The result; None for a missing or damaged one."""
     try:
         return Result.read(path)
     except (FileNotFoundError, InputError):
@@ -102,7 +102,7 @@ def read_if_whole(path: Path) -> Result | None:
 
 
 def final_key(phase: str, metric: str) -> str:
-    """A metric's key in a result's `final`; one that is named after a split stands for itself."""
+    """A metric's key in `final`; metrics whose names begin with a split keep them."""
     return metric if metric.startswith(("val_", "test_")) else f"{phase}_{metric}"
 
 
@@ -133,5 +133,5 @@ def slurm_job(slurm: object) -> str | None:
 
 
 def without_cluster(job: str) -> str:
-    """The job as squeue of its own cluster calls it: `1230_4`."""
+    """The job as squeue of its cluster names it: `1230_4`."""
     return job.partition(" of ")[0]

@@ -23,12 +23,12 @@ FLAGGED = ("invalid", "suspect", "inconclusive")
 
 @dataclass(frozen=True)
 class Header:
-    """First line of `rank-NNNN.jsonl`: which stage of which replica this is, and what it ran on."""
+    """First line of `rank-NNNN.jsonl`: the rank's stage and replica, and what it runs on."""
 
     cell: str
     attempt: int
     rank: int
-    """The stage's place in the layout, replica after replica; also the file's number."""
+    """Number of the stage in the layout, replica after replica, and of the file."""
     replica: int
     stage: int
     world_size: int
@@ -46,30 +46,30 @@ class Header:
     started_at: str
     """UTC, ISO 8601."""
     process: int | None = None
-    """Rank of torch.distributed that holds the stage; None in records that are older."""
+    """Rank of torch.distributed that holds the stage."""
     device_facts: dict[str, Any] | None = None
-    """A GPU's name, driver, CUDA and NCCL; None on a CPU and in records that are older."""
+    """A GPU's name, driver, CUDA and NCCL; None on a CPU."""
     transfers: str | None = None
-    """How tensors come from and go to other stages, such as `shared memory and gloo`; None where
-    there is no other and in records that are older."""
+    """How tensors are sent between stages, such as `shared memory and gloo`; None with one
+    stage."""
     slurm: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of each part of starting: imports, rendezvous, data, build."""
     code: str | None = None
-    """Digest of the sources of gnnhpc; None here and below in records that are older."""
+    """Digest of the sources of gnnhpc."""
     code_from: str | None = None
-    """`snapshot`, the code that the run folder keeps, or `live`, what the checkout held."""
+    """`snapshot`, the copy in the run folder, or `live`, the checkout."""
     implementation: str | None = None
-    """Whose code computes this rank's layers."""
+    """The implementation of this rank's layers."""
     kernels: dict[str, str] | None = None
-    """Compiled kernels that were asked for, with the compiler or the reason for none."""
+    """Kernel -> its compiler, or the reason why there is none."""
     cpu_capability: str | None = None
     """Instructions that torch uses, such as AVX2."""
     variables: dict[str, str] | None = None
     """Environment variables that are set and change rounding, or how tensors travel."""
     site: dict[str, Any] | None = None
-    """Name and settings of the site that the job was started with, as far as they matter."""
+    """Name and settings of the job's site that may decide speed."""
     schema: int = SCHEMA
     kind: Literal["header"] = "header"
 
@@ -78,17 +78,16 @@ class Header:
 class StepRecord:
     """One mini-batch on one rank, between the barriers around it.
 
-    Seconds: `wall_s` barrier to barrier; `forward_s`, `backward_s`, `optimizer_s` this rank's own
-    computing; `allreduce_s` averaging its gradients, from when the last replica's were ready;
-    `wait_s` the rest of `wall_s`: waiting for other ranks, that replica included, and what lies
-    between spans, which alone it is where a rank has no others; `data_s` taking the batch, before
-    the first barrier and not in `wall_s`. Of a sampled mini-batch `data_s` is from barrier to
-    barrier as well, and the step takes both. On a GPU the parts are those of profiled steps alone.
+    `wall_s` is from barrier to barrier. `forward_s`, `backward_s` and `optimizer_s` are this rank's
+    computing, `allreduce_s` the averaging of its gradients once all replicas are ready, and
+    `wait_s` the rest: waiting for other ranks, and what lies between spans. `data_s` is the wait
+    for the batch before the first barrier; a step of sampled mini-batches takes it too. On a GPU
+    only profiled steps have these parts.
     """
 
     phase: Phase
     step: int
-    """Counts from 0 within its phase over the whole run."""
+    """Number within its phase, from 0, over the whole run."""
     epoch: int
     warmup: bool
     start_s: float
@@ -103,11 +102,11 @@ class StepRecord:
     wait_s: float | None
     data_s: float
     samples: int
-    """Samples this replica was given: images, or own nodes of its chunks."""
+    """Samples of this replica: images, graphs, links, or the nodes that its chunks own."""
     loss: float | None = None
-    """Mean over the labelled samples of all replicas; null where the rank has none."""
+    """Mean over the valid targets of all replicas; null on ranks without the loss."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Such as accuracy, val_accuracy, test_accuracy."""
+    """Metrics such as accuracy, val_accuracy, test_accuracy."""
     groups: dict[str, list[float]] = field(default_factory=dict)
     """Forward and backward seconds of each group of layers (a ViG block, the readout), in profiled
     steps."""
@@ -115,26 +114,26 @@ class StepRecord:
     peak_device_mib: float | None = None
     involuntary_switches: int | None = None
     steal_s: float | None = None
-    """Taken by the host from a CPU this rank may use, on average over those."""
+    """Seconds that the host took from a CPU of this rank, on average over its CPUs."""
     grad_norm: float | None = None
     run_delay_s: float | None = None
-    """How long the main thread could have run and had no processor, read outside of the step."""
+    """Seconds that the main thread waited for a processor, read outside of the step."""
     recompute_s: float | None = None
-    """Of `backward_s`, how long forwards were recomputed."""
+    """Part of `backward_s` in which forwards were recomputed."""
     sample_s: float | None = None
-    """How long drawing the edges of a sampled mini-batch took, in whichever thread; else null."""
+    """Seconds to sample the edges of a mini-batch, in whichever thread; else null."""
     gather_s: float | None = None
-    """How long its features took to be copied together, likewise."""
+    """Seconds to gather its features, in whichever thread; else null."""
     sampled_edges: int | None = None
-    """Drawn on this replica, self-loops aside; what several layers use of one draw counts once."""
+    """Edges sampled on this replica, without self-loops; layers that share a sample count it
+    once."""
     virtual_stage_s: list[list[float]] | None = None
-    """Forward and backward seconds of each virtual stage of this rank, and under split backward
-    those of the gradients of weights, which are part of its backward; null where it has one."""
+    """Forward and backward seconds of each virtual stage of this rank, and under a split backward
+    those of gradients of weights, which are part of its backward; null with one virtual stage."""
     weights_s: float | None = None
-    """Of `backward_s`, gradients of weights that have spans of their own; null but under the
-    schedules zero-bubble and zbv."""
+    """Part of `backward_s` for gradients of weights under a split backward; else null."""
     profiled: bool = False
-    """Whether hooks measured each layer in this step, so that averages leave it out."""
+    """Whether hooks measured each layer in this step; averages leave it out."""
     kind: Literal["step"] = "step"
 
 
@@ -145,12 +144,12 @@ class SpanRecord:
     phase: Phase
     step: int
     name: Literal["forward", "backward", "weights", "allreduce", "optimizer", "wait"]
-    """A step's `backward_s` are its spans of `backward` and of `weights`."""
+    """`backward_s` of a step is the sum of its spans `backward` and `weights`."""
     microbatch: int | None
     start_s: float
     end_s: float
     virtual_stage: int = 0
-    """The number of a forward's or backward's virtual stage among those of the rank."""
+    """The virtual stage of a forward or backward, counted within the rank."""
     kind: Literal["span"] = "span"
 
 
@@ -166,12 +165,12 @@ class EventRecord:
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the audit; `name` is its flag in summary.csv if it is not passed."""
+    """The verdict of one check; `name` is its flag in summary.csv."""
 
     name: str
     verdict: Literal["ok", "invalid", "suspect", "inconclusive", "unknown"]
-    """`inconclusive` is a flag: validation could not compare. `unknown` is no flag: the system does
-    not say."""
+    """`inconclusive` is a flag: validation could not compare. `unknown` is none: the system does
+    not report it."""
     detail: str
     values: dict[str, Any] = field(default_factory=dict)
     __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
@@ -190,7 +189,7 @@ class Failure:
     at: str
     """UTC, ISO 8601."""
     job: str | None = None
-    """Slurm's array task, such as 1234_5, where its script failed before any rank; else None."""
+    """Slurm's array task, such as 1234_5, whose script failed before any rank; else None."""
     __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
 
 

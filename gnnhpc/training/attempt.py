@@ -17,7 +17,13 @@ from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.code_snapshot import CodeOrigin
-from gnnhpc.records.failures import find_first_failure, one_line, utc_now, write_failure
+from gnnhpc.records.failures import (
+    ASKED_TO_STOP,
+    find_first_failure,
+    one_line,
+    utc_now,
+    write_failure,
+)
 from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
 from gnnhpc.records.resume_points import EarlierAttempts, Resume, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
@@ -65,16 +71,16 @@ class Attempt:
     paths: AttemptPaths | None = None
     """None until the attempt's folder exists."""
     resume: Resume = field(default_factory=Resume)
-    """Where this attempt begins; known once all ranks are set up."""
+    """The step or checkpoint at which this attempt begins; known once all ranks are set up."""
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
     implementation: str | None = None
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """What each process computes with (`rank_facts`); empty until all are set up."""
     other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
-    """Those on the nodes of this one, at its start and end; rank 0 asks for them."""
+    """Other jobs on the nodes of this one, at its start and end; rank 0 asks Slurm for them."""
     position: Position | None = None
-    """Where the loop is, once it has begun."""
+    """Phase and step of the loop, once it has begun."""
     wrong: Check | None = None
     """What a check found that let it write no checkpoint."""
     log: RankLog = field(default_factory=RankLog)
@@ -158,7 +164,7 @@ class Attempt:
 
     def exit_after_signal(self, signal_name: str) -> None:
         """End where a signal asked this rank to stop, and the step did not end in time."""
-        self.fail(GnnhpcError(f"{signal_name} asked to stop and the step did not end in time"))
+        self.fail(GnnhpcError(f"{signal_name} {ASKED_TO_STOP}"))
         self.exit_now()
 
     def exit_after_hang(self, rank: int, why: str) -> None:
@@ -207,7 +213,7 @@ class Attempt:
 
     @staticmethod
     def exit_now(status: int = EXIT_FAILED) -> NoReturn:
-        """Without a word to the other ranks, which may wait in any collective."""
+        """End this process at once; the other ranks may wait in any collective."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

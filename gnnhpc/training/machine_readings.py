@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from gnnhpc.distributed.cpus import process_cpus
 
 SCHEDSTAT = Path("/proc/self/schedstat")
 STAT = Path("/proc/stat")
@@ -65,7 +68,7 @@ def _run_delay_s() -> float | None:
 
 def _steal_s() -> float | None:
     """Field 8 of each CPU's line, in clock ticks (proc(5))."""
-    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    allowed = _cpu_names()
     try:
         with STAT.open(encoding="ascii") as stream:
             cpus = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
@@ -73,6 +76,12 @@ def _steal_s() -> float | None:
         return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None
+
+
+@functools.cache
+def _cpu_names() -> frozenset[str]:
+    """As they begin their lines in /proc/stat."""
+    return frozenset(f"cpu{number}" for number in process_cpus())
 
 
 def reset_peak_memory(devices: Sequence[torch.device]) -> None:

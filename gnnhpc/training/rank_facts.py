@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from gnnhpc.core.provenance import code_digest, cpu_model, versions
-from gnnhpc.distributed.device_facts import device_facts
+from gnnhpc.distributed.cpus import openmp_variables, process_cpus
+from gnnhpc.distributed.devices import device_facts
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.shared_memory import VARIABLE as SHARED_MEMORY_VARIABLE
+from gnnhpc.distributed.peer_memory import VARIABLE as SHARED_MEMORY_VARIABLE
 from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.kernels.build import kernel_statuses
@@ -34,7 +35,7 @@ VARIABLES = (
 )
 """Environment variables by which a library chooses other instructions, and so rounds otherwise."""
 _RECORDED = (*VARIABLES, SHARED_MEMORY_VARIABLE)
-"""And the one by which tensors travel otherwise, on a node where they need not."""
+"""Variables that a rank records: those and the one that chooses the transport of tensors."""
 
 
 def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
@@ -44,14 +45,15 @@ def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> di
         "host": environment.host,
         "cpu_model": cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": len(process_cpus()),
         "threads": torch.get_num_threads(),
         "device": str(mesh.device),
         "device_facts": device_facts(mesh),
         "transfers": transfers_between_stages(mesh, parts.engine),
         "implementation": parts.implementation,
         "kernels": kernel_statuses() | gpu.status(),
-        "variables": {name: os.environ[name] for name in _RECORDED if name in os.environ},
+        "variables": {name: os.environ[name] for name in _RECORDED if name in os.environ}
+        | openmp_variables(),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ class Worker:
         The cell's errors are printed and recorded, not raised.
         """
         check_world_size(self.environment, self.cell.experiment.process_layout)
+        if self.environment.ignored and self.environment.rank <= 1:
+            print(f"environment: {self.environment.ignored}", file=sys.stderr)
         if self.cell.experiment.data.facts().kind == "images":
             map_large_blocks_separately()
         else:
@@ -99,14 +102,15 @@ class Worker:
             self._enter_attempt(mesh, ranks)
             parts = self._build_training(mesh)
             status = self._train(mesh, parts, signals)
-        from gnnhpc.distributed.mesh import leave
+        from gnnhpc.distributed.rendezvous import leave
 
         mesh.barrier()
-        leave(mesh)
+        leave()
         return status
 
     def _claim_attempt(self) -> int | None:
-        """On rank 0, for all: the next attempt's folder; or the status with which all end at once.
+        """The next attempt's folder, which rank 0 claims for all, or the status with which all end
+        at once.
 
         A job that is done has nothing to do where Slurm starts it once more, and one that was
         requeued too often goes no further.
@@ -137,7 +141,7 @@ class Worker:
             import torch
 
             from gnnhpc.distributed.devices import choose_devices
-            from gnnhpc.distributed.mesh import join
+            from gnnhpc.distributed.rendezvous import join
             from gnnhpc.training import training_run as _  # noqa: F401 - the heavy imports
 
             torch.set_num_threads(self.environment.cpus)
@@ -145,8 +149,8 @@ class Worker:
             experiment = self.cell.experiment
             stages = experiment.stages_per_process
             device, *more = choose_devices(experiment.device, self.environment, stages)
-            place = (experiment.process_layout, device, self.run_paths.secret, more)
-            mesh = join(self.environment, *place, experiment.loss_stage)
+            place = (experiment.process_layout, device, more, experiment.loss_stage)
+            mesh = join(self.environment, *place)
             paths = self.attempt.paths
             mine = RankCode(
                 attempt=paths.number if paths else None,
@@ -194,7 +198,7 @@ class Worker:
         return parts
 
     def _choose_resume_point(self, mesh: Mesh) -> None:
-        """On rank 0, for all: the newest checkpoint that fits what these ranks compute with."""
+        """The newest checkpoint that fits these ranks, which rank 0 finds for all."""
         resume = None
         if mesh.rank == 0:
             paths = self.run_paths.cell(self.cell.id)

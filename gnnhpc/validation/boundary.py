@@ -71,7 +71,8 @@ class Validation:
         return [self._processors.record(), EventRecord("validation", self.seconds)]
 
     def at_start(self, start: int) -> None:
-        """Before training step `start`, the first; a collective. It resets the peaks of memory."""
+        """Called before training step `start`, the first; a collective. It resets the peaks of
+        memory."""
         if self._is_on:
             with self._timed("validating the start"):
                 self._checks = [*self._data(), *self._parities(start, "start")]
@@ -101,7 +102,7 @@ class Validation:
         return checks
 
     def at_end(self, step: int) -> list[Check]:
-        """After the last step, the one before `step`; a collective."""
+        """Called after the last step, the one before `step`; a collective."""
         if not self._is_on:
             return [OFF]
         with self._timed("validating the end"):

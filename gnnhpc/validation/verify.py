@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gnnhpc.distributed.devices import choose_devices
 from gnnhpc.distributed.environment import Environment
-from gnnhpc.distributed.mesh import join, leave
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
 from gnnhpc.validation.engine_parity import Parity, compare_engine
@@ -27,21 +27,19 @@ def verify_rank(
     environment: Environment,
     root: Path | None,
     steps: int,
-    secret_file: Path | None = None,
 ) -> Parity | None:
     """Verify as one rank of the layout; rank 0 returns what it found, the others None.
 
-    `secret_file` is where the ranks' shared secret is kept, if the launcher sets no port. Raises
-    InputError for an experiment that cannot be run here.
+    Raises InputError for an experiment that cannot be run here.
     """
     torch.set_num_threads(environment.cpus)
     device, *more = choose_devices(experiment.device, environment, experiment.stages_per_process)
     layout, loss_stage = experiment.process_layout, experiment.loss_stage
-    mesh = join(environment, layout, device, secret_file, more, loss_stage)
+    mesh = join(environment, layout, device, more, loss_stage)
     parts = set_up(experiment, mesh, root)
     part = parity_slice(experiment, steps=steps, flops=TIMES_FLOPS * FLOPS)
     parity = compare_engine(experiment, parts, mesh, root, part)
-    leave(mesh)
+    leave()
     return parity
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 import subprocess
 import sys
@@ -15,8 +14,7 @@ from pathlib import Path
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.distributed.environment import Environment, read_environment
-from gnnhpc.distributed.secret import secret_of_user
+from gnnhpc.distributed.environment import Environment, local_rank_variables, read_environment
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.manifest import Cell, read_manifest
 
@@ -57,7 +55,7 @@ def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     from gnnhpc.validation.verify import print_parity, verify_rank
 
     root = data_root(cell.data_root)
-    parity = verify_rank(cell.experiment, environment, root, steps, secret_of_user())
+    parity = verify_rank(cell.experiment, environment, root, steps)
     if parity is None:
         return EXIT_DONE
     print_parity(cell.experiment, parity)
@@ -85,15 +83,7 @@ def _spawn(cell: Cell, steps: int) -> int:
         command += ["--steps", str(steps)]
         ranks = []
         for rank in range(size):
-            env = os.environ | search_path_for_children()
-            env |= {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(size),
-                "LOCAL_WORLD_SIZE": str(size),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            }
+            env = local_rank_variables(rank, size, port) | search_path_for_children()
             errors = folder / f"{rank}.err"
             with errors.open("wb") as out:
                 ranks.append(_Rank(subprocess.Popen(command, env=env, stderr=out), errors))

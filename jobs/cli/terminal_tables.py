@@ -256,7 +256,7 @@ def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
 
 
 def runs_json(runs: Sequence[KnownRun]) -> str:
-    """Of each run its folder, age in seconds, bytes, counts and damage."""
+    """For each run its folder, age in seconds, bytes, counts and damage."""
     now = time.time()
     facts = [
         {
@@ -322,7 +322,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def console() -> Console:
-    """As wide as the terminal; in a file or pipe wide enough that no line is cut."""
+    """A console as wide as the terminal; in a file or pipe wide enough that no line is cut."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)

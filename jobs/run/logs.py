@@ -20,7 +20,7 @@ READ_S = 1.0
 ASK_S = 11.0
 """Pause between two questions about the cell's state; Slurm's answers are kept for ten seconds."""
 _ENDED_FOR_GOOD = ("done", "flagged", "failed", "cancelled", "out of memory", "missing")
-"""In other states Slurm may queue the cell again a moment later."""
+"""States after which Slurm does not queue the cell again."""
 
 
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:

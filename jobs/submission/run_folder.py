@@ -21,7 +21,6 @@ from gnnhpc.core.provenance import (
 )
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
-from gnnhpc.distributed.secret import make_secret
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.failures import utc_now
@@ -68,7 +67,6 @@ def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunP
         arrays = all_arrays(submission.cells, submission.blocks, launch)
         _write_scripts(paths, arrays, run.absolute(), launch)
         _make_readable(work)
-        make_secret(paths.secret)
         try:
             work.rename(run)
         except OSError:

@@ -34,7 +34,7 @@ class Submission:
 
     run: Path
     cells: tuple[Cell, ...]
-    """In the order in which a local run runs them."""
+    """Cells in the order in which a local run takes them."""
     arrays: tuple[JobArray, ...]
     launch: Launch
     blocks: Blocks = field(default_factory=Blocks)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.load.run_data import RunData, load_run
-from analysis.report.report_folder import write_report_folder
+from analysis.report.report import write_report
 from analysis.summary.summary_table import summarize
 from gnnhpc.experiment.experiment import Experiment
 from tests.tools.make_run import Machine, make_run
@@ -115,4 +115,4 @@ def images(runs: dict[str, RunData]) -> RunData:
 @pytest.fixture(scope="session")
 def reports(folders: dict[str, Path]) -> dict[str, Path]:
     """The report folder of each golden run."""
-    return {name: write_report_folder([folder])[2] for name, folder in folders.items()}
+    return {name: write_report([folder])[2] for name, folder in folders.items()}

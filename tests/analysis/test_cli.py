@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.render.output_folder import atomic_output_folder
-from analysis.render.terminal import aligned_lines
+from analysis.render.output_files import atomic_output_folder
 from analysis.studies.study import log_folder
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -266,11 +265,6 @@ def test_the_module_is_a_command() -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "error: /nowhere: found no such folder; allowed: a run folder\n"
-
-
-def test_plain_columns_are_aligned() -> None:
-    lines = aligned_lines(["name", "n"], [["a", "1"], ["long one", "100"]], [False, True])
-    assert lines == ["name        n", "a           1", "long one  100"]
 
 
 def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:

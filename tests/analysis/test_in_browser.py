@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import analysis
-from analysis.report.report_pages import write_report_pages
+from analysis.report.report import write_report
 from gnnhpc.records.schema import Check
 from tests.tools.browser import find_chromium, look_at, run_chromium
 from tests.tools.make_run import Story, make_run, small_sweep
@@ -61,8 +60,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sweep[4].id: [Story(audit=(noisy,))],
         sweep[5].id: [Story(status="failed", stop_at=3)],
     }
-    run = analysis.load_run(make_run(root, sweep, stories=stories))
-    return write_report_pages(run, root / "report")
+    return write_report([make_run(root, sweep, stories=stories)])[2] / "report.html"
 
 
 @pytest.mark.parametrize("width", [SCREEN, PHONE])

@@ -11,8 +11,14 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.data.data_settings import RedditShaped, SyntheticCifar10, SyntheticCitation
-from gnnhpc.data.splits import MadeGraph, SparseRows, distinct
+from gnnhpc.data.data_settings import (
+    MadeGraph,
+    RedditShaped,
+    SparseRows,
+    SyntheticCifar10,
+    SyntheticCitation,
+    distinct,
+)
 from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
 from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph

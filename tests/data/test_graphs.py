@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.data_settings import SyntheticCitation
+from gnnhpc.data.data_settings import SyntheticCitation, shchur_split
 from gnnhpc.data.load_graph import Graph, load_graph
 from gnnhpc.data.published_graphs import PublishedGraph, graph_sizes
-from gnnhpc.data.splits import shchur_split
 from tests.tools.data_files import real_file, set_facts, write_npz, write_planetoid
 
 

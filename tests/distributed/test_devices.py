@@ -14,7 +14,7 @@ import torch
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed import device_facts as facts
+from gnnhpc.distributed import devices as facts
 from gnnhpc.distributed.devices import (
     RankDevice,
     check_sharing,
@@ -25,7 +25,8 @@ from gnnhpc.distributed.devices import (
     uses_nccl,
 )
 from gnnhpc.distributed.environment import Environment, read_environment
-from gnnhpc.distributed.mesh import Mesh, _connect, _link_groups, join, leave
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.rendezvous import _connect_links, _link_groups, join, leave
 from tests.tools.forked import spawn
 
 
@@ -196,14 +197,14 @@ def talk_over_links(staged: bool) -> tuple[list[tuple[str, int]], str | None, fl
     mesh = join(read_environment(), Layout(2, 3), torch.device("cpu"))
     links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
     mesh = dataclasses.replace(mesh, links=links, staged=staged)
-    _connect(mesh)
+    _connect_links(mesh)
     value = torch.full((2,), float(mesh.rank))
     mesh.sum_over_replicas(value)
     made = sorted(links)
     for direction, peer in made:
         assert mesh.link(direction, peer) is links[direction, peer]
         assert torch.distributed.get_world_size(links[direction, peer]) == 2
-    leave(mesh)
+    leave()
     return made, mesh.transfers, float(value[0])
 
 

@@ -7,8 +7,6 @@ import os
 import socket
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
@@ -16,9 +14,10 @@ from gnnhpc.distributed.environment import (
     SITE_VARIABLE,
     Environment,
     check_world_size,
-    expand_nodelist,
+    local_rank_variables,
     read_environment,
 )
+from gnnhpc.distributed.nodelist import expand_nodelist
 
 TORCHRUN = {
     "RANK": "3",
@@ -99,6 +98,43 @@ def test_torchrun_inside_a_slurm_job_is_torchrun() -> None:
     assert environment.job_id == "1234"
 
 
+# What a container's hook or an example's exports leave in the environment.
+EXPORTED = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+
+
+def test_a_slurm_step_outranks_exported_variables() -> None:
+    environment = read_environment(SRUN | EXPORTED)
+    # A loopback address is of no use to ranks on other nodes.
+    assert seen(environment)[:5] == ("slurm", 2, 4, 0, "127.0.0.1")
+    assert read_environment(
+        SRUN | EXPORTED | {"SLURM_STEP_NODELIST": "10.0.0.[7-8]"}
+    ).first_host == ("10.0.0.7")
+    assert environment.ignored == (
+        "RANK=0 is ignored, as SLURM_PROCID=2; WORLD_SIZE=8 is ignored, as SLURM_STEP_NUM_TASKS=4"
+    )
+    agreeing = SRUN | {"RANK": "2", "WORLD_SIZE": "4"}
+    assert read_environment(agreeing).ignored is None
+
+
+def test_the_local_executor_outranks_exported_variables_and_a_job_around_it() -> None:
+    environment = read_environment(SRUN | EXPORTED | LOCAL)
+    assert (environment.launcher, environment.rank, environment.world_size) == ("local", 1, 2)
+    assert environment.ignored is not None
+    assert environment.cpus == max(1, min(7, len(os.sched_getaffinity(0))) // 2)
+
+
+def test_ranks_that_torchrun_starts_share_the_cpus_of_slurms_task() -> None:
+    step = SRUN | TORCHRUN | {"SLURM_CPUS_PER_TASK": "2"}
+    assert read_environment(step).cpus == max(1, min(2, len(os.sched_getaffinity(0))) // 2)
+
+
+def test_ranks_that_are_started_by_hand_get_a_clean_environment() -> None:
+    variables = local_rank_variables(1, 2, 4000, SRUN | TORCHRUN | LOCAL | {"HOME": "/home/me"})
+    environment = read_environment(variables)
+    assert seen(environment)[:5] == ("torchrun", 1, 2, 1, "127.0.0.1")
+    assert (environment.port, environment.job_id, variables["HOME"]) == (4000, None, "/home/me")
+
+
 def test_a_requeued_job_gets_another_key() -> None:
     again = read_environment(SRUN | {"SLURM_RESTART_COUNT": "1"})
     assert again.restart_count == 1
@@ -128,8 +164,8 @@ def without(env: dict[str, str], name: str) -> dict[str, str]:
         (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT: found nothing; allowed: a whole number"),
         (TORCHRUN | {"RANK": "one"}, "RANK: found 'one'; allowed: a whole number"),
         (TORCHRUN | {"WORLD_SIZE": ""}, "WORLD_SIZE: found nothing; allowed: a whole number"),
-        (without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE: found nothing; allowed: a value, its "),
-        (without(TORCHRUN, "RANK"), "RANK: found nothing; allowed: a value, its launcher sets"),
+        ({"RANK": "1"}, "WORLD_SIZE: found nothing; allowed: a value, its "),
+        ({"WORLD_SIZE": "2"}, "RANK: found nothing; allowed: a value, its launcher sets"),
         (TORCHRUN | {"RANK": "4"}, "rank under torchrun: found 4; allowed: 0 to 3, as there are 4"),
         (SRUN | {"SLURM_PROCID": "-1"}, "rank under slurm: found -1; allowed: 0 to 3, as there"),
         (TORCHRUN | {"WORLD_SIZE": "0"}, "rank under torchrun: found 3; allowed: "),
@@ -201,29 +237,6 @@ def test_whether_ranks_may_be_on_other_hosts(env: dict[str, str], several: bool)
 )
 def test_nodelists_are_expanded(nodelist: str, names: list[str]) -> None:
     assert expand_nodelist(nodelist) == names
-
-
-prefixes = st.sampled_from(["n", "gpu-", "r1.n", "a1b"])
-ranges = st.lists(
-    st.tuples(st.integers(0, 1200), st.integers(0, 12)).map(lambda ab: (ab[0], ab[0] + ab[1])),
-    min_size=1,
-    max_size=2,
-)
-
-
-@given(st.lists(st.tuples(prefixes, ranges, st.integers(1, 5)), max_size=3))
-def test_compressed_lists_expand_to_what_was_compressed(
-    parts: list[tuple[str, list[tuple[int, int]], int]],
-) -> None:
-    names, compressed = [], []
-    for prefix, spans, width in parts:
-        inside = []
-        for first, last in spans:
-            texts = [str(n).zfill(width) for n in range(first, last + 1)]
-            inside.append(texts[0] if first == last else f"{texts[0]}-{texts[-1]}")
-            names += [prefix + text for text in texts]
-        compressed.append(f"{prefix}[{','.join(inside)}]")
-    assert expand_nodelist(",".join(compressed)) == names
 
 
 def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:

@@ -88,6 +88,12 @@ def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) 
     assert not asked.exists()
 
 
+def test_a_job_whose_step_starts_its_ranks_by_torchrun_is_requeued_too(asked: Path) -> None:
+    assert requeue_if_interrupted(read_environment(SRUN | TORCHRUN), "SIGUSR2")
+    assert asked.read_text() == "requeue 1230_4\n"
+    assert not requeue_if_interrupted(read_environment(SRUN | LOCAL), "SIGUSR2")
+
+
 def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = without(SRUN, "SLURM_ARRAY_JOB_ID") | {"SLURM_JOB_ID": "666"}
     assert not requeue_if_interrupted(read_environment(plain), "SIGUSR2")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh, join, leave
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
@@ -79,7 +80,7 @@ def compare(experiments: list[Experiment]) -> list[tuple[list[str], int]]:
         assert all(map(torch.equal, at_end, found)), experiment.id
         answers.append((begun[0], count))
     mesh.barrier()
-    leave(mesh)
+    leave()
     return answers
 
 

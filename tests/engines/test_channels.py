@@ -19,7 +19,8 @@ import torch
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh, join, leave
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.engines import channels
 from gnnhpc.engines.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.transfers import Receiver, Sender
@@ -75,7 +76,7 @@ def sent_and_taken(cases: list[tuple[int, int]]) -> list[int]:
                 right += torch.equal(tensor, numbered(number, rows))
         found.append(right)
         mesh.barrier()
-    leave(mesh)
+    leave()
     return found
 
 
@@ -104,7 +105,7 @@ def by_receiver_and_sender() -> list[float]:
                 found.append(float(taken[1]))
                 receiver.release(taken)
     mesh.barrier()
-    leave(mesh)
+    leave()
     return found
 
 
@@ -127,7 +128,7 @@ def no_room() -> list[int]:
             end.receive(into).wait()
             assert torch.equal(into, numbered(number))
     mesh.barrier()
-    leave(mesh)
+    leave()
     return found
 
 
@@ -146,7 +147,7 @@ def other_sizes() -> str:
     except RuntimeError as error:
         said = str(error)
     mesh.barrier()
-    leave(mesh)
+    leave()
     return said
 
 
@@ -170,7 +171,7 @@ def too_few_bytes() -> str:
         except RuntimeError as error:
             said = str(error)
     mesh.barrier()
-    leave(mesh)
+    leave()
     return said
 
 
@@ -237,7 +238,7 @@ def without_memory() -> list[float]:
             receiver.release(taken)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     mesh.barrier()
-    leave(mesh)
+    leave()
     return found
 
 
@@ -262,7 +263,7 @@ def left_behind() -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             opened.append(str(each.readlink()))
     mesh.barrier()
-    leave(mesh)
+    leave()
     return names + [place for place in opened if "memfd:gnnhpc" in place]
 
 
@@ -284,7 +285,7 @@ def silent() -> list[str]:
     except RuntimeError as error:
         said = [str(error)]
     mesh.barrier()
-    leave(mesh)
+    leave()
     return said
 
 

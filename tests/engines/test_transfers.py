@@ -18,7 +18,7 @@ import torch
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import _connect, _link_groups, join, leave
+from gnnhpc.distributed.rendezvous import _connect_links, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.transfers import StagedReceiver
 from gnnhpc.experiment.experiment import Experiment
@@ -46,7 +46,7 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     if way == "linked":
         links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
         mesh = dataclasses.replace(mesh, links=links)
-        _connect(mesh)
+        _connect_links(mesh)
     parts = set_up(experiment, mesh, None)
     engine = parts.engine
     assert isinstance(engine, NativeEngine)
@@ -75,7 +75,7 @@ def train(experiment: Experiment, way: Way) -> list[float]:
         for batch in batches:
             found += [float(out.double().sum()) for out in engine.evaluate(batch)]
     mesh.barrier()
-    leave(mesh)
+    leave()
     return found
 
 
@@ -109,7 +109,7 @@ def refused(layout: Layout) -> str:
     except InputError as error:
         return str(error)
     finally:
-        leave(mesh)
+        leave()
     return ""
 
 

@@ -264,7 +264,7 @@ def test_a_package_is_kept_whole(folder: Path) -> None:
     before = experiment_of(folder)
     run = RunPaths(folder / "run")
     copy_models(run, [before])
-    kept = run.own_model(digest_of(before)) / "deep"
+    kept = run.custom_model(digest_of(before)) / "deep"
     assert files_below(kept) == {"__init__.py", "model.py", "width.py", "table.csv"}
     (package / "table.csv").write_text("2")
     assert digest_of(experiment_of(folder)) != digest_of(before), "data of the package count too"
@@ -296,7 +296,7 @@ def test_a_package_that_holds_the_runs_is_not_copied_into_itself(folder: Path) -
         experiment = experiment_of(folder)
         assert digest_of(experiment) == before
         copy_models(run, [experiment])
-        kept = run.own_model(before) / "deep"
+        kept = run.custom_model(before) / "deep"
         assert files_below(kept) == {"__init__.py", "model.py", "width.py"}
 
 
@@ -314,7 +314,7 @@ def test_a_copy_is_whole_or_not_there(folder: Path) -> None:
         copy_models(run, [experiment])
     run.code.unlink()
     copy_models(run, [experiment])
-    assert source_digest(run.own_model(digest_of(experiment)) / "deep") == digest_of(experiment)
+    assert source_digest(run.custom_model(digest_of(experiment)) / "deep") == digest_of(experiment)
 
 
 @pytest.mark.parametrize(

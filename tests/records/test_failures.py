@@ -79,10 +79,10 @@ def test_only_consequences_of_all_ranks(attempt: AttemptPaths) -> None:
     assert cause(attempt, *losses) == losses[3]
 
 
-def test_a_rank_told_to_end_while_the_others_wait_for_it(attempt: AttemptPaths) -> None:
+def test_a_stopped_rank_while_the_others_wait_for_it(attempt: AttemptPaths) -> None:
     """They have no failure because they are alive, and see no connection closed."""
-    told = failure(1, "told to end by SIGTERM and could not finish the step", 3)
-    assert cause(attempt, told) == told
+    stopped = failure(1, "GnnhpcError: SIGTERM asked to stop and the step did not end in time", 3)
+    assert cause(attempt, stopped) == stopped
     assert cause(attempt, failure(2, LOST, 4)).rank == 0, "but now a rank is missing"
 
 
@@ -120,7 +120,7 @@ def test_half_a_failure_is_none(attempt: AttemptPaths) -> None:
         ("RuntimeError: Connection reset by peer", True),
         ("RuntimeError: Broken pipe", True),
         ("DistBackendError: Read error [::1]:5", True),
-        ("told to end by SIGTERM and could not finish the step", True),
+        ("GnnhpcError: SIGTERM asked to stop and the step did not end in time", True),
         ("ValueError: planted", False),
         ("the train loss of step 3 is nan", False),
         ("hung: no rank did anything for 20 s; it was in forward of micro-batch 1", False),

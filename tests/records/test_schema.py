@@ -58,13 +58,13 @@ def test_a_result_reads_back(tmp_path: Path, result: Result) -> None:
 
 
 def test_valid_means_done_and_nothing_found_invalid() -> None:
-    def judged(*verdicts: Any) -> Result:
+    def with_verdicts(*verdicts: Any) -> Result:
         return replace(RESULT, audit=[Check(f"c{i}", v, "") for i, v in enumerate(verdicts)])
 
-    assert judged("ok", "suspect", "unknown").valid
-    assert judged("ok", "suspect", "unknown").flags == ["c1"]
-    assert not judged("ok", "invalid").valid
-    assert judged("suspect", "invalid", "ok").flags == ["c0", "c1"]
+    assert with_verdicts("ok", "suspect", "unknown").valid
+    assert with_verdicts("ok", "suspect", "unknown").flags == ["c1"]
+    assert not with_verdicts("ok", "invalid").valid
+    assert with_verdicts("suspect", "invalid", "ok").flags == ["c0", "c1"]
     assert not replace(RESULT, status="failed", failure=FAILURE).valid
     assert not replace(RESULT, status="interrupted").valid
 
@@ -169,7 +169,9 @@ def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(raw | {"samples_per_step": raw["samples_per_step"] + 1}))
     with pytest.raises(InputError, match="content: found changed since it was written"):
         Result.read(path)
-    # Hosts and paths may be taken out; older results have no digest.
-    for harmless in (raw | {"provenance": {}}, {k: v for k, v in raw.items() if k != "digest"}):
-        path.write_text(json.dumps(harmless))
-        assert Result.read(path).samples_per_step == RESULT.samples_per_step
+    # Users may take out hosts and paths before they publish a result.
+    path.write_text(json.dumps(raw | {"provenance": {}}))
+    assert Result.read(path).provenance == {}
+    path.write_text(json.dumps({key: value for key, value in raw.items() if key != "digest"}))
+    with pytest.raises(InputError, match="content: found changed"):
+        Result.read(path)

@@ -57,12 +57,12 @@ def sleep() -> None:
     time.sleep(600)
 
 
-def be_told_to_end() -> None:
+def be_stopped() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def be_told_and_sleep() -> None:
-    be_told_to_end()
+def be_stopped_and_sleep() -> None:
+    be_stopped()
     time.sleep(600)
 
 
@@ -154,8 +154,8 @@ def test_a_rank_that_hangs(tmp_path: Path, experiment: Experiment) -> None:
     assert recorded(cell, 0) == [0, 1]
 
 
-def test_a_rank_told_to_end_finishes_its_step_and_leaves_a_checkpoint(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2", train_steps=40), at, 1, 2, be_told_to_end)
+def test_a_stopped_rank_finishes_its_step_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2", train_steps=40), at, 1, 2, be_stopped)
     assert cell.statuses == [3, 3]
     result = cell.result
     assert (result.status, result.failure) == ("interrupted", None)
@@ -169,13 +169,13 @@ def test_a_rank_told_to_end_finishes_its_step_and_leaves_a_checkpoint(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_stuck_rank_told_to_end_says_so(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2"), impatient, 1, 2, be_told_and_sleep)
+def test_a_stuck_rank_that_is_stopped_says_so(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="pp2"), impatient, 1, 2, be_stopped_and_sleep)
     assert cell.statuses == [1, 1]
     failure = cell.result.failure
     assert failure is not None
     assert (failure.rank, failure.step) == (1, 2)
-    assert failure.error == "told to end by SIGTERM and could not finish the step"
+    assert failure.error == "GnnhpcError: SIGTERM asked to stop and the step did not end in time"
 
 
 @pytest.mark.parametrize("layout", ["seq", "dp2"])

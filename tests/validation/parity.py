@@ -11,7 +11,7 @@ import torch
 
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import join, leave
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import set_up
@@ -50,5 +50,5 @@ def _check(
     )
     parts = set_up(experiment, mesh, None)
     found = check_engine(experiment, parts, mesh, None, first=first)
-    leave(mesh)
+    leave()
     return found

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh, join, leave
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.events import Listener
@@ -39,7 +40,7 @@ def train(experiment: Experiment, damage: Break | None = None) -> list[Check]:
         damage(loop)
     loop.run()
     checks = [check for each in observers for check in each.checks()]
-    leave(mesh)
+    leave()
     return checks
 
 

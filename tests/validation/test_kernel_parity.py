@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh, join, leave
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import aggregate, load_kernel
 from gnnhpc.records.schema import Check
@@ -167,7 +168,7 @@ def on_a_rank(raw: dict[str, Any]) -> list[Check]:
     mesh = join(read_environment(), experiment.process_layout, CPU, ends_at=experiment.loss_stage)
     parts = set_up(experiment, mesh, None)
     found = [check for when in WHENS for check in check_kernels(experiment, parts, mesh, when=when)]
-    leave(mesh)
+    leave()
     return found
 
 

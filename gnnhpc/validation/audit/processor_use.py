@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from gnnhpc.batches.batch import Batches
+from gnnhpc.distributed.cpus import process_cpus
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.training.events import Listener
 from gnnhpc.validation.audit.noise import PROCESSORS
@@ -34,7 +35,7 @@ class ProcessorUse(Listener):
         self._last: tuple[float, float | None, float] | None = None
 
     def training_begins(self, start: int) -> None:
-        self._cpus = sorted(os.sched_getaffinity(0))
+        self._cpus = sorted(process_cpus())
         self._first = self._read()
 
     def training_ended(self, step: int) -> None:
@@ -51,7 +52,7 @@ class ProcessorUse(Listener):
         """
         detail = {
             "cpus": self._cpus,
-            "cpus_at_end": sorted(os.sched_getaffinity(0)),
+            "cpus_at_end": sorted(process_cpus()),
             "system": running_system(),
             "workers": self._workers,
             "threads": torch.get_num_threads(),

@@ -1,0 +1,315 @@
+"""Draws the figures of a run: all of a report, or single ones at the width of a paper's column."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.figures.catalog import FIGURES
+from analysis.figures.model_on_data import ModelOnData, find_models_on_data
+from analysis.figures.panels import MAX_PANELS, marks_of
+from analysis.figures.style import COLUMN_IN, FORMATS, Format, at_width, save_figure
+from analysis.figures.timeline import draw_timeline, timeline_caption
+from analysis.figures.timeline_bars import cells_with_spans, find_cell, measured_timeline
+from analysis.load.comparable import SEPARATE
+from analysis.render.document import Picture
+from analysis.summary.baseline_and_speedup import Baseline
+from gnnhpc.core.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from analysis.load.run_data import RunData
+
+TIMELINE = "timeline"
+MAX_GROUPS, MAX_TIMELINES, MAX_PROCESSES = 8, 12, 4
+"""Pairs of model and data, timelines, and processes, as a login node has other users."""
+NARROWEST_MM, WIDEST_MM = 40, 400
+_UNITS_IN = {"mm": 1 / 25.4, "cm": 1 / 2.54, "in": 1.0}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure that was drawn."""
+
+    name: str
+    """Of its kind, or `timeline`."""
+    section: str
+    files: tuple[Path, ...]
+    picture: Picture
+
+
+LeftOut = tuple[str, str]
+"""A figure that was not drawn, and the reason."""
+
+
+@dataclass(frozen=True)
+class FigureTask:
+    """A figure that may be drawn: of which cells, and how."""
+
+    name: str
+    """Of its files."""
+    kind: str
+    section: str
+    of: str
+    title: str
+    cells: tuple[str, ...]
+    draw: Callable[[], Figure | str]
+    caption: Callable[[], str]
+    baseline: Baseline | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of a report: drawn ones, and those that were left out."""
+
+    drawn: tuple[Drawn, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    def of_section(self, section: str) -> tuple[Picture, ...]:
+        """The pictures of a section, in the order of the registry."""
+        order = [kind.name for kind in FIGURES] + [TIMELINE]
+        mine = [one for one in self.drawn if one.section == section]
+        return tuple(one.picture for one in sorted(mine, key=lambda one: order.index(one.name)))
+
+
+def make_figures(run: RunData, summary: pd.DataFrame, folder: Path) -> Figures:
+    """Draw every figure that the run has data for into `folder`, as PNG and PDF.
+
+    A figure whose drawing fails is left out, with the error as its reason.
+    """
+    groups = find_models_on_data(run, summary)
+    cells, not_shown = timeline_cells(run)
+    tasks = [*_group_tasks(groups[:MAX_GROUPS]), *(timeline_task(run, cell) for cell in cells)]
+    made = _in_parallel([partial(draw, run, task, folder) for task in tasks])
+    drawn = tuple(one for one in made if isinstance(one, Drawn))
+    failed = tuple(one for one in made if not isinstance(one, Drawn))
+    return Figures(drawn, (*failed, *_groups_left_out(groups), *not_shown))
+
+
+def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
+    for group in groups:
+        for kind in FIGURES:
+            if not kind.applies(group):
+                continue
+            points = kind.points(group) if kind.points else None
+            given = [] if points is None else [points]
+            caption = kind.caption if points is None else f"{kind.caption} {kind.points_are}"
+            yield FigureTask(
+                f"{kind.name}-{group.slug}",
+                kind.name,
+                kind.section,
+                group.title,
+                kind.title,
+                tuple(map(str, group.cells["cell"])),
+                partial(kind.draw, group, *given),
+                partial(str, caption),
+                group.baseline,
+            )
+
+
+def timeline_task(run: RunData, cell: str) -> FigureTask:
+    """The timeline of a cell."""
+    return FigureTask(
+        f"{TIMELINE}-{cell}",
+        TIMELINE,
+        TIMELINE,
+        cell,
+        TIMELINE,
+        (cell,),
+        lambda: draw_timeline(measured_timeline(run, cell)),
+        lambda: timeline_caption(measured_timeline(run, cell)),
+    )
+
+
+def draw(
+    run: RunData,
+    task: FigureTask,
+    folder: Path,
+    formats: Sequence[Format] = FORMATS,
+    width: str | None = None,
+) -> Drawn | LeftOut:
+    """Draw one figure, or say why it cannot be; an OSError is raised, as the next one meets it too.
+
+    `width` is what was asked for, which is part of the file's name.
+    """
+    where = f"{task.of}: {task.title}"
+    try:
+        figure = task.draw()
+        if isinstance(figure, str):
+            return where, figure
+        origin = origin_of(run, task.cells, task.name, task.baseline, width)
+        name = task.name if width is None else f"{task.name}-{width.strip()}"
+        files = save_figure(figure, folder, name, origin, formats)
+        picture = Picture(
+            f"{task.of}. {task.caption()}",
+            where,
+            files[0],
+            files[-1],
+            wide=figure.get_figwidth() > COLUMN_IN,
+            marks=marks_of(figure),
+        )
+    except OSError:
+        raise
+    except Exception as error:
+        return where, f"drawing it failed: {type(error).__name__}: {error}"
+    return Drawn(task.kind, task.section, tuple(files), picture)
+
+
+def origin_of(
+    run: RunData,
+    cells: Sequence[str],
+    figure: str,
+    baseline: Baseline | None = None,
+    width: str | None = None,
+) -> Mapping[str, str]:
+    """Where a figure comes from, as metadata of its files: run, code, cells, command.
+
+    `baseline` is what its speedups are over; None for a figure without any.
+    """
+    digests = {run.environments.get(name, {}).get("code") or "unknown" for name in cells}
+    commit = (run.provenance or {}).get("commit") or "unknown"
+    command = f"gnnhpc report {' '.join(run.runs) or run.name} --only {figure}"
+    if baseline is not None and baseline != Baseline():
+        command += f" --baseline {baseline.option}"
+    command += " --separate" if SEPARATE in run.settings else ""
+    command += f" --width {width}" if width else ""
+    # A figure of several runs belongs into none of their folders.
+    command += " --out DIR" if run.runs else ""
+    return {
+        "Run": run.name,
+        "Code": f"commit {commit}, digest {', '.join(sorted(digests))}",
+        "Comment": f"remade by: {command}",
+        "Cells": " ".join(cells),
+    }
+
+
+def _groups_left_out(groups: Sequence[ModelOnData]) -> Iterator[LeftOut]:
+    for group in groups:
+        panels = len(list(group.panels(group.summary)))
+        if panels > MAX_PANELS:
+            left = f"{panels - MAX_PANELS} of {panels} variants"
+            yield f"{group.title}: {left}", "no room for them"
+    for group in groups[MAX_GROUPS:]:
+        yield group.title, f"only the first {MAX_GROUPS} pairs of model and data are drawn"
+
+
+def timeline_cells(run: RunData) -> tuple[list[str], list[LeftOut]]:
+    """The cells whose timelines are drawn, one of each setting; and those left out."""
+    counted = run.cells["counts"].astype(bool)
+    cells = run.cells[run.cells["cell"].isin(cells_with_spans(run)) & counted]
+    if cells.empty:
+        return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
+    keys = ["model", "data", "layout", "schedule", "virtual_stages"]
+    chosen, left_out = cells.drop_duplicates([*keys, "microbatches"]), []
+    if len(chosen) > MAX_TIMELINES:
+        # Of each layout and schedule the most micro-batches first, then a second one of each;
+        # pipelines first, a model and data after another.
+        chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
+        chosen["round"] = chosen.groupby(keys, observed=True).cumcount()
+        chosen["alone"] = chosen["stages"] == 1
+        chosen = chosen.sort_values(["round", "alone"], kind="stable")
+        chosen["place"] = chosen.groupby(["model", "data"], observed=True).cumcount()
+        chosen = chosen.sort_values(["round", "alone", "place"], kind="stable")
+        left_out.append(
+            (
+                f"timelines of {len(chosen) - MAX_TIMELINES} more configurations",
+                f"at most {MAX_TIMELINES} are drawn; `python -m analysis report RUN --only "
+                "timeline-CELL` draws any other",
+            )
+        )
+    return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out
+
+
+def parse_width(text: str) -> float:
+    """Inches of `84mm`, `8.4cm` or `3.3in`; raises InputError for another form or size."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(mm|cm|in)", text.strip())
+    inches = float(found[1]) * _UNITS_IN[found[2]] if found else 0.0
+    if not NARROWEST_MM <= inches * 25.4 <= WIDEST_MM:
+        allowed = f"{NARROWEST_MM}mm to {WIDEST_MM}mm, such as 84mm, 8.4cm or 3.3in"
+        raise InputError("--width", None, repr(text), allowed)
+    return inches
+
+
+def parse_format(text: str | None) -> tuple[Format, ...]:
+    """Both formats for None; raises InputError for one that is not made."""
+    chosen = tuple(one for one in FORMATS if text in (None, one))
+    if not chosen:
+        raise InputError("--format", None, repr(text), " or ".join(FORMATS))
+    return chosen
+
+
+def remake_figures(
+    run: RunData,
+    summary: pd.DataFrame,
+    only: str,
+    folder: Path,
+    *,
+    formats: Sequence[Format] = FORMATS,
+    width: str | None = None,
+) -> list[Path]:
+    """Draw the figures of this name or kind into `folder`; returns their files.
+
+    A width is part of the file's name. Raises InputError for a name that no figure of this run
+    has, with the names that there are, and for one that the run has no data for.
+    """
+    inches = None if width is None else parse_width(width)
+    tasks = [*_group_tasks(find_models_on_data(run, summary))]
+    tasks += [timeline_task(run, cell) for cell in timeline_cells(run)[0]]
+    known = {task.name: task for task in tasks}
+    start = only if only.startswith(f"{TIMELINE}-") else f"{only}-"
+    chosen = [task for name, task in known.items() if name == only or name.startswith(start)]
+    if not chosen and only.startswith(f"{TIMELINE}-"):
+        # A report has no room for every timeline.
+        chosen = [timeline_task(run, find_cell(run, only.removeprefix(f"{TIMELINE}-")))]
+    if not chosen:
+        raise InputError("--only", None, repr(only), ", ".join(known) or "a run with valid cells")
+    with at_width(inches):
+        made = [draw(run, task, folder, formats, width) for task in chosen]
+    paths = [path for one in made if isinstance(one, Drawn) for path in one.files]
+    if not paths:
+        reasons = "; ".join(": ".join(one) for one in made if not isinstance(one, Drawn))
+        raise InputError("--only", None, reasons, "a figure that the run has data for")
+    return paths
+
+
+_tasks: list[Callable[[], Drawn | LeftOut]] = []
+"""The tasks in progress, which forked processes find here: figures and frames need no pickling."""
+
+
+def usable_cores() -> int:
+    """How many cores this process may use; 1 where forking is not safe or not allowed."""
+    # Some libraries of macOS crash after a fork.
+    if sys.platform != "linux" or multiprocessing.current_process().daemon:
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+def _in_parallel(tasks: Sequence[Callable[[], Drawn | LeftOut]]) -> list[Drawn | LeftOut]:
+    """The results of all tasks, in order; in this process with one core, or if a process dies."""
+    workers = min(len(tasks), usable_cores(), MAX_PROCESSES)
+    if workers > 1:
+        _tasks[:] = tasks
+        try:
+            fork = multiprocessing.get_context("fork")
+            with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+                return list(pool.map(_run_task, range(len(tasks))))
+        except BrokenProcessPool:
+            pass
+        finally:
+            _tasks.clear()
+    return [task() for task in tasks]
+
+
+def _run_task(number: int) -> Drawn | LeftOut:
+    return _tasks[number]()

@@ -1,0 +1,110 @@
+"""The cells of one model on one data set, which a figure is drawn of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analysis.summary.baseline_and_speedup import Baseline
+from analysis.summary.settings_in_words import settings_label, study_title
+from analysis.summary.summary_table import VARIANT_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from analysis.load.run_data import RunData
+
+_SCHEDULING = ("schedule", "virtual_stages")
+_AXES = ("model", "data", "layout", "microbatches")
+
+
+@dataclass(frozen=True)
+class ModelOnData:
+    """The cells that count of one model on one data set, with their steps and summary."""
+
+    model: str
+    data: str
+    graphs: bool
+    """Whether its mini-batch is a whole graph in chunks."""
+    variants: tuple[str, ...]
+    """Settings in which cells of one layout and micro-batches differ, and schedules of pipelines;
+    each value has a panel."""
+    cells: pd.DataFrame
+    steps: pd.DataFrame
+    """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
+    summary: pd.DataFrame
+    ranks: pd.DataFrame
+
+    @property
+    def training(self) -> pd.DataFrame:
+        """The rows of the summary that are of training."""
+        return self.summary[self.summary["phase"] == "train"]
+
+    @property
+    def sampled(self) -> bool:
+        return "sampler" in self.cells and bool(self.cells["sampler"].notna().any())
+
+    @property
+    def baseline(self) -> Baseline | None:
+        """What speedups of the summary are over; None where nothing has a baseline."""
+        known = self.summary["baseline"].dropna()
+        return Baseline.named(str(known.iloc[0])) if len(known) else None
+
+    @property
+    def baseline_name(self) -> str:
+        """Such as `seq`, or `pp2 m5`."""
+        return "seq" if self.baseline in (None, Baseline()) else str(self.baseline)
+
+    @property
+    def slug(self) -> str:
+        return f"{self.model}-{self.data}"
+
+    @property
+    def title(self) -> str:
+        return study_title(self.model, self.data)
+
+    def panels(
+        self, frame: pd.DataFrame, but: tuple[str, ...] = ()
+    ) -> Iterator[tuple[str, pd.DataFrame]]:
+        """(title, part) of `frame` for each combination of the variants, except those in `but`."""
+        keys = [key for key in self.variants if key not in but]
+        if not keys:
+            yield "", frame
+            return
+        for values, part in frame.groupby(keys, sort=True, observed=True, dropna=False):
+            yield settings_label(dict(zip(keys, values, strict=True))), part
+
+
+def find_models_on_data(run: RunData, summary: pd.DataFrame) -> list[ModelOnData]:
+    """Every model and data set of a run that have a cell which counts."""
+    counted = run.cells[run.cells["counts"].astype(bool)]
+    others = [key for key in run.settings if key not in (*VARIANT_COLUMNS, *_AXES)]
+    candidates = [key for key in (*VARIANT_COLUMNS, *others) if key in summary.columns]
+    found = []
+    for (model, data), cells in counted.groupby(["model", "data"], sort=True, observed=True):
+        variants = tuple(key for key in candidates if _varies(cells, key))
+        settings = cells[["cell", "layout", "stages", "replicas", "microbatches", *variants]]
+        mine = summary[(summary["model"] == model) & (summary["data"] == data)]
+        found.append(
+            ModelOnData(
+                str(model),
+                str(data),
+                bool(cells["batch_size"].isna().all()),
+                variants,
+                cells,
+                run.steps[run.steps["cell"].isin(cells["cell"])].merge(settings, on="cell"),
+                mine[mine["n"] > 0],
+                run.ranks[run.ranks["cell"].isin(cells["cell"])],
+            )
+        )
+    return found
+
+
+def _varies(cells: pd.DataFrame, key: str) -> bool:
+    """Whether cells of one layout and micro-batches differ in it; schedules of any pipelines, as
+    not every number of micro-batches can be interleaved.
+    """
+    if key in _SCHEDULING:
+        return bool(cells.loc[cells["stages"] > 1, key].nunique() > 1)
+    return bool((cells.groupby(["layout", "microbatches"])[key].nunique(dropna=False) > 1).any())

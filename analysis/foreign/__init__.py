@@ -1,4 +1,0 @@
-"""Imports step logs of other programs: tables, speedups and a page.
-
-Imports figures, papers, summary, render and stats.
-"""

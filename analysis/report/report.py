@@ -1,0 +1,158 @@
+"""Writes the report folder of a run: summary.csv, steps, tables, figures, traces and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.figures.chrome_trace import write_trace
+from analysis.figures.draw_figures import (
+    Figures,
+    make_figures,
+    parse_format,
+    parse_width,
+    remake_figures,
+)
+from analysis.figures.timeline_bars import cells_with_spans
+from analysis.load.concat_runs import load_runs
+from analysis.load.run_data import RunData
+from analysis.render.document import Document, Table
+from analysis.render.output_files import atomic_output_folder, write_page, write_table
+from analysis.report import sections
+from analysis.report.first_page import first_page_section
+from analysis.report.tables import make_tables
+from analysis.summary.baseline_and_speedup import Baseline
+from analysis.summary.summary_table import Summary, summarize
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import check_is_utf8
+from gnnhpc.core.versioned_json import write_atomically
+
+MAX_TRACES = 20
+_CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
+
+
+def write_report(
+    roots: Sequence[Path],
+    out: Path | None = None,
+    baseline: str = "seq",
+    *,
+    separate: bool = False,
+    columns: Sequence[str] = (),
+) -> tuple[RunData, pd.DataFrame, Path]:
+    """Load the runs at `roots` and write their report; returns run, summary and its folder.
+
+    With `separate`, cells that are not comparable with most others of their model and data are rows
+    of their own. `columns` are those of LaTeX tables; without any, the ones that a paper has room
+    for. `out` is RUN/report unless given, as it must be for several runs. It is written completely
+    or not at all; files of the same names are replaced, others stay. Raises InputError if one of
+    `roots` is no run folder, none has the `baseline`, no table has one of `columns`, `out` cannot
+    be written, or a path is no UTF-8.
+    """
+    report = _folder(roots, out)
+    run = load_runs(roots, separate=separate)
+    found = _summary(run, baseline)
+    summary, tables = found.table, make_tables(found)
+    _check_columns(tables, columns)
+    with atomic_output_folder(report) as folder:
+        write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
+        steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
+        for table in tables:
+            write_table(table, folder / "tables", columns)
+        figures = make_figures(run, summary, folder / "figures")
+        for cell in cells_with_spans(run)[:MAX_TRACES]:
+            write_trace(run, cell, folder / "traces" / f"{cell}.json")
+        write_page(report_document(run, summary, tables, figures, folder), folder)
+    return run, summary, report
+
+
+def write_single_figures(
+    roots: Sequence[Path],
+    only: str,
+    out: Path | None = None,
+    baseline: str = "seq",
+    *,
+    separate: bool = False,
+    width: str | None = None,
+    format: str | None = None,
+) -> tuple[RunData, list[Path]]:
+    """Remake the figures of one name or kind, of one width and format.
+
+    Returns what was loaded, and the figures' files. `out` is RUN/report/only unless given. Raises
+    InputError as `remake_figures` does, for a `baseline` that is not there, and where `out` cannot
+    be written.
+    """
+    formats = parse_format(format)
+    if width is not None:
+        parse_width(width)
+    folder = _folder(roots, out) / ("only" if out is None else "")
+    run = load_runs(roots, separate=separate)
+    summary = _summary(run, baseline).table
+    try:
+        paths = remake_figures(run, summary, only, folder, formats=formats, width=width)
+    except OSError as error:
+        found = f"{folder} ({error.strerror})"
+        raise InputError("--out", None, found, "a folder you may write in") from None
+    return run, paths
+
+
+def _folder(roots: Sequence[Path], out: Path | None) -> Path:
+    """Raises InputError for several runs without `out`, and for paths that are no UTF-8."""
+    for root in roots:
+        check_is_utf8(root, "RUN")
+    if out is not None:
+        check_is_utf8(out, "--out")
+    if out is None and len(roots) > 1:
+        raise InputError("--out", None, "none, and several runs", "a folder for their report")
+    return RunPaths(roots[0]).report if out is None else out
+
+
+def _summary(run: RunData, baseline: str) -> Summary:
+    wanted = Baseline.parse(baseline)
+    wanted.check_is_in(run.cells)
+    return summarize(run, wanted)
+
+
+def _check_columns(tables: Sequence[Table], columns: Sequence[str]) -> None:
+    known = dict.fromkeys(str(name) for table in tables for name in table.frame)
+    for name in columns:
+        if name not in known:
+            raise InputError("--columns", None, repr(name), ", ".join(known))
+
+
+def steps_frame(run: RunData) -> pd.DataFrame:
+    """`run.steps` with the settings of each step's cell as columns."""
+    row = run.steps["cell"].cat.codes.to_numpy()
+    settings = {name: run.cells[name].to_numpy()[row] for name in _CELL_COLUMNS}
+    return run.steps.assign(**settings, valid=run.cells["valid"].to_numpy()[row])
+
+
+def report_document(
+    run: RunData, summary: pd.DataFrame, tables: Sequence[Table], figures: Figures, out: Path
+) -> Document:
+    """The page: verdict, numbers, figures, statistics."""
+    commit = str((run.provenance or {}).get("commit") or "")
+    # The commits of several runs have the runs' names before them.
+    code = f"code {commit if ': ' in commit else commit[:12]}" if commit else "no commit recorded"
+    made = (
+        first_page_section(run, summary, figures),
+        sections.summary_section(summary),
+        sections.speed_section(summary, figures),
+        sections.learning_section(summary, figures),
+        sections.frameworks_section(tables, figures),
+        sections.chunks_section(figures),
+        sections.sampled_section(tables, figures),
+        sections.published_section(tables),
+        sections.corrected_section(tables),
+        sections.timeline_section(figures),
+        sections.statistics_section(summary),
+        sections.left_out_section(figures),
+    )
+    return Document(
+        title=f"Report of {run.name}",
+        subtitle=f"{len(run.cells)} cells, {int(run.cells['valid'].sum())} valid; {code}",
+        sections=tuple(section for section in made if section is not None),
+        folder=out,
+    )

@@ -1,0 +1,54 @@
+"""Layout, micro-batches and rank of a step log, from its file name or from what the user says."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
+
+
+class Setting(NamedTuple):
+    """What a log was measured with; None where nobody says so."""
+
+    layout: Layout | None = None
+    microbatches: int | None = None
+    rank: int | None = None
+
+
+def parse_setting(text: str) -> Setting:
+    """Read `pp2:5` or `seq`; raises InputError for another form."""
+    name, _, count = text.partition(":")
+    if count and not (count.isdigit() and int(count)):
+        raise InputError("setting", "micro-batches", repr(count), "a whole number above 0")
+    return Setting(Layout.parse(name), int(count or 1))
+
+
+def setting_from_name(name: str) -> Setting:
+    """From a name such as `pipe_0_micro5_stage2.csv`."""
+    stem = name.rpartition(".")[0] or name
+    layout = None
+    stages, replicas = _number_in(r"stages?_?(\d+)", stem), _number_in(r"replicas?_?(\d+)", stem)
+    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", _spaced(stem))
+    if stages or replicas:
+        layout = Layout(replicas or 1, stages or 1)
+    elif spelled:
+        layout = Layout.parse(spelled[1])
+    microbatches = _number_in(r"micro(?:batche?s?)?_?(\d+)", stem) or _number_in(
+        r"(?<![a-z])m(\d+)", stem
+    )
+    if layout == Layout() and microbatches is None:
+        microbatches = 1
+    return Setting(layout, microbatches, _number_in(r"(?:pipe|rank)_?(\d+)", stem, zero=True))
+
+
+def _spaced(stem: str) -> str:
+    """Spaces for underscores, except in `dp2_pp2`, which is the layout dp2-pp2."""
+    return re.sub(r"(dp\d+)_(pp\d+)", r"\1-\2", stem.lower()).replace("_", " ")
+
+
+def _number_in(pattern: str, text: str, *, zero: bool = False) -> int | None:
+    match = re.search(pattern, text.lower())
+    number = int(match[1]) if match else None
+    return number if number or zero else None

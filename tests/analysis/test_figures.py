@@ -1,0 +1,376 @@
+"""Figures: what they show and say, where they come from, and what never reaches them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import analysis
+from analysis.cli import main
+from analysis.figures import catalog, draw_figures
+from analysis.figures.catalog import FIGURES, FigureKind
+from analysis.figures.draw_figures import make_figures, origin_of, parse_width
+from analysis.figures.model_on_data import ModelOnData, find_models_on_data
+from analysis.figures.panels import axis_limits, panel_grid
+from analysis.figures.style import at_width, layout_style, new_figure, styled
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.experiment.experiment import Experiment
+from tests.analysis.conftest import GOLDEN, experiments_of
+from tests.tools.make_run import Machine, make_run, small_sweep
+
+MM = 72 / 25.4
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sweep = [e for e in small_sweep(2, spans=True) if e.model.name == "vig"]
+    return make_run(tmp_path_factory.mktemp("runs") / "paper run", sweep)
+
+
+def group_of(folder: Path, baseline: str = "seq", **load: bool) -> ModelOnData:
+    run = analysis.load_run(folder, **load)
+    return find_models_on_data(run, analysis.summarize(run, baseline).table)[-1]
+
+
+def drawn(name: str, group: ModelOnData) -> Any:
+    kind = next(one for one in FIGURES if one.name == name)
+    figure = kind.draw(group)
+    assert not isinstance(figure, str), figure
+    return figure
+
+
+@pytest.mark.parametrize("name", list(GOLDEN))
+def test_every_axis_has_a_label_and_numbers_a_unit(folders: dict[str, Path], name: str) -> None:
+    group = group_of(folders[name])
+    for kind in FIGURES:
+        figure = kind.draw(group) if kind.applies(group) else "not of this run"
+        if isinstance(figure, str):
+            continue
+        axes = [one for one in figure.axes if one.get_visible()]
+        assert all(one.get_xlabel() for one in axes), kind.name
+        assert any(one.get_ylabel() or one.get_yticklabels() for one in axes), kind.name
+
+
+def test_a_layout_has_one_colour_and_other_layouts_others() -> None:
+    names = ("seq", "pp2", "pp4", "dp2-pp2", "dp2", "pp8", "dp4", "dp4-pp2", "pp3")
+    styles = [layout_style(name) for name in names]
+    assert len({(one.colour, one.marker) for one in styles}) == len(names)
+
+
+def test_adding_a_figure_is_one_function_and_one_row(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def samples(group: ModelOnData) -> Any:
+        with styled():
+            figure = new_figure(3.3, 2)
+            figure.subplots().bar(group.training["layout"], group.training["samples_per_s"])
+        return figure
+
+    row = FigureKind("samples", "speed", "samples", "Samples a second.", samples)
+    for module in (catalog, draw_figures):
+        monkeypatch.setattr(module, "FIGURES", (*FIGURES, row))
+    folder = analysis_report(folders["sampled"], tmp_path)
+    assert len(list((folder / "figures").glob("samples-*.png"))) == 1
+    assert "Samples a second." in (folder / "report.md").read_text()
+
+
+def analysis_report(root: Path, tmp_path: Path) -> Path:
+    assert main(["report", str(root), "--out", str(tmp_path / "out")]) == 0
+    return tmp_path / "out"
+
+
+def test_with_one_number_of_microbatches_the_axis_is_the_layout(tmp_path: Path) -> None:
+    base = GOLDEN["images"][0]
+    layouts: list[dict[str, Any]] = [{}, {"layout": "pp2", "microbatches": 5}]
+    layouts.append({"layout": "dp2-pp2", "microbatches": 5})
+    experiments = [
+        Experiment.model_validate(base | change | {"repeat": r})
+        for change in layouts
+        for r in (0, 1)
+    ]
+    (axes,) = drawn("speedup", group_of(make_run(tmp_path / "run", experiments))).axes
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["seq\nm 1", "pp2\nm 5", "dp2-pp2\nm 5"]
+    assert axes.get_xlabel() == "layout (m: micro-batches a mini-batch)"
+
+
+def test_with_several_the_axis_is_their_number(root: Path) -> None:
+    (axes,) = drawn("speedup", group_of(root)).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "10"]
+    assert axes.get_xlabel() == "micro-batches a mini-batch"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "zero", "limits"),
+    [
+        (0.9, 1.1, True, (0.0, 1.1 + 0.05)),
+        (0.9, 40.0, True, (0.0, 1.6 + 0.05)),
+        (-50.0, 40.0, False, (0.94 - 0.005, 1.06 + 0.005)),
+        (float("nan"), float("nan"), True, (0.0, 1.05)),
+    ],
+)
+def test_an_interval_does_not_stretch_an_axis(
+    low: float, high: float, zero: bool, limits: tuple[float, float]
+) -> None:
+    assert axis_limits([1.0], [low], [high], zero=zero) == pytest.approx(limits)
+
+
+def test_wide_intervals_end_in_arrows(tmp_path: Path) -> None:
+    """Two runs that differ much have an interval of many times their speedup."""
+    experiments = [e for e in small_sweep(2) if e.model.name == "vig"]
+    machine = Machine(runs_differ=0.8)
+    group = group_of(make_run(tmp_path / "run", experiments, machine=machine))
+    (axes,) = drawn("speedup", group).axes
+    most = float(group.training[["speedup", "bound"]].max().max())
+    assert float(group.training["speedup_high"].max()) > 3 * most
+    assert axes.get_ylim()[1] <= 1.7 * most
+    assert "^" in {line.get_marker() for line in axes.lines}
+
+
+def test_every_part_of_a_waterfall_has_its_number(root: Path) -> None:
+    figure = drawn("waterfall", group_of(root))
+    for axes in figure.axes:
+        if axes.get_visible():
+            assert len(axes.texts) == len(axes.get_yticks()) == 10
+            assert all(re.match(r"-?[0-9.e+-]+$|in contention$", t.get_text()) for t in axes.texts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layouts"), [("strong-scaling", {"pp2", "pp4"}), ("weak-scaling", {"dp2-pp2"})]
+)
+def test_scaling_has_speedup_and_efficiency_against_ranks(
+    root: Path, kind: str, layouts: set[str]
+) -> None:
+    """A mini-batch is of one replica: pipelines share the baseline's, replicas have one each."""
+    group = group_of(root)
+    speedup, efficiency = drawn(kind, group).axes
+    shown = {str(line.get_label()): line for line in efficiency.lines}
+    assert {name for name in shown if name[0] != "_"} == layouts | {"seq", "ideal"}
+    assert speedup.get_xlabel() == efficiency.get_xlabel() == "ranks"
+    best = group.training.groupby("layout")["speedup"].max()
+    for name in layouts:
+        ranks = 2 if name == "pp2" else 4
+        assert shown[name].get_ydata()[0] == pytest.approx(best[name] / ranks)
+
+
+def test_learning_is_drawn_against_the_seconds_of_steps(root: Path) -> None:
+    group = group_of(root)
+    (axes,) = drawn("learning-over-time", group).axes
+    assert axes.get_xlabel() == "time in training steps (s)"
+    assert axes.get_ylabel().endswith("accuracy")
+    curve = {line.get_label(): line for line in axes.lines}["seq"].get_xdata()
+    steps = group.steps[(group.steps["layout"] == "seq") & (group.steps["phase"] == "train")]
+    totals = steps.groupby(["microbatches", "cell"], observed=True)["step_s"].sum()
+    assert curve[-1] == pytest.approx(totals.groupby("microbatches").mean().min())
+
+
+def test_memory_has_a_bar_a_rank(root: Path) -> None:
+    (axes,) = drawn("memory", group_of(root)).axes
+    assert len(axes.patches) == 1 + 2 + 4 + 4
+    assert axes.get_ylabel() == "peak memory of a rank (MiB)"
+
+
+def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
+    """Of two stages each sends one tensor a step, and replicas average gradients besides."""
+    group = group_of(root)
+    (axes,) = drawn("messages", group).axes
+    assert axes.get_ylabel() == "sent by a rank in a step (MiB)"
+    of = group.cells.drop_duplicates("layout").set_index("layout")["bytes_sent"].map(json.loads)
+    assert of["seq"] == [0.0]
+    first, second = of["pp2"]
+    assert first == second > 0
+    # A stage in the middle sends to both sides.
+    assert of["pp4"][1] > of["pp4"][0]
+    assert sum(of["dp2-pp2"]) > 2 * sum(of["pp2"])
+
+
+def test_a_figure_over_another_baseline_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "r", small_sweep(2))
+    run = analysis.load_run(folder, separate=True)
+    group = group_of(folder, "pp2:5", separate=True)
+    figure = drawn("speedup", group)
+    assert figure.axes[0].get_ylabel() == "speedup over pp2 m5 (ratio)"
+    origin = origin_of(run, [], "speedup", group.baseline, "84mm")
+    command = "gnnhpc report r --only speedup --baseline pp2:5 --separate --width 84mm"
+    assert origin["Comment"] == f"remade by: {command}"
+
+
+def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["report", str(root), "--only", "speedup", "--format", "pdf", "--width", "84mm"]
+    assert main(arguments) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    pdf = Path(line.removeprefix("figure: "))
+    assert pdf == root / "report" / "only" / "speedup-vig-synthetic-cifar10-84mm.pdf"
+    content = pdf.read_bytes()
+    box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ", content)
+    assert box is not None
+    assert float(box[1]) == pytest.approx(84 * MM, rel=1e-6)
+    text = content.decode("latin-1")
+    cells = " ".join(map(str, group_of(root).cells["cell"]))
+    assert f"/Keywords ({cells})" in text
+    assert "/Subject (run paper run; code commit unknown, digest 0123456789abcdef; " in text
+    command = "gnnhpc report paper run --only speedup-vig-synthetic-cifar10 --width 84mm"
+    assert f"remade by: {command})" in text
+    assert "CreationDate" not in text
+
+
+def test_a_png_carries_the_same_as_text(root: Path, tmp_path: Path) -> None:
+    cell = next(str(name) for name in group_of(root).cells["cell"] if "dp2-pp2" in str(name))
+    only = f"timeline-{cell[:-4]}"
+    assert main(["report", str(root), "--only", only, "--out", str(tmp_path)]) == 0
+    with Image.open(tmp_path / f"timeline-{cell}.png") as picture:
+        text = picture.text  # type: ignore[attr-defined]
+    assert text == {
+        "Title": f"timeline-{cell}",
+        "Run": "paper run",
+        "Code": "commit unknown, digest 0123456789abcdef",
+        "Cells": cell,
+        "Comment": f"remade by: gnnhpc report paper run --only timeline-{cell}",
+    }
+
+
+def test_a_figure_of_a_damaged_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a paper's figure lacks a repeat, and nobody knows."""
+    cells = [e for e in small_sweep(3) if e.model.name == "vig"]
+    damaged = make_run(tmp_path / "run", cells)
+    records = RunPaths(damaged).cell(cells[0].id).attempt(1).records(0)
+    records.write_text(records.read_text()[:-200])
+    assert main(["report", str(damaged), "--only", "speedup", "--format", "png"]) == 1
+    output = capsys.readouterr()
+    figure, left_out = output.out.splitlines()
+    assert figure.startswith("figure: ")
+    assert left_out.startswith(f"1 of {len(cells)} cells left out")
+    assert output.err.startswith(f"{cells[0].id}: ") and records.name in output.err
+
+
+@pytest.mark.quick("loss", "speedup")
+@pytest.mark.parametrize("kind", ["speedup", "step-times", "loss", "timeline", "memory"])
+def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind: str) -> None:
+    """A border of a few pixels stays white."""
+    arguments = ["report", str(root), "--only", kind, "--width", "84mm", "--format", "png"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    for path in tmp_path.iterdir():
+        with Image.open(path) as picture:
+            grey = picture.convert("L")
+        assert grey.width == pytest.approx(84 / 25.4 * 220, abs=1)
+        edges = [
+            grey.crop((0, 0, 2, grey.height)),
+            grey.crop((grey.width - 2, 0, grey.width, grey.height)),
+        ]
+        assert all(edge.getextrema() == (255, 255) for edge in edges), path.name
+
+
+def test_panels_are_below_one_another_in_a_column_and_side_by_side_in_two() -> None:
+    columns = []
+    for width in (84 / 25.4, None):
+        with styled(), at_width(width):
+            _, axes = panel_grid(3)
+        columns.append(len({round(one.get_position().x0, 3) for one in axes}))
+    assert columns == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "inches"), [("84mm", 84 / 25.4), ("8.4cm", 84 / 25.4), ("3in", 3)]
+)
+def test_widths(text: str, inches: float) -> None:
+    assert parse_width(text) == pytest.approx(inches)
+
+
+@pytest.mark.parametrize("text", ["84", "84 mm ish", "1mm", "9in9", "-84mm", "50in", ""])
+def test_other_widths_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="such as 84mm"):
+        parse_width(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "speed"], "speedup-vig-synthetic-cifar10"),
+        (["--only", "timeline-nothing"], "nothing"),
+        (["--only", "speedup", "--width", "84"], "--width"),
+        (["--only", "speedup", "--format", "svg"], "png or pdf"),
+        (["--only", "speedup", "--out", "/proc/nowhere"], "--out"),
+        (["--only", "chunk-loss"], "--only"),
+        (["--width", "84mm"], "with --only FIGURE"),
+        (["--format", "pdf"], "with --only FIGURE"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["report", str(root), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert says in captured.err
+
+
+def test_a_figure_that_fails_is_a_line_of_the_report(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("analysis.figures.step_time.np.quantile", fail)
+    folder = analysis_report(folders["sampled"], tmp_path)
+    page = (folder / "report.md").read_text()
+    assert "drawing it failed: ZeroDivisionError: division by zero" in page
+    assert list((folder / "figures").glob("epoch-time-*.png"))
+
+
+SETTINGS = "backend: nonsense\nfont.size: 30\nlines.linewidth: 9\naxes.facecolor: red\n"
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "no_such_one"])
+def test_a_users_matplotlib_settings_change_nothing(
+    folders: dict[str, Path], tmp_path: Path, backend: str
+) -> None:
+    """Neither a notebook's MPLBACKEND nor a matplotlibrc, in the command or called from Python."""
+    (tmp_path / "matplotlibrc").write_text(SETTINGS)
+    code = (
+        "import sys; from pathlib import Path; "
+        "from analysis.report.report import write_single_figures as w; "
+        "w([Path(sys.argv[1])], 'speedup', Path(sys.argv[2]), format='png')"
+    )
+    variables = {**os.environ, "PYTHONPATH": str(Path(analysis.__file__).parents[1])}
+    pictures = []
+    for name, more in (("plain", {}), ("styled", {"MPLBACKEND": backend})):
+        out = tmp_path / name
+        command = [sys.executable, "-c", code, str(folders["chunks"]), str(out)]
+        subprocess.run(
+            command, env=variables | more, cwd=tmp_path if more else None, check=True,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        pictures.append(next(out.iterdir()).read_bytes())
+    assert pictures[0] == pictures[1]
+
+
+def test_killed_processes_leave_their_figures_to_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draw_figures, "usable_cores", lambda: 3)
+    here = os.getpid()
+
+    def die_elsewhere(group: ModelOnData) -> str:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"drawn in {os.getpid()}"
+
+    row = FigureKind("deadly", "speed", "deadly", "", die_elsewhere)
+    monkeypatch.setattr(draw_figures, "FIGURES", (row, row))
+    run = analysis.load_run(make_run(tmp_path / "run", experiments_of("sampled", repeats=1)))
+    made = make_figures(run, analysis.summarize(run).table, tmp_path / "figures")
+    assert [reason for _, reason in made.left_out][:2] == [f"drawn in {here}"] * 2
