@@ -21,7 +21,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import BuildOptions
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
-from tests.tools.data_files import own_arrays
+from tests.tools.data_files import custom_arrays
 
 RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
 CHECKPOINTS = ("never", "except_last", "always")
@@ -60,7 +60,7 @@ def test_a_step_is_that_of_one_process(name: str, checkpoint: str) -> None:
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_a_first_partition_may_hand_the_features_on(checkpoint: str, tmp_path: Path) -> None:
     """As one of dropout alone does where nothing is dropped; the batch stays as it is."""
-    np.savez(tmp_path / "dense.npz", **own_arrays())
+    np.savez(tmp_path / "dense.npz", **custom_arrays())
     settings: dict[str, Any] = {
         "data": CustomGraph(path="dense.npz").planned(tmp_path),
         "model": {"name": "gat", "dropout": 0.0},

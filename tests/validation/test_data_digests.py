@@ -30,7 +30,7 @@ from gnnhpc.validation.data_digests import digests_of, verify_data
 from gnnhpc.validation.readers import named_arrays as data_arrays
 from tests.tools.data_files import (
     cifar_records,
-    own_arrays,
+    custom_arrays,
     real_root,
     set_facts,
     write_binary,
@@ -97,13 +97,13 @@ def test_a_digest_is_made_once_for_files_that_do_not_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "graph.npz"
-    np.savez(path, **own_arrays())
+    np.savez(path, **custom_arrays())
     data = CustomGraph(path=str(path)).planned(tmp_path)
     first = digests_of_data(data, None)
     with monkeypatch.context() as patch:
         patch.setattr(data_digests, "read_arrays", lambda *_: pytest.fail("read again"))
         assert digests_of_data(data, None) == first
-    np.savez(path, **own_arrays() | {"y": own_arrays()["y"][::-1]})
+    np.savez(path, **custom_arrays() | {"y": custom_arrays()["y"][::-1]})
     assert digests_of_data(data, None)["labels"] != first["labels"]
 
 

@@ -32,7 +32,7 @@ from gnnhpc.validation.readers.read_images import read_images
 from tests.tools.data_files import (
     as_csr,
     cifar_records,
-    own_arrays,
+    custom_arrays,
     set_facts,
     write_binary,
     write_npz,
@@ -68,7 +68,7 @@ def compare_images(data: Data, root: Path | None) -> None:
 
 
 def custom_graph(folder: Path, *, sparse: bool) -> Data:
-    path, arrays = folder / "graph.npz", own_arrays()
+    path, arrays = folder / "graph.npz", custom_arrays()
     np.savez(path, **(as_csr(arrays) if sparse else arrays))
     return CustomGraph(path=str(path)).planned(folder)
 

@@ -15,16 +15,15 @@ import numpy as np
 import pytest
 
 from gnnhpc.cli import main
-from gnnhpc.data import cifar10
+from gnnhpc.data import data_settings
 from gnnhpc.data.data_files import Download
-from gnnhpc.data.published_graphs import PUBLISHED, graph_facts
+from gnnhpc.data.published_graphs import PUBLISHED, graph_sizes
 from gnnhpc.data.registry import DATA
-from tests.data.test_images import _archive
 from tests.tools.data_files import (
+    cifar_archive,
     cifar_records,
-    own_arrays,
+    custom_arrays,
     set_facts,
-    write_binary,
     write_npz,
     write_ogb,
     write_planetoid,
@@ -55,7 +54,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, name: str, downloads: list[Download
 @pytest.fixture
 def cora(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a site that publishes a small Cora, file by file."""
-    set_facts(monkeypatch, "cora", graph_facts(700, 4_182, 40, 3))
+    set_facts(monkeypatch, "cora", graph_sizes(700, 4_182, 40, 3))
     site = write_planetoid(tmp_path / "site", "Cora")
     names = PUBLISHED["cora"].files
     publish(monkeypatch, "cora", [Download(f"{server}/Cora/raw/{n}", n) for n in names])
@@ -75,7 +74,7 @@ def test_list_says_what_there_is_and_where(root: Path, capsys: pytest.CaptureFix
     assert re.search(rf"graph +{cora} +{root}/Cora/raw$", lines["cora"])
     assert lines["citeseer"].endswith("CiteSeer/raw, without 1 of 8 files")
     assert lines["reddit"].endswith("not here")
-    assert lines["synthetic-citation"].endswith("made up")
+    assert lines["synthetic-citation"].endswith("synthetic")
     assert "many labels" in lines["yelp"]
     assert "50,000 + 10,000 of 32 x 32, 10 classes" in lines["cifar10"]
 
@@ -126,9 +125,9 @@ def test_a_failure_adds_nothing(cora: Path, root: Path, capsys: pytest.CaptureFi
     assert (status, out) == (1, "")
     failure = err.splitlines()[-1]
     assert failure.startswith("failed: data cora: http://127.0.0.1")
-    assert "ind.cora.graph cannot be reached (HTTP Error 404" in failure
+    assert "ind.cora.graph cannot be fetched (404" in failure
     assert "nothing was added. Run `gnnhpc data get cora` where there is a network" in failure
-    assert [path for path in root.rglob("*") if path.is_file()] == [root / "Cora" / ".raw.lock"]
+    assert not (root / "Cora" / "raw").exists()
 
 
 def test_no_network_is_one_line(
@@ -138,7 +137,7 @@ def test_no_network_is_one_line(
     publish(monkeypatch, "dblp", [Download("http://127.0.0.1:9/dblp.npz", "dblp.npz")])
     status, _, err = run(capsys, "get", "dblp")
     assert status == 1
-    assert "dblp.npz cannot be reached" in err.splitlines()[-1]
+    assert "dblp.npz cannot be fetched" in err.splitlines()[-1]
     assert err.count("failed:") == 1
 
 
@@ -158,7 +157,7 @@ def test_a_zip_of_ogb(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    set_facts(monkeypatch, "ogbn-arxiv", graph_facts(30, 60, 5, 4))
+    set_facts(monkeypatch, "ogbn-arxiv", graph_sizes(30, 60, 5, 4))
     write_ogb(tmp_path / "made", "time", nodes=30, columns=5, classes=4)
     (tmp_path / "site" / "arxiv.zip").write_bytes(zipped(tmp_path / "made", "arxiv"))
     real = PUBLISHED["ogbn-arxiv"].downloads[0]
@@ -176,8 +175,8 @@ def test_a_zip_of_ogb(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no zip", "sent a damaged archive (File is not a zip file)"),
-        (zipped(Path(__file__).parent, "arxiv"), "sent no raw/edge.csv.gz, raw/node-label.csv.gz"),
+        (b"no zip", "sent a damaged archive ("),
+        (zipped(Path(__file__).parent, "arxiv"), "has no raw/edge.csv.gz, raw/node-label.csv.gz"),
     ],
 )
 def test_an_archive_of_something_else(
@@ -200,30 +199,43 @@ def test_an_archive_of_something_else(
 
 def test_images_with_their_published_checksum(
     tmp_path: Path,
-    root: Path,
     server: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    archive = _archive(tmp_path, server)
-    monkeypatch.setattr(cifar10, "ARCHIVE", archive)
+    archive = cifar_archive(tmp_path / "site", server)
+    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", dataclasses.replace(archive, md5="0" * 32))
     status, _, err = run(capsys, "get", "cifar10")
-    # The small archive lacks four of the six files.
     assert status == 1
-    assert "sent no data_batch_2.bin, data_batch_3.bin" in err
-    for number in (2, 3, 4, 5):
-        write_binary(root, f"data_batch_{number}", cifar_records(2, 0))
+    assert "does not match the known hash" in err
+    assert "nothing was added" in err
+    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", archive)
     status, out, err = run(capsys, "get", "cifar10")
     assert status == 0, err
     assert f"MD5 as published ({archive.md5})" in out
     status, out, _ = run(capsys, "check", "cifar10")
-    assert status == 1
-    assert out == "cifar10: of another size: 12 train, not 50,000, 4 test, not 10,000\n"
-    monkeypatch.setattr(cifar10, "ARCHIVE", dataclasses.replace(archive, md5="0" * 32))
-    (root / "cifar-10-batches-bin" / "test_batch.bin").unlink()
-    status, _, err = run(capsys, "get", "cifar10")
-    assert status == 1
-    assert f"published is {'0' * 32}; nothing was added" in err
+    assert (status, out) == (
+        1,
+        "cifar10: of another size: 20 train, not 50,000, 4 test, not 10,000\n",
+    )
+
+
+def test_files_copied_by_hand_are_recorded(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_facts(monkeypatch, "cora", graph_sizes(700, 4_182, 40, 3))
+    raw = write_planetoid(root, "Cora")
+    status, out, _ = run(capsys, "check", "cora")
+    assert status == 0
+    assert "no record of its digests: `gnnhpc data record cora` writes one" in out
+    status, out, _ = run(capsys, "record", "cora")
+    assert (status, out) == (0, f"cora: 8 digests written to {raw / 'SHA256SUMS'}\n")
+    assert "files as recorded in SHA256SUMS" in run(capsys, "check", "cora")[1]
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], check=True, cwd=raw)
+    (raw / "ind.cora.y").write_bytes(b"other")
+    status, out, err = run(capsys, "record", "cora")
+    assert (status, out) == (2, "")
+    assert "found ind.cora.y, which differs from the record; allowed: the recorded files" in err
 
 
 def test_the_python_layout_is_seen(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,12 +250,12 @@ def test_the_python_layout_is_seen(root: Path, capsys: pytest.CaptureFixture[str
 def test_damage_is_found(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_facts(monkeypatch, "photo", graph_facts(240, 5_600, 20, 4))
+    set_facts(monkeypatch, "photo", graph_sizes(240, 5_600, 20, 4))
     file = "amazon_electronics_photo.npz"
     path = write_npz(root / "Photo" / "raw", file, nodes=240, columns=20, classes=4)
     status, out, _ = run(capsys, "check", "photo")
     assert status == 0, out
-    assert "no record of its checksums" in out
+    assert "no record of its digests" in out
     (path.parent / "SHA256SUMS").write_text(f"{'0' * 64}  {file}\n")
     status, out, _ = run(capsys, "check", "photo")
     assert (status, out) == (
@@ -261,7 +273,7 @@ def test_damage_is_found(
 def test_a_graph_with_half_its_edges_is_of_another_size(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    set_facts(monkeypatch, "photo", graph_facts(240, 11_000, 20, 4))
+    set_facts(monkeypatch, "photo", graph_sizes(240, 11_000, 20, 4))
     raw = root / "Photo" / "raw"
     write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=4)
     status, out, _ = run(capsys, "check", "photo")
@@ -269,8 +281,8 @@ def test_a_graph_with_half_its_edges_is_of_another_size(
     assert re.search(r"photo: of another size: \d,\d+ edges, not 11,000", out)
 
 
-def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arrays = own_arrays()
+def test_custom_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = custom_arrays()
     np.savez(tmp_path / "good.npz", **arrays)
     np.savez(tmp_path / "bad.npz", **arrays | {"x": np.full((60, 12), np.nan)})
     status, out, _ = run(capsys, "check", "good.npz", "bad.npz")
@@ -286,12 +298,17 @@ def test_a_graph_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         (["get", "imagenet"], "error: data: found 'imagenet'; allowed: actor, amazon-ratings, "),
         (["get", "yelp"], "error: data: name: found 'yelp': its nodes have many labels each"),
-        (["get", "file"], "error: data: found 'file'; allowed: the path of an .npz file"),
+        (["get", "file"], "error: data: found 'file', which has no files in a data root"),
         (["get", "graph.npz"], "error: data: found 'graph.npz'; allowed: "),
-        (["get", "synthetic-citation"], "error: data synthetic-citation: found no published fil"),
+        (
+            ["get", "synthetic-citation"],
+            "error: data synthetic-citation: found no files to down",
+        ),
         (["get"], "error: command line: found Missing argument 'NAME...'"),
         (["check", "nowhere.npz"], "error: "),
         (["check", "imagenet"], "error: data: found 'imagenet'"),
+        (["record", "cora"], "error: "),
+        (["record", "synthetic-graphs"], "error: data synthetic-graphs: found no files: it is"),
         (["get", "cora", "--data-root", "file"], "error: "),
     ],
 )

@@ -1,27 +1,31 @@
-"""Made-up data: the same every time, well formed at any size, and with something to learn."""
+"""Synthetic data: the same every time, well formed at any size, and with something to learn."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnhpc.data.data_settings import (
-    MadeGraph,
+    REDDIT_SHARES,
     RedditShaped,
-    SparseRows,
     SyntheticCifar10,
     SyntheticCitation,
-    distinct,
 )
-from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.splits import distinct
+from gnnhpc.data.synthetic.citation import MadeGraph, SparseRows, made_words, synthetic_graph
 from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
+
+SMALL = RedditShaped(nodes=6_000, edges=300_000, features=64, classes=12)
 
 
 def test_images_are_the_same_whatever_is_asked_for_with_them() -> None:
@@ -55,20 +59,6 @@ def test_mean_colour_tells_most_classes() -> None:
     distance = np.linalg.norm(pixels.mean((2, 3))[:, None] - centres, axis=2)
     right = (distance.argmin(1) == labels).mean()
     assert 0.6 < right < 1
-
-
-def test_neighbouring_pixels_tell_classes_whose_mean_is_taken_away() -> None:
-    pixels, labels = synthetic_images(SyntheticCifar10(train=500), "train")
-    grey = pixels.mean(1) - pixels.mean((1, 2, 3))[:, None, None]
-    steps = [grey[:, 1:-1, 1:-1] * grey[:, 1 + r : 31 + r, 1 + c : 31 + c] for r, c in RING]
-    texture = np.stack([step.mean((1, 2)) for step in steps], axis=1)
-    half = len(labels) // 2
-    centres = np.stack([texture[:half][labels[:half] == c].mean(0) for c in range(10)])
-    distance = np.linalg.norm(texture[half:, None] - centres, axis=2)
-    assert (distance.argmin(1) == labels[half:]).mean() > 0.5
-
-
-RING = [(0, 1), (1, 0), (1, 1), (1, -1)]
 
 
 def check_graph(config: SyntheticCitation, graph: MadeGraph) -> None:
@@ -144,12 +134,6 @@ def _nearest_centre(graph: MadeGraph, hops: int) -> float:
     return float(((x @ centres.T).argmax(1) == graph.labels)[graph.test].mean())
 
 
-def test_consecutive_numbers_are_no_partition() -> None:
-    graph = synthetic_graph(SyntheticCitation())
-    source, target = graph.edges * 4 // 2000
-    assert (source == target).mean() == pytest.approx(0.25, abs=0.03)
-
-
 def test_words_for_pubmed_are_a_tenth_of_the_columns() -> None:
     rows = made_words(3000, 500, np.random.default_rng(0))
     check_rows(rows, 3000, 500)
@@ -170,3 +154,59 @@ def test_it_is_known_before_it_is_made_how_many_nodes_are_trained_on(
     assert 0 < int(synthetic_graph(config).train.sum()) <= config.facts().train
     shaped = RedditShaped(nodes=nodes, edges=4 * nodes, features=8, classes=classes)
     assert int(skewed_graph(shaped).train.sum()) == shaped.facts().train
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 300), st.integers(10, 3_000), st.integers(8, 20), st.integers(2, 9))
+def test_graphs_of_any_size_are_well_formed(
+    nodes: int, edges: int, features: int, classes: int
+) -> None:
+    config = RedditShaped(nodes=nodes, edges=edges, features=features, classes=classes)
+    made, again = skewed_graph(config), skewed_graph(config)
+    source, target = made.edges
+    assert np.all(np.diff(target * nodes + source) > 0)
+    assert np.all(source != target)
+    both = scipy.sparse.csr_matrix((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
+    assert (both != both.T).nnz == 0
+    assert len(source) <= edges
+    assert made.features.shape == (nodes, features)
+    assert made.features.dtype == np.float32
+    assert (made.train.astype(int) + made.val + made.test == 1).all()
+    assert made.train.any()
+    for name in ("features", "labels", "edges", "train"):
+        assert np.array_equal(getattr(made, name), getattr(again, name))
+
+
+def test_reddits_shape_is_skewed_and_has_the_published_shares() -> None:
+    made = skewed_graph(SMALL)
+    degree = np.bincount(made.edges[1], minlength=SMALL.nodes)
+    assert made.edges.shape[1] == SMALL.edges
+    assert degree.max() > 15 * np.median(degree)
+    within = (made.labels[made.edges[0]] == made.labels[made.edges[1]]).mean()
+    assert 0.7 < within < 0.8
+    assert made.train.mean() == pytest.approx(REDDIT_SHARES["train"], abs=1e-3)
+    assert made.val.mean() == pytest.approx(REDDIT_SHARES["val"], abs=1e-3)
+
+
+def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
+    config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
+    graph = load_graph(config, None)
+    (kept,) = tmp_path.rglob("arrays.json")
+    stamp = kept.stat().st_mtime_ns
+    again = load_graph(config, None)
+    assert kept.stat().st_mtime_ns == stamp
+    assert torch.equal(graph.features, again.features)
+    assert torch.equal(graph.edges, again.edges)
+    assert not load_graph(config.model_copy(update={"edges": 300}), None).edges.equal(graph.edges)
+
+
+def test_what_other_code_has_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
+    config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
+    load_graph(config, None)
+    monkeypatch.setattr("gnnhpc.data.load_graph.skewed_version", lambda: "other code")
+    load_graph(config, None)
+    assert len(list(tmp_path.rglob("arrays.json"))) == 2
