@@ -149,10 +149,12 @@ SPARSE = [
 ]  # fmt: skip
 
 
+CASES = [(custom_arrays(), DENSE), (as_csr(custom_arrays()), SPARSE)]
+
+
 @pytest.mark.parametrize(
     ("arrays", "change", "message"),
-    [(custom_arrays(), *case) for case in DENSE]
-    + [(as_csr(custom_arrays()), *case) for case in SPARSE],
+    [(arrays, *case) for arrays, cases in CASES for case in cases],
 )
 def test_a_mistake_is_one_line(
     tmp_path: Path, arrays: Arrays, change: Callable[[Arrays], Arrays], message: str
