@@ -17,7 +17,7 @@ from gnnhpc.batches.shuffle import permutation
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.images import Images, Indices, Split, load_images
 from gnnhpc.graphs.device_copies import moved
-from gnnhpc.kernels.memory import Memory
+from gnnhpc.kernels.sample_neighbors import Memory
 from gnnhpc.records.schema import Phase
 
 _CHECKSUM_STRIDE = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import platform
 import re
 import sys
@@ -47,7 +48,14 @@ def as_typed(package: str, rest: str) -> str:
 
 
 def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """Run one command; a user's mistakes are one line on stderr and status 2."""
+    """Run one command; a user's mistakes are one line on stderr and status 2.
+
+    What a terminal's encoding lacks is printed as an escape: an error after a submission would hide
+    the ids of its jobs.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
     @report_errors
     def run() -> int:

@@ -223,8 +223,8 @@ class ForwardOnly:
         output: Tensor = links.part.stage(x, microbatch.context)
         timer.end()
         if received is not None and _shares_memory(output, received):
-            # A stage of dropout alone hands its input on; the buffer is filled again
-            # while what was sent from it, or is still to be judged, waits.
+            # A stage of dropout alone returns its input, whose buffer is filled again
+            # before the output has been sent or scored.
             output = output.clone()
         if links.activations_out is not None:
             links.activations_out.send(output)

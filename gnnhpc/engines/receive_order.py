@@ -1,14 +1,13 @@
-"""How early a stage may post a receive that keeps its device until the tensor has come.
+"""How early a stage may post a receive that occupies its device until the tensor has arrived.
 
-A receive of NCCL is a kernel that waits on the GPU, and what the GPU is given after it may have to
-wait too: CUDA may synchronise the whole device to load a kernel or to free memory. So a stage that
-posts receives too early can wait for one that waits for another stage, which in turn waits for
-what the first has yet to do.
+A receive of NCCL is a kernel that waits on the GPU, and later work on that GPU may have to wait for
+it: CUDA may synchronise the whole device to load a kernel or to free memory. A stage that posts
+receives too early can therefore wait for a stage that waits for the first one's later work.
 
-All actions of all stages, in the order in which the schedule would begin them if each took equally
-long, are one line. A receive is posted when its stage has done what stands in that line before the
-action that sends. Then there is always somebody who can go on: whose turn it is in the line has
-posted no receive but of what stands before it, and so has been done.
+All actions of all stages form one line, in the order in which the schedule would begin them if each
+took equally long. A receive is posted once its stage has done every action that comes before the
+sending action in that line. Then some stage can always go on: the stage whose action is next in the
+line has posted receives only for actions before it, and these have been done.
 """
 
 from __future__ import annotations

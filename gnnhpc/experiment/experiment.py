@@ -199,13 +199,13 @@ class Experiment(Strict):
     def _check_schedule(self) -> None:
         """Raise ValueError where the schedule does not fit the layout, micro-batches, engine or
         device."""
-        wanted = self.layout.stages
-        interleaved = self.schedule == "interleaved" and wanted > 1
+        stages = self.layout.stages
+        interleaved = self.schedule == "interleaved" and stages > 1
         if interleaved and self.virtual_stages == 1:
             raise ValueError(
                 "virtual_stages: found 1; allowed: at least 2 for schedule interleaved"
             )
-        if self.schedule == "zbv" and wanted > 1:
+        if self.schedule == "zbv" and stages > 1:
             if "virtual_stages" not in self.model_fields_set:
                 self.__dict__["virtual_stages"] = 2
             if self.virtual_stages != 2:
@@ -213,11 +213,11 @@ class Experiment(Strict):
                     f"virtual_stages: found {self.virtual_stages}; allowed: 2 for schedule zbv"
                 )
         elif self.virtual_stages > 1 and not interleaved:
-            of = f"schedule {self.schedule}" if wanted > 1 else "a single stage"
+            of = f"schedule {self.schedule}" if stages > 1 else "a single stage"
             raise ValueError(f"virtual_stages: found {self.virtual_stages}; allowed: 1 for {of}")
-        if interleaved and self.microbatches % wanted:
+        if interleaved and self.microbatches % stages:
             raise ValueError(
-                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {stages}, the "
                 f"stages of {self.layout}, for schedule interleaved"
             )
         several = interleaved or self.split_backward
@@ -238,17 +238,17 @@ class Experiment(Strict):
         number."""
         if self.engine != "pipelining":
             return
-        wanted, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
-        if self.schedule == "1f1b" and self.microbatches < wanted:
+        stages, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
+        if self.schedule == "1f1b" and self.microbatches < stages:
             raise ValueError(
-                f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage "
+                f"microbatches: found {self.microbatches}; allowed: at least {stages}, one a stage "
                 f"of {self.layout}, for {of}"
             )
-        in_rounds = self.microbatches % wanted == 0 or self.microbatches < 2 * wanted
+        in_rounds = self.microbatches % stages == 0 or self.microbatches < 2 * stages
         if self.schedule == "zero-bubble" and not in_rounds:
             raise ValueError(
-                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
-                f"stages of {self.layout}, or fewer than {2 * wanted}, for {of}"
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {stages}, the "
+                f"stages of {self.layout}, or fewer than {2 * stages}, for {of}"
             )
 
     def _check_engine(self) -> None:
@@ -296,7 +296,7 @@ class Experiment(Strict):
             )
         facts, replicas = self.data.facts(), self.layout.replicas
         most = facts.train or facts.nodes
-        # How many links there are, the graph tells.
+        # The number of links is known only from the graph.
         if self.task is None and self.batch_size * replicas > most:
             which = f"{most} nodes to train on" if facts.train else f"{most} nodes"
             raise ValueError(
@@ -356,7 +356,7 @@ class Experiment(Strict):
         if self.sampling.inductive:
             raise ValueError(
                 "sampling.inductive: found true; allowed: false with task links, which keeps the "
-                "links that are judged from all layers, but no nodes"
+                "links that are scored from all layers, but no nodes"
             )
         if self.sampling.evaluation != "whole":
             raise ValueError("sampling.evaluation: found 'sampled'; allowed: whole with task links")

@@ -50,7 +50,7 @@ class Validation:
         self._is_on = experiment.check == "boundary"
         self._seconds = 0.0
         self._checks: list[Check] = []
-        """Those of the start, on rank 0."""
+        """Checks of the start, on rank 0."""
         self._invariants = Invariants(experiment, mesh, parts)
         order = SampleOrder(experiment, mesh, parts.batches)
         self._observers = [_Observer(self._invariants), _Observer(order)]
@@ -84,7 +84,7 @@ class Validation:
         reset_peak_memory(self.mesh.devices)
 
     def at_checkpoint(self, step: int) -> list[Check]:
-        """Before a checkpoint is written, from which step `step` goes on; a collective.
+        """Checks before a checkpoint is written, from which step `step` resumes; a collective.
 
         Raises WrongRunError on all ranks where the run is wrong: an attempt that resumes from the
         checkpoint would go on with it.

@@ -71,7 +71,10 @@ def print_dry_run(submission: Submission, cluster: str, *, scripts: bool) -> Non
     console().print(_resource_table(submission))
     for line in _edges_lines(submission):
         print(line)
-    print(most_line(submission))
+    if in_slurm:
+        print(most_line(submission))
+    for line in submission.advice:
+        print(f"advice: {line}")
     if submission.one_at_a_time:
         most = submission.launch.site.max_parallel
         print(f"at most {most} cells at once: one array after another")
@@ -130,6 +133,8 @@ def print_submitted(done: Submitted) -> None:
         )
     if done.cluster == "slurm":
         print(most_line(submission))
+    for line in submission.advice:
+        print(f"advice: {line}")
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")
         return

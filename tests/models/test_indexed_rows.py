@@ -8,7 +8,7 @@ import torch
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Convolutions, Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.gat import Gat, Gatv2

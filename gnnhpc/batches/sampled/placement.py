@@ -16,7 +16,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.device_copies import moved, wait_for
 from gnnhpc.graphs.graph import Graph, InEdges
-from gnnhpc.kernels.memory import FRESH, Memory
+from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 
 Where = Literal["host", "pinned", "device"]
 """The host's memory; pinned buffers there, which a device reads by itself; or the device."""

@@ -31,7 +31,7 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.layerwise import EDGES_AT_ONCE
 from gnnhpc.graphs.link_split import split_links
-from gnnhpc.kernels.sample import is_here
+from gnnhpc.kernels.sample_neighbors import is_here
 from gnnhpc.records.schema import Phase
 
 Evaluation = ChunkBatches | LayerwiseEvaluation | LinkEvaluation | SampledEvaluation

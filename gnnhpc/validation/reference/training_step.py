@@ -232,7 +232,7 @@ class OptimizerRule:
 
     config: OptimizerConfig
     moments: dict[str, Moments] = field(default_factory=dict)
-    """By parameter; a parameter without any has taken no step yet."""
+    """Parameter -> moments; a parameter without an entry has taken no step yet."""
 
     def step(
         self, parameters: Mapping[str, Array], gradients: Mapping[str, Array]

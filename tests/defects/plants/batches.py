@@ -11,7 +11,7 @@ import numpy as np
 from gnnhpc.batches import image_batches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.shuffle import Share, Shares
-from gnnhpc.kernels.memory import FRESH
+from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 

@@ -15,8 +15,7 @@ from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.training_samples import RequestedNodes, TrainingLinks
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.kernels.memory import Memory
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Memory, Sampler
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
@@ -85,11 +84,11 @@ def librarys_step_before() -> None:
 
 @defect("the links that a step predicts in its message graph", cell=cells.LINKS)
 def leaking_links() -> None:
-    def whole(original: Any, links: TrainingLinks, share: Share) -> tuple[RequestedNodes, ...]:
-        asked = original(links, share)
+    def whole(original: Any, learnt: TrainingLinks, share: Share) -> tuple[RequestedNodes, ...]:
+        asked = original(learnt, share)
         return tuple(dataclasses.replace(each, without=None) for each in asked)
 
-    around(TrainingLinks, "requested", whole)
+    around(TrainingLinks, "asked", whole)
 
 
 @defect(

@@ -12,8 +12,8 @@ from gnnhpc.batches.sampled.negatives import Negatives, pool
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.experiment import OptimizerConfig
 from gnnhpc.graphs.link_split import split_links
-from gnnhpc.kernels import sample
-from gnnhpc.kernels.mask import layer_mask
+from gnnhpc.kernels import sample_neighbors as sample
+from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.validation.reference.link_split import LinkSplit
 from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
 from gnnhpc.validation.reference.training_step import OptimizerRule
