@@ -114,9 +114,10 @@ def _read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arra
 
 
 def _custom_arrays(config: CustomGraph, root: Path | None) -> Arrays:
-    from gnnhpc.data.readers.custom_graph_file import read_custom_graph
+    from gnnhpc.data.readers.custom_graph_file import Choices, read_custom_graph
 
-    return read_custom_graph(config)
+    choices = Choices(config.split, config.directed, config.ignore, config.classes)
+    return read_custom_graph(Path(config.path), choices, config.digest)
 
 
 _READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {

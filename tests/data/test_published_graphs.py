@@ -20,10 +20,11 @@ import torch_geometric.datasets
 from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.data_settings import RedditShaped, SyntheticCitation, shchur_split
+from gnnhpc.data.data_settings import RedditShaped, SyntheticCitation
 from gnnhpc.data.load_graph import Graph, load_graph
 from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph, Pyg, graph_sizes
 from gnnhpc.data.registry import allowed_data, parse_data
+from gnnhpc.data.splits import shchur_split
 from tests.tools.data_files import (
     real_file,
     set_facts,

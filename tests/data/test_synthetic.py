@@ -18,9 +18,9 @@ from gnnhpc.data.data_settings import (
     RedditShaped,
     SyntheticCifar10,
     SyntheticCitation,
-    distinct,
 )
 from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.splits import distinct
 from gnnhpc.data.synthetic.citation import MadeGraph, SparseRows, made_words, synthetic_graph
 from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph

@@ -50,23 +50,12 @@ class LibrarySampler(Protocol):
 
 
 class LibraryLoader:
-    """Raises InputError where the library is not installed."""
+    """Mini-batches from a library's sampler, whose settings are `sampling`."""
 
-    def __init__(self, graph: Graph, sampling: Sampling, seed: int, steps_per_epoch: int) -> None:
-        self._workers, self._steps_per_epoch = sampling.workers, steps_per_epoch
-        self._semantics = sampling.semantics
-        self._sampler: LibrarySampler
+    def __init__(self, sampler: LibrarySampler, sampling: Sampling, steps_per_epoch: int) -> None:
+        self._sampler, self._steps_per_epoch = sampler, steps_per_epoch
+        self._workers, self._semantics = sampling.workers, sampling.semantics
         self._library = "PyG" if sampling.sampler == "pyg" else "DGL"
-        options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
-        if sampling.sampler == "pyg":
-            from gnnhpc.batches.sampled.pyg_loader import PygSampler
-
-            self._sampler = PygSampler(graph, sampling.fanouts, seed, trim=sampling.trim, **options)
-        else:
-            from gnnhpc.batches.sampled.dgl_loader import DglSampler
-
-            options["fused"] = sampling.fused
-            self._sampler = DglSampler(graph, sampling.fanouts, seed, **options)
 
     @contextlib.contextmanager
     def open(self, shares: Shares, steps: range) -> Iterator[Iterator[SampledChunks]]:

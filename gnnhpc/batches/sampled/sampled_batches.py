@@ -13,6 +13,7 @@ from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches, crc32
+from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
 from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
@@ -98,10 +99,19 @@ class SampledBatches:
             return SamplerThreads(
                 self.train, sampling, self.plan, self._features, on_device=on_device
             )
-        from gnnhpc.batches.sampled.library_loader import LibraryLoader
-
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
-        return LibraryLoader(graph, sampling, self.plan.experiment.seed, self.steps_per_epoch)
+        settings = (graph, sampling.fanouts, self.plan.experiment.seed)
+        options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
+        sampler: LibrarySampler
+        if sampling.sampler == "pyg":
+            from gnnhpc.batches.sampled.pyg_loader import PygSampler
+
+            sampler = PygSampler(*settings, trim=sampling.trim, **options)
+        else:
+            from gnnhpc.batches.sampled.dgl_loader import DglSampler
+
+            sampler = DglSampler(*settings, fused=sampling.fused, **options)
+        return LibraryLoader(sampler, sampling, self.steps_per_epoch)
 
     def _sampled_evaluation(self) -> Evaluation:
         sampling = self.sampling

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.data.data_cache import Arrays
 from gnnhpc.data.data_files import sha256
 from gnnhpc.data.readers.npz_file import NpzFile
@@ -34,12 +33,21 @@ _BENCHMARK = {
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
-def read_sizes(config: CustomGraph) -> dict[str, Any]:
+class Choices(NamedTuple):
+    """What the settings say of a file; `CustomGraph` documents them."""
+
+    split: int
+    directed: bool | None
+    ignore: tuple[str, ...]
+    classes: int | None
+
+
+def read_sizes(path: Path, choices: Choices) -> dict[str, Any]:
     """The sizes of the graph in a file, for planning; features are not read.
 
     Raises InputError for a mistake in edges, weights, labels, splits, or the shape of features.
     """
-    graph = _Graph.read(config)
+    graph = _Graph.read(path, choices)
     return {
         "nodes": len(graph.labels),
         "edges": graph.listed_edges,
@@ -49,17 +57,16 @@ def read_sizes(config: CustomGraph) -> dict[str, Any]:
     }
 
 
-def read_custom_graph(config: CustomGraph) -> Arrays:
+def read_custom_graph(path: Path, choices: Choices, digest: str | None) -> Arrays:
     """The arrays of a planned graph, as those of a published one, with `edge_weight` float32 [E].
 
     Raises InputError for a file of another digest, and for features that are no finite numbers.
     """
-    path = Path(config.path)
     found = sha256(path)
-    if found != config.digest:
-        allowed = f"{config.digest}, the file as it was planned; submit again for a new one"
+    if found != digest:
+        allowed = f"{digest}, the file as it was planned; submit again for a new one"
         raise InputError(path, "digest", found, allowed)
-    graph = _Graph.read(config)
+    graph = _Graph.read(path, choices)
     arrays: Arrays = {"labels": graph.labels, "edges": graph.edges, **graph.masks}
     if graph.weights is not None:
         arrays["edge_weight"] = graph.weights
@@ -85,8 +92,8 @@ class _Graph:
     classes: int
 
     @classmethod
-    def read(cls, config: CustomGraph) -> _Graph:
-        file = NpzFile(Path(config.path))
+    def read(cls, path: Path, choices: Choices) -> _Graph:
+        file = NpzFile(path)
         if _is_benchmark(file):
             file.renamed = _BENCHMARK
         labels = _labels(file)
@@ -94,12 +101,12 @@ class _Graph:
         if nodes != len(labels):
             key = "x" if "x" in file else "x_shape"
             raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in {file.key('y')}")
-        classes = _classes(file, labels, config.classes)
-        masks = _masks(file, labels, classes, config.split)
+        classes = _classes(file, labels, choices.classes)
+        masks = _masks(file, labels, classes, choices.split)
         source, target, key = _listed_edges(file, nodes)
-        listed = _weights(file, len(source), config.ignore)
+        listed = _weights(file, len(source), choices.ignore)
         ends = (source, target)
-        edges, weights = _ordered(file, key, ends, listed, nodes, config.directed)
+        edges, weights = _ordered(file, key, ends, listed, nodes, choices.directed)
         return cls(file, labels, masks, edges, weights, len(source), features, classes)
 
 

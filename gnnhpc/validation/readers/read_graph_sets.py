@@ -13,7 +13,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from gnnhpc.data.data_files import existing_root
-from gnnhpc.data.data_settings import DATA_SEED, Data, GraphSetData, SyntheticGraphs
+from gnnhpc.data.data_settings import Data, GraphSetData, SyntheticGraphs
+from gnnhpc.data.splits import DATA_SEED
 from gnnhpc.data.synthetic.threads import synthetic_threads
 from gnnhpc.data.tu import TuGraphs
 from gnnhpc.validation.readers.read_graphs import Features, sorted_edges

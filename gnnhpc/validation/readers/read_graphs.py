@@ -16,10 +16,11 @@ import scipy.sparse
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.data.data_files import existing_root
-from gnnhpc.data.data_settings import DATA_SEED, Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.data_settings import Data, RedditShaped, SyntheticCitation
 from gnnhpc.data.load_graph import published_arrays, skewed_arrays
 from gnnhpc.data.published_graphs import PublishedGraph, Pyg
 from gnnhpc.data.readers.safe_pickle import read_arrays
+from gnnhpc.data.splits import DATA_SEED
 from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
 
 Ids = npt.NDArray[np.int64]
