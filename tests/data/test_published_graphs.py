@@ -483,7 +483,7 @@ def test_damage_of_ogbs_tables_is_named(
 def test_a_cut_off_archive_is_named(ogb: PublishedGraph, tmp_path: Path) -> None:
     path = tmp_path / ogb.published.folder / "raw" / "edge.csv.gz"
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(InputError, match=r"edge.csv.gz: found a damaged file .*fetch it again"):
+    with pytest.raises(InputError, match=r"edge.csv.gz: found a damaged file .*fetch them again"):
         load_graph(ogb, tmp_path)
 
 
