@@ -77,7 +77,7 @@ def kill_a_worker_within_a_step() -> None:
         workers = multiprocessing.active_children()
         if self.position.step == 2 and workers:
             workers[0].kill()
-            # torch raises here once the kernel has told of the death.
+            # torch raises here once the kernel has reported the death.
             while True:
                 time.sleep(0.01)
         return true(self, batch)
@@ -103,7 +103,7 @@ def end_all_processes_in_the_third_step() -> None:
         if self.position.step == 2:
             workers = multiprocessing.active_children()
             assert len(workers) == 2
-            # By another process: its workers end when the rank itself tells them to.
+            # By another process: its workers end when the rank itself stops them.
             pids = [str(pid) for pid in (os.getpid(), *(worker.pid for worker in workers))]
             subprocess.run(["kill", "-TERM", *pids], check=True)
             time.sleep(0.1)

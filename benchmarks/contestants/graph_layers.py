@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.vig_steps import adjacency, synchronize
+from benchmarks.contestants.vig_steps import adjacency, synchronize
 from gnnhpc.data.data_settings import SyntheticCitation
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED, Graph

@@ -39,7 +39,7 @@ def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
     of a step as it records them, and those of a `bare` one."""
     settings = {"warmup_steps": 2, "train_steps": 5 + turns * STEPS, "test_steps": 0} | settings
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.recording", json.dumps(settings)],
+        [sys.executable, "-m", "benchmarks.contestants.recording", json.dumps(settings)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.graph_layers import perceptron
+from benchmarks.contestants.graph_layers import perceptron
 from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph_set import GraphSet
