@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_geometric.nn import GCNConv
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
