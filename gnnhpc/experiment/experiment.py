@@ -101,7 +101,7 @@ class Experiment(Strict):
     train_steps: Annotated[Steps, Field(ge=1)] = 10
     """Mini-batches to train on."""
     test_steps: Annotated[Steps, Field(ge=0)] = 2
-    """Mini-batches evaluated at each evaluation."""
+    """Mini-batches evaluated at each evaluation, by default 2, or one more than warmup_steps."""
     test_every: Annotated[Steps, Field(ge=1)] | None = None
     """Training steps between evaluations; none evaluates once, at the end."""
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1
@@ -148,7 +148,7 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
-        self._take_default_chunks(kind)
+        self._take_defaults(kind)
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
@@ -190,8 +190,10 @@ class Experiment(Strict):
             )
         return self
 
-    def _take_default_chunks(self, kind: Kind) -> None:
-        """Keep all edges of a graph that becomes several chunks, unless its settings say more."""
+    def _take_defaults(self, kind: Kind) -> None:
+        """Evaluate a step after warm-up, and keep all edges of a graph that becomes chunks."""
+        if "test_steps" not in self.model_fields_set:
+            self.__dict__["test_steps"] = max(2, self.warmup_steps + 1)
         whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
         if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
             self.__dict__["chunks"] = "halo"
