@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
-from gnnhpc.core.dataset_sizes import Facts, Kind
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
@@ -148,7 +148,8 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
-        self._take_defaults(kind)
+        derived = self._derived_defaults()
+        self.__dict__.update({k: v for k, v in derived.items() if k not in self.model_fields_set})
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
@@ -190,13 +191,17 @@ class Experiment(Strict):
             )
         return self
 
-    def _take_defaults(self, kind: Kind) -> None:
-        """Evaluate a step after warm-up, and keep all edges of a graph that becomes chunks."""
-        if "test_steps" not in self.model_fields_set:
-            self.__dict__["test_steps"] = max(2, self.warmup_steps + 1)
-        whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
-        if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
-            self.__dict__["chunks"] = "halo"
+    def _derived_defaults(self) -> dict[str, Any]:
+        """Defaults that follow from other settings.
+
+        Evaluations have a step after warm-up, and a graph that becomes chunks keeps its edges.
+        """
+        graph = self.data.facts().kind == "graph" and self.sampling is None
+        cut = graph and self.rebuild == "once" and self.total_chunks > 1
+        return {
+            "test_steps": max(2, self.warmup_steps + 1),
+            "chunks": "halo" if cut else "contiguous",
+        }
 
     def _check_schedule(self) -> None:
         """Raise ValueError where the schedule does not fit the layout, micro-batches, engine or
@@ -450,11 +455,11 @@ class Experiment(Strict):
 
     def content(self) -> dict[str, Any]:
         """The experiment as plain data, defaults left out, so that new fields keep old ids."""
-        return self.model_dump(mode="json", exclude_defaults=True) | {
-            "model": self.model.content(),
-            "data": self.data.content(),
-            **self._task_content(),
-        }
+        derived = self._derived_defaults()
+        changed = {key: getattr(self, key) for key in derived if getattr(self, key) != derived[key]}
+        content = self.model_dump(mode="json", exclude_defaults=True) | changed
+        content |= {"model": self.model.content(), "data": self.data.content()}
+        return content | self._task_content()
 
     def _task_content(self) -> dict[str, Any]:
         """The task's settings, and its name although that is a default."""
