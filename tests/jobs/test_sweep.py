@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from jobs.sweep.plan import plan
 
@@ -341,13 +341,13 @@ def test_a_graph_of_ones_own_is_read_once_for_all_grids(
     edges = np.stack([nodes, np.roll(nodes, 1)])
     np.savez(tmp_path / "g.npz", edge_index=edges, x=np.ones((6, 2)), y=nodes % 2, **masks)
     read: list[Path] = []
-    planned = OwnGraph.planned
+    planned = CustomGraph.planned
 
-    def counted(self: OwnGraph, folder: Path) -> OwnGraph:
+    def counted(self: CustomGraph, folder: Path) -> CustomGraph:
         read.append(folder)
         return planned(self, folder)
 
-    monkeypatch.setattr(OwnGraph, "planned", counted)
+    monkeypatch.setattr(CustomGraph, "planned", counted)
     grid = {"models": "gat", "data": {"name": "file", "path": "g.npz"}}
     grids = [grid | {"layouts": layout} for layout in ("seq", "pp2", "dp2")]
     wrong = grid | {"data": {"name": "file", "path": "nowhere.npz"}}
