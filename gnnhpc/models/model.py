@@ -60,6 +60,9 @@ class Model(Strict):
     indexed_inputs: ClassVar[bool] = False
     """Whether the first layer accepts dense features as `IndexedRows`."""
 
+    uses_edge_weight: ClassVar[bool] = False
+    """Whether the layers use the weights of a graph's edges, `Block.edge_weight`."""
+
     name: str
 
     @property
