@@ -16,8 +16,8 @@ from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.data.commands.checksums import NAME, changed_files, read_checksums
-from gnnhpc.data.settings import Data
+from gnnhpc.data.data_files import CHECKSUMS, changed_files, read_checksums
+from gnnhpc.data.data_settings import Data
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.result_file import Result
@@ -279,11 +279,12 @@ def _data_answer(data: Data, root: Path | None) -> tuple[str, bool]:
     if root is None or folder is None or files.missing(root):
         return f"{data.label} is not in {root or 'a data root'}: --data-root", False
     if not read_checksums(folder).keys() >= set(files.names):
-        return f"{data.label}: {folder} has no digests of its files", False
+        how = f"`gnnhpc data record {data.name}` writes them"
+        return f"{data.label}: {folder} has no digests of its files; {how}", False
     changed = changed_files(folder)
     if changed:
-        return f"{data.label}: {', '.join(changed)} in {folder} differs from {NAME}", False
-    return f"{data.label}: {len(files.names)} files as {NAME} says", True
+        return f"{data.label}: {', '.join(changed)} in {folder} differs from {CHECKSUMS}", False
+    return f"{data.label}: {len(files.names)} files as {CHECKSUMS} says", True
 
 
 def _few(items: Sequence[str], most: int = 3) -> str:

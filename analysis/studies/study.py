@@ -44,7 +44,7 @@ class Claim:
     """
 
     quantity: str
-    """A key of `compare_study.QUANTITIES`."""
+    """A key of `quantities.QUANTITIES`."""
     select: str
     setting: str
     """Names a comparison, with columns in braces; published and measured ones match by it."""
@@ -65,7 +65,7 @@ class Claim:
     of_devices: bool = False
     """Whether it is about ranks that have a processor or GPU each."""
     bound: float | str | None = None
-    """The most that the quantity can be, or a key of `compare_study.BOUNDS`."""
+    """The most that the quantity can be, or a key of `quantities.BOUNDS`."""
     table: str = ""
     """The published table; that of the published row unless given."""
     phase: str = ""

@@ -16,10 +16,9 @@ from analysis.studies.compare_study import (
     Comparison,
     Finding,
     compare_study,
-    difference_of_seeds,
     selected,
-    whole_graph_of,
 )
+from analysis.studies.quantities import difference_of_seeds, whole_graph_of
 from analysis.studies.study import (
     Claim,
     Study,

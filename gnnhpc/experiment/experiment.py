@@ -21,8 +21,8 @@ from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
+from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import parse_data
-from gnnhpc.data.settings import Data
 from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.custom_model import CustomModel

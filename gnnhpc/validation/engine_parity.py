@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from gnnhpc.batches.batch import Batches
+from gnnhpc.batches.batch import Batches, BatchPlan
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
-from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.data.images import Images
 from gnnhpc.distributed.mesh import Mesh

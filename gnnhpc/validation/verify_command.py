@@ -51,7 +51,7 @@ def verify_cells(cells: Collection[Cell], steps: int) -> int:
 
 
 def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
-    from gnnhpc.data.roots import data_root
+    from gnnhpc.data.data_files import data_root
     from gnnhpc.validation.verify import print_parity, verify_rank
 
     root = data_root(cell.data_root)

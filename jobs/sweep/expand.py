@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.data.settings import Data
+from gnnhpc.data.data_settings import Data
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import Model
 from jobs.sweep.spec_errors import from_validation_error, short_value

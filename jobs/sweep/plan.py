@@ -13,7 +13,7 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import check_is_utf8, expand_user
-from gnnhpc.data.roots import data_root
+from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.stage_cut import cut

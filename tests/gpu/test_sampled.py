@@ -12,7 +12,7 @@ import torch
 
 from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
-from gnnhpc.graphs.moving import moved
+from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FRESH, FreshMemory, Layer, Sampler
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
@@ -69,8 +69,8 @@ def test_cells_learn_what_a_cpu_does(
         plant=functools.partial(with_free, free, visible() if ranks == 2 else None),
     )
     assert_as_on_a_cpu(tmp_path, cell)
-    told = cell.result.graph
-    assert (told["features_on"], told["graph_on"]) == (features, graph)
+    reported = cell.result.graph
+    assert (reported["features_on"], reported["graph_on"]) == (features, graph)
     for rank in range(ranks):
         assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
 

@@ -21,8 +21,8 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import source_digest

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.graphs.chunks import ChunkMode, build_chunks
-from gnnhpc.graphs.features import feature_rows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
 from gnnhpc.kernels.rowwise import drop
 from gnnhpc.models.context import Context

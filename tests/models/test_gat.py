@@ -11,11 +11,11 @@ from torch_geometric.nn import GATConv
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.data.data_settings import SyntheticCitation
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.model import BuildOptions

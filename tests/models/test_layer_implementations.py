@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage

@@ -10,7 +10,7 @@ from torch import nn
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.data.settings import Cifar10
+from gnnhpc.data.data_settings import Cifar10
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.model import BuildOptions

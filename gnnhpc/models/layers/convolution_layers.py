@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels.aggregate import largest, sum_beside_own, sum_of_first_half, weighted_sum
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.rowwise import relu_of_product

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers

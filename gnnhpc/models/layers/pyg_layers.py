@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers

@@ -21,10 +21,9 @@ from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.data_settings import Data
 from gnnhpc.data.images import load_images
-from gnnhpc.data.load_graph_sets import load_graph_set
-from gnnhpc.data.settings import Data
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.records.schema import Phase

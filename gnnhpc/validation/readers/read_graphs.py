@@ -14,14 +14,14 @@ import numpy.typing as npt
 import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import SPLITS
-from gnnhpc.data.generators import DATA_SEED, made_words, synthetic_graph
-from gnnhpc.data.graphs import published_arrays, skewed_arrays
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.published_files import Pyg
-from gnnhpc.data.readers.unpickle import read_arrays
-from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_files import existing_root
+from gnnhpc.data.data_settings import Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.load_graph import published_arrays, skewed_arrays
+from gnnhpc.data.published_graphs import PublishedGraph, Pyg
+from gnnhpc.data.readers.safe_pickle import read_arrays
+from gnnhpc.data.splits import DATA_SEED
+from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
 
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -60,7 +60,7 @@ def read_graph(data: Data, root: Path | None) -> ReferenceGraph:
         return _synthetic(data)
     if isinstance(data, RedditShaped):
         return _from_arrays(skewed_arrays(data, root), data)
-    if isinstance(data, OwnGraph):
+    if isinstance(data, CustomGraph):
         return _custom(Path(data.path))
     assert isinstance(data, PublishedGraph)
     reader = data.published.reader

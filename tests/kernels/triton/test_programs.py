@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, layer_mask, number_entries
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate, torch_attention, torch_products
