@@ -170,7 +170,7 @@ def _read_csv(text: str, path: Path, setting: Setting, given: Columns) -> StepLo
         setting,
         steps.drop(columns="line").reset_index(drop=True),
         tuple(notes),
-        with_unit or given.unit is not None or _is_seconds(header[places["time"]]),
+        with_unit or given.unit is not None,
     )
 
 
@@ -217,12 +217,9 @@ def _plain(name: str) -> str:
 
 def _unit_of(name: str) -> str | None:
     """The unit at the end of a header's name; `_min` may be a minimum, so it is none."""
-    match = re.search(r"[(\[]\s*(\S+?)\s*[)\]]$|_(?!min$)([^_\s]+)$", name.strip().lower())
+    pattern = r"[(\[]\s*(\S+?)\s*[)\]]$|(?:^|_)(?!min$)([^_\s]+)$"
+    match = re.search(pattern, re.sub(r"\s+", "_", name.strip().lower()))
     return _UNIT_WORDS.get(match[1] or match[2]) if match else None
-
-
-def _is_seconds(name: str) -> bool:
-    return "second" in name.lower()
 
 
 def _phase_of(row: Sequence[str], places: Mapping[str, int], given: Columns, where: str) -> str:
