@@ -179,9 +179,9 @@ def _find_columns(header: Sequence[str], path: Path, given: Columns) -> dict[str
     plain = [_plain(name) for name in header]
     places: dict[str, int] = {}
     for key, accepted in _NAMES.items():
-        wanted = given.names.get(key)
-        if wanted is not None and wanted in header:
-            places[key] = list(header).index(wanted)
+        requested = given.names.get(key)
+        if requested is not None and requested in header:
+            places[key] = list(header).index(requested)
             continue
         found = [plain.index(name) for name in accepted if name in plain]
         if key == "time" and plain.count(plain[found[0]] if found else "") > 1:

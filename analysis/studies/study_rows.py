@@ -134,7 +134,7 @@ def measured_rows(study: Study, summary: Summary) -> list[Row]:
     """The rows of a run with which a study is compared."""
     mine = summary.table[summary.table["model"].isin(list(study.models))]
     varying = varying_settings(mine) if len(mine) else []
-    names = [name for name in varying if name not in study.labelled]
+    names = [name for name in varying if name not in study.label_settings]
     rows = []
     for one, line in zip(summary.configurations, _records(summary.table), strict=True):
         if one.settings["model"] in study.models:

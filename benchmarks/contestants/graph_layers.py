@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.contestants.vig_steps import adjacency, synchronize
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.data.data_settings import SyntheticCitation
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.libraries import import_dgl
 from gnnhpc.models.model import BuildOptions

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.contestants.graph_layers import perceptron
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.links.split import LinkSplit, split_links
+from gnnhpc.graphs.link_split import LinkSplit, split_links
 from gnnhpc.models.libraries import import_dgl
 
 Losses = Iterator[Callable[[], Tensor]]
@@ -221,7 +220,7 @@ def _pyg_links(split: LinkSplit, experiment: Experiment) -> tuple[nn.Module, Los
     from torch_geometric.loader import LinkNeighborLoader
     from torch_geometric.nn import GCNConv, SAGEConv
 
-    from gnnhpc.batches.sampled.libraries.pyg_sampler import drawn_hops
+    from gnnhpc.batches.sampled.pyg_loader import sampled_hops
 
     assert experiment.sampling is not None
     graph, fanouts = split.message, list(experiment.sampling.fanouts)
@@ -244,7 +243,7 @@ def _pyg_links(split: LinkSplit, experiment: Experiment) -> tuple[nn.Module, Los
             def loss(data: Any = data) -> Tensor:
                 # The rows and edges that each layer needs, as after `trim_to_layer`.
                 seeds = int(data.edge_label_index.max()) + 1
-                hops = drawn_hops(data.edge_index, seeds, len(fanouts))
+                hops = sampled_hops(data.edge_index, seeds, len(fanouts))
                 edges = [(rows, data.edge_index[:, :count]) for _, rows, count in hops[::-1]]
                 out = stack(data.x, edges, lambda layer, x, each: layer(x[: each[0]], each[1]))
                 known = data.edge_label == 1

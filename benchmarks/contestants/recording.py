@@ -64,7 +64,8 @@ def bare_step(parts: TrainingParts, batch: Batch) -> float:
     began = time.perf_counter()
     parts.engine.gradients.zero()
     for each in batch.microbatches:
-        parts.loss(parts.stage(first_input(each), each.context), each, batch.labelled).backward()
+        output = parts.stage(first_input(each), each.context)
+        parts.loss(output, each, batch.valid_targets).backward()
     parts.stage.end_minibatch()
     if parts.optimizer is not None:
         parts.optimizer.step()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import GraphConv, global_add_pool
 
-from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.distributed.allocator import map_large_blocks_separately
 from gnnhpc.models.context import Context
 from gnnhpc.models.model import BuildOptions

@@ -109,7 +109,7 @@ class TrainingLoop:
 
         Sampling a mini-batch is part of its step, so it is timed from barrier to barrier.
         """
-        sampled = self.parts.batches.drawn
+        sampled = self.parts.batches.made_in_step
         while True:
             if sampled:
                 self.mesh.barrier()

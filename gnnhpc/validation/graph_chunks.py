@@ -13,13 +13,12 @@ import torch
 
 from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.verdicts import verdict_of
 
@@ -56,7 +55,7 @@ def check_chunks(
         f"rank {rank}: {each}" for rank, (_, found, _) in enumerate(everyone) for each in found
     ]
     share = sum(count for stage, _, count in everyone if stage == 0) / max(1, edges.shape[1])
-    reported = float(batches.graph_facts()["edges_kept"])
+    reported = float(batches.graph_metadata()["edges_kept"])
     if batches.chunkset.chunks[0].blocks and abs(share - reported) > 1e-9:
         known.append(f"chunks keep {share:.4%} of the edges, reported are {reported:.4%}")
     detail = f"{experiment.chunks} chunks have the graph's rows and {share:.1%} of its edges"

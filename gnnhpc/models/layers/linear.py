@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels import rowwise, sparse_features
 from gnnhpc.kernels.dispatch import backend
 from gnnhpc.kernels.sparse_features import FEW_OUTPUTS, DroppedRows

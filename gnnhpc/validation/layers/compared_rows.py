@@ -20,9 +20,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.features import take_rows
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
 from gnnhpc.models.context import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
 from gnnhpc.validation.reference.edge_lists import EdgeList, SparseFeatures

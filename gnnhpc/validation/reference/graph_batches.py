@@ -13,9 +13,9 @@ from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
-from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.partition import metis_clusters
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.metis import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, first_input

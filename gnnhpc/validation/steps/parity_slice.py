@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs, check_outline
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import Graph

@@ -66,6 +66,6 @@ def summed_replicas() -> None:
 def divided_by_batch_size() -> None:
     def whole(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
         batch: Batch = original(batches, sampled)
-        return dataclasses.replace(batch, labelled=batches.samples)
+        return dataclasses.replace(batch, valid_targets=batches.samples)
 
     around(SampledBatches, "_batch", whole)
