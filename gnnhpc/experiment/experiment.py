@@ -172,6 +172,7 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
+        self._check_edge_weights()
         if self.task is not None:
             self._check_links()
         if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
@@ -350,6 +351,21 @@ class Experiment(Strict):
                 f"layout: found {str(self.layout)!r}; allowed: seq or dp<R> with many small "
                 "graphs, and stages with engine native, device cpu: micro-batches have other "
                 "rows each"
+            )
+
+    def _check_edge_weights(self) -> None:
+        """Raise ValueError for weights that would be read and not used."""
+        if not getattr(self.data, "weighted", False):
+            return
+        if self.task is not None:
+            raise ValueError(
+                "data: found edge_weight; allowed: no weights with task links, or "
+                "ignore: [edge_weight] in data"
+            )
+        if not (self.model.uses_edge_weights or isinstance(self.model, CustomModel)):
+            raise ValueError(
+                f"data: found edge_weight, which model {self.model.name} does not use; allowed: "
+                "a custom model, which reads block.edge_weight, or ignore: [edge_weight] in data"
             )
 
     def _check_links(self) -> None:
