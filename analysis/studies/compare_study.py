@@ -59,7 +59,7 @@ class Finding:
         if not ours.excludes(claim.nothing):
             return "cannot be decided"
         side = "more" if ours.low > claim.nothing else "less"
-        return "holds" if claim.wanted in ("either", side) else "does not hold"
+        return "holds" if claim.expected in ("either", side) else "does not hold"
 
     @property
     def is_negligible(self) -> bool:

@@ -30,14 +30,14 @@ def like(
         measured = [one.configuration for one in rows if one.configuration is not None]
         found = find_like(mine, measured, changes, free)
         return next((one for one in rows if found and one.configuration is found), None)
-    wanted = {key: v for key, v in {**row.settings, **changes}.items() if key not in free}
+    expected = {key: v for key, v in {**row.settings, **changes}.items() if key not in free}
     others = (one for one in rows if one is not row)
-    return next((one for one in others if not differing(one, wanted)), None)
+    return next((one for one in others if not differing(one, expected)), None)
 
 
-def differing(row: Row, wanted: Mapping[str, Any]) -> set[str]:
+def differing(row: Row, expected: Mapping[str, Any]) -> set[str]:
     """The settings in which a row differs from these."""
-    return {k for k, v in wanted.items() if not same_value(row.settings.get(k), v)}
+    return {k for k, v in expected.items() if not same_value(row.settings.get(k), v)}
 
 
 def _speedup(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:

@@ -56,7 +56,7 @@ class Claim:
     """Settings in which the pair may differ as well."""
     text: str = ""
     """The conclusion; empty for a number."""
-    wanted: Literal["more", "less", "either"] = "more"
+    expected: Literal["more", "less", "either"] = "more"
     """The side of `nothing` on which the quantity lies if the conclusion holds."""
     nothing: float = 1.0
     """The value of the quantity that makes no difference."""
@@ -116,7 +116,7 @@ class Study:
     """Which rows of a run it is compared with, a query."""
     label: tuple[str, ...]
     """The columns that name a row of a run."""
-    labelled: tuple[str, ...]
+    label_settings: tuple[str, ...]
     """Settings that the label already has."""
     tables: tuple[StudyTable, ...]
     claims: tuple[Claim, ...]

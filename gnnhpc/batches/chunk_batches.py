@@ -130,7 +130,7 @@ def input_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> I
     """The features of a chunk's rows, in place where the model's first layer reads them so."""
     features, model = graph.features, plan.experiment.model.loaded
     in_place = features.layout == torch.strided and computed_dtype(features) == plan.dtype
-    if in_place and plan.mesh.device.type == "cpu" and model.reads_in_place:
+    if in_place and plan.mesh.device.type == "cpu" and model.indexed_inputs:
         return IndexedRows(features, chunk.nodes)
     return copied_rows(graph, chunk, plan)
 

@@ -101,7 +101,7 @@ class Experiment(Strict):
     train_steps: Annotated[Steps, Field(ge=1)] = 10
     """Mini-batches to train on."""
     test_steps: Annotated[Steps, Field(ge=0)] = 2
-    """Mini-batches evaluated at each evaluation."""
+    """Mini-batches evaluated at each evaluation, by default 2, or one more than warmup_steps."""
     test_every: Annotated[Steps, Field(ge=1)] | None = None
     """Training steps between evaluations; none evaluates once, at the end."""
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1
@@ -148,15 +148,15 @@ class Experiment(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         kind = self.data.facts().kind
-        self._take_default_chunks(kind)
+        derived = self._derived_defaults()
+        self.__dict__.update({k: v for k, v in derived.items() if k not in self.model_fields_set})
         takes = self.model.kinds()
         if kind not in takes:
             raise ValueError(
                 f"data: found {self.data.name!r}; allowed: {' or '.join(takes)} data for model "
                 f"{self.model.name}"
             )
-        if (misfit := self.model.misfit_of_data(kind)) is not None:
-            raise ValueError(misfit)
+        self._check_model_and_data(kind)
         if kind == "images":
             self._check_images()
         elif kind == "graphs":
@@ -172,6 +172,7 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
+        self._check_edge_weights()
         if self.task is not None:
             self._check_links()
         if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
@@ -190,11 +191,17 @@ class Experiment(Strict):
             )
         return self
 
-    def _take_default_chunks(self, kind: Kind) -> None:
-        """Keep all edges of a graph that becomes several chunks, unless its settings say more."""
-        whole = kind == "graph" and self.sampling is None and self.rebuild == "once"
-        if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
-            self.__dict__["chunks"] = "halo"
+    def _derived_defaults(self) -> dict[str, Any]:
+        """Defaults that follow from other settings.
+
+        Evaluations have a step after warm-up, and a graph that becomes chunks keeps its edges.
+        """
+        graph = self.data.facts().kind == "graph" and self.sampling is None
+        cut = graph and self.rebuild == "once" and self.total_chunks > 1
+        return {
+            "test_steps": max(2, self.warmup_steps + 1),
+            "chunks": "halo" if cut else "contiguous",
+        }
 
     def _check_schedule(self) -> None:
         """Raise ValueError where the schedule does not fit the layout, micro-batches, engine or
@@ -346,6 +353,21 @@ class Experiment(Strict):
                 "rows each"
             )
 
+    def _check_edge_weights(self) -> None:
+        """Raise ValueError for weights that would be read and not used."""
+        if not getattr(self.data, "weighted", False):
+            return
+        if self.task is not None:
+            raise ValueError(
+                "data: found edge_weight; allowed: no weights with task links, or "
+                "ignore: [edge_weight] in data"
+            )
+        if not (self.model.uses_edge_weights or isinstance(self.model, CustomModel)):
+            raise ValueError(
+                f"data: found edge_weight, which model {self.model.name} does not use; allowed: "
+                "a custom model, which reads block.edge_weight, or ignore: [edge_weight] in data"
+            )
+
     def _check_links(self) -> None:
         if self.sampling is None or self.sampling.sampler != "ours":
             found = "no sampling" if self.sampling is None else f"sampler {self.sampling.sampler}"
@@ -363,6 +385,15 @@ class Experiment(Strict):
         if isinstance(self.model, CustomModel):
             raise ValueError(
                 f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
+            )
+
+    def _check_model_and_data(self, kind: Kind) -> None:
+        if (misfit := self.model.misfit_of_data(kind)) is not None:
+            raise ValueError(misfit)
+        if getattr(self.data, "weighted", None) and not self.model.weighs_edges():
+            raise ValueError(
+                f"model: found {self.model.name}, which does not use weights of edges; allowed: "
+                "gcn, graphconv, resgcn, gcnii, or data.ignore: [edge_weight]"
             )
 
     def _check_images(self) -> None:
@@ -448,11 +479,11 @@ class Experiment(Strict):
 
     def content(self) -> dict[str, Any]:
         """The experiment as plain data, defaults left out, so that new fields keep old ids."""
-        return self.model_dump(mode="json", exclude_defaults=True) | {
-            "model": self.model.content(),
-            "data": self.data.content(),
-            **self._task_content(),
-        }
+        derived = self._derived_defaults()
+        changed = {key: getattr(self, key) for key in derived if getattr(self, key) != derived[key]}
+        content = self.model_dump(mode="json", exclude_defaults=True) | changed
+        content |= {"model": self.model.content(), "data": self.data.content()}
+        return content | self._task_content()
 
     def _task_content(self) -> dict[str, Any]:
         """The task's settings, and its name although that is a default."""

@@ -141,7 +141,7 @@ class _Grid:
         try:
             return Experiment.model_validate(raw)
         except ValidationError as error:
-            plain = from_validation_error(error, self.where)
+            plain = from_validation_error(error, self.where, known=Experiment)
             field, _, rest = (plain.key or "").partition(".")
             if field == "microbatches" and raw["layout"] == Layout():
                 field = "seq_microbatches" if "seq_microbatches" in self.values else field

@@ -317,9 +317,12 @@ def test_weights_follow_their_edges(tmp_path: Path) -> None:
     found = dict(zip(map(tuple, graph.edges.T.tolist()), graph.edge_weight.tolist(), strict=True))
     listed = map(tuple, arrays["edge_index"].T.tolist())
     assert found == pytest.approx(dict(zip(listed, arrays["edge_weight"].tolist(), strict=True)))
+    with pytest.raises(ValueError, match="edge_weight, which model gat does not use; allow"):
+        Experiment.model_validate({"model": "gat", "data": config})
     ignored = CustomGraph(path="graph.npz", ignore=("edge_weight",)).planned(tmp_path)
     assert not ignored.weighted
     assert load_graph(ignored, None).edge_weight is None
+    Experiment.model_validate({"model": "gat", "data": ignored})
 
 
 @pytest.mark.parametrize(
@@ -393,8 +396,9 @@ def test_a_file_of_gnn_benchmark(tmp_path: Path, weights: bool) -> None:
     raw = tmp_path / "raw"
     path = write_npz(raw, "graph.npz", nodes=240, columns=20, classes=4)
     arrays = dict(np.load(path))
-    if not weights:
-        arrays["adj_data"] = np.ones_like(arrays["adj_data"])
+    rows = np.repeat(np.arange(240), np.diff(arrays["adj_indptr"]))
+    ones = (rows == arrays["adj_indices"]) | (not weights)
+    arrays["adj_data"] = np.where(ones, 1, arrays["adj_data"])
     # Each edge once, as published files list many.
     np.savez(path, **arrays)
     config = CustomGraph(path="graph.npz", directed=True if weights else None).planned(raw)

@@ -140,6 +140,18 @@ def test_a_graph_that_is_cut_keeps_its_edges_unless_the_spec_says_more() -> None
     assert one.experiment.chunks == "clustered"
 
 
+def test_a_test_step_is_measured_unless_the_spec_says_less() -> None:
+    (one,) = cells(spec(gat(warmup_steps=5, train_steps=9)))
+    assert one.experiment.test_steps == 6
+    assert plan(spec(gat(warmup_steps=5, train_steps=9))).notes() == []
+    assert plan(spec(gat(warmup_steps=3, train_steps=9, test_steps=3))).notes() == [
+        "1 of 1 cells measure no test step: warmup_steps 3 of test_steps 3, so their test rows "
+        "have no times"
+    ]
+    often = gat(warmup_steps=3, train_steps=9, test_steps=2, test_every=3)
+    assert plan(spec(often)).notes() == []
+
+
 def test_a_balance_is_for_the_pipelined_layouts_alone() -> None:
     made = cells(spec(gat(layouts=["seq", "pp4"], balance=[1, 2, 1, 2])))
     balances = {str(c.experiment.layout): c.experiment.balance for c in made}
@@ -336,7 +348,7 @@ def test_a_graph_of_ones_own_is_read_once_for_all_grids(
         return planned(self, folder)
 
     monkeypatch.setattr(CustomGraph, "planned", counted)
-    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz"}}
+    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz", "directed": True}}
     grids = [grid | {"layouts": layout} for layout in ("seq", "pp2", "dp2")]
     wrong = grid | {"data": {"name": "file", "path": "nowhere.npz"}}
     monkeypatch.chdir(tmp_path)

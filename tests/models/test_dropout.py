@@ -46,13 +46,6 @@ def test_the_share_kept_is_fair_at_every_lag(p: float) -> None:
             assert abs(both - chance) < 6 * (chance * (1 - chance) / (count - lag)) ** 0.5
 
 
-def test_a_share_next_to_all_drops_nearly_all() -> None:
-    x = torch.ones(1000, 8)
-    mask = layer_mask(0, 0, "layer0.dropout", 1 - 2**-40)
-    assert drop(x, torch.arange(1000), mask).count_nonzero() == 0
-    assert mask.keeps(ENTRIES).sum() == 0
-
-
 def test_successive_steps_are_independent() -> None:
     kept = torch.stack(
         [layer_mask(0, step, "layer0.attention", 0.6).keeps(ENTRIES[:2000]) for step in range(400)]

@@ -67,6 +67,8 @@ def read_arrays(data: Data, root: Path | None) -> ReadArrays:
     arrays = _of_masks(graph.masks) | {"labels": [graph.labels]}
     arrays |= _of_edges(graph.source, graph.target) | _of_features(graph.features)
     arrays |= _of_in_edges(graph.source, _offsets(graph.target, graph.nodes))
+    if graph.weights is not None:
+        arrays["edge weights"] = [graph.weights]
     rounded = frozenset({"feature values"} if graph.rounded else ())
     return ReadArrays(arrays, rounded, graph.independent)
 
@@ -97,6 +99,8 @@ def _of_graph(graph: Graph) -> Arrays:
     arrays = _of_masks({name: mask.numpy() for name, mask in graph.masks.items()})
     arrays |= {"labels": [graph.labels.numpy()]} | _of_tensor(graph.features)
     arrays |= _of_edges(*graph.edges.numpy())
+    if graph.edge_weight is not None:
+        arrays["edge weights"] = [graph.edge_weight.numpy()]
     stored = graph.stored_in_edges
     if stored is not None:
         arrays |= _of_in_edges(stored.source.numpy(), stored.indptr.numpy())
