@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
-from gnnhpc.core.dataset_sizes import Facts
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
@@ -156,8 +156,7 @@ class Experiment(Strict):
                 f"data: found {self.data.name!r}; allowed: {' or '.join(takes)} data for model "
                 f"{self.model.name}"
             )
-        if (misfit := self.model.misfit_of_data(kind)) is not None:
-            raise ValueError(misfit)
+        self._check_model_and_data(kind)
         if kind == "images":
             self._check_images()
         elif kind == "graphs":
@@ -386,6 +385,15 @@ class Experiment(Strict):
         if isinstance(self.model, CustomModel):
             raise ValueError(
                 f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
+            )
+
+    def _check_model_and_data(self, kind: Kind) -> None:
+        if (misfit := self.model.misfit_of_data(kind)) is not None:
+            raise ValueError(misfit)
+        if getattr(self.data, "weighted", None) and not self.model.weighs_edges():
+            raise ValueError(
+                f"model: found {self.model.name}, which does not use weights of edges; allowed: "
+                "gcn, graphconv, resgcn, gcnii, or data.ignore: [edge_weight]"
             )
 
     def _check_images(self) -> None:

@@ -98,6 +98,10 @@ class Model(Strict):
         """The layers for data of these sizes, first to last; it must not need torch."""
         raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
 
+    def weighs_edges(self) -> bool:
+        """Whether these layers use weights of edges; a weighted graph needs that."""
+        return self.uses_edge_weight
+
     def misfit(self, chunks: str) -> str | None:
         """Why these settings cannot compute graphs that are cut by `chunks`; None if they can.
 
