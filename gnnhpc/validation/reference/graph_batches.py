@@ -143,7 +143,9 @@ def _chunk(graph: Graph, nodes: Tensor, layers: list[Edges]) -> GraphChunk:
     degree = torch.ones(graph.nodes, dtype=torch.int64)
     if layers:
         degree += torch.bincount(layers[0][1], minlength=graph.nodes)
-    return replace(chunk_of_edges(graph, nodes, layers), degree=degree[nodes], sampled=False)
+    weighted = _weighted_degree(graph, nodes, layers[0][2]) if layers else None
+    chunk = chunk_of_edges(graph, nodes, layers)
+    return replace(chunk, degree=degree[nodes], sampled=False, weighted_degree=weighted)
 
 
 def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:
@@ -171,7 +173,11 @@ def chunk_of_edges(graph: Graph, seeds: Tensor, layers: Sequence[Edges]) -> Grap
         order = torch.argsort(rows_out, stable=True)
         counts = torch.bincount(rows_out, minlength=len(computed))
         indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-        blocks.append(Block(indptr, rows_in[order], rows_out[order], numbers[order], len(nodes)))
+        weights = None
+        if graph.edge_weight is not None:
+            weights = torch.cat((graph.edge_weight[number], torch.ones(len(computed))))[order]
+        edges = (rows_in[order], rows_out[order], numbers[order])
+        blocks.append(Block(indptr, *edges, len(nodes), weights))
         rows.append(len(nodes))
     return GraphChunk(
         nodes=nodes,
@@ -182,7 +188,16 @@ def chunk_of_edges(graph: Graph, seeds: Tensor, layers: Sequence[Edges]) -> Grap
         own=len(seeds),
         full=FullGraph.of(graph),
         sampled=True,
+        weighted_degree=_weighted_degree(graph, nodes, torch.arange(graph.edges.shape[1])),
     )
+
+
+def _weighted_degree(graph: Graph, nodes: Tensor, numbers: Tensor) -> Tensor | None:
+    """float64 [nodes]: the sum of the weights of the listed edges into each node, and 1."""
+    if graph.edge_weight is None:
+        return None
+    weights, target = graph.edge_weight[numbers].double(), graph.edges[1][numbers]
+    return (1 + torch.bincount(target, weights, minlength=graph.nodes))[nodes]
 
 
 def whole_graph_batch(experiment: Experiment, graph: Graph) -> ReferenceBatch:

@@ -74,7 +74,10 @@ class SampledMiniBatches:
         if experiment.sampling is not None and experiment.sampling.inductive:
             # Training uses the edges between training nodes alone.
             kept = graph.masks["train"][graph.edges].all(0)
-            self._trained = replace(graph, edges=graph.edges[:, kept], stored_in_edges=None)
+            weight = None if graph.edge_weight is None else graph.edge_weight[kept]
+            self._trained = replace(
+                graph, edges=graph.edges[:, kept], stored_in_edges=None, edge_weight=weight
+            )
 
     def graph(self, step: int) -> Graph:
         """The graph that a step samples from."""
