@@ -14,6 +14,7 @@ from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
 from analysis.studies.study import Study
 from analysis.summary.configurations import Configuration
+from analysis.summary.ideal_step import has_split_backward
 from analysis.summary.settings_in_words import (
     IMPLEMENTATIONS,
     SAMPLERS,
@@ -21,7 +22,6 @@ from analysis.summary.settings_in_words import (
     settings_in_words,
     varying_settings,
 )
-from analysis.summary.split_backward import has_split_backward
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.layout import Layout
 

@@ -56,7 +56,7 @@ def contestant(
     else:
         layers, parts = _libraries(form, model["name"], graph, place)
     targets = torch.where(graph.masks["train"], graph.labels, IGNORED).to(place)
-    labelled = int(graph.masks["train"].sum())
+    valid_targets = int(graph.masks["train"].sum())
     optimizer = torch.optim.Adam(layers.parameters(), lr=0.005, weight_decay=5e-4)
 
     def turn() -> float:
@@ -67,7 +67,7 @@ def contestant(
             out = scores()
             wanted = targets if nodes is None else nodes
             summed = functional.nll_loss(out, wanted, ignore_index=IGNORED, reduction="sum")
-            (summed / labelled).backward()
+            (summed / valid_targets).backward()
         optimizer.step()
         synchronize(place)
         return time.perf_counter() - began

@@ -63,7 +63,7 @@ class LoadedImages:
     labels: Tensor
     """int64 [B], for the stage of the loss."""
     checksum: int
-    """Of labels and pixels; equal on all stages."""
+    """Checksum of labels and pixels; equal on all stages."""
 
 
 class ImageBatches:

@@ -84,7 +84,7 @@ def subgraph_builder(graph: Graph, implementation: str) -> BlockBuilder:
 
 
 Cut = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
-"""From nodes to the sources, targets (both local, targets ascending) and numbers of their edges."""
+"""Maps nodes to the sources, targets (both local, targets ascending) and numbers of their edges."""
 
 
 def _by_pyg(whole: Block) -> Cut:

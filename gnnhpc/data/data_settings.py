@@ -141,7 +141,8 @@ class SyntheticCifar10(Data):
 
 
 class SyntheticCitation(Data):
-    """A graph of communities with sparse features; neighbours are needed to tell the class."""
+    """A graph of communities with sparse features, whose class follows only with the
+    neighbours'."""
 
     name: Literal["synthetic-citation"] = "synthetic-citation"
     nodes: Annotated[Whole, Field(ge=10)] = 2_000

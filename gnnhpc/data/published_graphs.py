@@ -62,7 +62,7 @@ class Published:
     folder: str
     files: tuple[str, ...]
     source: str
-    """Where the files are published."""
+    """Address at which the files are published."""
     downloads: tuple[Download, ...]
     facts: Facts
     splits: int = 0

@@ -64,7 +64,8 @@ class TuGraphs(GraphSetData):
 
     name: str
     features: NodeInputs = "stored"
-    """As of `GraphSetData`; by default `stored` where nodes have labels, else `one-hot`."""
+    """The setting of `GraphSetData`; by default `stored` where nodes have labels, else
+    `one-hot`."""
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, model_validator
 
-from gnnhpc.core.dataset_sizes import Facts
+from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
@@ -156,8 +156,7 @@ class Experiment(Strict):
                 f"data: found {self.data.name!r}; allowed: {' or '.join(takes)} data for model "
                 f"{self.model.name}"
             )
-        if (misfit := self.model.misfit_of_data(kind)) is not None:
-            raise ValueError(misfit)
+        self._check_model_and_data(kind)
         if kind == "images":
             self._check_images()
         elif kind == "graphs":
@@ -173,7 +172,6 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
-        self._check_edge_weights()
         if self.task is not None:
             self._check_links()
         if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
@@ -354,21 +352,6 @@ class Experiment(Strict):
                 "rows each"
             )
 
-    def _check_edge_weights(self) -> None:
-        """Raise ValueError for weights that would be read and not used."""
-        if not getattr(self.data, "weighted", False):
-            return
-        if self.task is not None:
-            raise ValueError(
-                "data: found edge_weight; allowed: no weights with task links, or "
-                "ignore: [edge_weight] in data"
-            )
-        if not (self.model.uses_edge_weights or isinstance(self.model, CustomModel)):
-            raise ValueError(
-                f"data: found edge_weight, which model {self.model.name} does not use; allowed: "
-                "a custom model, which reads block.edge_weight, or ignore: [edge_weight] in data"
-            )
-
     def _check_links(self) -> None:
         if self.sampling is None or self.sampling.sampler != "ours":
             found = "no sampling" if self.sampling is None else f"sampler {self.sampling.sampler}"
@@ -386,6 +369,19 @@ class Experiment(Strict):
         if isinstance(self.model, CustomModel):
             raise ValueError(
                 f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
+            )
+        if getattr(self.data, "weighted", None):
+            raise ValueError(
+                "task: found 'links' and edge_weight in data; allowed: data.ignore: [edge_weight]"
+            )
+
+    def _check_model_and_data(self, kind: Kind) -> None:
+        if (misfit := self.model.misfit_of_data(kind)) is not None:
+            raise ValueError(misfit)
+        if getattr(self.data, "weighted", None) and not self.model.weighs_edges():
+            raise ValueError(
+                f"model: found {self.model.name}, which does not use weights of edges; allowed: "
+                "gcn, graphconv, resgcn, gcnii, or data.ignore: [edge_weight]"
             )
 
     def _check_images(self) -> None:

@@ -45,6 +45,9 @@ class CustomModel(Model):
     def kinds(self) -> tuple[Kind, ...]:
         return self._loaded.takes if self._loaded else ("images", "graph", "graphs")
 
+    def weighs_edges(self) -> bool:
+        return self._loaded is None or self._loaded.uses_edge_weight
+
     @property
     def loaded(self) -> Model:
         if self._loaded is None:

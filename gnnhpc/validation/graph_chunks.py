@@ -64,7 +64,7 @@ def check_chunks(
 
 def _wrong_rows(graph: Graph, chunk: GraphChunk, microbatch: MicroBatch) -> Iterator[str]:
     """Inputs and labels that are not those of the chunk's nodes."""
-    nodes = chunk.nodes.numpy()
+    nodes = chunk.nodes.cpu().numpy()
     if microbatch.inputs is not None and not _same_inputs(graph, nodes, microbatch.inputs):
         yield "has inputs that are not the features of its nodes"
     own = torch.from_numpy(nodes[: chunk.own])
@@ -111,7 +111,7 @@ def _dense(rows: Any) -> npt.NDArray[Any]:
 
 
 def _wrong_edges(graph: Graph, chunk: GraphChunk, experiment: Experiment) -> Iterator[str]:
-    nodes = chunk.nodes.numpy()
+    nodes = chunk.nodes.cpu().numpy()
     degrees = np.bincount(graph.edges[1].numpy(), minlength=graph.nodes)
     within = None if experiment.chunks == "halo" else _edges_within(graph, nodes)
     for layer, block in enumerate(chunk.present_blocks):
@@ -120,7 +120,7 @@ def _wrong_edges(graph: Graph, chunk: GraphChunk, experiment: Experiment) -> Ite
         expected = np.zeros(len(computed), np.int64)
         real = computed >= 0
         expected[real] = 1 + (degrees if within is None else within)[computed[real]]
-        actual = np.diff(block.indptr.numpy().astype(np.int64))
+        actual = np.diff(block.indptr.cpu().numpy().astype(np.int64))
         if not np.array_equal(actual, expected):
             row = int(np.flatnonzero(actual != expected)[0])
             yield (
@@ -142,12 +142,12 @@ def _edges_within(graph: Graph, nodes: Ids) -> Ids:
 def _same_edges(graph: Graph, block: Block, nodes: Ids) -> bool:
     """Whether each edge is the one of its number, none is double, and self-loops are numbered."""
     total = graph.edges.shape[1]
-    source, target, edge = (each.numpy() for each in (block.source, block.target, block.edge))
+    source, target, edge = (each.cpu().numpy() for each in (block.source, block.target, block.edge))
     ends = nodes[source], nodes[target]
     loop = edge >= total
     whole_source, whole_target = graph.edges.numpy()
     numbers = edge[~loop]
-    rows = np.repeat(np.arange(block.rows_out), np.diff(block.indptr.numpy()))
+    rows = np.repeat(np.arange(block.rows_out), np.diff(block.indptr.cpu().numpy()))
     order = np.lexsort((edge, target))
     double = (np.diff(edge[order]) == 0) & (np.diff(target[order]) == 0)
     return bool(

@@ -60,7 +60,7 @@ class DglSampler:
 
     @contextmanager
     def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
-        """As `LibrarySampler.open`."""
+        """Like `LibrarySampler.open`."""
         loader = self._dgl.dataloading.DataLoader(
             self._graph,
             _Seeds(seeds, first_step),

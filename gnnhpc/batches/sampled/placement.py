@@ -1,4 +1,4 @@
-"""Where a sampled graph lies: its features and edges are on the device where they fit."""
+"""Placement of a sampled graph: its features and edges are on the device where they fit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 Where = Literal["host", "pinned", "device"]
 """The host's memory; pinned buffers there, which a device reads by itself; or the device."""
 KEPT_FREE = 2
-"""At most one part in so many of a device's free memory is taken: the rest is for the model, for
-the activations of the largest mini-batch, and for an evaluation."""
+"""Divisor of a device's free memory that is taken at most; the rest is for the model, the
+activations of the largest mini-batch and an evaluation."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where mini-batches take features and edges from."""
+    """The places from which mini-batches take features and edges."""
 
     features: Where = "host"
     graph: Where = "host"

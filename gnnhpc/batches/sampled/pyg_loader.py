@@ -65,7 +65,7 @@ class PygSampler:
 
     @contextmanager
     def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
-        """As `LibrarySampler.open`."""
+        """Like `LibrarySampler.open`."""
         sizes = [len(batch) for batch in seeds]
         ends = list(itertools.accumulate(sizes, initial=0))
         steps = torch.arange(first_step, first_step + len(sizes))

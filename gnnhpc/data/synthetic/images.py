@@ -41,7 +41,7 @@ def synthetic_images(
 
 @dataclass(frozen=True)
 class _Looks:
-    """Of each class the colour [classes, 3] in 0..1 and the stripes' wave vector [classes, 2]."""
+    """The colour [classes, 3] in 0..1 and the stripes' wave vector [classes, 2] of each class."""
 
     colour: Floats
     wave: Floats

@@ -1,8 +1,8 @@
 """The part of an experiment's data that an engine parity check computes on.
 
 Layers, layout, schedule, engine, chunks, sampler and task stay as they are. Micro-batches have few
-images, or the top left corner of each; a large graph becomes a neighbourhood of labelled nodes; of
-many small graphs some of each split are kept. The reference then takes about a second.
+images, or the top left corner of each; a large graph becomes a neighbourhood of nodes with valid
+targets; of many small graphs some of each split are kept. The reference then takes about a second.
 """
 
 from __future__ import annotations
