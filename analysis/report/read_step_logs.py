@@ -217,7 +217,7 @@ def _plain(name: str) -> str:
 
 def _unit_of(name: str) -> str | None:
     """The unit at the end of a header's name; `_min` may be a minimum, so it is none."""
-    pattern = r"[(\[]\s*(\S+?)\s*[)\]]$|(?:^|_)(?!min$)([^_\s]+)$"
+    pattern = r"[(\[]\s*(\S+?)\s*[)\]]$|(?:^|_)(?!min$)([^_\s()\[\]]+)$"
     match = re.search(pattern, re.sub(r"\s+", "_", name.strip().lower()))
     return _UNIT_WORDS.get(match[1] or match[2]) if match else None
 

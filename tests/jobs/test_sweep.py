@@ -348,7 +348,7 @@ def test_a_graph_of_ones_own_is_read_once_for_all_grids(
         return planned(self, folder)
 
     monkeypatch.setattr(CustomGraph, "planned", counted)
-    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz"}}
+    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz", "directed": True}}
     grids = [grid | {"layouts": layout} for layout in ("seq", "pp2", "dp2")]
     wrong = grid | {"data": {"name": "file", "path": "nowhere.npz"}}
     monkeypatch.chdir(tmp_path)
