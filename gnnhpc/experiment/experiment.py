@@ -172,7 +172,6 @@ class Experiment(Strict):
             raise ValueError(
                 f"microbatches: found {self.microbatches}; allowed: at most one chunk a node"
             )
-        self._check_edge_weights()
         if self.task is not None:
             self._check_links()
         if (misfit := self.model.misfit("halo" if self.sampling else self.chunks)) is not None:
@@ -353,21 +352,6 @@ class Experiment(Strict):
                 "rows each"
             )
 
-    def _check_edge_weights(self) -> None:
-        """Raise ValueError for weights that would be read and not used."""
-        if not getattr(self.data, "weighted", False):
-            return
-        if self.task is not None:
-            raise ValueError(
-                "data: found edge_weight; allowed: no weights with task links, or "
-                "ignore: [edge_weight] in data"
-            )
-        if not (self.model.uses_edge_weights or isinstance(self.model, CustomModel)):
-            raise ValueError(
-                f"data: found edge_weight, which model {self.model.name} does not use; allowed: "
-                "a custom model, which reads block.edge_weight, or ignore: [edge_weight] in data"
-            )
-
     def _check_links(self) -> None:
         if self.sampling is None or self.sampling.sampler != "ours":
             found = "no sampling" if self.sampling is None else f"sampler {self.sampling.sampler}"
@@ -385,6 +369,10 @@ class Experiment(Strict):
         if isinstance(self.model, CustomModel):
             raise ValueError(
                 f"task: found 'links' and model {self.model.name!r}; allowed: a built-in model"
+            )
+        if getattr(self.data, "weighted", None):
+            raise ValueError(
+                "task: found 'links' and edge_weight in data; allowed: data.ignore: [edge_weight]"
             )
 
     def _check_model_and_data(self, kind: Kind) -> None:
