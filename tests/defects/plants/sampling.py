@@ -88,7 +88,7 @@ def leaking_links() -> None:
         asked = original(learnt, share)
         return tuple(dataclasses.replace(each, without=None) for each in asked)
 
-    around(TrainingLinks, "asked", whole)
+    around(TrainingLinks, "requested", whole)
 
 
 @defect(
