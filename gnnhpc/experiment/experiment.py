@@ -20,7 +20,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
-from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole
+from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole, parse_named
 from gnnhpc.data.registry import parse_data
 from gnnhpc.data.settings import Data
 from gnnhpc.experiment.link_prediction import Links
@@ -28,6 +28,9 @@ from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Model, OutputKind
 from gnnhpc.models.model_registry import parse_model
+from gnnhpc.optimizers.adam import Adam
+from gnnhpc.optimizers.optimizer import OptimizerConfig
+from gnnhpc.optimizers.registry import allowed_optimizers, optimizer_class
 
 SPEC_VERSION = 1
 
@@ -53,19 +56,17 @@ def _parse_activation_checkpointing(value: Any) -> Any:
 
 
 ActivationCheckpointing = Annotated[Recomputation, BeforeValidator(_parse_activation_checkpointing)]
+
+
+def _parse_optimizer(value: object) -> object:
+    if isinstance(value, Mapping):
+        value = {"name": "adam", **value}
+    return parse_named(value, optimizer_class, allowed_optimizers())
+
+
+OptimizerField = Annotated[SerializeAsAny[OptimizerConfig], BeforeValidator(_parse_optimizer)]
 ModelField = Annotated[SerializeAsAny[Model], BeforeValidator(parse_model)]
 DataField = Annotated[SerializeAsAny[Data], BeforeValidator(parse_data)]
-
-
-class OptimizerConfig(Strict):
-    """The optimizer of all stages; the three published studies use Adam."""
-
-    name: Literal["adam", "sgd"] = "adam"
-    """The rule of torch.optim."""
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Learning rate."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """L2 penalty, as torch.optim adds it to gradients."""
 
 
 class Experiment(Strict):
@@ -106,7 +107,8 @@ class Experiment(Strict):
     """Training steps between evaluations; none evaluates once, at the end."""
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1
     """First steps of each phase that averages leave out."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerField = Adam()
+    """What makes a step of the gradient; adam for every model of the three studies."""
     """The optimizer and its settings."""
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
     """How a graph becomes micro-batches: in ranges of nodes or in METIS clusters, which both lose
@@ -448,6 +450,7 @@ class Experiment(Strict):
         return self.model_dump(mode="json", exclude_defaults=True) | {
             "model": self.model.content(),
             "data": self.data.content(),
+            **({"optimizer": self.optimizer.content()} if self.optimizer != Adam() else {}),
             **self._task_content(),
         }
 

@@ -116,6 +116,8 @@ class StepRecord:
     steal_s: float | None = None
     """Seconds that the host took from a CPU of this rank, on average over its CPUs."""
     grad_norm: float | None = None
+    lr: float | None = None
+    """The learning rate; none in a test step."""
     run_delay_s: float | None = None
     """Seconds that the main thread waited for a processor, read outside of the step."""
     recompute_s: float | None = None

@@ -1,0 +1,43 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from gnnhpc.optimizers.optimizer import OptimizerConfig
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Adam(OptimizerConfig):
+    """Adam (Kingma & Ba 2015), with the paper's betas and epsilon."""
+
+    name: Literal["adam"] = "adam"
+
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        import torch
+
+        from gnnhpc.optimizers.without_compiler import without_compiler
+
+        kind = without_compiler(torch.optim.Adam)
+        return kind(
+            parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True if fused else None
+        )
+
+
+class AdamW(OptimizerConfig):
+    """Adam whose weight decay does not pass through the gradient (Loshchilov & Hutter 2019)."""
+
+    name: Literal["adamw"] = "adamw"
+
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        import torch
+
+        from gnnhpc.optimizers.without_compiler import without_compiler
+
+        kind = without_compiler(torch.optim.AdamW)
+        return kind(
+            parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True if fused else None
+        )
