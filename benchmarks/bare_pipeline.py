@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gnnhpc.distributed.allocator import map_large_blocks_separately
-from gnnhpc.kernels import vig_readout
-from gnnhpc.kernels.channel import Slots, bytes_needed
-from gnnhpc.kernels.vig_layers import Gradients, Layer, Layers
-from gnnhpc.kernels.vig_torch import Moved, Statistics, Weights
+from gnnhpc.kernels import vig_mlp
+from gnnhpc.kernels.shared_memory_channel import Slots, bytes_needed
+from gnnhpc.kernels.torch.torch_vig import Moved, Statistics, Weights
+from gnnhpc.kernels.vig_mlp import ReadoutWeights, Stack, StackLayer
 
 IMAGES, GRID, LAYERS = 100, (32, 32), 8
 GRAPHER, FFN, READOUT, CLASSES = 256, 512, 1024, 10
@@ -37,10 +38,11 @@ class _Stage:
     is_last: bool
     activations: Slots
     gradients: Slots
-    layers: Layers = field(init=False)
-    into: Gradients = field(init=False)
-    readout: vig_readout.Weights = field(init=False)
-    readout_gradients: vig_readout.Weights = field(init=False)
+    layers: Stack = field(init=False)
+    gradient_tensors: list[Weights] = field(init=False)
+    into: Any = field(init=False)
+    readout: ReadoutWeights = field(init=False)
+    readout_gradients: ReadoutWeights = field(init=False)
     inputs: list[Tensor] = field(init=False)
     targets: Tensor = field(init=False)
 
@@ -48,10 +50,11 @@ class _Stage:
         random = torch.Generator().manual_seed(int(self.is_last))
         made = [_layer(number, random) for number in range(LAYERS)]
         sizes = (READOUT, 3), (READOUT,), (CLASSES, READOUT), (CLASSES,)
-        self.readout = vig_readout.Weights(*(torch.randn(n, generator=random) / 16 for n in sizes))
-        self.readout_gradients = vig_readout.Weights(*map(torch.zeros_like, self.readout))
-        self.layers = Layers(made)
-        self.into = Gradients([_zeros_like(each.weights) for each in made])
+        self.readout = ReadoutWeights(*(torch.randn(n, generator=random) / 16 for n in sizes))
+        self.readout_gradients = ReadoutWeights(*map(torch.zeros_like, self.readout))
+        self.layers = Stack(made)
+        self.gradient_tensors = [_zeros_like(each.weights) for each in made]
+        self.into = vig_mlp.addresses(self.gradient_tensors)
         images = IMAGES // self.microbatches
         shape = images, GRID[0] * GRID[1], 3
         self.inputs = [torch.randn(shape, generator=random) for _ in range(self.microbatches)]
@@ -66,9 +69,9 @@ class _Stage:
     def _first(self) -> None:
         held = []
         for x in self.inputs:
-            done = self.layers.forward(x, moves=True)
-            assert self.activations.send(done.out, TIMEOUT_MS)
-            held.append(done.saved)
+            out, saved = self.layers.forward(x, moves=True)
+            assert self.activations.send(out, TIMEOUT_MS)
+            held.append(saved)
         gradient = torch.empty_like(self.inputs[0])
         for x in self.inputs:
             assert self.gradients.take(gradient, TIMEOUT_MS)
@@ -78,12 +81,12 @@ class _Stage:
         held = []
         for x in self.inputs:
             assert self.activations.take(x, TIMEOUT_MS)
-            done = self.layers.forward(x, moves=True)
-            held.append((done.saved, *vig_readout.forward(done.out, self.readout)))
+            out, saved = self.layers.forward(x, moves=True)
+            held.append((saved, *vig_mlp.readout_forward(out, self.readout)))
         for x in self.inputs:
             saved, logits, pooled = held.pop(0)
             gradient = (logits.softmax(1) - self.targets) / IMAGES
-            d_out, of_readout = vig_readout.backward(
+            d_out, of_readout = vig_mlp.readout_backward(
                 pooled, x.shape[1], self.readout, gradient, wants_x=True
             )
             for total, each in zip(self.readout_gradients, of_readout, strict=True):
@@ -144,7 +147,7 @@ def _pin(number: int) -> None:
     os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
-def _layer(number: int, random: torch.Generator) -> Layer:
+def _layer(number: int, random: torch.Generator) -> StackLayer:
     """A Grapher for an even number, an FFN for an odd one."""
     is_grapher = number % 2 == 0
     hidden = GRAPHER if is_grapher else FFN
@@ -167,7 +170,7 @@ def _layer(number: int, random: torch.Generator) -> Layer:
     )
     running = Statistics(torch.zeros(hidden), torch.ones(hidden), torch.zeros(3), torch.ones(3))
     counts = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
-    return Layer(
+    return StackLayer(
         GRID if is_grapher else None, weights, (1e-5, 1e-5), Moved(running, counts, (0.1, 0.1))
     )
 

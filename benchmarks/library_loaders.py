@@ -133,7 +133,7 @@ def _dgl_graphs(made: GraphSet, batch: int) -> Callable[..., Any]:
 
 
 def _one_by_one(made: GraphSet) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Of each graph to train on: dense features, edges in its own numbers, its label."""
+    """For each training graph: dense features, edges numbered within the graph, and the label."""
     x, first = made.features.to_dense(), made.first
     bounds = torch.searchsorted(made.edges[1].contiguous(), first)
     for number in made.numbers("train").tolist():

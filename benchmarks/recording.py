@@ -72,7 +72,7 @@ def bare_step(parts: TrainingParts, batch: Batch) -> float:
 
 
 class BareSteps(Listener):
-    """After every `STEPS` measured steps takes as many bare ones, answers, and waits."""
+    """After every `STEPS` measured steps it takes as many bare ones, answers, and waits."""
 
     def __init__(self, parts: TrainingParts, answers: TextIO) -> None:
         self._parts, self._answers = parts, answers

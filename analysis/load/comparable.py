@@ -104,7 +104,8 @@ def differences(one: Environment, other: Environment) -> dict[str, tuple[str, st
 
 
 def differences_in_words(one: Environment, other: Environment) -> str:
-    """Such as `threads a rank 1, elsewhere 2; torch 2.13.0, elsewhere 2.12.1`."""
+    """The differing values, such as `threads a rank 1, elsewhere 2; torch 2.13.0, elsewhere
+    2.12.1`."""
     found = differences(one, other)
     return "; ".join(f"{name} {mine}, elsewhere {theirs}" for name, (mine, theirs) in found.items())
 

@@ -50,12 +50,13 @@ class Envelope:
     """How far apart rounding may drive a quantity, relative: `later * growth ** step`."""
 
     first: float
-    """At step 0, before anything is learnt."""
+    """The envelope at step 0, before any update."""
     later: float
     growth: float
 
     def allowed(self, steps: int) -> Series:
-        """[steps]: nan from where on so much is allowed that a comparison means nothing."""
+        """The allowed difference at each step; nan once so much is allowed that a comparison means
+        nothing."""
         allowed = self.later * self.growth ** np.arange(steps, dtype=np.float64)
         allowed[:1] = self.first
         return np.where(allowed < _MEANINGLESS, allowed, np.nan)
@@ -82,7 +83,7 @@ class Trajectory:
 
     losses: Series
     norms: Series
-    """Of the whole gradient, over all stages; nan where it is not recorded."""
+    """The norm of the whole gradient, over all stages; nan where it is not recorded."""
     dtype: str = "float32"
 
 
@@ -92,6 +93,9 @@ class Equivalence:
 
     divergences: Mapping[str, str] = field(default_factory=dict)
     """Cells that leave the envelope, each with the first step that does and its likely cause."""
+    suspects: Mapping[str, str] = field(default_factory=dict)
+    """The same of custom models in other micro-batches than the sequential cell, whose BatchNorm
+    may be the cause."""
     steps: Mapping[str, int] = field(default_factory=dict)
     """Over how many training steps each cell was compared with another configuration's."""
     only_repeats: tuple[str, ...] = ()
@@ -117,6 +121,7 @@ def compare_equivalent_cells(
             groups.setdefault(equivalence_key(cell.experiment), []).append(cell)
     learnt = trajectories(ranks, {cell.id: cell.experiment.dtype for cell in manifest})
     divergences: dict[str, str] = {}
+    suspects: dict[str, str] = {}
     steps: dict[str, int] = {}
     only_repeats: list[str] = []
     without: list[str] = []
@@ -131,11 +136,16 @@ def compare_equivalent_cells(
             only_repeats += [cell.id for cell in members]
         for cell in members:
             cause = divergence(learnt[reference.id], learnt[cell.id])
-            if cause:
+            if cause and _may_be_batchnorm(cell, reference):
+                suspects[cell.id] = (
+                    f"{cause}, halo rows that the model reads wrongly, state that it keeps between "
+                    f"micro-batches, or its BatchNorm (sequential cell: {reference.id})"
+                )
+            elif cause:
                 divergences[cell.id] = f"{cause} (sequential cell: {reference.id})"
             if _configuration(cell.experiment) != _configuration(reference.experiment):
                 steps[cell.id] = compared_steps(learnt[reference.id], learnt[cell.id])
-    return Equivalence(divergences, steps, tuple(only_repeats), tuple(without))
+    return Equivalence(divergences, suspects, steps, tuple(only_repeats), tuple(without))
 
 
 def equivalence_key(experiment: Experiment) -> str:
@@ -164,14 +174,11 @@ def _samples_of_a_step(experiment: Experiment) -> list[Any]:
     these into micro-batches of consecutive samples, so the rows of both decide everything. A graph:
     a step is the whole graph, in one micro-batch as in several halo chunks; other chunks lose
     edges, and their number decides which. With the sampler `ours`, sampled neighbours follow from
-    seed, step and node; a library's follow from what else it samples. A custom model may treat
-    each micro-batch differently.
+    seed, step and node; a library's follow from what else it samples. A custom model is taken to
+    learn the same from the whole graph and from its halo chunks, which BatchNorm alone does not.
     """
     replicas, microbatches = experiment.layout.replicas, experiment.microbatches
     sampling = experiment.sampling
-    if is_custom(experiment.model.name):
-        sampled = [] if sampling is None else [sampling.model_dump()]
-        return [replicas, microbatches, experiment.batch_size, experiment.chunks, *sampled]
     by_microbatch = _uses_batchnorm(experiment)
     if sampling is not None:
         assert experiment.batch_size is not None
@@ -183,7 +190,8 @@ def _samples_of_a_step(experiment: Experiment) -> list[Any]:
     if experiment.batch_size is not None:
         rows = experiment.batch_size // microbatches if by_microbatch else None
         return [experiment.batch_size * replicas, rows]
-    if not by_microbatch and (experiment.total_chunks == 1 or experiment.chunks == "halo"):
+    whole = experiment.total_chunks == 1 or experiment.chunks == "halo"
+    if whole and (not by_microbatch or is_custom(experiment.model.name)):
         return ["whole graph"]
     return [experiment.chunks, experiment.total_chunks]
 
@@ -196,6 +204,12 @@ def _uses_batchnorm(experiment: Experiment) -> bool:
 def _configuration(experiment: Experiment) -> str:
     """The experiment but for its repeat, and for settings that change its records alone."""
     return experiment.model_copy(update={"repeat": 0, "spans": False}).id
+
+
+def _may_be_batchnorm(cell: Cell, reference: Cell) -> bool:
+    """Whether a custom model's cells share other rows in a micro-batch."""
+    one, other = cell.experiment, reference.experiment
+    return is_custom(one.model.name) and one.total_chunks != other.total_chunks
 
 
 def _is_sequential(cell: Cell) -> bool:
@@ -232,7 +246,8 @@ def trajectories(ranks: pd.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Tr
 
 
 def divergence(reference: Trajectory, other: Trajectory) -> str:
-    """Where `other` first leaves the envelope around `reference`, and why; empty if it stays."""
+    """The step at which `other` first leaves the envelope around `reference`, and why; empty if
+    none."""
     loss = _first_outside(reference.losses, other.losses, _envelope(LOSS, reference))
     norm = _first_outside(reference.norms, other.norms, _envelope(NORM, reference))
     if loss is None and norm is None:

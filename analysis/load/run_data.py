@@ -29,6 +29,9 @@ from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts, resu
 from gnnhpc.records.schema import FLAGGED
 from gnnhpc.records.submissions import read_provenance
 
+AT_BEST_VALIDATION = "test_at_best_val_accuracy"
+"""The column of cells that `accuracy_at_best_validation` fills."""
+
 
 @dataclass(frozen=True)
 class RunData:
@@ -163,6 +166,9 @@ def _run_data(
         Raised(cell, EQUIVALENT, "invalid", cause)
         for cell, cause in equivalence.divergences.items()
     ]
+    raised += [
+        Raised(cell, EQUIVALENT, "suspect", cause) for cell, cause in equivalence.suspects.items()
+    ]
     cells["valid"] &= ~cells["cell"].isin(list(equivalence.divergences))
     cells["not_comparable"] = mark_comparable(cells, environments, settings)
     if separate:
@@ -181,6 +187,7 @@ def _run_data(
     )
     cells["flags"] = [str(flags.get(name, "")) for name in names]
     steps, phases = mark_steps(steps_of_ranks(ranks, cells["world_size"].to_numpy()))
+    cells[AT_BEST_VALIDATION] = accuracy_at_best_validation(steps, cells)
     return RunData(
         root=paths.root,
         cells=cells,
@@ -197,6 +204,23 @@ def _run_data(
         equivalence=equivalence,
         provenance=read_provenance(paths),
     )
+
+
+def accuracy_at_best_validation(steps: pd.DataFrame, cells: pd.DataFrame) -> pd.Series[float]:
+    """Accuracy of the test samples after the training step with the best validation accuracy.
+
+    nan for cells without validation samples. An evaluation has `test_steps` mini-batches.
+    """
+    if not {"accuracy", "val_accuracy"} <= set(steps.columns):
+        return pd.Series(float("nan"), index=cells.index)
+    tests = steps[(steps["phase"] == "test").to_numpy()]
+    size = cells["test_steps"].clip(lower=1).to_numpy()[tests["cell"].cat.codes]
+    number = (tests["step"] // size).rename("evaluation")
+    means = tests.groupby(["cell", number], observed=True)[["accuracy", "val_accuracy"]].mean()
+    known = means.dropna().reset_index()
+    best = known.sort_values("val_accuracy", kind="stable", ascending=False)
+    first = best.drop_duplicates("cell").set_index("cell")["accuracy"]
+    return cells["cell"].astype(str).map(first.rename(str)).astype(float)
 
 
 def _headers_of_cells(

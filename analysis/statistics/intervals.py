@@ -22,12 +22,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from analysis.statistics.power import repeats_to_show
 from analysis.statistics.signed_ranks import signed_rank_interval
 from analysis.statistics.student_t import CONFIDENCE, t_quantile
 
 Values = NDArray[np.float64]
+SHOWN = 0.05
+"""The difference for which the repeats that show it are counted."""
 FEWEST_STEPS = 5
-"""Of fewer steps each is shown, and no interval."""
+"""With fewer steps each is shown, without an interval."""
 ONE_RUN = "one run says nothing about how runs differ"
 FEW_STEPS = f"fewer than {FEWEST_STEPS} steps"
 
@@ -41,6 +44,8 @@ class Interval:
     high: float | None
     basis: str = field(default="", compare=False)
     """What the bounds come from, such as 3 pairs; or why there are none."""
+    repeats_for_5_percent: int | None = field(default=None, compare=False)
+    """Of a ratio, how many repeats show a difference of 5 %, four times in five."""
 
     def excludes(self, other: float) -> bool:
         """Whether `other` lies outside the interval; False without one."""
@@ -131,10 +136,10 @@ def interval_of_shares(values: ArrayLike, steps: int | None = None) -> Interval:
     return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")
 
 
-def _around(value: float, bounds: Values, basis: str) -> Interval:
+def _around(value: float, bounds: Values, basis: str, repeats: int | None = None) -> Interval:
     """Widened to contain the value, which the mean of very different runs may lie outside of."""
     low, high = bounds
-    return Interval(value, float(min(low, value)), float(max(high, value)), basis)
+    return Interval(value, float(min(low, value)), float(max(high, value)), basis, repeats)
 
 
 def _why_none(values: Sequence[Values], steps: int | None) -> str:
@@ -158,8 +163,9 @@ def ratio_of_pairs(
     why = _why_none([top, bottom], steps)
     if why:
         return Interval(value, None, None, why)
-    bounds = factor * np.exp(t_bounds(np.log(top / bottom), confidence))
-    return _around(value, bounds, f"{top.size} pairs")
+    low, high = t_bounds(np.log(top / bottom), confidence)
+    repeats = repeats_to_show(SHOWN, top.size, float(high - low) / 2, confidence)
+    return _around(value, factor * np.exp((low, high)), f"{top.size} pairs", repeats)
 
 
 def ratio_of_pairs_by_ranks(
@@ -169,14 +175,15 @@ def ratio_of_pairs_by_ranks(
     steps: int | None = None,
     confidence: float = CONFIDENCE,
 ) -> Interval:
-    """As `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
+    """Like `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
     found = None
     if not _why_none([top, bottom], steps):
         found = signed_rank_interval(np.log(top / bottom), confidence)
     if found is None:
         return ratio_of_pairs(top, bottom, factor, steps, confidence)
     value, low, high = (factor * math.exp(bound) for bound in found)
-    return Interval(value, low, high, f"{top.size} pairs, by ranks")
+    repeats = repeats_to_show(SHOWN, top.size, math.log(high / low) / 2, confidence)
+    return Interval(value, low, high, f"{top.size} pairs, by ranks", repeats)
 
 
 def ratio_of_runs(
@@ -191,8 +198,11 @@ def ratio_of_runs(
     why = _why_none([top, bottom], steps)
     if why:
         return Interval(value, None, None, why)
-    bounds = factor * np.exp(welch_bounds(np.log(top), np.log(bottom), confidence))
-    return _around(value, bounds, f"{top.size} and {bottom.size} runs")
+    low, high = welch_bounds(np.log(top), np.log(bottom), confidence)
+    fewer = min(top.size, bottom.size)
+    repeats = repeats_to_show(SHOWN, fewer, float(high - low) / 2, confidence, pairs=False)
+    basis = f"{top.size} and {bottom.size} runs"
+    return _around(value, factor * np.exp((low, high)), basis, repeats)
 
 
 def _geometric_mean(values: Values) -> float:
@@ -208,8 +218,14 @@ def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower
     shown = [f"{number:.{_decimals(ratio)}f}" for number in (ratio.value, ratio.low, ratio.high)]
     span = f"{shown[0]} ({shown[1]} to {shown[2]})"
     if not ratio.excludes(1.0):
-        return f"no difference shown: {span} contains 1"
+        return f"no difference shown: {span} contains 1{repeats_in_words(ratio)}"
     return f"{more if ratio.value > 1.0 else less}: {span}"
+
+
+def repeats_in_words(ratio: Interval) -> str:
+    """How many repeats show a difference of 5 %, to follow a verdict; empty where unknown."""
+    repeats = ratio.repeats_for_5_percent
+    return f"; {repeats} repeats show one of {SHOWN:.0%}" if repeats else ""
 
 
 def _decimals(ratio: Interval) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST_PAIRS = 3
-"""Of fewer, and where less than half of the runs have a partner, runs are compared unpaired."""
+"""With fewer pairs, or where less than half of the runs have a partner, runs are compared
+unpaired."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Repeat:
     number: int
     hosts: frozenset[str] = frozenset()
     folder: str = ""
-    """Of several runs, the one that it is from."""
+    """Folder of the run, where there are several."""
 
     def belongs_to(self, other: Repeat) -> bool:
         """Whether both are of one turn of the sweep: one's machines are among the other's."""

@@ -46,7 +46,7 @@ class Sample:
 
     @cached_property
     def means(self) -> Values:
-        """Of each run; nan for one without steps."""
+        """One value a run; nan for a run without steps."""
         return np.array([run.mean() if run.size else math.nan for run in self._series])
 
     @cached_property
@@ -59,7 +59,7 @@ class Sample:
         return interval_of_runs(self.means, self.values.size, self._skewness())
 
     def _skewness(self) -> float:
-        """Of the runs' means; from as many steps of each as the shortest run has."""
+        """Skewness of the runs' means, from as many steps of each as the shortest run has."""
         runs = [run for run in self._series if run.size]
         if len(runs) < 2:
             return 0.0

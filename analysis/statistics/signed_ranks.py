@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 _MOST_EXACT = 50
-"""Of more pairs the statistic is taken to be normal."""
+"""With more pairs the statistic is taken to be normal."""
 
 
 def signed_rank_interval(

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 FEWEST_STEPS = 5
-"""Of fewer steps a run the skewness is not estimated."""
+"""With fewer steps a run the skewness is not estimated."""
 _MOST_CORRELATED = 0.9
 _MOST_SKEWED = 2.0
 """That of an exponential distribution: of few steps an estimate may be anything."""

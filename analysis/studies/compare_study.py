@@ -39,7 +39,7 @@ class Finding:
     published: float | None = None
     ours: Interval | None = None
     runs: int = 0
-    """Of the side that has fewer."""
+    """Runs of the side that has fewer."""
     run: str = ""
     """Which rows of the run were compared."""
     bound: float | None = None
@@ -73,7 +73,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In words, with the reason where nothing can be told."""
+        """The verdict in words, with the reason where it is unknown."""
         if not self.claim.text:
             words = [self.published_verdict, _within_bound(self.ours, self.bound)]
             return ". ".join(filter(None, words))
@@ -269,7 +269,7 @@ def _ratio_of_speedups(row: Row, other: Row | None, rows: Sequence[Row]) -> Inte
 
 
 def _difference(metric: str) -> Quantity:
-    """Of a last accuracy, the row's less the other's, seed by seed."""
+    """The row's last accuracy less the other's, seed by seed."""
 
     def less(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
         assert other is not None
@@ -279,7 +279,7 @@ def _difference(metric: str) -> Quantity:
 
 
 def difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
-    """From the seeds that both have, or of published rows; None without any."""
+    """The difference over the seeds that both have, or of published rows; None without any."""
     if row.configuration is None:
         return Interval(row.columns[metric] - other.columns[metric], None, None)
     both = pd.concat([row.of_seeds(metric), other.of_seeds(metric)], axis=1).dropna()

@@ -57,7 +57,7 @@ class Claim:
     text: str = ""
     """The conclusion; empty for a number."""
     wanted: Literal["more", "less", "either"] = "more"
-    """On which side of `nothing` the quantity lies if the conclusion holds."""
+    """The side of `nothing` on which the quantity lies if the conclusion holds."""
     nothing: float = 1.0
     """The value of the quantity that makes no difference."""
     negligible: float | None = None
@@ -73,7 +73,7 @@ class Claim:
     published_select: str = ""
     """Instead of `select`, for published rows."""
     verdicts: tuple[tuple[str, str], ...] = ()
-    """Of a number: query and text, of which the first query that holds decides."""
+    """(query, text) pairs for a number; the first query that holds gives the text."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class StudyTable:
     columns: tuple[str, ...]
     """All columns after the keys."""
     paper: tuple[str, ...]
-    """Those that a paper has room for."""
+    """Columns for the table in a paper."""
     select: str = "table == table"
     defects: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
 
 
 def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """With what chunks lost of the whole graph's accuracy of validation nodes."""
+    """The rows with the accuracy that chunks lost against the whole graph, on validation nodes."""
     found = []
     for row in chosen:
         whole = whole_graph_of(row, rows) if row.columns["chunk_count"] > 1 else None

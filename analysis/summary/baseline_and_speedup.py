@@ -70,7 +70,7 @@ class Baseline:
 
     @property
     def option(self) -> str:
-        """As `parse` reads it."""
+        """The text that `parse` reads."""
         return f"{self.layout}:{self.microbatches}"
 
     def __str__(self) -> str:

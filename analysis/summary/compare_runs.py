@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from analysis.load.concat_runs import compare_losses
 from analysis.load.run_data import RunData, load_run
-from analysis.statistics.intervals import FEWEST_STEPS, Interval
+from analysis.statistics.intervals import FEWEST_STEPS, Interval, repeats_in_words
 from analysis.statistics.sample import Sample
 from analysis.statistics.student_t import CONFIDENCE
 from analysis.summary.configurations import Configuration
-from analysis.summary.match_runs import Match, match_runs
+from analysis.summary.match_runs import Match, match_runs, nearest_difference
 from gnnhpc.core.errors import InputError
 
 TOLERANCE = 0.02
@@ -85,7 +85,7 @@ class Compared:
         return over * (self.ratio.value - 1.0) < 0.0
 
     def verdict(self, tolerance: float) -> str:
-        """In words; for one run a side the reason why there is none."""
+        """The verdict in words; with one run a side, the reason why there is none."""
         low, high = self.ratio.low, self.ratio.high
         if low is None or high is None:
             return self.ratio.basis
@@ -93,7 +93,9 @@ class Compared:
             return SLOWER
         if low > 1.0:
             return TOLERATED
-        return FASTER if high < 1.0 else NO_DIFFERENCE
+        if high < 1.0:
+            return FASTER
+        return f"{NO_DIFFERENCE}{repeats_in_words(self.ratio)}"
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def compare_runs(
     found, only_in_one = match_runs(a, b)
     matches = [match for match in found if match.a.step_times and match.b.step_times]
     if not matches:
-        words = f"no configuration that it and {root_a} both measured"
+        words = f"no configuration that it and {root_a} both measured; {nearest_difference(a, b)}"
         raise InputError(root_b, "cells", words, "two runs of one sweep")
     compared, apart = compare_losses(a, b)
     comparison = Comparison(

@@ -90,7 +90,7 @@ class Configuration:
 
     @property
     def shares(self) -> Shares | None:
-        """Those of a rank on average, where the backward is split."""
+        """Shares of a rank on average, where the backward is split."""
         means = [self.mean(name) for name in ("forwards_s", "passes_s", "weights_s")]
         forwards, passes, weights = (math.nan if mean is None else mean for mean in means)
         return shares_of(forwards, passes - forwards, weights)
@@ -142,7 +142,7 @@ class Configuration:
 
     @property
     def seconds(self) -> StepSeconds | None:
-        """Of a step and its parts; None where stages were not timed one by one."""
+        """Seconds of a step and its parts; None where stages were not timed one by one."""
         parts = [self.mean(name) for name in ("passes_s", "outside_s", "allreduce_s")]
         if None in parts or not self.step_times:
             return None
@@ -282,7 +282,8 @@ def make_configurations(run: RunData) -> list[Configuration]:
 
 
 def sorted_configurations(run: RunData) -> list[Configuration]:
-    """By model and data as submitted, then by ranks, replicas, micro-batches and phase."""
+    """Configurations sorted by model and data as submitted, then by ranks, replicas, micro-batches
+    and phase."""
     rows = make_configurations(run)
     models = list(dict.fromkeys(row.settings["model"] for row in rows))
     data = list(dict.fromkeys(row.settings["data"] for row in rows))

@@ -32,9 +32,9 @@ class IdealStep(NamedTuple):
     """Seconds of the ideal of one cell's steps."""
 
     median: float
-    """Of steps with equal samples, without the shorter end of an epoch."""
+    """The median over steps with equal samples, without the shorter end of an epoch."""
     mean: float
-    """Of all steps, as the mean step time is."""
+    """The mean over all steps, like the mean step time."""
 
 
 class _Plan(NamedTuple):

@@ -24,7 +24,7 @@ class Match:
     """One configuration in one phase, as both runs have it."""
 
     name: str
-    """Such as `gat synthetic-citation pp2 m2`."""
+    """The pair's name, such as `gat synthetic-citation pp2 m2`."""
     a: Configuration
     b: Configuration
 
@@ -72,6 +72,25 @@ def match_runs(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
     return [Match(names[id(mine)], mine, other) for mine, other in found], lines
 
 
+def nearest_difference(a: RunData, b: RunData) -> str:
+    """The settings in which the two most similar configurations of the runs differ, in words."""
+    ours, theirs = make_configurations(a), make_configurations(b)
+    pairs = [(mine, other) for mine in ours for other in theirs if mine.phase == other.phase]
+    if not pairs:
+        return "one of them has no cells"
+    keys: dict[int, Key] = {id(one): _key(one, _SOURCES) for one in (*ours, *theirs)}
+    mine, other = min(pairs, key=lambda pair: len(keys[id(pair[0])] ^ keys[id(pair[1])]))
+    differing = sorted({name for name, _ in keys[id(mine)] ^ keys[id(other)]})
+    if not differing:
+        return "those that they have in common have no valid cell in one of them"
+    words = [
+        f"{key} ({_short(mine.settings.get(key, 'none'))} in A, "
+        f"{_short(other.settings.get(key, 'none'))} in B)"
+        for key in differing
+    ]
+    return f"the most similar ones differ in {', '.join(words)}"
+
+
 def _pairs(
     ours: Sequence[Configuration], theirs: Sequence[Configuration]
 ) -> list[tuple[Configuration, Configuration]]:
@@ -99,7 +118,7 @@ def _key(one: Configuration, leave_out: str = "") -> Key:
 
 
 def _names(rows: Sequence[Configuration]) -> dict[int, str]:
-    """By identity: model, data, layout, micro-batches and the other settings that vary."""
+    """id(row) -> its name: model, data, layout, micro-batches and the other settings that vary."""
     by_name: dict[str, list[Configuration]] = {}
     for one in rows:
         model, data, layout, microbatches = (one.settings[name] for name in _NAMED)

@@ -98,7 +98,7 @@ def is_missing(value: object) -> bool:
 
 
 def study_title(model: str, data: str) -> str:
-    """Such as `ViG, cifar10`."""
+    """The title of a study, such as `ViG, cifar10`."""
     known = model_class(model)
     return f"{(known.title if known else '') or model}, {data}"
 

@@ -12,7 +12,7 @@ Shares = tuple[float, float, float]
 """Seconds of forwards, gradients of inputs and gradients of weights, of which the ratio matters."""
 
 LEAST_SHARE = 0.05
-"""Of backward: with a smaller share of gradients of weights, a stage waits as without the split."""
+"""Share of the backward; with less for gradients of weights, a stage waits as without the split."""
 
 
 def has_split_backward(schedule: str, stages: int) -> bool:

@@ -148,6 +148,8 @@ def _speedup_columns(
     flags = counted_flags(row)
     notes = _notes(row, base, wanted, why_none)
     valid = bool(row.step_times)
+    if _has_only_warmup(row):
+        flags.append("only-warm-up")
     if why_none:
         flags.append("not-comparable")
     efficiency = row.efficiency
@@ -179,6 +181,12 @@ def _speedup_columns(
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
+
+
+def _has_only_warmup(row: Configuration) -> bool:
+    """Whether its valid cells recorded steps of this phase, of which none counts."""
+    measured = row.cells[row.cells["counts"].astype(bool)]
+    return not row.step_times and not measured.empty
 
 
 def counted_flags(row: Configuration) -> list[str]:
@@ -262,8 +270,9 @@ def _reasons(row: Configuration) -> str:
     )
     apart = cells["not_comparable"] != ""
     status = status.where(~apart, "not comparable (" + cells["not_comparable"] + ")")
+    warmup = f"no {row.phase} steps beyond {row.cells['warmup_steps'].max():g} of warm-up"
     status = status.where(
-        ~cells["valid"].astype(bool) | apart, f"no {row.phase} steps beyond warm-up"
+        ~cells["valid"].astype(bool) | apart, f"{warmup}: raise {row.phase}_steps in the sweep"
     )
     return ", ".join(f"{count} {reason}" for reason, count in status.value_counts().items())
 

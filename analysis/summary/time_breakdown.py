@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 PREFIX = "lost_"
-"""Of the columns in the summary."""
+"""Prefix of the columns in the summary."""
 _ROUNDING = 1e-12
 """Share of a step below which a difference of sums is rounding."""
 
@@ -71,7 +71,7 @@ class TimeBreakdown:
         return sum(getattr(self, field.name) or 0.0 for field in fields(self))
 
     def columns(self) -> dict[str, float | None]:
-        """By column of the summary; a part that is only rounding is 0."""
+        """Column of the summary -> seconds; a part that is only rounding is 0."""
         least = _ROUNDING * abs(self.total)
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {

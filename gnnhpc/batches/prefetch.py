@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gnnhpc.kernels.memory import FRESH, Memory
+from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 
 Made = TypeVar("Made")
 

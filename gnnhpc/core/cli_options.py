@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import platform
 import re
 import sys
@@ -47,7 +48,14 @@ def as_typed(package: str, rest: str) -> str:
 
 
 def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """Run one command; a user's mistakes are one line on stderr and status 2."""
+    """Run one command; a user's mistakes are one line on stderr and status 2.
+
+    What a terminal's encoding lacks is printed as an escape: an error after a submission would hide
+    the ids of its jobs.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
     @report_errors
     def run() -> int:
@@ -62,7 +70,7 @@ def run_app(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
 
 
 def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | None) -> int:
-    """As `run_app`; an interrupt prints one word, and a closed pipe is no error."""
+    """Like `run_app`; an interrupt prints one word, and a closed pipe is no error."""
     try:
         return run_app(app, program, arguments)
     except KeyboardInterrupt:
@@ -75,7 +83,7 @@ def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | No
 
 
 def _input_error(error: typer.TyperException) -> InputError:
-    """As one line; of a flag with choices it names these."""
+    """The error as one line, which names the choices of a flag that has some."""
     choice = _CHOICE.search(str(error))
     if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
         return InputError("command line", None, _message(error), "what --help says")

@@ -1,4 +1,4 @@
-"""Where this interpreter finds gnnhpc, jobs and analysis: all three must be in one folder.
+"""Checks that this interpreter finds gnnhpc, jobs and analysis in one folder.
 
 A file named `analysis.py` in the current folder, or another checkout on PYTHONPATH, would be
 imported in place of ours. jobs and analysis run this file by its path, before they import
@@ -48,7 +48,7 @@ def found_at(name: str) -> Path | None:
 
 
 def is_installed(root: Path = ROOT) -> bool:
-    """Whether `root` is site-packages, where the interpreter looks anyway; a checkout is not."""
+    """Whether `root` is site-packages, which the interpreter searches anyway; a checkout is not."""
     return root.name in ("site-packages", "dist-packages")
 
 
@@ -59,6 +59,6 @@ def search_path_for_children(root: Path = ROOT) -> dict[str, str]:
         path.append(known)
     found = {"PYTHONPATH": os.pathsep.join(path)}
     if root != ROOT or sys.path[0] not in ("", os.getcwd()):  # noqa: PTH109 - as sys.path has it
-        # `python -m` would look into the current folder first, where this process does not.
+        # `python -m` would search the current folder first, which this process does not.
         found["PYTHONSAFEPATH"] = "1"
     return found

@@ -123,7 +123,7 @@ def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> 
 
 
 def gpu_names(devices: Sequence[torch.device]) -> str | None:
-    """Of a process's GPUs, with a + between them; None on a CPU."""
+    """Names of a process's GPUs, with a + between them; None on a CPU."""
     names = [name for name in map(gpu_identity, devices) if name is not None]
     return "+".join(names) if names else None
 
@@ -210,7 +210,7 @@ def driver_version() -> str | None:
 
 
 def nccl_version() -> str | None:
-    """Of the library that is loaded."""
+    """Version of the loaded library."""
     if not dist.is_nccl_available():
         return None
     return ".".join(str(part) for part in torch.cuda.nccl.version())

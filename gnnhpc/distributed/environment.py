@@ -41,7 +41,7 @@ class Environment:
     first_host: str
     """Name or address of rank 0's host."""
     port: int | None
-    """Of rank 0's store, if the launcher sets it."""
+    """Port of rank 0's store, if the launcher sets it."""
     job_key: str
     """The same on all ranks of one start, and different for every other start."""
     host: str
@@ -267,7 +267,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def _node(env: Mapping[str, str], number: str) -> str:
-    """By what Slurm or the system calls it, and by the launcher's number."""
+    """The node's name in Slurm or the system, and the launcher's number."""
     return f"{number} {env.get('SLURMD_NODENAME') or socket.gethostname()}"
 
 

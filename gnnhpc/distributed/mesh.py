@@ -35,13 +35,13 @@ class Mesh:
     store: Any = None
     """The watchdog's own connection to the ranks' store (torch gives it no public type)."""
     links: Mapping[tuple[Direction, int], dist.ProcessGroup] = field(default_factory=dict)
-    """With NCCL a group of two for each neighbour and direction; else empty."""
+    """A group of two for each neighbour and direction with NCCL; else empty."""
     staged: bool = False
     """Whether tensors of a GPU travel by gloo, through the host's memory."""
     gpu: str | None = None
     """Names this rank's GPU, or GPUs; None on a CPU."""
     more_devices: tuple[torch.device, ...] = ()
-    """Of a process that holds several stages, those after the first one's."""
+    """Devices of further stages, where a process holds several."""
     ends_at: int | None = None
     """Which stage holds the model's last layers; None for the one with the highest number."""
     peers: Mapping[int, Peer] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Mesh:
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Of this process's stages, or the one that they share."""
+        """Devices of this process's stages, or the one that they share."""
         return (self.device, *self.more_devices)
 
     @property

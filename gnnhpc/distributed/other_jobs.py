@@ -9,12 +9,12 @@ from gnnhpc.core.slurm_commands import ask
 from gnnhpc.distributed.environment import Environment
 
 _TIMEOUT_S = 5.0
-"""For each question: a cell must not wait for a controller that does not answer."""
+"""Seconds for each query; a cell must not wait for a controller that does not answer."""
 
 
 @dataclass(frozen=True)
 class OtherJobs:
-    """What Slurm says of a job's nodes at one moment."""
+    """What Slurm reports of a job's nodes at one time."""
 
     jobs: tuple[str, ...]
     """Ids of the jobs that run there, less this one's; a cluster may hide other users'."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.distributed.environment import Environment
-from gnnhpc.kernels import channel
+from gnnhpc.kernels import shared_memory_channel as channel
 
 VARIABLE = "GNNHPC_SHARED_MEMORY"
 _PROBE_BYTES = 32
@@ -41,7 +41,7 @@ class SharedMemory:
     def __init__(self, count: int) -> None:
         self.fd = os.memfd_create("gnnhpc", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.fd)
-        # Or else a node without memory would tell a process by a signal, when it writes.
+        # Without this a node without memory would signal a process only when it writes.
         os.posix_fallocate(self.fd, 0, count)
         self.bytes = _mapped(self.fd, count)
 

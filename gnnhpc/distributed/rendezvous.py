@@ -35,7 +35,7 @@ _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections."""
 _TIMEOUT = datetime.timedelta(seconds=RENDEZVOUS_S)
 _PATIENCE = datetime.timedelta(seconds=2)
-"""Of a server that may be another program."""
+"""Time to wait for a server that may be another program."""
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 BACKEND = "one-thread-gloo"
 

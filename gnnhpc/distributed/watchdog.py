@@ -1,7 +1,7 @@
 """A thread a rank that ends a hang, by the heartbeats that all ranks write into their store.
 
-A collective cannot tell a slow rank from a dead one. But when for a while no rank has begun or
-ended a piece of work, and none has used its processor, then no rank computes anything and the
+A collective cannot distinguish a slow rank from a dead one. But when for a while no rank has begun
+or ended a piece of work, and none has used its processor, then no rank computes anything and the
 waiting will not end. A rank that reads or writes files, loads data by other processes or compiles
 kernels may take longer.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.kernels import build
+from gnnhpc.kernels.compile import is_compiling
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
@@ -141,7 +141,7 @@ class Watchdog:
             "beat": self._own["beat"] + 1,
             "work": self._activity.work + self._busy,
             "doing": doing,
-            "slow": doing.startswith(_SLOW) or build.is_under_way(),
+            "slow": doing.startswith(_SLOW) or is_compiling(),
         }
 
     def _exchange(self) -> None:

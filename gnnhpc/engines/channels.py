@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gnnhpc.distributed.mesh import COLLECTIVE_S
 from gnnhpc.distributed.peer_memory import Peer, SharedMemory
-from gnnhpc.kernels.channel import Slots, bytes_needed
+from gnnhpc.kernels.shared_memory_channel import Slots, bytes_needed
 
 SHARED_MEMORY: Final = "shared memory"
 BY_GROUP: Final = "process group"
@@ -50,7 +50,7 @@ class ReceivingEnd(Protocol):
 
 
 class GroupChannel:
-    """Both ends, by a process group; `tag` tells channels between two ranks from each other."""
+    """Both ends, by a process group; `tag` distinguishes channels between two ranks."""
 
     def __init__(self, peer: int, group: dist.ProcessGroup, tag: int = 0) -> None:
         self._peer, self._group, self._tag = peer, group, tag
@@ -69,14 +69,14 @@ class GroupChannel:
 
 
 _LOOK_MS = 100
-"""How often a rank that waits looks whether the other one has ended."""
+"""How often a waiting rank checks whether the other one has ended."""
 
 _NONE = -1
-"""In place of a file descriptor."""
+"""Stands for a missing file descriptor."""
 
 
 class SharedSender:
-    """The sending end, whose memory it is; it tells the receiving end which by a group.
+    """The sending end, whose memory it is; it sends its name to the receiving end by a group.
 
     Where this process may not have so much memory, as its files may not be so large (`ulimit -f`),
     tensors travel by the group.

@@ -28,15 +28,15 @@ class VirtualStagePlan:
 
     stage: Stage
     number: int
-    """Among all virtual stages of the model, first to last."""
+    """Number among all virtual stages of the model, first to last."""
     place: int
-    """Among the virtual stages of this rank."""
+    """Number among the virtual stages of this rank."""
     is_first: bool
     is_last: bool
     input_shape: tuple[int, ...]
-    """Of one micro-batch that enters it."""
+    """Shape of a micro-batch that enters it."""
     output_shape: tuple[int, ...]
-    """Of one micro-batch that leaves it."""
+    """Shape of a micro-batch that leaves it."""
     upstream_trains: bool
     """Whether any virtual stage before has parameters, and so needs gradients."""
 
@@ -74,12 +74,12 @@ class StagePlan:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one micro-batch that enters the first virtual stage of this rank."""
+        """Shape of a micro-batch that enters the first virtual stage of this rank."""
         return self.virtual_stages[0].input_shape
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of one micro-batch that leaves the last virtual stage of this rank."""
+        """Shape of a micro-batch that leaves the last virtual stage of this rank."""
         return self.virtual_stages[-1].output_shape
 
     def order(self, *, training: bool) -> list[Action]:

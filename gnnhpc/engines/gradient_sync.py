@@ -83,7 +83,7 @@ class Bucket:
     """Gradients that are reduced together."""
 
     place: int
-    """Of the virtual stage that has them, among those of its rank."""
+    """Number of its virtual stage among those of the rank."""
     first: int
     """Its first layer, counted within the virtual stage."""
     flat: Tensor
@@ -106,7 +106,7 @@ class BucketedGradients:
         self._ending: int | None = None
         """The virtual stage whose last gradients are being computed."""
         self._begun: dict[int, Callable[[], None]] = {}
-        """By the number of a bucket that is being reduced, what waits for it."""
+        """Number of a bucket that is being reduced -> the function that waits for it."""
         for each in plan.virtual_stages:
             self._add(each, mib, last_microbatches[each.place])
 

@@ -23,7 +23,7 @@ _NOTHING = contextlib.nullcontext()
 
 @dataclass
 class Held:
-    """Of a micro-batch between its forward and the end of its backward."""
+    """What is kept of a micro-batch between its forward and the end of its backward."""
 
     x: Inputs
     result: Tensor | None
@@ -31,7 +31,7 @@ class Held:
     received: Tensor | None = None
     """The buffer that x lies in, where it was received."""
     gradient: Tensor | None = None
-    """Of the output, from the next stage."""
+    """The gradient of the output, from the next stage."""
     deferred: list[DeferredGradient] | None = None
     """Gradients of weights that are still to be computed."""
 
@@ -51,7 +51,7 @@ class NativeEngine:
         self._ends = [
             _last_of(self.order, self._last_kind, part.place) for part in plan.virtual_stages
         ]
-        """Of each part, the action that gives it its last gradients."""
+        """For each virtual stage, the action that gives it its last gradients."""
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         plan.stage.use_stacks()
 
@@ -223,8 +223,8 @@ class ForwardOnly:
         output: Tensor = links.part.stage(x, microbatch.context)
         timer.end()
         if received is not None and _shares_memory(output, received):
-            # A stage of dropout alone hands its input on; the buffer is filled again
-            # while what was sent from it, or is still to be judged, waits.
+            # A stage of dropout alone returns its input, whose buffer is filled again
+            # before the output has been sent or scored.
             output = output.clone()
         if links.activations_out is not None:
             links.activations_out.send(output)

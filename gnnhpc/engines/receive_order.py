@@ -1,14 +1,13 @@
-"""How early a stage may post a receive that keeps its device until the tensor has come.
+"""How early a stage may post a receive that occupies its device until the tensor has arrived.
 
-A receive of NCCL is a kernel that waits on the GPU, and what the GPU is given after it may have to
-wait too: CUDA may synchronise the whole device to load a kernel or to free memory. So a stage that
-posts receives too early can wait for one that waits for another stage, which in turn waits for
-what the first has yet to do.
+A receive of NCCL is a kernel that waits on the GPU, and later work on that GPU may have to wait for
+it: CUDA may synchronise the whole device to load a kernel or to free memory. A stage that posts
+receives too early can therefore wait for a stage that waits for the first one's later work.
 
-All actions of all stages, in the order in which the schedule would begin them if each took equally
-long, are one line. A receive is posted when its stage has done what stands in that line before the
-action that sends. Then there is always somebody who can go on: whose turn it is in the line has
-posted no receive but of what stands before it, and so has been done.
+All actions of all stages form one line, in the order in which the schedule would begin them if each
+took equally long. A receive is posted once its stage has done every action that comes before the
+sending action in that line. Then some stage can always go on: the stage whose action is next in the
+line has posted receives only for actions before it, and these have been done.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gnnhpc.core.schedules import (
 )
 
 _TURN: Final[Mapping[Kind, int]] = {"backward": 0, "forward": 1, "weights": 2}
-"""Of kinds that begin together; weights are sent to nobody, and nobody waits for them."""
+"""Order of kinds that begin together; gradients of weights are sent to nobody."""
 
 
 def done_before_posting(
@@ -39,9 +38,8 @@ def done_before_posting(
     virtual_stages: int = 1,
     training: bool = True,
 ) -> dict[Action, int]:
-    """For each action whose input another stage sends: how many own actions are done before it may
-    be posted, in the order of sending. Done means given to the device.
-    """
+    """For each action whose input another stage sends, in the order of sending: how many actions of
+    this stage are launched on the device before the receive may be posted."""
     ones = [1.0] * (stages * virtual_stages)
     slots = timeline(
         *(schedule, ones, ones, microbatches),
@@ -64,7 +62,8 @@ def done_before_posting(
 
 
 def _place(schedule: ScheduleName, slot: Slot, stages: int) -> tuple[float, int, int]:
-    """Where a slot stands in the line; of those that begin together, senders before receivers."""
+    """The place of a slot in the line; of slots that begin together, senders come before
+    receivers."""
     kind = slot.action.kind
     number = virtual_stage_number(schedule, slot.stage, stages, slot.action.virtual_stage)
     return slot.start_s, _TURN[kind], number if kind == "forward" else -number

@@ -43,7 +43,8 @@ class Receiver:
 
     @property
     def is_limited(self) -> bool:
-        """Whether it has to be told what the stage has done, before it may post what is next."""
+        """Whether it must be notified of the stage's actions before it may post the next
+        receive."""
         return self._needs is not None
 
     def expect(self, count: int) -> None:

@@ -34,7 +34,8 @@ class Stage(nn.Module):
     separate: bool = False
     """Whether its virtual stages are no neighbours in the model, and the engine calls each."""
     on_gradient: Mapping[int, Callable[[], None]] = {}
-    """By layer, what is called when the gradient of its output arrives, in `hooked_microbatch`."""
+    """Layer -> the function to call when the gradient of its output arrives, in
+    `hooked_microbatch`."""
     hooked_microbatch: int | None = None
     _virtual_stages: tuple[Stage, ...] = ()
     _stacks: Mapping[int, Stack] = {}
@@ -211,7 +212,7 @@ def input_changed(stage: Stage) -> GnnhpcError:
 
 
 def without_gradient(stage: Stage) -> GnnhpcError:
-    """Of a stage whose backward has left its input without a gradient."""
+    """The error for a stage whose backward left its input without a gradient."""
     return GnnhpcError(
         f"no gradient goes from layer {stage.specs[0].name} to the stage before: the output of "
         "its stage does not depend on its input, as after detach() or under no_grad()"

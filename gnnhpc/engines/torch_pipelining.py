@@ -83,7 +83,7 @@ class TimedStage(PipelineStage):
 
     timer: StepTimer
     place: int = 0
-    """Among the parts of this rank's stage."""
+    """Number among the virtual stages of this rank."""
     newest: int | None = None
     """The micro-batch of the last forward, whose loss is computed next."""
     deferred: list[DeferredGradient] | None = None

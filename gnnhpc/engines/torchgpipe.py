@@ -40,12 +40,12 @@ class PresentStep:
 
     timer: StepTimer
     several_devices: bool = False
-    """Then partitions compute at the same time, and have no spans one by one."""
+    """Partitions then compute at the same time, and have no spans one by one."""
     batch: Batch | None = None
     _moved: dict[tuple[torch.device, int], tuple[GraphChunk, GraphChunk]] = field(
         default_factory=dict
     )
-    """By device and identity: a chunk, which is the same in every step, and its copy there."""
+    """(device, identity of a chunk) -> the chunk, which is the same in every step, and its copy."""
 
     def context(self, microbatch: int, device: torch.device) -> Context:
         """A micro-batch's context, with its chunk on the partition's device."""
@@ -84,7 +84,7 @@ class Partition(nn.Module):
         self.present = present
         self.is_last = is_last
         self._forwards = 0
-        """In this step."""
+        """Forwards in this step."""
         self._to_recompute: list[int] = []
         """Micro-batches whose forward has been, and may be recomputed."""
 

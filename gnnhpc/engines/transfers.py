@@ -32,7 +32,7 @@ Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 
 
 def transfers_of(plan: StagePlan, *, training: bool) -> list[StageTransfers]:
-    """Of each part of the stage, in order."""
+    """One entry a virtual stage, in order."""
     links = [StageTransfers(plan, part, training=training) for part in plan.virtual_stages]
     for here, there in itertools.pairwise(links):
         if there.part.number == here.part.number + 1:
@@ -166,8 +166,8 @@ class StageTransfers:
             channel.open()
 
     def _tag(self, before: int) -> int:
-        """Of the cut after this part, or before it (-1): the same on both its sides, and another
-        than that of other cuts between the same two stages."""
+        """A tag for the cut after this virtual stage, or before it (-1). It is the same on both
+        sides, and differs between cuts of the same two stages."""
         return (self.part.number + before) // self.plan.mesh.layout.stages
 
     def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:

@@ -199,14 +199,15 @@ class Experiment(Strict):
             self.__dict__["chunks"] = "halo"
 
     def _check_schedule(self) -> None:
-        """What a schedule needs, and the engines that have it."""
-        wanted = self.layout.stages
-        interleaved = self.schedule == "interleaved" and wanted > 1
+        """Raise ValueError where the schedule does not fit the layout, micro-batches, engine or
+        device."""
+        stages = self.layout.stages
+        interleaved = self.schedule == "interleaved" and stages > 1
         if interleaved and self.virtual_stages == 1:
             raise ValueError(
                 "virtual_stages: found 1; allowed: at least 2 for schedule interleaved"
             )
-        if self.schedule == "zbv" and wanted > 1:
+        if self.schedule == "zbv" and stages > 1:
             if "virtual_stages" not in self.model_fields_set:
                 self.__dict__["virtual_stages"] = 2
             if self.virtual_stages != 2:
@@ -214,11 +215,11 @@ class Experiment(Strict):
                     f"virtual_stages: found {self.virtual_stages}; allowed: 2 for schedule zbv"
                 )
         elif self.virtual_stages > 1 and not interleaved:
-            of = f"schedule {self.schedule}" if wanted > 1 else "a single stage"
+            of = f"schedule {self.schedule}" if stages > 1 else "a single stage"
             raise ValueError(f"virtual_stages: found {self.virtual_stages}; allowed: 1 for {of}")
-        if interleaved and self.microbatches % wanted:
+        if interleaved and self.microbatches % stages:
             raise ValueError(
-                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {stages}, the "
                 f"stages of {self.layout}, for schedule interleaved"
             )
         several = interleaved or self.split_backward
@@ -235,24 +236,25 @@ class Experiment(Strict):
         self._check_full_pipeline()
 
     def _check_full_pipeline(self) -> None:
-        """torch's 1F1B and ZB-H1 need micro-batches that fill them; ours do not."""
+        """Raise ValueError where torch's 1F1B or ZB-H1 has too few micro-batches; ours takes any
+        number."""
         if self.engine != "pipelining":
             return
-        wanted, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
-        if self.schedule == "1f1b" and self.microbatches < wanted:
+        stages, of = self.layout.stages, f"schedule {self.schedule} of engine pipelining"
+        if self.schedule == "1f1b" and self.microbatches < stages:
             raise ValueError(
-                f"microbatches: found {self.microbatches}; allowed: at least {wanted}, one a stage "
+                f"microbatches: found {self.microbatches}; allowed: at least {stages}, one a stage "
                 f"of {self.layout}, for {of}"
             )
-        in_rounds = self.microbatches % wanted == 0 or self.microbatches < 2 * wanted
+        in_rounds = self.microbatches % stages == 0 or self.microbatches < 2 * stages
         if self.schedule == "zero-bubble" and not in_rounds:
             raise ValueError(
-                f"microbatches: found {self.microbatches}; allowed: a multiple of {wanted}, the "
-                f"stages of {self.layout}, or fewer than {2 * wanted}, for {of}"
+                f"microbatches: found {self.microbatches}; allowed: a multiple of {stages}, the "
+                f"stages of {self.layout}, or fewer than {2 * stages}, for {of}"
             )
 
     def _check_engine(self) -> None:
-        """What an engine cannot do; a single stage is run by none of them."""
+        """Raise ValueError for what an engine cannot do; a single stage needs none."""
         several = self.layout.stages > 1
         if several and self.engine == "torchgpipe" and self.schedule != "gpipe":
             raise ValueError(
@@ -277,14 +279,15 @@ class Experiment(Strict):
             )
 
     def _check_buckets(self) -> None:
-        """Of gradients, which our own engines reduce, and only where a CPU computes them."""
+        """Raise ValueError for buckets of gradients, which only engine native on a CPU has."""
         engine = self.engine if self.layout.stages > 1 else "native"
         if (engine, self.device) != ("native", "cpu"):
             where = "on gpu" if engine == "native" else f"for engine {engine}"
             raise ValueError(f"bucket_mib: found {self.bucket_mib}; allowed: none {where}")
 
     def _check_sampled(self) -> None:
-        """Without the number of layers, which the model's outline has."""
+        """Raise ValueError for settings of sampling that do not fit; fan-outs are checked with the
+        layers."""
         assert self.sampling is not None
         if self.batch_size is None:
             raise ValueError("batch_size: found none; allowed: nodes a mini-batch and replica")
@@ -295,7 +298,7 @@ class Experiment(Strict):
             )
         facts, replicas = self.data.facts(), self.layout.replicas
         most = facts.train or facts.nodes
-        # How many links there are, the graph tells.
+        # The number of links is known only from the graph.
         if self.task is None and self.batch_size * replicas > most:
             which = f"{most} nodes to train on" if facts.train else f"{most} nodes"
             raise ValueError(
@@ -317,7 +320,7 @@ class Experiment(Strict):
             )
 
     def _check_graphs(self) -> None:
-        """Of many graphs to classify."""
+        """Raise ValueError for settings that do not fit many small graphs."""
         if self.sampling is not None:
             raise ValueError("sampling: found a mapping; allowed: none for many small graphs")
         if self.chunks != "contiguous":
@@ -355,7 +358,7 @@ class Experiment(Strict):
         if self.sampling.inductive:
             raise ValueError(
                 "sampling.inductive: found true; allowed: false with task links, which keeps the "
-                "links that are judged from all layers, but no nodes"
+                "links that are scored from all layers, but no nodes"
             )
         if self.sampling.evaluation != "whole":
             raise ValueError("sampling.evaluation: found 'sampled'; allowed: whole with task links")

@@ -56,7 +56,7 @@ class Sampling(Strict):
     @model_validator(mode="before")
     @classmethod
     def _default_semantics(cls, raw: Any) -> Any:
-        """Those of the sampler, so that a cell has one id whether they are written or not."""
+        """Set the sampler's default, so that a cell has one id whether it is written or not."""
         if isinstance(raw, Mapping) and "semantics" not in raw and raw.get("sampler") == "pyg":
             return {**raw, "semantics": "once"}
         return raw

@@ -1,8 +1,4 @@
-"""Kernels in C++, compiled on first use; in Triton for GPUs; in plain torch where neither is.
+"""Kernels of the layers: in C++, compiled on first use, in Triton for GPUs, in plain torch else.
 
-Imports graphs.
+Files here choose the code and have its gradients. It imports graphs.
 """
-
-from gnnhpc.kernels.build import kernel_status, kernel_traits, load_kernel
-
-__all__ = ["kernel_status", "kernel_traits", "load_kernel"]

@@ -1,4 +1,4 @@
-"""Links of a graph: which are learnt, which are judged, and pairs of nodes that are none.
+"""Links of a graph: which are trained on, which are scored, and negative pairs.
 
 Imports kernels and below.
 """

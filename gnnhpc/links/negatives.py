@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.kernels.arguments import pointers, size
-from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.sample_neighbors import negatives
 from gnnhpc.links.split import Codes
 
 
@@ -37,22 +33,9 @@ class Negatives:
     def of(self, kept: Tensor, numbers: Tensor, step: int, count: int) -> Tensor:
         """int64 [links, count]: for links of these numbers, int64 [links], whose first ends are
         `kept`, the nodes that take the place of their second ends."""
-        library: Any = load_kernel("sample")
-        assert library is not None
-        kept, numbers = kept.contiguous(), numbers.contiguous()
         assert not len(numbers) or int(numbers.max()) < 1 << 32
-        found = torch.empty((len(kept), count), dtype=torch.int64)
-        library.negatives(
-            *pointers(self._edges.indptr, self._edges.source),
-            size(self._nodes),
-            ctypes.c_uint64(self._seed),
-            ctypes.c_uint32(step),
-            *pointers(kept, numbers),
-            size(len(kept)),
-            size(count),
-            *pointers(found),
-        )
-        return found
+        graph = (self._edges.indptr, self._edges.source)
+        return negatives(graph, self._seed, step, kept, numbers, count)
 
 
 POOL = {"val": 201, "test": 202}

@@ -12,7 +12,7 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.implementations import (
+from gnnhpc.models.libraries import (
     Implementation,
     build_implementation,
     check_library,

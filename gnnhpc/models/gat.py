@@ -9,7 +9,7 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.implementations import (
+from gnnhpc.models.libraries import (
     Implementation,
     build_implementation,
     check_library,
@@ -42,8 +42,6 @@ class Gat(Model, use_attribute_docstrings=True):
     implementation: Implementation = "fused"
     """`fused` computes the libraries' function over sorted edges."""
 
-    kernel: ClassVar[str] = "gat"
-    """The name of the C++ kernel."""
     layer_class: ClassVar[str] = "GatLayer"
 
     def outline(self, facts: Facts) -> LayerSpecs:
@@ -132,14 +130,13 @@ class Gat(Model, use_attribute_docstrings=True):
         check_library(self.implementation)
 
     def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        return implementation_note(self.implementation, self.kernel, dtype, device)
+        return implementation_note(self.implementation, "attention", dtype, device)
 
 
 class Gatv2(Gat):
     """GATv2 of Brody et al. 2022: the same network with scores that rank neighbours by target."""
 
     title: ClassVar[str] = "GATv2"
-    kernel: ClassVar[str] = "gatv2"
     layer_class: ClassVar[str] = "Gatv2Layer"
 
     name: Literal["gatv2"] = "gatv2"  # type: ignore[assignment]

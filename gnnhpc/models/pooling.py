@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
-from gnnhpc.models.implementations import build_implementation
+from gnnhpc.models.libraries import build_implementation
 
 if TYPE_CHECKING:
     from torch import nn

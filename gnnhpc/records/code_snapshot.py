@@ -50,7 +50,7 @@ class CodeOrigin:
     kind: Literal["snapshot", "live"] = "live"
     """`snapshot` is the copy in the run folder; `live` is what was in the checkout or installed."""
     snapshot_commit: str | None = None
-    """Of the checkout that the snapshot was taken from."""
+    """Commit of the checkout that the snapshot was taken from."""
 
     def commit(self) -> str | None:
         return self.snapshot_commit if self.kind == "snapshot" else git_commit()
@@ -104,7 +104,7 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     if _submitted_code(paths) not in (None, snapshot.code):
         raise _changed(paths, f"{snapshot.code}, not the code that {paths.provenance.name} names")
     try:
-        # The folder is the first in which Python looks for any module.
+        # Python searches this folder first for any module.
         beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
         found = file_digests(paths.code, kept_packages(paths.code))
         found |= dict.fromkeys(beside, "")

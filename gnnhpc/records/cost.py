@@ -26,7 +26,7 @@ class AccountedCost:
     tasks: int
     """Array tasks that began; each requeue counts again."""
     running: int
-    """Those that had not ended."""
+    """Tasks that had not ended."""
     core_s: float
     """Seconds times CPUs that were allocated to them."""
     ended_core_s: float
@@ -34,7 +34,8 @@ class AccountedCost:
     cpu_s: float | None
     """Processor time of those; None where Slurm does not gather it."""
     energy_j: float | None
-    """Of the nodes while the ranks ran; None where nodes were shared, or Slurm does not measure."""
+    """Energy of the nodes while the ranks ran; None where nodes were shared or Slurm does not
+    measure."""
     version: int = VERSION
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 

@@ -61,7 +61,7 @@ class Header:
     code_from: str | None = None
     """`snapshot`, the copy in the run folder, or `live`, the checkout."""
     implementation: str | None = None
-    """Whose code computes this rank's layers."""
+    """The implementation of this rank's layers."""
     kernels: dict[str, str] | None = None
     """Kernel -> its compiler, or the reason why there is none."""
     cpu_capability: str | None = None
@@ -106,7 +106,7 @@ class StepRecord:
     loss: float | None = None
     """Mean over the valid targets of all replicas; null on ranks without the loss."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Such as accuracy, val_accuracy, test_accuracy."""
+    """Metrics such as accuracy, val_accuracy, test_accuracy."""
     groups: dict[str, list[float]] = field(default_factory=dict)
     """Forward and backward seconds of each group of layers (a ViG block, the readout), in profiled
     steps."""

@@ -71,16 +71,16 @@ class Attempt:
     paths: AttemptPaths | None = None
     """None until the attempt's folder exists."""
     resume: Resume = field(default_factory=Resume)
-    """Where this attempt begins; known once all ranks are set up."""
+    """The step or checkpoint at which this attempt begins; known once all ranks are set up."""
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
     implementation: str | None = None
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """What each process computes with (`rank_facts`); empty until all are set up."""
     other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
-    """Those on the nodes of this one, at its start and end; rank 0 asks for them."""
+    """Other jobs on the nodes of this one, at its start and end; rank 0 asks Slurm for them."""
     position: Position | None = None
-    """Where the loop is, once it has begun."""
+    """Phase and step of the loop, once it has begun."""
     wrong: Check | None = None
     """What a check found that let it write no checkpoint."""
     log: RankLog = field(default_factory=RankLog)
@@ -213,7 +213,7 @@ class Attempt:
 
     @staticmethod
     def exit_now(status: int = EXIT_FAILED) -> NoReturn:
-        """Without a word to the other ranks, which may wait in any collective."""
+        """End this process at once; the other ranks may wait in any collective."""
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

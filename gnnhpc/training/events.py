@@ -31,26 +31,26 @@ class StepTaken:
     record: StepRecord
     spans: Sequence[Span]
     metrics: StepMetrics
-    """Of all ranks; the record has the loss on the ranks that compute it."""
+    """Metrics over all ranks; the record has the loss on the ranks that compute it."""
 
 
 class Listener:
     """A listener of the loop; its methods do nothing, and each kind overrides what it needs."""
 
     def training_begins(self, start: int) -> None:
-        """Before the first step, which is training step `start`."""
+        """Called before the first step, which is training step `start`."""
 
     def step_taken(self, taken: StepTaken) -> None:
-        """After a training or test step, before its batch is overwritten."""
+        """Called after a training or test step, before its batch is overwritten."""
 
     def evaluation_begins(self) -> None:
-        """In evaluation mode, once replicas have averaged their running statistics."""
+        """Called in evaluation mode, once replicas have averaged their running statistics."""
 
     def evaluation_ended(self) -> None:
-        """In evaluation mode, after the last test step."""
+        """Called in evaluation mode, after the last test step."""
 
     def training_ended(self, step: int) -> None:
-        """After the last step; `step` is the next one that would be taken."""
+        """Called after the last step; `step` is the next one."""
 
 
 class Validator(Protocol):
@@ -67,15 +67,15 @@ class Validator(Protocol):
         ...
 
     def at_start(self, start: int) -> None:
-        """Before training step `start`, the first; a collective."""
+        """Called before training step `start`, the first; a collective."""
         ...
 
     def at_checkpoint(self, step: int) -> list[Check]:
-        """Before a checkpoint is written; a collective. Raises WrongRunError."""
+        """Called before a checkpoint is written; a collective. Raises WrongRunError."""
         ...
 
     def at_end(self, step: int) -> list[Check]:
-        """After the last step, the one before `step`; a collective."""
+        """Called after the last step, the one before `step`; a collective."""
         ...
 
     def events(self) -> list[EventRecord]:

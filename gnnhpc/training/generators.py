@@ -39,7 +39,7 @@ def generator_states(mesh: Mesh) -> dict[str, Tensor]:
 
 
 def restore_generators(mesh: Mesh, states: Mapping[str, Tensor]) -> None:
-    """Those of `generator_states` that are there."""
+    """Set the generators whose states a checkpoint has, as `generator_states` made them."""
     here = {name.rpartition("/")[0]: state for name, state in states.items()}
     if "generator" in here:
         torch.set_rng_state(here["generator"])

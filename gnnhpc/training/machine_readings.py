@@ -80,7 +80,7 @@ def _steal_s() -> float | None:
 
 @functools.cache
 def _cpu_names() -> frozenset[str]:
-    """As they begin their lines in /proc/stat."""
+    """Names of the CPUs of this process, as in /proc/stat."""
     return frozenset(f"cpu{number}" for number in process_cpus())
 
 

@@ -18,8 +18,8 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.peer_memory import VARIABLE as SHARED_MEMORY_VARIABLE
 from gnnhpc.engines import Engine
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.kernels.build import kernel_statuses
-from gnnhpc.kernels.gpu import here as gpu
+from gnnhpc.kernels.compile import kernel_statuses
+from gnnhpc.kernels.triton import launch
 from gnnhpc.records.schema import Header
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.setup import TrainingParts
@@ -35,7 +35,7 @@ VARIABLES = (
 )
 """Environment variables by which a library chooses other instructions, and so rounds otherwise."""
 _RECORDED = (*VARIABLES, SHARED_MEMORY_VARIABLE)
-"""And the one by which tensors travel otherwise, on a node where they need not."""
+"""Variables that a rank records: those and the one that chooses the transport of tensors."""
 
 
 def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> di
         "device_facts": device_facts(mesh),
         "transfers": transfers_between_stages(mesh, parts.engine),
         "implementation": parts.implementation,
-        "kernels": kernel_statuses() | gpu.status(),
+        "kernels": kernel_statuses() | launch.status(),
         "variables": {name: os.environ[name] for name in _RECORDED if name in os.environ}
         | openmp_variables(),
     }

@@ -122,7 +122,7 @@ def _of_stage(planned: Sequence[range], experiment: Experiment, mesh: Mesh) -> l
 def _virtual_stage_plans(
     stage: Stage, mine: Sequence[range], experiment: Experiment, mesh: Mesh, batches: Batches
 ) -> Iterator[VirtualStagePlan]:
-    """Of this rank's parts, `mine` being the layers of each; a collective."""
+    """Plans of this rank's virtual stages, whose layers are in `mine`; a collective."""
     stages, schedule = mesh.layout.stages, experiment.schedule
     trains = mesh.gather_objects([bool(parameters_of(part)) for part in stage.virtual_stages])
     by_number = []

@@ -25,7 +25,7 @@ class StepMetrics:
 
     loss: float
     values: dict[str, float] = field(default_factory=dict)
-    """By name, without the loss."""
+    """Metric -> value, without the loss."""
     stop: bool = False
     """Whether a signal asks any rank to stop."""
 

@@ -109,7 +109,8 @@ class Worker:
         return status
 
     def _claim_attempt(self) -> int | None:
-        """On rank 0, for all: the next attempt's folder; or the status with which all end at once.
+        """The next attempt's folder, which rank 0 claims for all, or the status with which all end
+        at once.
 
         A job that is done has nothing to do where Slurm starts it once more, and one that was
         requeued too often goes no further.
@@ -197,7 +198,7 @@ class Worker:
         return parts
 
     def _choose_resume_point(self, mesh: Mesh) -> None:
-        """On rank 0, for all: the newest checkpoint that fits what these ranks compute with."""
+        """The newest checkpoint that fits these ranks, which rank 0 finds for all."""
         resume = None
         if mesh.rank == 0:
             paths = self.run_paths.cell(self.cell.id)

@@ -50,7 +50,7 @@ class Validation:
         self._is_on = experiment.check == "boundary"
         self._seconds = 0.0
         self._checks: list[Check] = []
-        """Those of the start, on rank 0."""
+        """Checks of the start, on rank 0."""
         self._invariants = Invariants(experiment, mesh, parts)
         order = SampleOrder(experiment, mesh, parts.batches)
         self._observers = [_Observer(self._invariants), _Observer(order)]
@@ -71,7 +71,8 @@ class Validation:
         return [self._processors.record(), EventRecord("validation", self.seconds)]
 
     def at_start(self, start: int) -> None:
-        """Before training step `start`, the first; a collective. It resets the peaks of memory."""
+        """Called before training step `start`, the first; a collective. It resets the peaks of
+        memory."""
         if self._is_on:
             with self._timed("validating the start"):
                 self._checks = [*self._data(), *self._parities(start, "start")]
@@ -83,7 +84,7 @@ class Validation:
         reset_peak_memory(self.mesh.devices)
 
     def at_checkpoint(self, step: int) -> list[Check]:
-        """Before a checkpoint is written, from which step `step` goes on; a collective.
+        """Checks before a checkpoint is written, from which step `step` resumes; a collective.
 
         Raises WrongRunError on all ranks where the run is wrong: an attempt that resumes from the
         checkpoint would go on with it.
@@ -101,7 +102,7 @@ class Validation:
         return checks
 
     def at_end(self, step: int) -> list[Check]:
-        """After the last step, the one before `step`; a collective."""
+        """Called after the last step, the one before `step`; a collective."""
         if not self._is_on:
             return [OFF]
         with self._timed("validating the end"):

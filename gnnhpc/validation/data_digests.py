@@ -49,7 +49,7 @@ _PROJECTED = 1e-6
 """Relative to the norm, by how much projections of rounded numbers may differ: single precision
 changes each number by 1e-7, and a wrong one among a million changes a projection by 1e-3."""
 Digests = dict[str, Any]
-"""Of each array by its name: SHA-256, or projection and norm of a rounded one."""
+"""Array -> its SHA-256, or projection and norm of a rounded one."""
 
 
 def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh: Mesh) -> Check:

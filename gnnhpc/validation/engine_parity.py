@@ -109,7 +109,7 @@ def compare_engine(
     root: Path | None,
     part: ParitySlice,
 ) -> Parity | None:
-    """As `check_engine`, with each layer's differences."""
+    """Like `check_engine`, with each layer's differences."""
     began = time.perf_counter()
     with fork_generators():
         refused = _why_not_comparable(part, root) if mesh.rank == 0 else None
@@ -271,7 +271,8 @@ def reference_data(
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """For many small products: threads that wait for each other cost more on a busy machine."""
+    """Compute with one thread, since threads that wait for each other cost more on a busy
+    machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -50,11 +50,11 @@ class _Observed:
     """What one rank reports to the others."""
 
     parameters: dict[str, Hashes] = field(default_factory=dict)
-    """By the moment of hashing."""
+    """Time of hashing -> hashes."""
     statistics: dict[str, Hashes] = field(default_factory=dict)
     """Hashes of running statistics after replicas have averaged them, by the evaluation."""
     faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """By the name of the check."""
+    """Check -> faults."""
     transferred: int | None = None
     """Tensors sent and received; None for engines that do not count them."""
 
@@ -265,7 +265,7 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def _unequal(by_replica: Sequence[Mapping[str, Hashes]], stage: int) -> list[str]:
-    """Where the replicas of a stage hold different tensors, by the moment of hashing."""
+    """Where the replicas of a stage hold different tensors, at each time of hashing."""
     first, *others = by_replica
     return [
         f"{few(names)} of stage {stage} differ between replicas 0 and {replica} at {moment}"

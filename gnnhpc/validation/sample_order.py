@@ -24,7 +24,7 @@ class _Observed:
 
     faults: list[str] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
-    """Of the batches, in the order of steps."""
+    """Checksums of the batches, in the order of steps."""
     places: list[str] = field(default_factory=list)
     covered: dict[Phase, tuple[int, npt.NDArray[np.uint8]]] = field(default_factory=dict)
     """Samples of the first step of a phase without a schedule: their number, and their bits."""

@@ -73,5 +73,5 @@ def _joined(one: Check, other: Check) -> Check:
 
 
 def _larger(one: float | None, other: float | None) -> float | None:
-    """The larger one; None, which stands for no number, is larger than any."""
+    """The larger one; None, for no number, is larger than any."""
     return None if one is None or other is None else max(one, other)

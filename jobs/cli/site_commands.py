@@ -54,7 +54,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     known = "unknown" if size is None else str(size)
     most = array_limit(settings, size)
     print(f"  arrays of at most {most} cells, larger ones in parts (MaxArraySize {known})")
-    limit = submit_limit()
+    limit = submit_limit(settings.qos)
     known = "no limit known" if limit is None else f"{limit}, larger sweeps go in portions"
     print(f"  jobs that you may have in the queue (MaxSubmitJobs): {known}")
     partitions = query_partitions()

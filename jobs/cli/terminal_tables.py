@@ -71,7 +71,10 @@ def print_dry_run(submission: Submission, cluster: str, *, scripts: bool) -> Non
     console().print(_resource_table(submission))
     for line in _edges_lines(submission):
         print(line)
-    print(most_line(submission))
+    if in_slurm:
+        print(most_line(submission))
+    for line in submission.advice:
+        print(f"advice: {line}")
     if submission.one_at_a_time:
         most = submission.launch.site.max_parallel
         print(f"at most {most} cells at once: one array after another")
@@ -130,6 +133,8 @@ def print_submitted(done: Submitted) -> None:
         )
     if done.cluster == "slurm":
         print(most_line(submission))
+    for line in submission.advice:
+        print(f"advice: {line}")
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")
         return
@@ -256,7 +261,7 @@ def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
 
 
 def runs_json(runs: Sequence[KnownRun]) -> str:
-    """Of each run its folder, age in seconds, bytes, counts and damage."""
+    """For each run its folder, age in seconds, bytes, counts and damage."""
     now = time.time()
     facts = [
         {
@@ -322,7 +327,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def console() -> Console:
-    """As wide as the terminal; in a file or pipe wide enough that no line is cut."""
+    """A console as wide as the terminal; in a file or pipe wide enough that no line is cut."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)

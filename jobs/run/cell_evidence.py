@@ -24,7 +24,8 @@ from jobs.slurm.paired_blocks import Key
 from jobs.slurm.queue import WAITING_STATES, QueueAnswer, QueuedJob
 
 MEMORY_LINE = re.compile(
-    r"(?:slurmstepd|srun): error: .*(?:memory limit|oom[-_ ]?kill|out of memory).*", re.IGNORECASE
+    r"(?:slurmstepd\S*|srun): error: .*(?:memory limit|oom[-_ ]?kill|out of memory).*",
+    re.IGNORECASE,
 )
 """What Slurm prints into a job's log when it, or the kernel, kills a rank for its memory."""
 _TAIL_BYTES = 64 * 1024

@@ -10,7 +10,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
-from jobs.run.cell_evidence import CellState
+from jobs.run.cell_evidence import MEMORY_LINE, CellState
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import find_cell_named, open_run
 from jobs.run.status import status
@@ -20,7 +20,7 @@ READ_S = 1.0
 ASK_S = 11.0
 """Pause between two questions about the cell's state; Slurm's answers are kept for ten seconds."""
 _ENDED_FOR_GOOD = ("done", "flagged", "failed", "cancelled", "out of memory", "missing")
-"""In other states Slurm may queue the cell again a moment later."""
+"""States after which Slurm does not queue the cell again."""
 
 
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:
@@ -35,22 +35,25 @@ def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, C
 def find_log(run: str | Path, name: str, rank: int | None, attempt: int | None) -> Path:
     """The log of one rank: of `rank`, else of the first rank that failed, else of rank 0.
 
-    Where that is empty or missing it is the log of the cell's job, in which Slurm says why it
-    killed a rank. Raises InputError for an unknown cell, attempt or rank, and for a cell that was
-    never started.
+    It is the log of the cell's job where that is empty or missing, and where Slurm says in it that
+    it killed a rank for its memory. Raises InputError for an unknown cell, attempt or rank, and for
+    a cell that was never started.
     """
     paths, cell = open_cell(run, name, rank)
     attempts = {one.number: one for one in paths.cell(cell.id).attempts()}
     if attempt is not None and attempt not in attempts:
         allowed = ", ".join(map(str, attempts)) or "none, the cell was never started"
         raise InputError("--attempt", None, attempt, allowed)
+    log_of_job = _newest_job_log(paths, cell)
+    text = last_lines(log_of_job, None).decode(errors="replace") if log_of_job else ""
+    if log_of_job and rank is None and attempt is None and MEMORY_LINE.search(text):
+        return log_of_job
     if attempts:
         chosen = attempts[attempt or max(attempts)]
         failure = recorded_cause(chosen, cell.world_size) if rank is None else None
         log = chosen.log(rank or (failure.rank if failure else 0))
         if log.is_file() and log.stat().st_size:
             return log
-    log_of_job = _newest_job_log(paths, cell)
     if log_of_job is None:
         found = f"no log of {cell.array} {cell.index}"
         raise InputError(paths.logs, None, found, "a cell that was started")

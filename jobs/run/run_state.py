@@ -34,7 +34,7 @@ from jobs.slurm.paired_blocks import Blocks, Key, read_blocks
 from jobs.slurm.site import parse_site
 
 SILENT_AFTER_S = 120.0
-"""After so long without a written file an attempt on another host counts as ended."""
+"""Seconds without a written file after which an attempt on another host counts as ended."""
 _TAIL_BYTES = 64 * 1024
 
 
@@ -45,7 +45,7 @@ class RunState:
     paths: RunPaths
     cells: list[Cell]
     attempts: dict[str, list[Attempt]]
-    """By cell id, oldest first; no entry for a cell that was never tried."""
+    """Cell id -> attempts, oldest first; a cell without attempts has no entry."""
     submissions: list[SubmissionRecord]
     """Oldest first."""
     blocks: Blocks
@@ -62,7 +62,7 @@ class RunState:
 
     @property
     def users(self) -> set[str]:
-        """Whose jobs in Slurm may be this run's; no line is kept of scripts submitted by hand."""
+        """Users whose jobs may be this run's; scripts submitted by hand leave no line."""
         return {user(), *(one.user for one in self.submissions if one.cluster == "slurm")}
 
     @property
@@ -132,7 +132,7 @@ def open_run(run: str | Path) -> RunPaths:
 
 
 def _read_all_attempts(paths: RunPaths) -> dict[str, list[Attempt]]:
-    """Of each cell that was tried, by its id."""
+    """Cell id -> attempts, for each cell that has some."""
     try:
         folders = list(paths.cells.iterdir())
     except FileNotFoundError:

@@ -71,10 +71,10 @@ def status_of(state: RunState, *, fresh: bool = False) -> RunStatus:
     if state.may_be_in_slurm:
         place, jobs = state.paths.root, state.unfinished_jobs
         queue = query_queue(place, state.users, jobs, fresh=fresh)
-    return judge(state, queue)
+    return run_status(state, queue)
 
 
-def judge(state: RunState, queue: QueueAnswer) -> RunStatus:
+def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
     """The state of every cell, as the run's files and this answer of Slurm's have it."""
     queue = only_of_run(state, queue)
     cells = {cell.cell: cell for cell in cell_states(state, queue)}
@@ -224,7 +224,7 @@ def _known_run(run: Path, read: RunState | str, queue: QueueAnswer) -> KnownRun:
         created_at = run.stat().st_mtime
     if isinstance(read, str):
         return KnownRun(run, created_at, disk_use(run), None, read)
-    return KnownRun(run, created_at, disk_use(run), judge(read, queue))
+    return KnownRun(run, created_at, disk_use(run), run_status(read, queue))
 
 
 def _looks_like_a_run(path: Path) -> bool:

@@ -63,7 +63,7 @@ class SubmissionRecord:
 
     @property
     def place(self) -> str:
-        """Where a local run runs, in words."""
+        """The host and process of a local run, in words."""
         return "on this machine" if self.is_of_this_host else f"on {self.host}"
 
     def task(self, number: int) -> str:

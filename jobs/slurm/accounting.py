@@ -22,13 +22,13 @@ class AccountedTask:
     """One start of an array task."""
 
     task: str
-    """Such as 17_3; a task that was requeued is there once for each start."""
+    """The task, such as 17_3; a requeued task has one entry a start."""
     elapsed_s: int
     cpus: int
     cpu_s: float | None
     """Processor time; None while it runs, or where Slurm does not gather it."""
     energy_j: float | None = None
-    """Of its nodes while its ranks ran; None where Slurm does not measure it."""
+    """Energy of its nodes while its ranks ran; None where Slurm does not measure it."""
     running: bool = False
 
     @property

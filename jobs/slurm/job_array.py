@@ -93,7 +93,7 @@ class JobArray:
     """
 
     name: str
-    """Such as vig-pp2, or vig-paired."""
+    """The array's name, such as vig-pp2 or vig-paired."""
     tasks: tuple[Task, ...]
     first_task: int
     resources: Resources

@@ -143,7 +143,7 @@ def query_queue(
 
 
 def answer_file(place: Path, users: Iterable[str]) -> Path:
-    """Where the last answer about a run, or a folder of runs, is kept."""
+    """The file that keeps the last answer about a run or a folder of runs."""
     from gnnhpc.data.roots import cache_root
 
     key = json.dumps([str(place), sorted(set(users)), os.environ.get("SLURM_CONF", "")])

@@ -30,7 +30,7 @@ _NOT_REACHED = re.compile(
     r"configuration (source|file)",
     re.IGNORECASE,
 )
-"""sbatch reached no controller, or one that takes no jobs at the moment: nothing is submitted."""
+"""sbatch reached no controller, or one that accepts no jobs now; nothing is submitted."""
 _ANSWER_LOST = re.compile(
     r"timed out|zero bytes|(send|receive|shutdown) failure|unexpected message|connection reset|"
     r"broken pipe|not connected",
@@ -82,9 +82,9 @@ def check_slurm(run: Path, reason: str | None = None) -> None:
 def submit_script(request: Request) -> str:
     """Submit a script; returns the job's id.
 
-    The job's comment holds a random token, so where the answer is lost one look into the queue
+    The job's comment holds a random token, so where the answer is lost one query of the queue
     shows whether the job is there. Raises InputError where Slurm refuses the script, GnnhpcError
-    where Slurm cannot be reached, and MaybeSubmittedError where nobody can tell.
+    where Slurm cannot be reached, and MaybeSubmittedError where that remains unknown.
     """
     environment = sbatch_environment(request.script_options)
     token = secrets.token_hex(6)

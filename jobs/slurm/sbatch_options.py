@@ -67,7 +67,7 @@ _WHERE_SLURM_IS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_J
 
 
 def check_options(options: Iterable[str], where: object, key: str) -> None:
-    """Raises InputError for an option that a site's key stands for, or that is not a user's."""
+    """Raises InputError for an option that a site's key sets, or that users may not set."""
     for name in options:
         if name in SITE_KEYS:
             raise InputError(where, f"{key}.{name}", name, f"the site's key {SITE_KEYS[name]}")
@@ -133,7 +133,7 @@ def sbatch_environment(script_options: Collection[str]) -> dict[str, str]:
 
 
 def _variables() -> dict[str, str]:
-    """The variables of sbatch that are set, with the options that they stand for."""
+    """Variables of sbatch that are set -> their options."""
     return {
         name: _VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-"))
         for name in sorted(os.environ)

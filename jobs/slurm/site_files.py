@@ -1,4 +1,4 @@
-"""Site files: where they are looked for, and how later ones override earlier ones key by key.
+"""Site files: where they are searched, and how later ones override earlier ones key by key.
 
 The system's, the user's, the folder's, and the one that the user names.
 """

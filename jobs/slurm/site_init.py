@@ -61,16 +61,18 @@ def query_offer() -> Offer:
     )
 
 
-def submit_limit() -> int | None:
-    """The least MaxSubmitJobs of the user's associations and QoS; None for no limit, or unknown."""
+def submit_limit(qos: str | None = None) -> int | None:
+    """How many jobs the user may have in the queue, by association and QoS (MaxSubmitJobs).
+
+    `qos` is by default the user's own. None for no limit, and where sacctmgr does not answer.
+    """
     show = ("sacctmgr", "--noheader", "--parsable2", "show")
-    mine = ask(*show, "associations", f"user={user()}", "format=MaxSubmitJobs,QOS") or ""
-    qos = {name for line in mine.splitlines() for name in line.partition("|")[2].split(",")}
-    shared = ask(*show, "qos", "format=Name,MaxSubmitJobsPU,GrpSubmitJobs") or ""
-    found = [line.partition("|")[0] for line in mine.splitlines()]
-    for line in shared.splitlines():
+    lines = ask(*show, "associations", f"user={user()}", "format=MaxSubmitJobs,DefaultQOS") or ""
+    rows = [line.partition("|") for line in lines.splitlines()]
+    names, found = {qos} if qos else {name for _, _, name in rows}, [limit for limit, _, _ in rows]
+    for line in (ask(*show, "qos", "format=Name,MaxSubmitJobsPU,GrpSubmitJobs") or "").splitlines():
         name, *limits = line.split("|")
-        found += limits if name in qos else []
+        found += limits if name in names else []
     return min((int(text) for text in found if text.isdecimal()), default=None)
 
 

@@ -47,7 +47,7 @@ def _check_array(state: RunState, array: str | None) -> None:
 
 
 def _cancel_in_slurm(state: RunState, array: str | None, *, force: bool) -> list[str]:
-    """Also cancels again what its ranks requeue while they save, for at most 45 seconds."""
+    """For at most 45 seconds it also cancels what ranks requeue while they save."""
     jobs = _jobs_to_cancel(state, array, force=force)
     if not jobs:
         return []

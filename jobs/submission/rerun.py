@@ -176,7 +176,7 @@ def _launch(
 
 
 def _choose_cluster(state: RunState, given: str | None, after: Sequence[str]) -> str:
-    """Where the cells run: where the user says, else where the run was first submitted."""
+    """The place where the cells run: the user's choice, else that of the first submission."""
     root = state.paths.root
     if given is not None:
         check_cluster(given, root)

@@ -34,7 +34,7 @@ class Submission:
 
     run: Path
     cells: tuple[Cell, ...]
-    """In the order in which a local run runs them."""
+    """Cells in the order in which a local run takes them."""
     arrays: tuple[JobArray, ...]
     launch: Launch
     blocks: Blocks = field(default_factory=Blocks)
@@ -44,7 +44,9 @@ class Submission:
     one_at_a_time: bool = False
     """Whether each array waits for the one before it, so that max_parallel holds for all."""
     notes: tuple[str, ...] = ()
-    """What a user should know, such as how the launch differs from the run's first."""
+    """What a user should know, such as the parts that a large array comes in."""
+    advice: tuple[str, ...] = ()
+    """What would make the measurements sounder."""
     plan: Plan | None = None
     """The sweep of new cells; None for a rerun."""
 
@@ -130,7 +132,8 @@ def _submission(
         dependencies=options.after,
         # Slurm counts the running tasks of one array alone.
         one_at_a_time=most is not None and len(arrays) > 1 and tasks > most,
-        notes=tuple(_notes(arrays, launch, options)) if in_slurm else (),
+        notes=tuple(_notes(arrays, launch)) if in_slurm else (),
+        advice=tuple(_advice(arrays, launch, options)) if in_slurm else (),
         plan=plan,
     )
 
@@ -150,15 +153,18 @@ def _check_time_limit(array: JobArray, launch: Launch) -> None:
     raise InputError("site", "time", found, f"{allowed}, or no --paired")
 
 
-def _notes(arrays: Sequence[JobArray], launch: Launch, options: Options) -> Iterator[str]:
+def _advice(arrays: Sequence[JobArray], launch: Launch, options: Options) -> Iterator[str]:
     layouts = {str(cell.experiment.layout) for array in arrays for cell in array.cells}
     if len(layouts) > 1 and not options.paired:
         yield (
             "layouts run in jobs of their own, on other nodes and at other times; --paired runs "
             "all layouts of a repeat in one job, on the same nodes"
         )
-    if not launch.site.exclusive and launch.site.partition:
-        yield "jobs may share nodes with others, which disturbs times: site key exclusive: true"
+    if not launch.site.exclusive:
+        yield "jobs may share nodes with others, which disturbs times; site key: exclusive: true"
+
+
+def _notes(arrays: Sequence[JobArray], launch: Launch) -> Iterator[str]:
     for array in arrays:
         if array.first_task:
             what = "block" if array.is_paired else "cell"

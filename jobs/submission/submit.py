@@ -117,7 +117,7 @@ def submit(
             paths = state.paths
             add_to_run_folder(submission, state)
         try:
-            with _noted_if_interrupted(f"{run} stays, with the jobs submitted so far", notify):
+            with _noted_if_interrupted(f"{run} stays, with the jobs that are submitted", notify):
                 arrays = submit_arrays(submission, cluster, paths, wait=wait)
         except MaybeSubmittedError:
             raise

@@ -33,7 +33,7 @@ def submit_arrays(
 
     Returns the arrays with their jobs' ids. With `wait` the cells of a local run are for this
     process to run. Raises InputError where Slurm refuses the first array, GnnhpcError for a later
-    one, and MaybeSubmittedError where nobody can tell, or where a job cannot be recorded.
+    one, and MaybeSubmittedError where that remains unknown, or where a job cannot be recorded.
     """
     if cluster == "slurm":
         return _submit_to_slurm(submission, paths)

@@ -159,7 +159,7 @@ class _Grid:
         return values
 
     def _key(self, field: str) -> str:
-        """Where the spec sets a field of experiments."""
+        """The place at which the spec sets a field of experiments."""
         key = AXES.get(field, field)
         return f"{'defaults' if key in self.defaults and key not in self.own else self.key}.{key}"
 

@@ -71,7 +71,7 @@ class Plan:
 
 
 def missing_data(experiments: Iterable[Experiment], root: str | None) -> list[str]:
-    """Names of data sets that are not where jobs with this data root would look for them."""
+    """Names of data sets that jobs with this data root would not find."""
     folder, missing = Path(root) if root else None, dict[str, None]()
     for data in dict.fromkeys(each.data for each in experiments):
         try:

@@ -84,3 +84,21 @@ def test_single_runs_give_no_verdict(
 @pytest.mark.parametrize("tolerance", ["-1", "nan", "much"])
 def test_a_tolerance_that_is_none_is_refused(before: Path, tolerance: str) -> None:
     assert main(["compare", str(before), str(before), f"--tolerance={tolerance}"]) == 2
+
+
+def test_runs_without_a_common_configuration_name_the_settings_that_differ(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Experiment.model_validate(VIG | {"batch_size": 50, "spans": False, "dtype": "float64"})
+    after = make_run(tmp_path / "after", [other])
+    assert main(["compare", str(before), str(after)]) == 2
+    error = capsys.readouterr().err
+    assert "batch_size (100 in A, 50 in B), dtype (float32 in A, float64 in B)" in error
+
+
+def test_no_difference_shown_says_how_many_repeats_would_show_one(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = make_run(tmp_path / "after", experiments(), machine=Machine(runs_differ=0.05), seed=2)
+    main(["compare", str(before), str(after)])
+    assert "repeats show one of 5%" in capsys.readouterr().out.replace("\n", " ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,13 @@ from analysis.load.equivalent_cells import (
     LOSS,
     NORM,
     Trajectory,
+    compare_equivalent_cells,
     compared_steps,
     divergence,
     equivalence_key,
 )
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.manifest import assign_indices
 from tests.tools.cells import gat, sampled, vig
 
 STEPS = 40
@@ -129,3 +132,38 @@ def test_lossy_chunks_are_equivalent_to_the_same_chunks_alone() -> None:
     assert _key(lossy) == _key(gat(chunks="contiguous", layout="pp2"))
     assert _key(lossy) != _key(gat(chunks="contiguous", microbatches=2))
     assert _key(lossy) != _key(gat(microbatches=1))
+
+
+CUSTOM = {"model": {"name": "net:Net"}, "chunks": "halo"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [({"microbatches": 2}, "suspects"), ({"layout": "pp2", "microbatches": 1}, "divergences")],
+)
+def test_a_custom_model_in_several_chunks_is_compared_with_the_whole_graph(
+    changes: dict[str, Any], found: str
+) -> None:
+    """BatchNorm may differ between chunks, so that their divergence is suspect, not invalid."""
+    whole, other = gat(**CUSTOM, microbatches=1), gat(**CUSTOM, **changes)
+    manifest = assign_indices([whole, other])
+    ranks = pd.DataFrame(
+        [
+            {
+                "cell": cell.id,
+                "phase": "train",
+                "step": step,
+                "replica": 0,
+                "grad_norm": 1.0,
+                "loss": 1.0 if cell.id == whole.id else 1.1,
+            }
+            for cell in manifest
+            for step in range(3)
+        ]
+    )
+    cells = pd.DataFrame({"cell": [cell.id for cell in manifest], "valid": True})
+    equivalence = compare_equivalent_cells(manifest, ranks, cells, [])
+    assert list(getattr(equivalence, found)) == [other.id]
+    assert len(equivalence.suspects) + len(equivalence.divergences) == 1
+    if found == "suspects":
+        assert "halo rows that the model reads wrongly" in equivalence.suspects[other.id]

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.load.run_data import RunData, load_run
+from analysis.load.run_data import RunData, accuracy_at_best_validation, load_run
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarize
 from analysis.summary.time_breakdown import COLUMNS
 from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
 from tests.tools.make_run import Machine, Story, make_run
@@ -232,3 +233,32 @@ def test_a_sampled_epoch_is_its_steps(summaries: dict[str, pd.DataFrame]) -> Non
     row = row_of(summaries["sampled"], layout="seq", implementation="fused")
     assert row["epoch_s"] > row["mean_s"]
     assert 0 < row["data_s"] < row["mean_s"]
+
+
+def test_test_rows_without_counted_steps_say_so_and_what_to_set(tmp_path: Path) -> None:
+    changes = GOLDEN["chunks"][0] | {"test_steps": 2, "warmup_steps": 2}
+    run = load_run(make_run(tmp_path / "run", [Experiment.model_validate(changes)]))
+    row = row_of(summarize(run).table, phase="test")
+    assert (row["valid"], row["flags"]) == (False, "only-warm-up")
+    assert "no test steps beyond 2 of warm-up: raise test_steps in the sweep" in row["note"]
+
+
+def test_test_accuracy_at_the_best_validation_step_is_a_column(
+    summaries: dict[str, pd.DataFrame],
+) -> None:
+    row = row_of(summaries["chunks"], layout="seq", microbatches=1, implementation="fused")
+    assert row["test_at_best_val_accuracy"] == pytest.approx(0.6)
+
+
+def test_the_best_validation_step_is_the_first_with_the_highest_accuracy() -> None:
+    cells = pd.DataFrame({"cell": pd.Categorical(["a", "b"]), "test_steps": [2, 1]})
+    steps = pd.DataFrame(
+        [
+            *(("a", 0, 0.5, 0.1), ("a", 1, 0.6, 0.1), ("a", 2, 0.9, 0.3), ("a", 3, 0.7, 0.3)),
+            *(("a", 4, 0.2, 0.2), ("a", 5, 0.2, 0.2), ("b", 0, 0.4, float("nan"))),
+        ],
+        columns=["cell", "step", "accuracy", "val_accuracy"],
+    ).assign(phase="test")
+    steps["cell"] = pd.Categorical(steps["cell"], cells["cell"])
+    found = accuracy_at_best_validation(steps, cells)
+    assert found[0] == pytest.approx(0.8) and pd.isna(found[1])

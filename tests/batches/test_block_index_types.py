@@ -16,9 +16,9 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
-from gnnhpc.kernels import sample
-from gnnhpc.kernels.build import load_kernel
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source, index_type, targets
+from gnnhpc.kernels import sample_neighbors as sample
+from gnnhpc.kernels.compile import load_kernel
+from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler, by_source, index_type, targets
 from gnnhpc.models.convolutions import Gcn, Gin, Sage
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model

@@ -15,7 +15,7 @@ from gnnhpc.batches.sampled.placement import Where
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import sampled
 from tests.tools.graphs import make_graph
 

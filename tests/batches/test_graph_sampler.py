@@ -16,7 +16,7 @@ from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gin, GraphConv, Sage
 from gnnhpc.models.gat import Gat, Gatv2

@@ -27,7 +27,7 @@ from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models import libraries
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage

@@ -6,7 +6,7 @@ import torch
 
 from gnnhpc.batches.prefetch import Ring
 from gnnhpc.graphs.moving import Copying, moved
-from gnnhpc.kernels.memory import FRESH
+from gnnhpc.kernels.sample_neighbors import FRESH
 
 
 def grown() -> Ring:

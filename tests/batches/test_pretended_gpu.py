@@ -20,7 +20,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.records.schema import Phase
 from tests.tools.cells import linked, sampled
 from tests.tools.pretended_gpu import GPU, PretendedGpu

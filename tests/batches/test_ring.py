@@ -19,8 +19,8 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.kernels import sample
-from gnnhpc.kernels.memory import FRESH, Memory
+from gnnhpc.kernels import sample_neighbors as sample
+from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Sage
 from gnnhpc.models.gat import Gat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from tests.cluster.network import Network
 NODES = ("n1", "n2", "n3", "n4")
 UNRESOLVED = ("nowhere1", "nowhere2")
 """Nodes Slurm can reach and no program can resolve: a site with a broken name service."""
+FEW_JOBS = 3
+"""MaxSubmitJobsPerUser of the QoS `few`."""
 CLUSTER_NAME = "gnnhpc-test"
 
 
@@ -77,7 +80,7 @@ SlurmdDebug=info
 MailProg=/bin/true
 
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={"task/affinity" if can_bind() else "task/none"}
 SwitchType=switch/none
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/linux
@@ -90,6 +93,7 @@ AccountingStorageHost={controller}
 AccountingStoragePort={settings.dbd_port}
 AccountingStoragePass={settings.munge_socket}
 AccountingStoreFlags=job_comment
+AccountingStorageEnforce=limits,qos
 
 # Start what can start at once; a test should not wait for a scheduling cycle.
 SchedulerType=sched/backfill
@@ -122,6 +126,19 @@ PartitionName=preemptible PreemptMode=REQUEUE GraceTime=20
 PartitionName=urgent PriorityTier=20
 PartitionName=closed State=DOWN
 {unresolved}"""
+
+
+def can_bind() -> bool:
+    """Whether the kernel lets a process choose each of the CPUs that a node is said to have."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {0})
+        os.sched_setaffinity(0, {1})
+    except OSError:
+        return False
+    finally:
+        os.sched_setaffinity(0, before)
+    return True
 
 
 def slurmdbd_conf(settings: Settings, password: str) -> str:

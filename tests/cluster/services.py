@@ -64,4 +64,9 @@ def start_accounting(settings: Settings) -> None:
     database = {"MYSQL_UNIX_PORT": str(settings.database_socket)}
     start_daemon(root, "slurmdbd", "slurmdbd", "-D", env=database)
     wait(root, "slurmdbd", lambda: accepts(("127.0.0.1", settings.dbd_port)), 60)
-    run(root, "sacctmgr", "-i", "add", "cluster", config.CLUSTER_NAME)
+    for command in (
+        ("add", "cluster", config.CLUSTER_NAME),
+        ("add", "qos", "few", f"MaxSubmitJobsPerUser={config.FEW_JOBS}"),
+        ("modify", "user", "root", "set", "qos=normal,few", "defaultqos=normal"),
+    ):
+        run(root, "sacctmgr", "-i", *command)

@@ -53,13 +53,15 @@ def test_an_exception_reaches_status_and_logs(sweeps: Sweeps) -> None:
     assert "Traceback" in log
 
 
-def test_a_rank_over_its_memory_ends_the_cell_with_a_cause(sweeps: Sweeps) -> None:
+def test_a_rank_over_its_memory_is_the_cause(sweeps: Sweeps) -> None:
     run = sweeps.ended("hog")
     kind, detail = state(run)
-    assert kind in ("failed", "lost", "out of memory")
-    assert detail
-    words = "".join(file.read_text() for file in run.paths.logs.glob("*.log"))
-    assert "exceeded memory limit" in words
+    assert kind == "out of memory", detail
+    assert "exceeded memory limit" in detail
+    done = run.user.jobs("status", run.paths.root, check=False)
+    assert "--failed --mem SIZE, with more than 1500M" in done.stdout
+    log = run.user.jobs("logs", run.paths.root, "gat-pp2:0", "--rank", "1").stdout
+    assert "exceeded memory limit" in log
 
 
 def test_nodes_whose_names_do_not_resolve_find_each_other(sweeps: Sweeps) -> None:

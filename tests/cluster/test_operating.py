@@ -8,8 +8,10 @@ from collections import Counter
 
 import pytest
 
+from gnnhpc.core.run_paths import RunPaths
 from jobs.run.submission_records import read_submissions
-from tests.cluster.runs import TINY_GAT, User, wait_for
+from tests.cluster import config
+from tests.cluster.runs import TINY_GAT, Run, User, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -52,7 +54,7 @@ def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
     fits = user.jobs("site", "check", "--site-file", "made.yaml").stdout
     assert fits.startswith("site gnnhpc-test, from made.yaml\n")
     assert "arrays of at most 1000 cells, larger ones in parts (MaxArraySize 1001)" in fits
-    assert fits.endswith("fits\n")
+    assert fits.endswith("fits; next: python -m jobs submit SPEC.yaml --paired\n")
     wrong = user.jobs("site", "check", *user.site({"partition": "nosuch"}), check=False)
     assert wrong.returncode == 1
     assert "nosuch" in wrong.stdout
@@ -155,3 +157,36 @@ def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:
     assert user.jobs("cancel", copy).stdout == "no job to cancel\n"
     assert set(run.states().values()) == {"pending"}
     shutil.rmtree(copy)
+
+
+def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
+    site = CLOSED | {"qos": "few"}
+    assert (
+        f"(MaxSubmitJobs): {config.FEW_JOBS}, "
+        in user.jobs("site", "check", *user.site(site)).stdout
+    )
+    file = user.home / "spec.yaml"
+    file.write_text(json.dumps({"name": "portions", "grids": [SEQ | {"repeats": 5}]}))
+    done = user.jobs("submit", file, "--runs", user.runs, *user.site(site))
+    assert f"{config.FEW_JOBS} of 5 tasks are submitted" in done.stdout
+    run = Run(user, RunPaths(user.runs / "portions"))
+    assert Counter(run.states().values()) == {"pending": config.FEW_JOBS, "missing": 2}
+    refused = user.jobs("rerun", run.paths.root, "--missing", check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    user.jobs("cancel", run.paths.root, "--array", "gat-seq")
+    wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
+    user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "3-4")
+    assert len(run.jobs()) == 2
+
+
+def test_a_block_that_its_partition_would_never_start_is_refused_with_the_number(
+    user: User,
+) -> None:
+    file = user.home / "spec.yaml"
+    file.write_text(json.dumps({"name": "long", "grids": [SEQ | {"layouts": ["seq", "pp2"]}]}))
+    site = user.site({"partition": "main", "time": "40"})
+    done = user.jobs("submit", file, "--runs", user.runs, "--paired", *site, check=False)
+    assert done.returncode == 2
+    assert "found 40, 80 minutes for the 2 cells of a block of gat-paired" in done.stderr
+    assert "allowed: at most 60 minutes in this partition: time 30" in done.stderr
+    assert not user.runs.exists()

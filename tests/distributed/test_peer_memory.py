@@ -14,7 +14,7 @@ from gnnhpc.distributed import peer_memory
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.peer_memory import Peer, SharedMemory, find_peers, is_wanted
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.kernels import load_kernel
+from gnnhpc.kernels.compile import load_kernel
 from tests.tools.forked import spawn
 
 distributed = pytest.mark.distributed

@@ -11,7 +11,7 @@ import pytest
 from gnnhpc.cli import main
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import assign_indices, write_manifest
-from gnnhpc.kernels.build import cache_folder
+from gnnhpc.kernels.compile import cache_folder
 from tests.tools.cells import gat
 
 OUT = "OUT"

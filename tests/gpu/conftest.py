@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnnhpc.kernels.gpu import here
+from gnnhpc.kernels import dispatch
+from gnnhpc.kernels.triton import launch
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +22,9 @@ def gpus() -> int:
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers computed by Triton's programs, or as where it is not installed."""
     if request.param == "triton":
-        assert here.why_not() == "", "torch for GPUs brings Triton"
+        assert launch.why_not() == "", "torch for GPUs brings Triton"
     else:
-        monkeypatch.setattr(here, "fits", lambda x: False)
+        monkeypatch.setattr(dispatch, "triton_runs", lambda: False)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.kernels import segments
-from gnnhpc.kernels.mask import layer_mask, number_entries
+from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
+from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.attention_layers import AttentionSettings
 from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention

@@ -13,12 +13,11 @@ import torch
 from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.graphs.moving import moved
-from gnnhpc.kernels import sample
-from gnnhpc.kernels.memory import FRESH, FreshMemory
-from gnnhpc.kernels.sample import Layer, Sampler
-from gnnhpc.kernels.sample_torch import TorchSampler
+from gnnhpc.kernels import sample_neighbors as sample
+from gnnhpc.kernels.sample_neighbors import FRESH, FreshMemory, Layer, Sampler
+from gnnhpc.kernels.torch.torch_sampler import TorchSampler
 from tests.gpu.test_cells import SAME, SHARED, assert_as_on_a_cpu, ran, show, visible
-from tests.kernels.test_sample_kernel import make_csr
+from tests.kernels.test_sample_neighbors import make_csr
 from tests.tools.cells import sampled
 
 pytestmark = [

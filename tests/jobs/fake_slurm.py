@@ -12,7 +12,18 @@ _SBATCH = """\
 echo "$*" >>"$home/sbatch.calls"
 fault=$(head -n 1 "$home/sbatch.faults" 2>/dev/null)
 [ -z "$fault" ] || sed -i 1d "$home/sbatch.faults"
-case $fault in refuse:*|fail:*) echo "sbatch: error: ${fault#*:}" >&2; exit 1;; esac
+case $fault in fail:*) echo "sbatch: error: ${fault#*:}" >&2; exit 1;; esac
+if [ -f "$home/limit" ]; then
+    asked=$(echo "$*" | sed -n 's/.*--array=\\([0-9,-]*\\).*/\\1/p')
+    count=$(echo "$asked" | tr , '\n' | awk -F- '{n += ($2 == "" ? 1 : $2 - $1 + 1)} END {print n}')
+    left=$(($(cat "$home/limit") - count))
+    if [ "$left" -lt 0 ]; then
+        echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" \
+            "(job submit limit, user's size and/or time limits)" >&2
+        exit 1
+    fi
+    echo "$left" >"$home/limit"
+fi
 job=$(($(cat "$home/last" 2>/dev/null || echo 100) + 1)); echo $job >"$home/last"
 tasks= comment=
 for word in "$@"; do
@@ -35,7 +46,8 @@ _PROGRAMS = {
         'for job in "$@"; do sed -i "/^${job}[_\\x1f]/d" "$home/queue"; done'
     ),
     "scontrol": "echo 'MaxArraySize            = 1001'; echo 'MaxJobCount             = 1000'",
-    "sinfo": "exit 0",
+    "sinfo": 'cat "$home/partitions" 2>/dev/null; exit 0',
+    "sacctmgr": 'cat "$home/sacctmgr.$4" 2>/dev/null; exit 0',
 }
 
 
@@ -74,6 +86,18 @@ class FakeSlurm:
     def next_calls(self, *faults: str) -> None:
         """What the next calls of sbatch do: `fail:WORDS`, or `lose:WORDS` after it submitted."""
         (self.home / "sbatch.faults").write_text("".join(f"{fault}\n" for fault in faults))
+
+    def answer(self, program: str, what: str, *lines: str) -> None:
+        """What `sacctmgr show WHAT` prints."""
+        (self.home / f"{program}.{what}").write_text("".join(f"{line}\n" for line in lines))
+
+    def limit_tasks(self, tasks: int) -> None:
+        """How many more tasks sbatch takes."""
+        (self.home / "limit").write_text(str(tasks))
+
+    def offer(self, partition: str) -> None:
+        """What sinfo prints."""
+        (self.home / "partitions").write_text(partition + "\n")
 
     @property
     def calls(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -30,7 +31,6 @@ SITES = {
         tasks_per_node=2,
         mem="64G",
         exclusive=True,
-        hint="nomultithread",
         cpu_bind="cores",
         time="1-02:00:00",
         modules=("gcc/12", "python/3.11"),
@@ -96,7 +96,12 @@ def test_a_value_is_quoted_for_sbatch(text: str) -> None:
 
 
 def run_script(
-    tmp_path: Path, site: Site, *, task: str | None = "1", srun: str = "exit 0"
+    tmp_path: Path,
+    site: Site,
+    *,
+    task: str | None = "1",
+    srun: str = "exit 0",
+    env: dict[str, str] | None = None,
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     """Run a script in a moved run folder, with a srun of ours; returns the run folder too."""
     run = tmp_path / "moved run"
@@ -113,7 +118,7 @@ def run_script(
     for name, body in bodies.items():
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
-    env = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "8", "SRUN_DEBUG": "3"}
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "8", **(env or {})}
     env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task} if task else {}
     copy = tmp_path / "slurm_script"
     shutil.copy(script, copy)
@@ -138,7 +143,37 @@ def test_a_task_runs_its_cell_of_the_run_that_its_script_lies_in(tmp_path: Path)
     variables = (tmp_path / "env").read_text().splitlines()
     assert f"PYTHONPATH={run}/code" in variables
     assert "OMP_NUM_THREADS=1" in variables
-    assert not any(line.startswith("SRUN_") for line in variables)
+
+
+LEAKED = {
+    "SRUN_CPUS_PER_TASK": "7", "SLURM_CPU_BIND": "map_cpu:0", "SLURM_CPU_BIND_LIST": "0x1",
+    "SLURM_DISTRIBUTION": "plane", "SLURM_CPU_FREQ_REQ": "low", "SLURM_EXPORT_ENV": "NONE",
+    "SLURM_STEP_ID": "4", "SLURM_MEM_BIND": "local", "SLURM_MEM_PER_CPU": "5",
+}  # fmt: skip
+
+
+def test_srun_gets_its_options_from_the_script_alone(tmp_path: Path) -> None:
+    site = Site(slurm={"distribution": "cyclic", "cpu-freq": "high"})
+    run_script(tmp_path, site, env=LEAKED | {"SLURM_MEM_PER_NODE": "900", "SLURM_NTASKS": "2"})
+    command, variables = (tmp_path / "srun").read_text(), (tmp_path / "env").read_text()
+    for option in ("--export=ALL", "--cpu-bind=cores", "--distribution=cyclic", "--cpu-freq=high",
+                   "--nodes=2 --ntasks=2 --ntasks-per-node=1"):  # fmt: skip
+        assert option in command
+    left = [name for name in LEAKED if f"\n{name}=" in variables]
+    assert left == []
+    assert "SLURM_MEM_PER_NODE=900" in variables
+    recorded = next(line for line in variables.splitlines() if line.startswith("GNNHPC_SITE="))
+    granted = json.loads(recorded.partition("=")[2])
+    assert (granted["cpu_bind"], granted["distribution"], granted["cpu_freq"]) == (
+        "cores", "cyclic", "high",
+    )  # fmt: skip
+
+
+def test_a_hint_is_the_binding(tmp_path: Path) -> None:
+    run_script(tmp_path, Site(hint="nomultithread"))
+    command = (tmp_path / "srun").read_text()
+    assert "--hint=nomultithread" in command
+    assert "--cpu-bind" not in command
 
 
 def test_the_status_of_the_ranks_is_the_scripts(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.schema import Check, Failure
-from jobs.cli.terminal_tables import next_steps, status_line
+from jobs.cli.terminal_tables import next_steps
+from jobs.run.logs import find_log
 from jobs.run.status import known_runs, status
 from jobs.submission.submit import Submitted
 from tests.jobs.conftest import MadeRun
@@ -95,14 +96,6 @@ def test_a_valid_result_is_done_whatever_slurm_says(
     assert run.state()[0] == "done"
 
 
-def test_a_valid_result_counts_while_its_cell_runs_again(run: MadeRun, slurm: FakeSlurm) -> None:
-    run.finish(run.cell(), job="90_0")
-    slurm.set_state("RUNNING")
-    assert run.state()[0] == "running"
-    slurm.set_queue()
-    assert run.state()[0] == "done"
-
-
 @pytest.mark.parametrize(
     ("verdict", "state"),
     [("ok", "done"), ("suspect", "done"), ("unknown", "done"), ("invalid", "flagged")],
@@ -146,6 +139,61 @@ def test_the_end_that_slurm_saw_names_the_state(run: MadeRun, slurm: FakeSlurm) 
     run.begin(run.cell(), 3, "101_0", pid=DEAD)
     words = "Slurm says OUT_OF_MEMORY; a task used 900K, as sacct says"
     assert run.state() == ("out of memory", words)
+
+
+MEMORY_LINES = [
+    "1: slurmstepd-n2: error: StepId=101.0 exceeded memory limit (1600000 > 1536000), being killed",
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=101.0. Some of the step tasks have be",
+    "srun: error: n2: task 1: Out Of Memory",
+]
+
+
+@pytest.mark.parametrize("line", MEMORY_LINES)
+@pytest.mark.parametrize("lost_rank", [True, False])
+def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
+    run: MadeRun, slurm: FakeSlurm, line: str, lost_rank: bool
+) -> None:
+    slurm.set_queue()
+    slurm.set_accounts(
+        ("101_0", "FAILED", "gat-seq@run", ""), ("101_0.0", "FAILED", "python", "1600000K")
+    )
+    attempt = run.begin(run.cell(), 3, "101_0", pid=DEAD)
+    if lost_rank:
+        write_failure(attempt, failure("ended without an error message: killed"), by=0)
+    attempt.log(0).touch()
+    log = run.paths.logs / "gat-seq-0-101.log"
+    log.write_text(f"0: step 3\n{line}\nsrun: error: n1: task 0: Exited with exit code 1\n")
+    state, detail = run.state()
+    assert state == "out of memory"
+    words = line.removeprefix("1: ")
+    assert detail == f"{words}; a task used 1600000K, as sacct says"
+    assert find_log(run.root, "gat-seq:0", None, None) == log
+    (step,) = next_steps(status(run.root, fresh=True))
+    assert step.endswith("--missing --mem SIZE, with more than each node gave")
+
+
+def test_a_word_of_memory_in_a_rank_s_own_error_is_not_slurms(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    slurm.set_queue()
+    attempt = run.begin(run.cell(), 3, "101_0", pid=DEAD)
+    write_failure(attempt, failure("torch.OutOfMemoryError: CUDA out of memory"), by=0)
+    (run.paths.logs / "gat-seq-0-101.log").write_text("0: error: CUDA out of memory\n")
+    assert run.state()[0] == "failed"
+
+
+def test_a_failed_custom_model_is_submitted_under_a_new_name(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    slurm.set_queue()
+    manifest = run.paths.manifest
+    manifest.write_text(manifest.read_text().replace('"name": "gat"', '"name": "mine:Deep"'))
+    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
+        run.finish(run.cell(array, index), status="failed", failure=failure("ValueError: x"))
+    first, second = next_steps(status(run.root, fresh=True))
+    assert "a rerun runs the copy of mine:Deep that the run keeps" in first
+    assert "submit SPEC.yaml --name NEW" in first
+    assert second.endswith("--failed")
 
 
 def test_an_interrupted_cell_resumes_by_a_rerun(run: MadeRun, slurm: FakeSlurm) -> None:
@@ -206,12 +254,6 @@ def test_an_answer_that_cannot_be_read_is_no_answer(run: MadeRun, slurm: FakeSlu
     state, detail = run.state()
     assert state == "unknown"
     assert "cannot be read" in (detail or "")
-
-
-def test_tasks_in_steps_and_with_limits_are_read(run: MadeRun, slurm: FakeSlurm) -> None:
-    for tasks in ("101_[0-1%1]", "101_[0-1:1]", "101_[0,1]"):
-        slurm.set_queue([tasks, "PENDING", "None", "gat-seq@run", "", str(run.root)])
-        assert run.states()["gat-seq:1"] == "pending", tasks
 
 
 def test_jobs_of_a_copied_run_are_not_the_copys(run: MadeRun, slurm: FakeSlurm) -> None:
@@ -276,13 +318,6 @@ def test_the_next_command_fits_the_states(
             run.finish(run.cell(array, index), **results)
     (found,) = next_steps(status(run.root, fresh=True))
     assert found.endswith(command.replace("RUN", str(run.root)))
-
-
-def test_the_line_of_a_run_has_its_counts(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue(*slurm.queue[1:])
-    run.finish(run.cell(), job="101_0")
-    line = status_line(status(run.root, fresh=True))
-    assert line.startswith("run: 1 done, 2 pending, 1 missing (Slurm asked ")
 
 
 def test_runs_of_a_folder_are_listed_newest_first_with_damage(

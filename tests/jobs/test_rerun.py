@@ -10,6 +10,7 @@ import pytest
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.schema import Check, Failure
+from jobs.cli import main
 from jobs.slurm.site import Site
 from jobs.submission.cancel import cancel
 from jobs.submission.rerun import Selection, rerun
@@ -126,6 +127,19 @@ def test_nodes_where_a_rank_hung_are_left_out(ended: MadeRun, slurm: FakeSlurm) 
     notes: list[str] = []
     rerun(ended.root, Selection(failed=True), exclude_failed=True, notify=notes.append)
     assert notes[0].startswith("nodes where a rank was lost or hung: ")
+
+
+def test_a_dry_run_submits_nothing(
+    ended: MadeRun, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(ended.root.rglob("*"))
+    assert main(["rerun", str(ended.root), "--missing", "--dry-run", "--mem", "9G"]) == 0
+    out, err = capsys.readouterr()
+    assert "dry run of run: 2 cells in 2 arrays; site test" in out
+    assert "#SBATCH --mem=9G\n" in out
+    assert "mem 9G instead of none" in err
+    assert slurm.queue == []
+    assert sorted(ended.root.rglob("*")) == before
 
 
 def test_whole_blocks_are_run_again(

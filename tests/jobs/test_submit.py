@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from jobs.cli import main
+from jobs.cli.terminal_tables import print_submitted
 from jobs.run.submission_records import read_submissions
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.slurm.site import Site
+from jobs.submission.rerun import Selection, rerun
 from jobs.submission.submit import Submitted, submit
-from tests.jobs.conftest import MadeRun, small_plan
+from tests.jobs.conftest import GRID, MadeRun, small_plan
 from tests.jobs.fake_slurm import FakeSlurm
 
 Submit = Callable[..., Submitted]
+Capture = pytest.CaptureFixture[str]
 LOST = "Batch job submission failed: Socket timed out on send/recv operation"
 UNREACHED = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
 REFUSED = "Batch job submission failed: Invalid partition name specified"
@@ -31,12 +39,6 @@ def test_each_model_and_layout_is_one_array(submit_small: Submit, slurm: FakeSlu
         ("gat-seq", "0-1", "101"),
         ("gat-pp2", "0-1", "102"),
     ]
-
-
-def test_a_job_names_its_run_and_a_token_of_its_own(run: MadeRun, slurm: FakeSlurm) -> None:
-    comments = [job[5] for job in slurm.queue]
-    assert all(comment.startswith(f"{run.root} [") for comment in comments)
-    assert len(set(comments)) == 2
 
 
 @pytest.mark.parametrize(
@@ -65,12 +67,6 @@ def test_after_waits_for_runs_and_jobs(submit_small: Submit, slurm: FakeSlurm) -
     first = submit_small()
     submit_small("second", after=[str(first.run), "17"])
     assert "--dependency=afterany:101:102:17" in slurm.calls[-1]
-
-
-@pytest.mark.parametrize("name", ["no-run", "7x"])
-def test_after_something_unknown_is_refused(submit_small: Submit, name: str) -> None:
-    with pytest.raises(InputError, match=r"--after: found .*; allowed: a run folder, or the id"):
-        submit_small(after=[name])
 
 
 def test_a_report_is_one_more_job_after_the_others(submit_small: Submit, slurm: FakeSlurm) -> None:
@@ -106,16 +102,6 @@ def test_a_lost_answer_is_found_by_its_token(submit_small: Submit, slurm: FakeSl
     slurm.next_calls(f"lose:{LOST}")
     assert submit_small().jobs == ("101", "102")
     assert len(slurm.calls) == len(slurm.queue) == 2
-
-
-def test_a_request_that_was_lost_is_not_sent_again(
-    submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
-) -> None:
-    slurm.next_calls(f"fail:{LOST}")
-    with pytest.raises(MaybeSubmittedError, match=r"Slurm lists no such job; .* stays as it is"):
-        submit_small()
-    assert len(slurm.calls) == 1
-    assert (tmp_path / "runs" / "run" / "manifest.jsonl").exists()
 
 
 def test_a_lost_answer_of_a_silent_slurm_keeps_the_folder(
@@ -168,6 +154,94 @@ def test_large_arrays_come_in_parts(submit_small: Submit, slurm: FakeSlurm) -> N
     submit_small(site=Site(max_array_size=3), changes={"layouts": "seq", "seeds": [0, 1, 2]})
     assert [job[3] for job in slurm.queue] == ["gat-seq@run", "gat-seq.2@run"]
     assert [job[0] for job in slurm.queue] == ["101_[0-1]", "102_[0]"]
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [(3, ["0-1", "0"]), (1, ["0"]), (4, ["0-1", "0-1"])])
+def test_under_a_limit_of_jobs_a_sweep_goes_in_portions(
+    submit_small: Submit,
+    slurm: FakeSlurm,
+    capsys: pytest.CaptureFixture[str],
+    limit: int,
+    jobs: list[str],
+) -> None:
+    slurm.limit_tasks(limit)
+    done = submit_small()
+    assert [job[0].partition("_")[2].strip("[]") for job in slurm.queue] == jobs
+    print_submitted(done)
+    out = capsys.readouterr().out
+    assert (f"{limit} of 4 tasks are submitted" in out) == (limit < 4)
+    assert (f"rerun {done.run} --missing" in out) == (limit < 4)
+    slurm.limit_tasks(9)
+    if limit < 4:
+        rerun(done.run, Selection(missing=True))
+    assert set(MadeRun(done.run).states().values()) == {"pending"}
+
+
+def test_a_limit_that_takes_no_job_leaves_nothing(submit_small: Submit, slurm: FakeSlurm) -> None:
+    slurm.limit_tasks(0)
+    with pytest.raises(InputError, match=r"job submit limit.*allowed: fewer jobs at once"):
+        submit_small()
+    assert not any((slurm.home.parent / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("site", "paired", "words"),
+    [
+        (Site(time="2:00:00"), False, "time: found 2:00:00; allowed: at most 60 minutes in this"),
+        (Site(time="40"), True, "found 40, 80 minutes for the 2 cells of a block of gat-paired; "
+         "allowed: at most 60 minutes in this partition: time 30 (minutes of a cell), or no"),
+        (Site(time="40", signal=1900), True, "a sweep with smaller blocks, or no --paired"),
+    ],
+)  # fmt: skip
+def test_a_time_limit_that_the_partition_would_leave_waiting_is_refused(
+    submit_small: Submit, slurm: FakeSlurm, site: Site, paired: bool, words: str
+) -> None:
+    slurm.offer("main*|up|1:00:00|4|2|4000|(null)|(null)")
+    with pytest.raises(InputError) as caught:
+        submit_small(site=site, paired=paired)
+    assert words in str(caught.value)
+    submit_small(site=Site(time="30"), paired=paired)
+
+
+def test_sound_ways_are_named_where_a_submission_does_without(submit_small: Submit) -> None:
+    first, second = submit_small().submission.advice
+    assert "--paired runs all layouts of a repeat in one job" in first
+    assert "exclusive: true" in second
+    assert submit_small("two", site=Site(exclusive=True), paired=True).submission.advice == ()
+
+
+def test_the_ids_of_jobs_are_printed_in_any_encoding(slurm: FakeSlurm, tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(json.dumps({"name": "läufe", "grids": [GRID]}))
+    env = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-m", "jobs", "submit", "spec.yaml", "--live"]
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gat-seq 0-1: Slurm job 101\n" in done.stdout
+    assert "run folder " in done.stdout
+    assert "l\\xe4ufe" in done.stdout
+
+
+def test_a_dry_run_prints_one_script_and_what_chunks_keep(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = GRID | {"layouts": ["seq", "dp2", "dp4"], "microbatches": 1}
+    (tmp_path / "spec.yaml").write_text(json.dumps({"name": "cut", "grids": [grid]}))
+    assert main(["submit", "spec.yaml", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("#SBATCH --job-name") == 1
+    assert "the scripts of the other 2 arrays: --scripts\n" in out
+    assert "chunks: halo in 2 chunks keeps all edges; rows near" in out
+    assert (
+        main(["submit", "spec.yaml", "--dry-run", "--scripts", "--set", "chunks=contiguous"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert out.count("#SBATCH --job-name") == 3
+    words = "keeps about 25% of the edges where nodes have no order; chunks: halo keeps all"
+    assert f"chunks: contiguous in 4 chunks {words}\n" in out
+    assert list(tmp_path.glob("runs*")) == []
 
 
 def test_without_slurm_nothing_is_submitted(

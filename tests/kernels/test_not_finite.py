@@ -11,69 +11,20 @@ from torch import Tensor, nn
 
 from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.features import feature_rows
-from gnnhpc.kernels import calls
-from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels import gatv2 as gatv2_kernel
-from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.kernels.dropped_rows import DroppedRows
-from gnnhpc.kernels.mask import layer_mask
+from gnnhpc.kernels.dropout_mask import layer_mask
+from gnnhpc.kernels.rowwise import drop
+from gnnhpc.kernels.sparse_features import DroppedRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.layers.attention_layers import AttentionSettings
-from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention
-from gnnhpc.models.layers.attention_layers import Gatv2Layer as FusedAttentionV2
-from gnnhpc.models.layers.dropout import drop
+from gnnhpc.models.layers.attention_layers import AttentionSettings, GatLayer, Gatv2Layer
 from gnnhpc.models.layers.linear import linear, project
 from gnnhpc.models.model import Model
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+from tests.tools.backends import computed_by, has_kernel, needs_compiler
 from tests.tools.graphs import forward, make_graph, make_model
 
-DTYPES = [torch.float32, torch.float64]
-BAD = [math.nan, math.inf, -math.inf]
-every_value = pytest.mark.parametrize("bad", BAD, ids=["nan", "inf", "minus inf"])
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "float64"])
-
-
-def finite(tensors: dict[str, Tensor]) -> dict[str, list[bool]]:
-    return {name: tensor.isfinite().flatten().tolist() for name, tensor in tensors.items()}
-
-
-def attend(layer: FusedAttention, x: Tensor, context: Context) -> dict[str, Tensor]:
-    x = x.clone().requires_grad_()
-    layer.zero_grad()
-    out = layer(x, context)
-    out.sum().backward()
-    assert x.grad is not None
-    found = {"out": out.detach(), "x": x.grad}
-    return found | {name: p.grad.clone() for name, p in layer.named_parameters()}
-
-
-@pytest.mark.skipif(not kernel.fits(torch.empty(0)), reason="no compiled kernel")
-@pytest.mark.parametrize("heads", [1, 4, 8])
-@pytest.mark.parametrize("dropout", [0.0, 0.6])
-@every_value
-@every_dtype
-def test_attention_spreads_it_as_plain_torch_does(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, bad: float, dropout: float, heads: int
-) -> None:
-    graph = make_graph(30, 60, seed=3)
-    (chunk,) = build_chunks(graph, 1, "halo", 1).chunks
-    context = Context(graph=chunk)
-    torch.manual_seed(0)
-    layer = FusedAttention(AttentionSettings("a", 0, 5, 3, heads, False, dropout)).to(dtype)
-    x = torch.rand(30, 5, dtype=dtype)
-    x[7, 2] = bad
-    ours = attend(layer, x, context)
-    monkeypatch.setattr(kernel, "fits", lambda _: False)
-    plain = attend(layer, x, context)
-    assert not ours["out"].isfinite().all()
-    assert finite(ours)["out"] == finite(plain)["out"]
-    for name, gradient in plain.items():
-        # Where plain torch has no number neither have we; we may have fewer.
-        ill = ~gradient.isfinite()
-        assert not ours[name][ill].isfinite().any(), name
-
-
+every_value = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 FEW = 6
 """Rows with a gradient, of 60: backward could do with these alone."""
 
@@ -83,9 +34,7 @@ def stored_product(x: Tensor, weight: Tensor) -> Tensor:
     graph.features.values().fill_(0.5)
     rows = feature_rows(graph.features, torch.arange(60), x.dtype)
     bad = (~x.isfinite()).any(1).nonzero().item()
-    first = rows.indptr[bad]
-    assert first < rows.indptr[bad + 1]
-    rows.values[first] = x[bad].sum()
+    rows.values[rows.indptr[bad]] = x[bad].sum()
     return project(rows, weight)
 
 
@@ -96,7 +45,7 @@ def dropped_product(x: Tensor, weight: Tensor) -> Tensor:
 PRODUCTS = {"dense": linear, "stored": stored_product, "dropped": dropped_product}
 
 
-@pytest.mark.skipif(not kernel.fits(torch.empty(0)), reason="no compiled kernel")
+@needs_compiler
 @pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
 @every_value
 @every_dtype
@@ -114,61 +63,43 @@ def test_a_product_keeps_it_in_rows_without_a_gradient(
     assert weight.grad.isnan().any(1).all()
 
 
-@pytest.mark.skipif(not kernel.fits(torch.empty(0)), reason="no compiled kernel")
-def test_it_is_looked_for_where_a_backward_comes_alone() -> None:
-    """With a bias or without one: which of a layer's two forms computes may be another in each
-    mini-batch, and as many calls are made."""
-    x, weight = torch.rand(6, 4), nn.Parameter(torch.rand(3, 4))
-    for bias in (None, nn.Parameter(torch.rand(3))):
-        with torch.no_grad():
-            before = calls.counted()
-            linear(x, weight, bias)
-            assert calls.counted() == before
-        linear(x, weight, bias)
-        assert sum((calls.counted() - before).values()) == 1
-
-
-def of_few(layer: nn.Module, x: Tensor, context: Context) -> dict[str, list[bool]]:
-    """Of the gradients of parameters, which numbers are finite."""
+def attended(layer: nn.Module, x: Tensor, context: Context, few: bool) -> dict[str, Tensor]:
+    """Output and gradients, of a loss of all rows or of a few, whose outputs are finite."""
+    x = x.clone().requires_grad_()
     layer.zero_grad()
     out = layer(x, context)
-    assert out[:FEW].isfinite().all()
     assert not out.isfinite().all()
-    out[:FEW].sum().backward()
-    return finite({name: p.grad for name, p in layer.named_parameters() if p.grad is not None})
+    assert out[:FEW].isfinite().all() or not few
+    out[: FEW if few else None].sum().backward()
+    assert x.grad is not None
+    return {"out": out.detach(), "x": x.grad} | {
+        name: p.grad.clone() for name, p in layer.named_parameters() if p.grad is not None
+    }
 
 
-@pytest.mark.skipif(not kernel.fits(torch.empty(0)), reason="no compiled kernel")
-@pytest.mark.parametrize("form", [FusedAttention, FusedAttentionV2])
-@pytest.mark.parametrize("heads", [1, 8])
-@pytest.mark.parametrize("dropout", [0.0, 0.6])
+@needs_compiler
+@pytest.mark.parametrize("few", [False, True], ids=["all rows", "few rows"])
+@pytest.mark.parametrize("form", [GatLayer, Gatv2Layer])
+@pytest.mark.parametrize(("heads", "dropout"), [(1, 0.6), (8, 0.0)])
 @every_value
-@every_dtype
-def test_attention_keeps_it_at_nodes_without_a_gradient(
-    monkeypatch: pytest.MonkeyPatch,
-    dtype: torch.dtype,
-    bad: float,
-    dropout: float,
-    heads: int,
-    form: Callable[[AttentionSettings], FusedAttention | FusedAttentionV2],
+def test_attention_spreads_it_as_in_plain_torch(
+    bad: float, heads: int, dropout: float, form: Callable[..., nn.Module], few: bool
 ) -> None:
-    """As an overflow of the scores leaves it: features that are finite give scores that are not."""
     (chunk,) = build_chunks(make_graph(60, 60, seed=3), 1, "halo", 1).chunks
     context = Context(graph=chunk)
     torch.manual_seed(0)
-    layer = form(AttentionSettings("a", 0, 5, 3, heads, False, dropout)).to(dtype)
+    layer = form(AttentionSettings("a", 0, 5, 3, heads, False, dropout))
     source, target = chunk.blocks[0].source, chunk.blocks[0].target
-    of_labels = set(source[target < FEW].tolist())
-    x = torch.rand(60, 5, dtype=dtype)
-    x[next(node for node in range(60) if node not in of_labels), 2] = bad
-    ours = of_few(layer, x, context)
-    for each in (kernel, gatv2_kernel):
-        monkeypatch.setattr(each, "fits", lambda _: False)
-    monkeypatch.setattr("gnnhpc.models.layers.linear.aggregate.fits", lambda _: False)
-    plain = of_few(layer, x, context)
-    assert ours.keys() == plain.keys()
-    for name, wanted in plain.items():
-        assert not any(o and not w for o, w in zip(ours[name], wanted, strict=True)), name
+    x = torch.rand(60, 5)
+    near = set(source[target < FEW].tolist())
+    x[next(node for node in range(60) if node not in near), 2] = bad
+    ours = attended(layer, x, context, few)
+    with computed_by("torch"):
+        plain = attended(layer, x, context, few)
+    assert torch.equal(ours["out"].isfinite(), plain["out"].isfinite())
+    for name, gradient in plain.items():
+        # Where plain torch has no number neither have we; we may have fewer.
+        assert not ours[name][~gradient.isfinite()].isfinite().any(), name
 
 
 MODELS: dict[str, Model] = {
@@ -180,7 +111,7 @@ MODELS: dict[str, Model] = {
 }
 
 
-@pytest.mark.skipif(not kernel.fits(torch.empty(0)), reason="no compiled kernel")
+@needs_compiler
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_keeps_an_overflow_that_its_outputs_do_not_show(name: str, sparse: bool) -> None:
@@ -204,9 +135,9 @@ def test_a_model_keeps_an_overflow_that_its_outputs_do_not_show(name: str, spars
         out = forward(model, Context(graph=chunk))
         assert out.isfinite().all()
         out[:FEW, 0].sum().backward()
-        found[form] = finite({name: p.grad for name, p in model.named_parameters()})  # type: ignore[misc]
-    assert not all(map(all, found["pyg"].values()))
-    assert found["fused"] == found["pyg"]
+        found[form] = [p.grad.isfinite() for p in model.parameters() if p.grad is not None]
+    assert not all(gradient.all() for gradient in found["pyg"])
+    assert all(map(torch.equal, found["fused"], found["pyg"]))
 
 
 @every_value
@@ -218,7 +149,7 @@ def test_dropout_drops_no_trace_of_it(dtype: torch.dtype, bad: float) -> None:
         assert not drop(x, torch.arange(400), mask).isfinite().any()
 
 
-@pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
+@pytest.mark.skipif(not has_kernel("vig_mlp"), reason="no compiler")
 @pytest.mark.parametrize("training", [True, False])
 @every_value
 def test_vig_spreads_it(bad: float, training: bool) -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.links.negatives import Negatives, pool
 from gnnhpc.links.split import split_links
 from gnnhpc.validation.reference.link_split import LinkSplit

@@ -9,7 +9,7 @@ from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.graphs.halves import computed_dtype
 from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Convolutions, Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.gat import Gat, Gatv2

@@ -14,7 +14,7 @@ from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.disjoint_union import DisjointUnions
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn
-from gnnhpc.models.implementations import implementation_class
+from gnnhpc.models.libraries import implementation_class
 from tests.graphs.test_disjoint_union import graph_set
 from tests.tools.dgl import needs_dgl
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.kernels.build import load_kernel
+from gnnhpc.kernels.compile import load_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.split_backward import (
     DeferredGradient,

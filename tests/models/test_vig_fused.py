@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import build, vig_fold, vig_torch
-from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.kernels import compile as build
+from gnnhpc.kernels import vig_mlp as vig_kernel
+from gnnhpc.kernels.torch import torch_vig as vig_torch
+from gnnhpc.kernels.torch import vig_fold
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.vig import fused as vig_fused
@@ -368,8 +370,8 @@ def test_without_a_compiler_torch_computes(kind: str, monkeypatch: pytest.Monkey
 
 
 @needs_kernel
-def test_the_choice_is_told() -> None:
+def test_the_choice_is_recorded() -> None:
     assert vig_fused.note(torch.float32, CPU).startswith("fused/c++ ")
-    assert vig_fused.reason(torch.float32, CPU) == build.kernel_status("vig")
+    assert vig_fused.reason(torch.float32, CPU) == build.kernel_status(vig_kernel.KERNEL)
     assert vig_fused.note(torch.float64, CPU) == "fused/torch"
     assert vig_fused.reason(torch.float64, CPU) == "float64 on cpu is computed in torch"

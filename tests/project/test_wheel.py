@@ -97,7 +97,7 @@ def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     assert result["status"] == "done"
     assert result["provenance"]["code_from"] == "snapshot"
     assert (run / "code/gnnhpc/kernels/vig.cpp").is_file()
-    assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig-*.so"))
+    assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig_mlp-*.so"))
     provenance = json.loads((run / "provenance.json").read_text())
     assert provenance["command"] == submit
     assert provenance["commit"] is None, "the commit of the project that the environment lies in"

@@ -16,7 +16,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.kernels import load_kernel
+from gnnhpc.kernels.compile import load_kernel
 from gnnhpc.records.result_file import Result
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, vig
 from tests.tools.ranks import run_ranks

@@ -53,7 +53,6 @@ PRELOADED = [
     "gnnhpc.models.layers.attention_layers",
     "gnnhpc.models.layers.pyg_layers",
     "gnnhpc.models.vig.fused",
-    "gnnhpc.models.vig.readout",
     "gnnhpc.models.vig.reference",
     "gnnhpc.distributed.watchdog",
     "gnnhpc.experiment.flags",

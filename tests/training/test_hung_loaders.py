@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gnnhpc.distributed.watchdog import VARIABLE
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import Ran, manifest_of, run, sampled
 from tests.tools.dgl import needs_dgl
 from tests.tools.forked import Plant

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import Ran, RunOnce, linked, manifest_of, run
 from tests.tools.device_paths import as_on_a_device
 from tests.tools.stops import stop_after_four_steps

@@ -11,7 +11,7 @@ import torch
 
 from gnnhpc.data.graphs import load_graph
 from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled
 from tests.tools.data_files import own_arrays
 from tests.tools.device_paths import as_on_a_device
@@ -48,7 +48,7 @@ def drawn(*fanouts: int, **more: Any) -> Settings:
 def only_fresh_memory() -> None:
     """Mini-batches are sampled into memory of their own."""
     from gnnhpc.batches.prefetch import Ring
-    from gnnhpc.kernels.memory import FRESH
+    from gnnhpc.kernels.sample_neighbors import FRESH
 
     Ring.lend = lambda ring: FRESH  # type: ignore[method-assign]
 

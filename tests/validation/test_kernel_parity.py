@@ -11,7 +11,8 @@ from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.kernels import aggregate, load_kernel
+from gnnhpc.kernels.compile import load_kernel
+from gnnhpc.kernels.cpp import cpp_aggregate as aggregate
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation import kernel_parity
@@ -89,7 +90,7 @@ def test_the_layers_of_graphs_agree(raw: dict[str, Any], library: str) -> None:
 
 @pytest.mark.parametrize("raw", OTHER_DATA.values(), ids=OTHER_DATA)
 def test_the_layers_of_other_data_agree(raw: dict[str, Any]) -> None:
-    if "sampling" in raw and load_kernel("sample") is None:
+    if "sampling" in raw and load_kernel("sample_neighbors") is None:
         pytest.skip("no compiled sampler")
     for when in WHENS:
         check = checked(raw, when)
@@ -148,7 +149,7 @@ def test_the_run_is_left_as_it_was(raw: dict[str, Any]) -> None:
 def test_the_end_takes_other_layers_than_the_start(
     when: When, block: int, stacks: set[str]
 ) -> None:
-    if load_kernel("vig") is None:
+    if load_kernel("vig_mlp") is None:
         stacks = set()
     layers = checked(VIG, when).values["layers"]
     assert set(layers) == {f"block{block}.grapher", f"block{block}.ffn", "readout"} | stacks
@@ -209,7 +210,7 @@ def test_sums_reach_rows_beyond_2_to_the_31st_number(index: torch.dtype, width: 
     except RuntimeError as error:
         pytest.skip(f"no address space: {error}")
     x = memory.as_strided((3, width), (apart, 1))
-    if not aggregate.fits(x):
+    if load_kernel("aggregate") is None:
         pytest.skip("no compiled kernel")
     x.copy_(torch.arange(3.0 * width).view(3, width))
     ends = torch.tensor([2, 1, 2, 0], dtype=index)

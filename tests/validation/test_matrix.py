@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import GAT, GRAPHS, LINKED, SAMPLED, VIG
 from tests.tools.dgl import needs_dgl
 from tests.tools.pyg_sampler import needs_pyg_sampler

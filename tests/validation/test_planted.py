@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.kernels import sample
+from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import GAT, LINKED, SAMPLED, VIG
 from tests.validation import plants
 from tests.validation.parity import Plant, checked

@@ -15,7 +15,7 @@ from gnnhpc.batches.sampled.placement import Where
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.moving import moved, wait_for
-from gnnhpc.kernels.memory import FRESH, Memory
+from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 
 
 class Features:

@@ -19,9 +19,8 @@ from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_edges import InEdges
-from gnnhpc.kernels.memory import FRESH, Memory
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler, by_source
-from gnnhpc.kernels.sample_torch import TorchSampler
+from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, Sampler, by_source
+from gnnhpc.kernels.torch.torch_sampler import TorchSampler
 
 
 @dataclass(frozen=True)

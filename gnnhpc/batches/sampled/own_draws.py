@@ -19,9 +19,8 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.moving import wait_for
-from gnnhpc.kernels.build import kernel_status
-from gnnhpc.kernels.memory import FreshMemory, Memory
-from gnnhpc.kernels.sample import compute_alone, is_here
+from gnnhpc.kernels.compile import kernel_status
+from gnnhpc.kernels.sample_neighbors import FreshMemory, Memory, compute_alone, is_here
 
 
 def check_is_here() -> None:
@@ -30,7 +29,7 @@ def check_is_here() -> None:
     It is compiled here, so that it is among the kernels that this rank is known by.
     """
     if not is_here():
-        found = f"ours ({kernel_status('sample')})"
+        found = f"ours ({kernel_status('sample_neighbors')})"
         raise InputError("sampling", "sampler", found, "a C++ compiler, as g++")
 
 

@@ -31,7 +31,7 @@ from gnnhpc.data.graphs import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
-from gnnhpc.kernels.sample import is_here
+from gnnhpc.kernels.sample_neighbors import is_here
 from gnnhpc.links.split import split_links
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.models.context import Context
-from gnnhpc.models.layers.dropout import masked_relu
-from gnnhpc.models.layers.neighbour_sums import relu_dropout
+from gnnhpc.models.layers.dropout import masked_relu, relu_dropout
 
 
 class Elu(nn.Module):

@@ -6,6 +6,7 @@ narrower, before the product or after it. Parameters, names and initial values a
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal
 
 import torch
@@ -15,18 +16,11 @@ from torch.nn import functional
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels.aggregate import largest, sum_beside_own, sum_of_first_half, weighted_sum
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.rowwise import relu_of_product
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.linear import glorot, linear, project
-from gnnhpc.models.layers.neighbour_sums import (
-    degree_weights,
-    largest,
-    mean_weights,
-    relu_of_product,
-    sum_beside_own,
-    sum_of_first_half,
-    weighted_sum,
-)
 
 Input = Tensor | SparseRows | IndexedRows
 
@@ -162,6 +156,26 @@ def sums_first(product: nn.Linear, hop: int, block: Block) -> bool:
     edges = block.neighbour_count
     before, after = inputs * (1 if hop == 0 else 2), 2 * outputs
     return NUMBER_FLOPS * edges * (before - after) <= fewer_rows
+
+
+def degree_weights(context: Context, block: Block, dtype: torch.dtype) -> NeighbourWeights:
+    """GCN's weights of edges, self-loops included.
+
+    Where neighbours are sampled, a node's sampled edges stand for all its edges: the weights scale
+    their mean to that of all.
+    """
+    degree = context.chunk.degree[: block.rows_in].to(dtype)
+    weights = NeighbourWeights.normalised(degree, block.rows_out)
+    if not context.chunk.sampled:
+        return weights
+    assert weights.target is not None
+    stands_for = degree[: block.rows_out] / block.indptr.diff()
+    return dataclasses.replace(weights, target=weights.target * stands_for)
+
+
+def mean_weights(block: Block, dtype: torch.dtype) -> NeighbourWeights:
+    """The weights of a mean over neighbours, self-loops left out."""
+    return NeighbourWeights.mean(block.indptr.diff().to(dtype), block.rows_out)
 
 
 class Pooling(nn.Module):

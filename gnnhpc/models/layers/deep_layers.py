@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels.aggregate import weighted_sum
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.activations import ReluDropout
+from gnnhpc.models.layers.convolution_layers import degree_weights
+from gnnhpc.models.layers.dropout import relu_dropout
 from gnnhpc.models.layers.linear import features_linear, glorot, linear
-from gnnhpc.models.layers.neighbour_sums import degree_weights, relu_dropout, weighted_sum
 
 
 class ResGcnLayer(nn.Module):

@@ -3,7 +3,7 @@
 Classes have the names, arguments and parameters of the fused layers in `attention_layers`,
 `convolution_layers` and `deep_layers`; they hold their parameters under PyG's names. Dropout is
 this project's, so that masks are equal. DGL has no GraphConv of Morris et al., and its SAGE takes
-the largest of projected neighbours only. `gnnhpc.models.implementations.import_dgl` comes first.
+the largest of projected neighbours only. `gnnhpc.models.libraries.import_dgl` comes first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn import functional
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels.mask import Mask, number_entries
+from gnnhpc.kernels.dropout_mask import Mask, number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
@@ -87,7 +87,7 @@ class _Attention(_PygNames):
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
         self.attn_drop.mask, self.attn_drop.edge = mask, None if mask is None else block.edge
         out: Tensor = super().forward(dgl_block(block, loops=True), x.to_dense())
-        return self.settings.joined(out) + self.bias
+        return self.settings.shape.joined(out) + self.bias
 
 
 class GatLayer(_Attention, dgl_nn.GATConv):  # type: ignore[misc]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import calls, dropped_product
-from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.dropped_rows import DroppedRows
-from gnnhpc.kernels.gpu import here as gpu
-from gnnhpc.kernels.mask import Mask, layer_mask, number_entries
+from gnnhpc.kernels.dropout_mask import Mask, layer_mask
+from gnnhpc.kernels.rowwise import drop, relu_drop
+from gnnhpc.kernels.sparse_features import DroppedRows, reads_dense
 from gnnhpc.models.context import Context
 
 
@@ -34,6 +28,12 @@ def masked_relu(x: Tensor, name: str, p: float, training: bool, context: Context
     mask = active_mask(name, p, training, context)
     active = functional.relu(x)
     return active if mask is None else drop(active, context.chunk.nodes[: len(x)], mask)
+
+
+def relu_dropout(x: Tensor, name: str, p: float, training: bool, context: Context) -> Tensor:
+    """`masked_relu` in one pass."""
+    mask = active_mask(name, p, training, context)
+    return relu_drop(x, context.chunk.nodes[: len(x)], mask)
 
 
 class Dropout(nn.Module):
@@ -64,43 +64,9 @@ class Dropout(nn.Module):
             return x.with_values(drop(x.values[:, None], x.entries, mask)[:, 0])
         rows = context.chunk.nodes[: len(x)]
         features, at = (x.features, x.nodes) if isinstance(x, IndexedRows) else (x, None)
-        if self.before_product and dropped_product.reads(features):
+        if self.before_product and reads_dense(features):
             return DroppedRows(features.contiguous(), rows, mask, at)
         return drop(x if isinstance(x, Tensor) else x.to_dense(), rows, mask)
 
     def extra_repr(self) -> str:
         return f"{self.name}, p={self.p}"
-
-
-def drop(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
-    """`x` [len(rows), width] with the entries of its global `rows` masked and scaled."""
-    result: Tensor = _Drop.apply(x, rows, mask)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _Drop(torch.autograd.Function):
-    """Masks its input; backward computes the same mask for the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
-        ctx.save_for_backward(rows)
-        ctx.mask = mask
-        return drop_rows(x, rows, mask)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        (rows,) = ctx.saved_tensors
-        return drop_rows(upstream, rows, ctx.mask), None, None
-
-
-def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
-    """`drop`, in C++, Triton or torch, without a gradient."""
-    if kernel.fits(x):
-        return kernel.drop_rows(x, rows, mask)
-    if gpu.fits(x):
-        from gnnhpc.kernels.gpu import masks
-
-        return masks.drop_rows(x, rows, mask)
-    calls.count(calls.TORCH, "drop_rows")
-    return x * mask.weights(number_entries(rows, x.shape[1]), x.dtype)

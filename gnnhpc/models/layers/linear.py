@@ -17,10 +17,9 @@ from torch.nn import functional
 
 from gnnhpc.graphs.indexed_rows import IndexedRows
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels import aggregate, dropped_product, sparse_torch
-from gnnhpc.kernels import gat as kernel
-from gnnhpc.kernels.dropped_rows import FEW_OUTPUTS, DroppedRows
-from gnnhpc.kernels.gpu import here as gpu
+from gnnhpc.kernels import rowwise, sparse_features
+from gnnhpc.kernels.dispatch import backend
+from gnnhpc.kernels.sparse_features import FEW_OUTPUTS, DroppedRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.split_backward import CutFrom, cut, now_or_later, splits_backward
 
@@ -38,14 +37,11 @@ def project(x: Features, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
     product: Tensor
     if isinstance(x, IndexedRows):
-        few = len(weight) <= FEW_OUTPUTS and dropped_product.reads(x.features)
+        few = len(weight) <= FEW_OUTPUTS and sparse_features.reads_dense(x.features)
         x = DroppedRows(x.features, x.nodes, None, x.nodes) if few else x.to_dense()
     if isinstance(x, Tensor):
         return linear(x, weight)
-    if isinstance(x, DroppedRows):
-        product = _DroppedLinear.apply(x, *cut(weight.t()))  # type: ignore[no-untyped-call]
-        return product
-    product = _SparseLinear.apply(x, *cut(weight.t()))  # type: ignore[no-untyped-call]
+    product = _FeaturesLinear.apply(x, *cut(weight.t()))  # type: ignore[no-untyped-call]
     return product
 
 
@@ -56,7 +52,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows alone, if a kernel finds them.
     """
     assert x.ndim == 2, f"rows of features, not {tuple(x.shape)}"
-    if not (aggregate.fits(x) or splits_backward()):
+    if backend(rowwise.KERNEL, x) != "c++" and not splits_backward():
         return functional.linear(x, weight, bias)
     # Without autograd a Function sees parameters that need gradients, too.
     trains = torch.is_grad_enabled()
@@ -87,7 +83,7 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         product = functional.linear(x, weight, bias)
         backward = trains and any(ctx.needs_input_grad)
-        ctx.finite = aggregate.fits(x) and (not backward or aggregate.all_finite(product))
+        ctx.finite = not backward or rowwise.all_finite(product)
         return product
 
     @staticmethod
@@ -95,7 +91,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, _, needs_bias, _ = ctx.needs_input_grad
-        rows = aggregate.rows_with_gradient(upstream) if ctx.finite else None
+        rows = rowwise.rows_with_gradient(upstream) if ctx.finite else None
         all_rows = x.shape
         if rows is not None:
             x, upstream = x[rows], upstream[rows]
@@ -108,59 +104,23 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, None, upstream.sum(0) if needs_bias else None, None
 
 
-def _sparse_products(x: Tensor) -> Any:
-    """The module whose `sparse_forward` and `sparse_backward` compute without the C++ kernel."""
-    if gpu.fits(x):
-        from gnnhpc.kernels.gpu import stored_products
-
-        return stored_products
-    return sparse_torch
-
-
-class _SparseLinear(torch.autograd.Function):
-    """Stored features times a weight [F, D]; only the weight has a gradient."""
+class _FeaturesLinear(torch.autograd.Function):
+    """Stored features, or dense ones after dropout, times a weight [F, D], which has a gradient."""
 
     @staticmethod
-    def forward(ctx: Any, rows: SparseRows, weight: Tensor, cut_from: CutFrom) -> Tensor:
+    def forward(
+        ctx: Any, rows: SparseRows | DroppedRows, weight: Tensor, cut_from: CutFrom
+    ) -> Tensor:
         ctx.rows, ctx.cut_from = rows, cut_from
-        weight = weight.contiguous()
-        product: Tensor
-        if kernel.fits(weight):
-            product, ctx.finite = kernel.sparse_forward(rows, weight)
-            return product
-        product = _sparse_products(weight).sparse_forward(rows, weight)
+        product, ctx.finite = sparse_features.forward(rows, weight.contiguous())
         return product
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor | None, None]:
-        rows: SparseRows = ctx.rows
-        finite = kernel.fits(upstream) and ctx.finite
+        rows, finite = ctx.rows, ctx.finite
 
         def gradient() -> Tensor:
-            if kernel.fits(upstream):
-                return kernel.sparse_backward(rows, upstream, finite=finite)
-            found: Tensor = _sparse_products(upstream).sparse_backward(rows, upstream)
-            return found
-
-        return None, now_or_later(ctx.cut_from, gradient), None
-
-
-class _DroppedLinear(torch.autograd.Function):
-    """Dropout of dense features times a weight [F, D]; only the weight has a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, dropped: DroppedRows, weight: Tensor, cut_from: CutFrom) -> Tensor:
-        ctx.dropped, ctx.cut_from = dropped, cut_from
-        product, ctx.finite = dropped_product.dropped_forward(dropped, weight.contiguous())
-        return product
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor | None, None]:
-        dropped, finite = ctx.dropped, ctx.finite
-
-        def gradient() -> Tensor:
-            return dropped_product.dropped_backward(dropped, upstream, finite=finite)
+            return sparse_features.backward(rows, upstream, finite=finite)
 
         return None, now_or_later(ctx.cut_from, gradient), None

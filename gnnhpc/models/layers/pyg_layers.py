@@ -14,12 +14,11 @@ from torch_geometric import nn as pyg
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.sparse_rows import SparseRows
-from gnnhpc.kernels.mask import number_entries
+from gnnhpc.kernels.dropout_mask import number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
 from gnnhpc.models.layers.dropout import masked_relu
-from gnnhpc.models.layers.neighbour_sums import degree_weights
 
 Input = Tensor | SparseRows
 
@@ -212,7 +211,7 @@ def edge_weights(context: Context, block: Block, dtype: torch.dtype) -> Tensor:
     """GCN's weight of each edge, [edges], computed once for a block."""
     name = f"gcn, {dtype}"
     if name not in block.kept:
-        weights = degree_weights(context, block, dtype)
+        weights = convolution_layers.degree_weights(context, block, dtype)
         assert weights.source is not None
         assert weights.target is not None
         block.kept[name] = weights.source[block.source] * weights.target[block.target]

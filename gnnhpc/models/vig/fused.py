@@ -1,8 +1,10 @@
-"""ViG's Grapher and FFN without large intermediate tensors: same function and gradients.
+"""ViG's layers without large intermediate tensors: same function and gradients.
 
-A layer equals a small network for each node (`gnnhpc.kernels.vig_fold` says why), which the kernels
-evaluate some rows at a time, with the hidden layer in cache or registers, and again in backward.
-Saved for backward are the layer's input and its three-channel update before the last BatchNorm.
+A Grapher or FFN equals a small network for each node (`gnnhpc.kernels.torch.vig_fold` says why),
+which the kernels evaluate some rows at a time, with the hidden layer in cache or registers, and
+again in backward. Saved for backward are the layer's input and its three-channel update before the
+last BatchNorm. The readout is one call, as torch's dozen operations on a thousand numbers take many
+times as long as the arithmetic.
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gnnhpc.kernels import kernel_status, kernel_traits, vig_torch
-from gnnhpc.kernels import vig as vig_kernel
-from gnnhpc.kernels.vig_layers import Gradients, Layer, Layers
-from gnnhpc.kernels.vig_torch import Moved, Result, Statistics, Weights
+from gnnhpc.kernels import vig_mlp
+from gnnhpc.kernels.compile import kernel_status, kernel_traits
+from gnnhpc.kernels.torch import torch_vig
+from gnnhpc.kernels.torch.torch_vig import Moved, Result, Statistics, Weights
+from gnnhpc.kernels.vig_mlp import ReadoutWeights, Stack, StackLayer
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
 from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
-from gnnhpc.models.vig.reference import CHANNELS, FfnParameters, GrapherParameters, Grid
+from gnnhpc.models.vig.reference import (
+    CHANNELS,
+    FfnParameters,
+    GrapherParameters,
+    Grid,
+    Readout,
+)
 
 _Conv = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -36,13 +45,13 @@ class VigStack:
     def __call__(self, x: Tensor) -> Tensor | None:
         if x.dim() != 3 or x.shape[2] != CHANNELS or x.shape[0] * x.shape[1] < 2:
             return None
-        if kernels_for(x.dtype, x.device) is not vig_kernel or has_hooks(self.layers):
+        if kernels_for(x.dtype, x.device) is not vig_mlp or has_hooks(self.layers):
             return None
         calls = [cast(FusedGrapher | FusedFfn, layer).call() for layer in self.layers]
         parameters = [p for call in calls for p in call.weights if p is not None]
         if not all(call.moves for call in calls) or not adds_in_place(parameters):
             return None
-        layers = Layers([call.stacked() for call in calls])
+        layers = Stack([call.stacked() for call in calls])
         if layers.nodes not in (None, x.shape[1]):
             return None
         # Without an input that needs a gradient autograd would not call the backward.
@@ -79,23 +88,48 @@ class FusedFfn(Stackable, FfnParameters):
         return _call(self, None, (None, None, None))
 
 
+class FusedReadout(Readout):
+    """The readout, `[B, H*W, 3]` to logits `[B, classes]`; in torch where there is no kernel.
+
+    Raises ValueError for another input.
+    """
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        if x.dim() != 3 or x.shape[2] != CHANNELS:
+            raise ValueError(f"expected [images, nodes, {CHANNELS}], found {list(x.shape)}")
+        weights = ReadoutWeights(self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
+        if not _fits_readout(weights, x):
+            return super().forward(x, context)
+        return cast(Tensor, cast(Any, _Readout).apply(x.contiguous(), *weights))
+
+
+def _fits_readout(weights: ReadoutWeights, x: Tensor) -> bool:
+    """Whether the kernel computes with such weights and images."""
+    if kernels_for(x.dtype, x.device) is not vig_mlp:
+        return False
+    if not all(each is not None and each.dtype == x.dtype for each in weights):
+        return False
+    w1, b1, w2, b2 = (each.shape for each in weights)
+    return w1 == (*b1, CHANNELS) and w2 == (*b2, *b1)
+
+
 def note(dtype: torch.dtype, device: torch.device) -> str:
     """Which code runs for such tensors: `fused/c++ <vectors> <traits>` or `fused/torch`."""
-    if kernels_for(dtype, device) is vig_kernel:
-        return f"fused/c++ {vig_kernel.instructions()}{kernel_traits('vig')}"
+    if kernels_for(dtype, device) is vig_mlp:
+        return f"fused/c++ {vig_mlp.instructions()}{kernel_traits(vig_mlp.KERNEL)}"
     return "fused/torch"
 
 
 def reason(dtype: torch.dtype, device: torch.device) -> str:
     """Why this code runs, in one line."""
     if _fits_kernel(dtype, device):
-        return kernel_status("vig")
+        return kernel_status(vig_mlp.KERNEL)
     return f"{str(dtype).removeprefix('torch.')} on {device.type} is computed in torch"
 
 
 def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
     """The module that computes on such tensors; the first call may compile a kernel."""
-    return vig_kernel if _fits_kernel(dtype, device) and vig_kernel.available() else vig_torch
+    return vig_mlp if _fits_kernel(dtype, device) and vig_mlp.available() else torch_vig
 
 
 def _fits_kernel(dtype: torch.dtype, device: torch.device) -> bool:
@@ -111,7 +145,7 @@ class _Call(NamedTuple):
     norm2: BatchNorm
     weights: Weights
     eps: tuple[float, float]
-    """Of both BatchNorms at the forward."""
+    """Epsilons of both BatchNorms at the forward."""
 
     @property
     def moves(self) -> bool:
@@ -133,9 +167,9 @@ class _Call(NamedTuple):
         second: Any = self.norm2._buffers["num_batches_tracked"]
         return Moved(self.statistics(), (first, second), (self.norm1.step, self.norm2.step))
 
-    def stacked(self) -> Layer:
+    def stacked(self) -> StackLayer:
         """The layer as one of a stack."""
-        return Layer(self.grid, self.weights, self.eps, self.moved())
+        return StackLayer(self.grid, self.weights, self.eps, self.moved())
 
 
 def _call(
@@ -143,8 +177,8 @@ def _call(
     grid: Grid | None,
     conv: _Conv,
 ) -> _Call:
-    """From the modules' own dictionaries: attributes of a module take ten times as long to find,
-    which counts where a micro-batch has few images."""
+    """Read from the modules' dictionaries, since attributes of a module take ten times as long to
+    find, which counts where a micro-batch has few images."""
     modules: Any = layer._modules
     norm1, norm2 = modules["norm1"], modules["norm2"]
     fc1, fc2 = modules["fc1"]._parameters, modules["fc2"]._parameters
@@ -175,7 +209,7 @@ class _Layer(torch.autograd.Function):
         rows, grid = x.view(-1, CHANNELS), call.grid or (1, x.shape[1])
         norm1, norm2, count = call.norm1, call.norm2, x.shape[0] * x.shape[1]
         by_batch = norm1.training
-        moves = kernels is vig_kernel and norm1.moves(count) and norm2.moves(count)
+        moves = kernels is vig_mlp and norm1.moves(count) and norm2.moves(count)
         running = None if by_batch else call.statistics()
         given = (rows, grid, call.weights, running, call.eps)
         result: Result = kernels.forward(*given, *([call.moved()] if by_batch and moves else []))
@@ -210,20 +244,20 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, trains: Tensor | None, layers: Layers, parameters: list[Tensor]
+        ctx: Any, x: Tensor, trains: Tensor | None, layers: Stack, parameters: list[Tensor]
     ) -> Tensor:
-        done = layers.forward(x, moves=not is_recomputing())
+        out, saved = layers.forward(x, moves=not is_recomputing())
         ctx.layers = layers
         # Autograd refuses a backward if one of the parameters was changed meanwhile.
-        ctx.save_for_backward(x, done.saved, *parameters)
-        return done.out
+        ctx.save_for_backward(x, saved, *parameters)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, saved, *_ = ctx.saved_tensors
-        into = Gradients([_gradients(layer.weights) for layer in ctx.layers.layers])
-        wants_x = ctx.needs_input_grad[0]
+        gradients = [_gradients(layer.weights) for layer in ctx.layers.layers]
+        into, wants_x = vig_mlp.addresses(gradients), ctx.needs_input_grad[0]
         d_x = ctx.layers.backward(x, saved, grad.contiguous(), into, wants_x=wants_x)
         return d_x, None, None, None
 
@@ -234,3 +268,22 @@ def _gradients(weights: Weights) -> Weights:
         if parameter is not None and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return Weights._make(None if p is None else p.grad for p in weights)
+
+
+class _Readout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+        logits, pooled = vig_mlp.readout_forward(x, ReadoutWeights(*weights))
+        ctx.nodes = x.shape[1]
+        ctx.save_for_backward(pooled, *weights)
+        return logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        pooled, *weights = ctx.saved_tensors
+        wants_x = ctx.needs_input_grad[0]
+        d_x, d_weights = vig_mlp.readout_backward(
+            pooled, ctx.nodes, ReadoutWeights(*weights), grad.contiguous(), wants_x=wants_x
+        )
+        return (d_x, *d_weights)

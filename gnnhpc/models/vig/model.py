@@ -92,7 +92,7 @@ class Vig(Model, use_attribute_docstrings=True):
         Raises ValueError for a layer of another model, or images that are not square with three
         channels.
         """
-        from gnnhpc.models.vig import fused, readout, reference
+        from gnnhpc.models.vig import fused, reference
 
         nodes, channels = layer.inputs
         side, dtype, batchnorm = math.isqrt(nodes), options.dtype, options.batchnorm
@@ -103,7 +103,7 @@ class Vig(Model, use_attribute_docstrings=True):
             )
         is_fused = self.implementation == "fused"
         if layer.kind == "readout":
-            last = readout.FusedReadout if is_fused else reference.Readout
+            last = fused.FusedReadout if is_fused else reference.Readout
             return last(self.readout_width, layer.shape[0], dtype=dtype)
         if layer.kind == "grapher":
             grapher = fused.FusedGrapher if is_fused else reference.Grapher

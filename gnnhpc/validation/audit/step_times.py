@@ -16,7 +16,7 @@ from gnnhpc.validation.verdicts import verdict_of
 ROUNDING_S = 1e-6
 """A sum of a few numbers of nine digits after the point."""
 CLOCK_S = 1e-4
-"""Between two readings of a clock for one moment."""
+"""Difference between two readings of a clock for one event."""
 BETWEEN_SHARE, BETWEEN_S = 0.5, 0.02
 """Time between two training steps above which a step may leave out work: a share of the step and
 what gathering and recording take on a busy machine."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.engines.backward import backward
-from gnnhpc.kernels import calls
+from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.layer_differences import (
@@ -36,7 +36,7 @@ from gnnhpc.validation.reference.layer_forms import LayerForm
 from gnnhpc.validation.reference.layer_parts import RunningStatistics
 
 REPETITIONS = 3
-"""With other parameters, where gradients differ."""
+"""Repetitions with other parameters, where gradients differ."""
 OTHER_PARAMETERS = 1e-3
 """How far they are from the run's, relative to these."""
 ALMOST_ZERO = 1e-12
@@ -102,11 +102,11 @@ class _Pair:
         few = torch.zeros(reference.output.shape)
         chosen = rows.reference_outputs.unique()
         few[chosen] = torch.randn(len(chosen), *few.shape[1:], generator=generator)
-        counted = calls.counted()
+        counted = counted_calls()
         found = self._forward_backward(few, ALMOST_ZERO if when == "start" else 0.0)
         if found is None:
             return None
-        functions = calls.counted() - counted
+        functions = counted_calls() - counted
         expected = reference.backward(few.double())
         return relative_differences(found, expected, before), functions, expected.is_finite
 
@@ -257,7 +257,7 @@ def _gradients_differ(differences: Values) -> bool:
 
 
 def _smaller_gradients(one: Values, other: Values) -> Values:
-    """Of each number of a gradient the smaller difference: what is wrong is so in both."""
+    """The smaller difference of each number of a gradient; a wrong one differs in both."""
     input_gradient = one.input_gradient
     if input_gradient is not None and other.input_gradient is not None:
         input_gradient = torch.fmin(input_gradient, other.input_gradient)

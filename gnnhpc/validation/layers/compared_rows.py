@@ -55,7 +55,7 @@ class ComparedRows:
     reference_inputs: Tensor
     """int64 [m]: rows of the reference form's input, which they equal."""
     share: float
-    """Of the layer's rows, or of its images, those that the reference form computes."""
+    """Share of the layer's rows, or images, that the reference form computes."""
     repeats: int = 1
     """How many times the layer's input has the reference form's. Gradients of parameters are as
     many times as large."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import calls
-
 TOLERANCE = 1e-3
 """Relative difference between a run's precision and float64. Single precision stays below 1e-4."""
 NOTHING = 1e-9
@@ -36,7 +34,7 @@ class Values:
     other_rows: Tensor | None
     """The largest number of the input gradient in rows that nothing compared depends on."""
     gradients: dict[str, Tensor]
-    """Of parameters, by name."""
+    """Parameter -> gradient."""
     buffers: dict[str, Tensor]
     """By name."""
 
@@ -61,11 +59,11 @@ class Comparison:
     """How far a layer is from what it is compared with."""
 
     implementation: str
-    """Whose code computed the layer, and which of our functions."""
+    """The implementation that computed the layer, and its functions."""
     worst: float
     """The largest relative difference."""
     share: float
-    """Of the layer's rows, or of its images, those that were compared."""
+    """Share of the layer's rows, or images, that were compared."""
     wrong: Sequence[str] = field(default_factory=list)
     """What differs by more than the tolerance, where and by how much."""
     finite: bool = True
@@ -140,14 +138,14 @@ def largest_of(relative: Tensor) -> float:
 
 
 def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]) -> str:
-    """Whose code a layer is: a library's, or ours in C++, Triton or torch, and which functions."""
+    """The implementation of a layer: a library's, or this project's in C++, Triton or torch, with
+    its functions."""
     library = LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
     if library is not None:
         return library
-    languages = {calls.TORCH: "torch", calls.TRITON: "Triton"}
     by_language: dict[str, list[str]] = {}
     for code, function in sorted(functions):
-        by_language.setdefault(languages.get(code, "C++"), []).append(function)
+        by_language.setdefault("Triton" if code == "triton" else "C++", []).append(function)
     return "; ".join(f"{x}: {', '.join(names)}" for x, names in by_language.items()) or "torch"
 
 
@@ -163,7 +161,7 @@ def _of_numbers(found: Tensor, expected: Tensor, least: float) -> Tensor:
 
 
 def _of_moves(found: Tensor, expected: Tensor, before: Tensor) -> Tensor:
-    """Of running statistics it counts how far they move, as far as their precision shows that."""
+    """The move of running statistics, as far as their precision shows it."""
     return _of_numbers(found - before, expected - before, 0.01 * _usual(expected))
 
 

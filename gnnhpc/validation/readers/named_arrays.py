@@ -147,5 +147,6 @@ def _of_rows(values: Array, columns: Array, indptr: Array) -> Arrays:
 
 
 def _offsets(ascending: Array, count: int) -> Array:
-    """Where each of the numbers 0 to count begins in an ascending array, int64 [count + 1]."""
+    """The place at which each of the numbers 0 to count begins in an ascending array, int64 [count
+    + 1]."""
     return np.searchsorted(ascending, np.arange(count + 1)).astype(np.int64)

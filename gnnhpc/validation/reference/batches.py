@@ -44,12 +44,12 @@ class ReferenceBatch:
     """int64 [rows]: the node of each row, -1 for padding; None for images."""
     edges: EdgeList | None = None
     layer_edges: tuple[EdgeList, ...] = ()
-    """Of a sampled mini-batch: the edges of each layer that uses neighbours, the first layer's
-    first, all between the same rows."""
+    """For sampled mini-batches: the edges of each layer that uses neighbours, first layer first,
+    between the same rows."""
     graph_of_row: Tensor | None = None
     """int64 [rows]: the place of each node's graph among many small graphs."""
     context: Context | None = None
-    """For the layers of a custom model."""
+    """The context for the layers of a custom model."""
     layer_input: Tensor | SparseRows | None = None
     """The input that a custom model's first layer takes, where it is not `inputs`."""
 

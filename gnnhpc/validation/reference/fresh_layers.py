@@ -29,7 +29,7 @@ SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
 _USE_DTYPE = "build layers with `options.dtype`"
 Layers = dict[str, nn.Module]
-"""By name, first to last."""
+"""Name -> layer, first to last."""
 
 
 def seed_of(seed: int, layer: str) -> int:

@@ -15,7 +15,7 @@ from gnnhpc.validation.reference.random_numbers import dropout_weights
 EPS = 1e-5
 """Added to variances under a square root, torch's default."""
 SLOPE = 0.2
-"""Of the leaky ReLU below zero, the papers' and PyG's default."""
+"""Slope of the leaky ReLU below zero, the default of the papers and PyG."""
 Parameters = Mapping[str, Tensor]
 
 

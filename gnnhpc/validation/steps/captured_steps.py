@@ -85,18 +85,19 @@ class Capture:
     """Everything that was captured on one rank, or on all of them."""
 
     start: dict[int, Held] = field(default_factory=dict)
-    """By replica, before the first step."""
+    """Replica -> its tensors before the first step."""
     activations: dict[tuple[Phase, int, str, Place], list[CapturedActivation]] = field(
         default_factory=dict
     )
-    """By phase, step, layer and place; several where a layer is recomputed."""
+    """(phase, step, layer, place) -> activations; several where a layer is recomputed."""
     targets: dict[tuple[Phase, int, Place], CapturedTargets] = field(default_factory=dict)
     edges: dict[tuple[int, int, int], list[Edges]] = field(default_factory=dict)
-    """Of training steps, where a library samples them: by step, replica and micro-batch."""
+    """(step, replica, micro-batch) -> sampled edges of training steps, where a library samples
+    them."""
     steps: dict[tuple[Phase, int, int], CapturedStep] = field(default_factory=dict)
-    """By phase, step and replica."""
+    """(phase, step, replica) -> what was captured."""
     evaluated_with: dict[int, dict[str, Array]] = field(default_factory=dict)
-    """By replica, buffers at the beginning of the evaluation."""
+    """Replica -> buffers at the beginning of the evaluation."""
     stage_of: dict[str, int] = field(default_factory=dict)
     """The stage of each layer that has parameters."""
 

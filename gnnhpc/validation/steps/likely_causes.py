@@ -1,4 +1,4 @@
-"""Names what a wrong gradient or loss looks like: a scale, a missing micro-batch, a zero."""
+"""Likely causes of a wrong gradient or loss: a scale, a missing micro-batch, a zero."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _image_slice(
 
 
 def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iterator[ParitySlice]:
-    """From the largest to the smallest; `larger` begins with whole micro-batches."""
+    """Slices from the largest to the smallest; `larger` begins with whole micro-batches."""
     facts = small.data.facts()
     full = (small.batch_size or small.microbatches) // small.microbatches
     custom = isinstance(small.model, CustomModel)
@@ -161,7 +161,7 @@ def _smallest_side(small: Experiment) -> int | None:
 
 
 def _image_flops(specs: Sequence[LayerSpec]) -> float:
-    """Of one image forward: each layer's parameters are used at each of its nodes."""
+    """Operations of one image's forward; each layer's parameters are used at each of its nodes."""
     counts = [(spec.parameters or math.prod(spec.shape), spec.inputs[0]) for spec in specs]
     return sum((2.0 * count + _UNIT_FLOPS * math.sqrt(count)) * nodes for count, nodes in counts)
 
@@ -207,7 +207,8 @@ def _graph_set_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: 
 
 
 def _node_flops(specs: Sequence[LayerSpec], degree: float) -> float:
-    """Of one node forward: dense products, and its edges. Wide features are mostly zeros."""
+    """Operations of one node's forward: dense products and its edges. Wide features are mostly
+    zeros."""
     total = 0.0
     for spec in specs:
         inputs = spec.inputs[0]

@@ -52,7 +52,7 @@ from gnnhpc.validation.steps.likely_causes import Setting, explain_gradients, ex
 TOLERANCE = 1e-9
 """The largest relative difference of two tensors that agree."""
 INITIAL_TOLERANCE = 1e-6
-"""Of initial values in single precision, whose last bits depend on a processor's instructions."""
+"""Tolerance of initial values in single precision, whose last bits depend on the processor."""
 SMALL_GRADIENT = 1e-3
 """A gradient below this share of the largest one is compared relative to that."""
 SMALL_MOVE = 1e-5
@@ -253,7 +253,7 @@ class StepComparison:
         ]
 
     def _counted_rows(self, step: int, rows: int) -> dict[Place, Tensor]:
-        """Of a whole graph's rows, bool [rows], those that each micro-batch counts in its loss."""
+        """Rows of a whole graph that each micro-batch counts in its loss, bool [rows]."""
         found = {}
         for place in self._places:
             each = self.captured.targets["train", step, place]

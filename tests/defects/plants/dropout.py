@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from gnnhpc.kernels import mask
+from gnnhpc.kernels import dropout_mask as mask
 from gnnhpc.models.layers import dropout
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnnhpc.core import provenance
-from gnnhpc.kernels import build
+from gnnhpc.kernels import compile as compiling
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
@@ -32,7 +32,7 @@ def all_cores() -> None:
 )
 def no_compiler() -> None:
     if rank() == 1:
-        replace(build, "load_kernel", lambda name: None)
+        replace(compiling, "load_kernel", lambda name: None)
 
 
 @defect("a rank that runs other code", cell=cells.VIG, mechanism="failure", words="runs other code")

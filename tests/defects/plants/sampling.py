@@ -14,8 +14,7 @@ from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
 from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.kernels.memory import Memory
-from gnnhpc.kernels.sample import Drawn, Layer, Sampler
+from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Memory, Sampler
 from gnnhpc.links.negatives import Negatives
 from tests.defects import cells
 from tests.defects.defect import around, planted

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gnnhpc.batches.sampled.graph_sampler import GraphSampler
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.kernels import sample
-from gnnhpc.kernels.mask import layer_mask
+from gnnhpc.kernels import sample_neighbors as sample
+from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.links.negatives import Negatives, pool
 from gnnhpc.links.split import split_links
 from gnnhpc.validation.reference.link_split import LinkSplit

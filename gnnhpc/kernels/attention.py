@@ -1,0 +1,235 @@
+"""Attention over a block's edges: GAT and GATv2, which differ in the score of an edge.
+
+An edge's coefficient is the softmax of its score over the edges of its target, then dropout; the
+output is the coefficients' sum of the sources' features, heads side by side or averaged, plus a
+bias. The score is
+
+- in GAT leaky_relu(att_source . h_source + att_target . h_target) (Velickovic et al. 2018, eq. 3),
+- in GATv2 att . leaky_relu(h_source + g_target) (Brody et al. 2022, equation 7).
+
+In C++ on a CPU, where all heads of a channel lie side by side, else in Triton or torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.kernels.dispatch import (
+    REAL,
+    backend,
+    call,
+    filled,
+    index_of,
+    mask_argument,
+    structure,
+)
+from gnnhpc.kernels.dropout_mask import Mask
+
+KERNEL = "attention"
+SLOPE = 0.2
+"""Slope of the leaky ReLU below 0, PyG's default and the papers'."""
+_LAYERS = {
+    dtype: structure(
+        dtype,
+        "indptr source edge by_source order target "
+        "features targets att_source att_target bias upstream "
+        "out score_source score_target coefficient lanes pairs "
+        "grad_features grad_target grad_attention",
+        "rows_in rows_out heads channels parts",
+        "slope scale",
+        "average finite",
+    )
+    for dtype in REAL
+}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of a layer [rows_in, count * channels] -> [rows_out, count * channels].
+
+    With `average` the output is their mean, [rows_out, channels].
+    """
+
+    count: int
+    channels: int
+    average: bool = False
+
+    def ordered(self, parameter: Tensor) -> Tensor:
+        """A weight or bias [count * channels, ...], rows in the order that `gat` and `gatv2` take
+        products in: permuting a weight permutes its product."""
+        if backend(KERNEL, parameter) != "c++":
+            return parameter
+        return parameter.view(self.count, -1, *parameter.shape[1:]).transpose(0, 1).flatten(0, 1)
+
+    def joined(self, out: Tensor) -> Tensor:
+        """[rows_out, count, channels] with its heads side by side, or averaged."""
+        return out.mean(1) if self.average else out.flatten(1)
+
+
+def gat(
+    h: Tensor,
+    att_source: Tensor,
+    att_target: Tensor,
+    bias: Tensor,
+    block: Block,
+    heads: Heads,
+    mask: Mask | None,
+) -> Tensor:
+    """GAT's attention of h [rows_in, H * C], `ordered`; both vectors are [1, H, C]."""
+    code = backend(KERNEL, bias)
+    if code == "c++":
+        vectors = torch.cat((att_source, att_target)).transpose(1, 2).contiguous()
+        h = h.view(-1, heads.channels, heads.count)
+        return _compiled(h, None, vectors, bias, block, heads, mask)
+    h = h.view(-1, heads.count, heads.channels)
+    out: Tensor = _code(code).gat(h, att_source, att_target, block, mask, SLOPE)
+    return heads.joined(out) + bias
+
+
+def gatv2(
+    source: Tensor,
+    target: Tensor,
+    attention: Tensor,
+    bias: Tensor,
+    block: Block,
+    heads: Heads,
+    mask: Mask | None,
+) -> Tensor:
+    """GATv2's attention of two products [rows_in, H * C], `ordered`; the vector is [1, H, C]."""
+    code, target = backend(KERNEL, bias), target[: block.rows_out]
+    if code == "c++":
+        source, target = (x.view(-1, heads.channels, heads.count) for x in (source, target))
+        vector = attention.transpose(1, 2).contiguous()
+        return _compiled(source, target, vector, bias, block, heads, mask)
+    source, target = (x.view(-1, heads.count, heads.channels) for x in (source, target))
+    out: Tensor = _code(code).gatv2(source, target, attention, block, mask, SLOPE)
+    return heads.joined(out) + bias
+
+
+def _code(code: str) -> Any:
+    """The module that computes attention in Triton or torch."""
+    if code == "triton":
+        from gnnhpc.kernels.triton import triton_attention
+
+        return triton_attention
+    from gnnhpc.kernels.torch import torch_attention
+
+    return torch_attention
+
+
+def _compiled(
+    features: Tensor,
+    targets: Tensor | None,
+    vectors: Tensor,
+    bias: Tensor,
+    block: Block,
+    heads: Heads,
+    mask: Mask | None,
+) -> Tensor:
+    args = (features, targets, vectors, bias, block, heads.average, mask)
+    result: Tensor = _Attention.apply(*args)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Attention(torch.autograd.Function):
+    """The compiled attention of features [rows_in, C, H]; `attention.h` has all shapes.
+
+    GATv2 has `targets` [rows_out, C, H] and a vector [1, C, H], GAT two vectors [2, C, H].
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        targets: Tensor | None,
+        vectors: Tensor,
+        bias: Tensor,
+        block: Block,
+        average: bool,
+        mask: Mask | None,
+    ) -> Tensor:
+        features, targets = features.contiguous(), None if targets is None else targets.contiguous()
+        _, channels, heads = features.shape
+        empty = features.new_empty
+        out = empty(block.rows_out, channels if average else channels * heads)
+        saved = {"coefficient": empty(len(block.edge), heads)}
+        if targets is None:
+            saved["score_source"] = empty(block.rows_in, heads)
+            saved["score_target"] = empty(block.rows_out, heads)
+        ctx.block, ctx.average, ctx.scale = block, average, mask.scale if mask else 1.0
+        ctx.kind, ctx.names = "gat" if targets is None else "gatv2", tuple(saved)
+        layer = _layer(
+            ctx, features, targets, vectors, edge=block.edge, bias=bias, out=out, **saved
+        )
+        index = index_of(block.indptr, block.source, block.edge)
+        args = (ctypes.byref(layer), mask_argument(mask))
+        call(KERNEL, f"{ctx.kind}_forward", features.dtype, *args, index=index)
+        ctx.finite = bool(layer.finite)
+        ctx.save_for_backward(features, targets, vectors, *saved.values())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        features, targets, vectors, *saved = ctx.saved_tensors
+        block: Block = ctx.block
+        transpose, (_, channels, heads) = block.transpose, features.shape
+        upstream, empty = upstream.contiguous(), features.new_empty
+        of_features = torch.empty_like(features)
+        of_targets = empty(block.rows_out, heads) if targets is None else torch.empty_like(targets)
+        of_vectors = empty(torch.get_num_threads(), *vectors.shape)
+        lanes, pairs = empty(block.rows_out, channels, heads), empty(len(block.edge), 2, heads)
+        layer = _layer(
+            ctx,
+            features,
+            targets,
+            vectors,
+            **dict(zip(ctx.names, saved, strict=True)),
+            by_source=transpose.indptr,
+            order=transpose.edge,
+            target=transpose.target,
+            upstream=upstream,
+            lanes=lanes,
+            pairs=pairs,
+            grad_features=of_features,
+            grad_target=of_targets,
+            grad_attention=of_vectors,
+            finite=ctx.finite,
+        )
+        index = index_of(block.source, transpose.indptr, transpose.edge, transpose.target)
+        args = (f"{ctx.kind}_backward", features.dtype, ctypes.byref(layer))
+        call(KERNEL, *args, index=index)
+        of_given = None if targets is None else of_targets
+        return of_features, of_given, of_vectors[0], upstream.sum(0), None, None, None
+
+
+def _layer(
+    ctx: Any, features: Tensor, targets: Tensor | None, vectors: Tensor, **more: Any
+) -> ctypes.Structure:
+    """The C++ side's `Layer`; the caller keeps all tensors."""
+    block: Block = ctx.block
+    rows_in, channels, heads = features.shape
+    return filled(
+        _LAYERS[features.dtype],
+        indptr=block.indptr,
+        source=block.source,
+        features=features,
+        targets=targets,
+        att_source=vectors[0],
+        att_target=vectors[-1],
+        rows_in=rows_in,
+        rows_out=block.rows_out,
+        heads=heads,
+        channels=channels,
+        slope=SLOPE,
+        scale=ctx.scale,
+        average=ctx.average,
+        **more,
+    )

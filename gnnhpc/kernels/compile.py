@@ -1,0 +1,302 @@
+"""Compiles `cpp/<name>.cpp` once for a kind of machine, and loads it.
+
+A kernel is one C++ file with `extern "C"` functions, and the headers beside it that it includes.
+The machine's compiler builds it into a per-user cache. The file's name there has a hash of all that
+the machine code depends on, so that kernels for several processors lie side by side. Without a
+compiler the caller gets None, and a reason for the run's record.
+
+Import torch before loading a kernel that uses OpenMP: both then use torch's thread pool; two
+pools would compete for the processors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+)
+OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp-simd",), ())
+"""The first set that compiles is used: without OpenMP a kernel runs on one thread."""
+COMPILE_TIMEOUT_S = 120.0
+ARCHITECTURE_VARIABLE = "GNNHPC_KERNEL_ARCH"
+NATIVE = "native"
+_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
+_V3 = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
+_V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+LEVELS: dict[str, frozenset[str]] = {
+    "x86-64": frozenset(),
+    "x86-64-v2": _V2,
+    "x86-64-v3": _V3,
+    "x86-64-v4": _V4,
+}
+"""What a processor needs for each level of x86-64, in the names of /proc/cpuinfo (x86-64 psABI,
+section 3.1.1)."""
+_SOURCES = Path(__file__).with_name("cpp")
+_INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+_NOT_CACHED = ", built for this process alone"
+
+_calls: Counter[tuple[str, str]] = Counter()
+_counting = threading.Lock()
+"""Stages on several GPUs compute in a thread each."""
+_compiling: list[str] = []
+_status: dict[str, str] = {}
+_traits: dict[str, str] = {}
+
+
+class KernelError(Exception):
+    """Why a kernel cannot be compiled or loaded; handled in this module."""
+
+
+def kernel_status(name: str) -> str:
+    """How kernel `name` was loaded, or why it was not: one line for the record of a run."""
+    return _status.get(name, "not requested")
+
+
+def kernel_statuses() -> dict[str, str]:
+    """`kernel_status` of every kernel that this process has requested, wherever it was built."""
+    return {name: line.removesuffix(_NOT_CACHED) for name, line in sorted(_status.items())}
+
+
+def kernel_traits(name: str) -> str:
+    """How a loaded kernel differs from the usual one, which is built for this processor and uses
+    several threads; empty for the usual one."""
+    return _traits.get(name, "")
+
+
+def is_compiling() -> bool:
+    """Whether this process compiles a kernel, or waits for another process that does."""
+    return bool(_compiling)
+
+
+@functools.cache
+def load_kernel(name: str) -> ctypes.CDLL | None:
+    """The compiled kernel, or None if it cannot be compiled or loaded (`kernel_status` says why).
+
+    Compiles on first use on a machine, a few seconds; later uses load from the cache
+    ($GNNHPC_KERNEL_CACHE, else $XDG_CACHE_HOME/gnnhpc, else ~/.cache/gnnhpc). Ranks that start
+    together compile once. $CXX names the compiler, $GNNHPC_KERNEL_ARCH another `-march=` than
+    `native`; GNNHPC_KERNELS=off leaves everything to torch.
+    """
+    _compiling.append(name)
+    try:
+        library, version, where = _load(name)
+    except KernelError as error:
+        _status[name] = f"none: {error}"
+        return None
+    except OSError as error:
+        _status[name] = f"none: {cache_folder()} cannot be used ({error.strerror or error})"
+        return None
+    finally:
+        _compiling.remove(name)
+    architecture = requested_architecture()
+    traits = "" if architecture == NATIVE else f" -march={architecture}"
+    if hasattr(library, "has_threads") and not library.has_threads():
+        traits += " without OpenMP"
+    _traits[name] = traits
+    _status[name] = version + traits + where
+    return library
+
+
+def _load(name: str) -> tuple[ctypes.CDLL, str, str]:
+    """The library, the compiler that built it, and where if not in the cache."""
+    if os.environ.get("GNNHPC_KERNELS", "").lower() == "off":
+        raise KernelError("switched off by GNNHPC_KERNELS=off")
+    architecture = requested_architecture()
+    if missing := lacking(architecture):
+        raise KernelError(f"{architecture} needs {', '.join(missing)}, which this processor lacks")
+    source = _SOURCES / f"{name}.cpp"
+    compiler = find_compiler()
+    version = compiler_version(compiler)
+    flags = (*FLAGS, f"-march={architecture}")
+    file_name = f"{name}-{cache_key(source, version, flags)}.so"
+    cache = cache_folder()
+    if cache is None:
+        with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
+            path = Path(folder) / file_name
+            _compile([compiler, *flags], source, path)
+            return _open(path), version, _NOT_CACHED
+    path = cache / file_name
+    if not path.exists():
+        # Without locks that work, each rank compiles and renames.
+        lock = FileLock(f"{path}.lock", timeout=COMPILE_TIMEOUT_S)
+        with contextlib.suppress(Timeout, OSError, NotImplementedError):
+            lock.acquire()
+        try:
+            if not path.exists():
+                _compile([compiler, *flags], source, path)
+        finally:
+            lock.release()
+    return _open(path), version, ""
+
+
+def requested_architecture() -> str:
+    """The compiler's `-march=`: `$GNNHPC_KERNEL_ARCH`, or `native`."""
+    return os.environ.get(ARCHITECTURE_VARIABLE) or NATIVE
+
+
+def lacking(architecture: str) -> list[str]:
+    """The instruction sets that a level of x86-64 needs and this processor lacks.
+
+    A kernel that used them would end the process. Other names are taken as they are.
+    """
+    if architecture not in LEVELS:
+        return []
+    if platform.machine() != "x86_64":
+        return [architecture]
+    return sorted(LEVELS[architecture] - set(_cpu_description().get("flags", "").split()))
+
+
+def _cpu_description() -> dict[str, str]:
+    """/proc/cpuinfo of the first processor; empty where there is none."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def find_compiler() -> str:
+    """Path of $CXX, or of the first C++ compiler on PATH. Raises KernelError if there is none."""
+    requested = os.environ.get("CXX")
+    for candidate in (requested,) if requested else COMPILERS:
+        if found := shutil.which(candidate):
+            return found
+    raise KernelError(f"no C++ compiler found ({requested or ', '.join(COMPILERS)})")
+
+
+def compiler_version(compiler: str) -> str:
+    """First line of `compiler --version`. Raises KernelError if it does not run."""
+    return _run([compiler, "--version"]).partition("\n")[0]
+
+
+def cache_key(source: Path, version: str, flags: Sequence[str]) -> str:
+    """Hash of all that the machine code depends on. Raises KernelError if a source is missing."""
+    cpu = _cpu_description()
+    machine = [
+        platform.machine(),
+        *(cpu.get(key, "") for key in ("model name", "flags", "Features")),
+    ]
+    texts = [path.read_bytes() for path in with_headers(source)]
+    digest = hashlib.sha256()
+    for part in (*texts, *(text.encode() for text in (version, *flags, *machine))):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:20]
+
+
+def with_headers(source: Path) -> list[Path]:
+    """A source and the headers beside it that it includes, theirs too.
+
+    Raises KernelError if one of them is missing.
+    """
+    found = [source]
+    for path in found:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise KernelError(f"{path.name} cannot be read ({error.strerror})") from None
+        for name in _INCLUDED.findall(text):
+            if (header := path.with_name(name)) not in found:
+                found.append(header)
+    return found
+
+
+def cache_folder() -> Path | None:
+    """The per-user cache, made if missing; None unless only this user can write to it.
+
+    Code is loaded from here, so a folder that others can write to is refused.
+    """
+    if folder := os.environ.get("GNNHPC_KERNEL_CACHE"):
+        path = Path(folder)
+    elif folder := os.environ.get("XDG_CACHE_HOME"):
+        path = Path(folder) / "gnnhpc"
+    else:
+        path = Path("~/.cache/gnnhpc").expanduser()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+    except OSError:
+        return None
+    private = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return path if private and os.access(path, os.W_OK) else None
+
+
+def _compile(command: list[str], source: Path, path: Path) -> None:
+    """Build beside `path`, then rename, so that no rank ever loads half a file."""
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
+    try:
+        for openmp in OPENMP_FLAGS:
+            try:
+                _run([*command, *openmp, str(source), "-o", str(temporary)])
+                break
+            except KernelError:
+                if openmp == OPENMP_FLAGS[-1]:
+                    raise
+        temporary.replace(path)
+    except OSError as error:
+        raise KernelError(f"{path} cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        # In a session of its own: Ctrl-C, which ends a rank with a checkpoint, must not end it.
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMPILE_TIMEOUT_S,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KernelError(f"{command[0]} did not run ({error})") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        first = next((line for line in lines if "error" in line), lines[0] if lines else "")
+        raise KernelError(f"{command[0]} ended with {done.returncode}: {first.strip()}")
+    return done.stdout
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise KernelError(f"{path.name} does not load ({error})") from None
+
+
+def count_call(code: str, function: str, times: int = 1) -> None:
+    """Count calls of `function` of a compiled library's file, or of a program of "triton"."""
+    with _counting:
+        _calls[code, function] += times
+
+
+def counted_calls() -> Counter[tuple[str, str]]:
+    """Calls since the start, by code (a library's name without folder and suffix) and function."""
+    with _counting:
+        calls = _calls.copy()
+    return Counter({(Path(code).stem, name): count for (code, name), count in calls.items()})

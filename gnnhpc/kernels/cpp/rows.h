@@ -1,0 +1,248 @@
+// What kernels over rows of a graph share: cuts of the work for threads, dropout's mask, vectors.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "openmp.h"
+
+namespace {
+
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+using u32 = std::uint32_t;
+
+// The mask of one layer at one step: a hash of the entry's number, see gnnhpc/kernels/dropout_mask.py.
+struct Mask {
+  u32 first, second, threshold;
+  // For one number or a vector of them; true, or all ones, where the entry stays.
+  template <typename Numbers>
+  auto keeps(Numbers x) const {
+    x += first;
+    x ^= x >> 16;
+    x *= 0x21f0aaadu;
+    x ^= x >> 15;
+    x += second;
+    x *= 0x735a2d97u;
+    x ^= x >> 15;
+    return x >= threshold;
+  }
+};
+
+template <typename Body>
+void in_parts(i64 parts, Body body) {
+#pragma omp parallel for num_threads(parts) schedule(static, 1) if (parts > 1)
+  for (int part = 0; part < parts; ++part) body(part);
+}
+
+i64 even_cut(i64 count, i64 part, i64 parts) { return count * part / parts; }
+
+// First row of a part, so that parts have equal numbers of edges plus rows.
+template <typename I>
+i64 balanced_cut(const I* indptr, i64 rows, i64 part, i64 parts) {
+  if (part == parts) return rows;
+  const i64 wanted = (indptr[rows] + rows) / parts * part;
+  i64 low = 0, high = rows;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (indptr[middle] + middle < wanted) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// Whether all of them are 0: a gradient that is so adds nothing to a sum of finite terms.
+// NaN is not 0.
+template <typename T>
+bool all_zero(const T* from, i64 count) {
+  constexpr i64 STRETCH = 16;
+  i64 k = 0;
+  for (; k + STRETCH <= count; k += STRETCH) {
+    bool any = false;
+    for (i64 i = 0; i < STRETCH; ++i) any |= from[k + i] != T(0);
+    if (any) return false;
+  }
+  for (; k < count; ++k)
+    if (from[k] != T(0)) return false;
+  return true;
+}
+
+// Of each row, whether it has a gradient. In training with labels at few nodes most have none, and
+// nothing goes backward along the edges that end there.
+using Marks = std::vector<char>;
+
+// Of rows of `width` numbers, `stride` apart.
+template <typename T>
+Marks mark_rows(const T* from, i64 stride, i64 rows, i64 width, i64 parts) {
+  Marks marks(rows);
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
+      marks[row] = !all_zero(from + row * stride, width);
+  });
+  return marks;
+}
+
+// The same, but all marked where more than one in ONE_IN are: to sort out the edges of the others
+// would take longer than to go through them. Padding alone leaves rows without a gradient.
+constexpr i64 ONE_IN = 4;
+template <typename T>
+Marks mark_if_few(const T* from, i64 stride, i64 rows, i64 width, i64 parts) {
+  Marks marks = mark_rows(from, stride, rows, width, parts);
+  if (std::count(marks.begin(), marks.end(), 1) * ONE_IN > rows) marks.assign(rows, 1);
+  return marks;
+}
+
+// A part of the rows, and of their edges, by source, those that end in marked rows; `order`, the
+// edges' numbers, may be null. Rows and edges are numbered in I.
+template <typename I>
+struct MarkedEdges {
+  const i64 row, last;
+  const I *starts, *targets, *numbers;
+  MarkedEdges(const I* by_source, const I* order, const I* target, i64 rows, i64 part, i64 parts,
+              const Marks& marks)
+      : row(balanced_cut(by_source, rows, part, parts)),
+        last(balanced_cut(by_source, rows, part + 1, parts)),
+        starts(by_source), targets(target), numbers(order), all_(by_source[rows]) {
+    if (std::find(marks.begin(), marks.end(), 0) == marks.end()) return;
+    own_starts_.resize(last + 1);
+    for (i64 at = row; at < last; ++at) {
+      own_starts_[at] = static_cast<I>(own_targets_.size());
+      for (i64 place = by_source[at]; place < by_source[at + 1]; ++place) {
+        if (!marks[target[place]]) continue;
+        own_targets_.push_back(target[place]);
+        if (order) own_numbers_.push_back(order[place]);
+      }
+    }
+    all_ = own_starts_[last] = static_cast<I>(own_targets_.size());
+    starts = own_starts_.data(), targets = own_targets_.data();
+    if (order) numbers = own_numbers_.data();
+  }
+  // Those of one row.
+  template <typename Edges>
+  Edges of(i64 at) const {
+    return {targets, numbers, starts[at], starts[at + 1], all_};
+  }
+
+ private:
+  i64 all_;
+  std::vector<I> own_starts_, own_targets_, own_numbers_;
+};
+
+// Sum the parts' private copies into the first, in order.
+template <typename T>
+void add_parts(T* partial, i64 size, i64 parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(size, part + 1, parts);
+    for (int other = 1; other < parts; ++other) {
+      const T* from = partial + other * size;
+      for (i64 k = even_cut(size, part, parts); k < last; ++k) partial[k] += from[k];
+    }
+  });
+}
+
+// Rows that are read some edges later are requested early: neighbours lie anywhere.
+constexpr i64 AHEAD = 8;
+template <typename T>
+void fetch(const T* from, i64 count) {
+  constexpr i64 LINE = 64 / sizeof(T);
+  for (i64 k = 0; k < count; k += LINE) __builtin_prefetch(from + k);
+}
+
+template <typename T, int N>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+};
+
+// N lanes of T, as the compiler's own vectors: loops over lanes were seen to vectorise badly.
+template <typename T, int N>
+struct Lanes {
+  using Real = typename VectorOf<T, N>::type;
+  using Integer =
+      typename VectorOf<std::conditional_t<sizeof(T) == 4, i32, i64>, N>::type;
+  using Bits = typename VectorOf<u32, N>::type;
+
+  static Real load(const T* from) {
+    Real x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  }
+  static void store(T* to, Real x) { std::memcpy(to, &x, sizeof x); }
+
+  // All ones in the lanes whose entries, numbered from `base`, the mask keeps.
+  static Integer kept(const Mask& mask, u32 base) {
+    Bits x;
+    for (int i = 0; i < N; ++i) x[i] = base + static_cast<u32>(i);
+    return __builtin_convertvector(mask.keeps(x), Integer);
+  }
+
+  // exp for arguments at most 0. Single precision: 2^n times a polynomial (Cephes, S. Moshier)
+  // on half of [-ln 2, ln 2], right to a unit in the last place.
+  static Real exponential(Real x) {
+    if constexpr (sizeof(T) == 8) {
+      for (int i = 0; i < N; ++i) x[i] = std::exp(x[i]);
+      return x;
+    } else {
+      const Real least = Real{} - 87.0f;
+      // Not the other way round: NaN must come through, so that it reaches the loss.
+      x = x < least ? least : x;
+      const Integer n = __builtin_convertvector(x * 1.44269504088896341f - 0.5f, Integer);
+      const Real whole = __builtin_convertvector(n, Real);
+      const Real r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+      Real p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+      p = p * r + 8.3334519073e-3f;
+      p = p * r + 4.1665795894e-2f;
+      p = p * r + 1.6666665459e-1f;
+      p = p * r + 5.0000001201e-1f;
+      p = p * r * r + r + 1.0f;
+      const Integer bits = (n + 127) << 23;
+      Real power;
+      std::memcpy(&power, &bits, sizeof power);
+      return p * power;
+    }
+  }
+};
+
+// body(number of lanes as a constant, first number) for `count` numbers in vectors.
+template <typename T, typename Body>
+void each_vector(i64 count, Body body) {
+  constexpr int LANES = 64 / sizeof(T);
+  i64 k = 0;
+  auto run = [&](auto lanes) {
+    for (; k + lanes <= count; k += lanes) body(lanes, k);
+  };
+  run(std::integral_constant<int, LANES>());
+  run(std::integral_constant<int, LANES / 2>());
+  run(std::integral_constant<int, LANES / 4>());
+  run(std::integral_constant<int, 1>());
+}
+
+// Looks for NaN and infinity in what one thread computes: 0 times one of them is not 0, so that
+// nothing may be left out for a factor of 0. `finite` becomes false, at the end, if there was one.
+template <typename T>
+class Watch {
+ public:
+  explicit Watch(bool* finite) : finite_(finite) {}
+  Watch(const Watch&) = delete;
+  ~Watch() {
+    if (!std::all_of(sum_, sum_ + LANES, [](T x) { return x == T(0); }))
+      __atomic_store_n(finite_, false, __ATOMIC_RELAXED);
+  }
+  void see(const T* from, i64 count) {
+    each_vector<T>(count, [&](auto lanes, i64 k) {
+      using V = Lanes<T, decltype(lanes)::value>;
+      V::store(sum_, V::load(sum_) + V::load(from + k) * T(0));
+    });
+  }
+
+ private:
+  static constexpr int LANES = 64 / sizeof(T);
+  bool* finite_;
+  T sum_[LANES] = {};
+};
+
+}  // namespace

@@ -1,0 +1,156 @@
+// Passes over rows one by one, for one machine's cores: dropout, ReLU, copies.
+
+#include "halves.h"
+
+namespace {
+
+// Dropout of x [rows, width], whose rows are `ids` of the full graph.
+template <typename T>
+void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
+               i64 parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    const Mask own = mask;
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
+      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
+      const T* __restrict from = x + row * width;
+      T* __restrict to = out + row * width;
+      for (i64 k = 0; k < width; ++k) {
+        const T scaled = from[k] * scale;
+        // A product, so that NaN and infinity do not vanish where they are dropped.
+        const T dropped = from[k] * T(0);
+        to[k] = own.keeps(base + static_cast<u32>(k)) ? scaled : dropped;
+      }
+    }
+  });
+}
+
+template <typename T>
+void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T scale, i64 parts) {
+  in_parts(parts, [&](int part) {
+    const Mask own = mask;
+    const T* __restrict from = x;
+    T* __restrict to = out;
+    const i64 last = even_cut(count, part + 1, parts);
+    for (i64 k = even_cut(count, part, parts); k < last; ++k) {
+      const T scaled = from[k] * scale;
+      const T dropped = from[k] * T(0);
+      to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : dropped;
+    }
+  });
+}
+
+// Row k of out is row ids[k] of x.
+template <typename T, typename S>
+void copy_rows(const S* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out, i64 out_stride,
+               i64 parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
+      std::copy_n(x + ids[row] * stride, width, out + row * out_stride);
+  });
+}
+
+// relu, then dropout: out = x * scale where x is positive and the mask keeps it, else 0. NaN stays.
+template <typename T>
+void relu_drop(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
+               i64 parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    const Mask own = mask;
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
+      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
+      each_vector<T>(width, [&](auto lanes, i64 k) {
+        using V = Lanes<T, decltype(lanes)::value>;
+        const typename V::Real zero = {}, given = V::load(x + row * width + k);
+        const typename V::Real positive = given <= zero ? zero : given;
+        // A product, so that NaN and infinity do not vanish where they are dropped.
+        const typename V::Real dropped = positive * T(0);
+        const auto kept = V::kept(own, base + static_cast<u32>(k));
+        V::store(out + row * width + k, kept ? positive * scale : dropped);
+      });
+    }
+  });
+}
+
+// x = relu(x + bias), row by row. NaN stays.
+template <typename T>
+void bias_relu(T* x, const T* bias, i64 rows, i64 width, i64 parts) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
+      each_vector<T>(width, [&](auto lanes, i64 k) {
+        using V = Lanes<T, decltype(lanes)::value>;
+        const typename V::Real zero = {};
+        const typename V::Real sum = V::load(x + row * width + k) + V::load(bias + k);
+        V::store(x + row * width + k, sum <= zero ? zero : sum);
+      });
+  });
+}
+
+// The gradient of relu_drop, which the output tells: scale where that is not 0.
+template <typename T>
+void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, T scale,
+                        i64 parts) {
+  in_parts(parts, [&](int part) {
+    const i64 first = even_cut(count, part, parts);
+    each_vector<T>(even_cut(count, part + 1, parts) - first, [&](auto lanes, i64 k) {
+      using V = Lanes<T, decltype(lanes)::value>;
+      const typename V::Real zero = {}, given = V::load(upstream + first + k);
+      V::store(grad + first + k, V::load(output + first + k) == zero ? zero : given * scale);
+    });
+  });
+}
+
+// Whether none of `count` numbers is NaN or infinite.
+template <typename T>
+void find_finite(const T* x, i64 count, bool* finite, i64 parts) {
+  *finite = true;
+  in_parts(parts, [&](int part) {
+    const i64 first = even_cut(count, part, parts);
+    Watch<T>(finite).see(x + first, even_cut(count, part + 1, parts) - first);
+  });
+}
+
+}  // namespace
+
+// The same functions for float and double.
+#define ROW_FUNCTIONS(T, SUFFIX)                                                               \
+  void drop_rows_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,  \
+                          T scale, i64 parts) {                                                \
+    if (width == 1) drop_entries(x, ids, out, rows, mask, scale, parts);                       \
+    else drop_rows(x, ids, out, rows, width, mask, scale, parts);                              \
+  }                                                                                            \
+  void copy_rows_##SUFFIX(const T* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out, \
+                          i64 out_stride, i64 parts) {                                         \
+    copy_rows(x, stride, ids, rows, width, out, out_stride, parts);                            \
+  }                                                                                            \
+  void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, i64 parts) {           \
+    const Marks found = mark_rows(x, width, rows, width, parts);                               \
+    std::copy(found.begin(), found.end(), marks);                                              \
+  }                                                                                            \
+  void find_finite_##SUFFIX(const T* x, i64 count, bool* finite, i64 parts) {                  \
+    find_finite(x, count, finite, parts);                                                      \
+  }                                                                                            \
+  void relu_drop_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,  \
+                          T scale, i64 parts) {                                                \
+    relu_drop(x, ids, out, rows, width, mask, scale, parts);                                   \
+  }                                                                                            \
+  void bias_relu_##SUFFIX(T* x, const T* bias, i64 rows, i64 width, i64 parts) {               \
+    bias_relu(x, bias, rows, width, parts);                                                    \
+  }                                                                                            \
+  void relu_drop_gradient_##SUFFIX(const T* upstream, const T* output, T* grad, i64 count,     \
+                                   T scale, i64 parts) {                                       \
+    relu_drop_gradient(upstream, output, grad, count, scale, parts);                           \
+  }
+
+extern "C" {
+ROW_FUNCTIONS(float, f32)
+ROW_FUNCTIONS(double, f64)
+#ifdef HAS_HALVES
+void copy_rows_f16(const Half* x, i64 stride, const i64* ids, i64 rows, i64 width, float* out,
+                   i64 out_stride, i64 parts) {
+  copy_rows(x, stride, ids, rows, width, out, out_stride, parts);
+}
+#endif
+}

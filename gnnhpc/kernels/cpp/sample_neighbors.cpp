@@ -1,0 +1,330 @@
+// Neighbours drawn for the layers of one mini-batch, and the local numbers of the nodes they lead to.
+//
+// Every draw is a counter's (`philox.h`): the seed is the key; node, step, layer and draw are the
+// counter. So a sample depends on no thread, no rank and no earlier draw.
+// Nodes are numbered zone by zone, seeds first, then those that each layer reaches, ascending: the
+// rows that come out of a layer are the first of those that enter it. Which nodes are reached is a
+// bit of each; there is no table of hashes.
+
+#include "picks.h"
+#include "sorted_edges.h"
+
+namespace {
+
+// In place of a layer's number, that of the first negative of a link: no model has so many layers.
+constexpr u32 NEGATIVES = 1u << 31;
+
+// A set of nodes.
+struct Bits {
+  std::vector<u64> words;
+  explicit Bits(i64 nodes) : words((nodes + 63) / 64) {}
+  void add(i64 node) { words[node / 64] |= u64{1} << (node % 64); }
+  void remove(i64 node) { words[node / 64] &= ~(u64{1} << (node % 64)); }
+  bool has(i64 node) const { return words[node / 64] >> (node % 64) & 1; }
+};
+
+// Edges that a mini-batch must not draw, by their numbers in the graph, ascending; those of a node
+// follow one another. Nodes without any are told by a bit.
+struct Left {
+  std::vector<i64> out, nodes;
+  Bits some;
+  explicit Left(i64 nodes) : some(nodes) {}
+
+  void set(const i64* edges, const i64* targets, i64 count) {
+    for (i64 node : nodes) some.remove(node);
+    out.assign(edges, edges + count);
+    nodes.assign(targets, targets + count);
+    for (i64 node : nodes) some.add(node);
+  }
+  // Those among the edges `first` to `end` - 1.
+  std::pair<const i64*, const i64*> among(i64 first, i64 end) const {
+    const i64* begin = out.data();
+    const i64* last = begin + out.size();
+    const i64* from = std::lower_bound(begin, last, first);
+    return {from, std::lower_bound(from, last, end)};
+  }
+};
+
+// What is kept from layer to layer of one mini-batch, and used again for the next.
+struct Sampler {
+  i64 nodes;
+  // Nodes of the mini-batch, and how many they are; of each its local number.
+  Bits seen;
+  i64 count = 0;
+  std::vector<i32> local;
+  // Nodes that a layer leads to, as each thread found them.
+  std::vector<Bits> reached;
+  Left left;
+
+  explicit Sampler(i64 nodes) : nodes(nodes), seen(nodes), local(nodes), left(nodes) {}
+
+  void begin(i64 parts) {
+    std::fill(seen.words.begin(), seen.words.end(), u64{0});
+    count = 0;
+    need(parts);
+  }
+  void need(i64 parts) {
+    while (static_cast<int>(reached.size()) < parts) reached.emplace_back(nodes);
+  }
+  // Nodes that were reached for the first time get the next numbers, ascending, and follow in
+  // `list`.
+  void number(i64* list, i64 parts) {
+    const i64 words = static_cast<i64>(seen.words.size());
+    std::vector<i64> first(parts + 1);
+    in_parts_if_worth(words * 2, parts, [&](int part) {
+      const i64 last = even_cut(words, part + 1, parts);
+      for (i64 word = even_cut(words, part, parts); word < last; ++word) {
+        u64 found = 0;
+        for (Bits& each : reached) found |= each.words[word], each.words[word] = 0;
+        reached[0].words[word] = found &= ~seen.words[word];
+        first[part + 1] += __builtin_popcountll(found);
+      }
+    });
+    first[0] = count;
+    for (int part = 0; part < parts; ++part) first[part + 1] += first[part];
+    in_parts_if_worth((first[parts] - count) * 2 + words, parts, [&](int part) {
+      i64 next = first[part];
+      const i64 last = even_cut(words, part + 1, parts);
+      for (i64 word = even_cut(words, part, parts); word < last; ++word) {
+        u64& found = reached[0].words[word];
+        seen.words[word] |= found;
+        for (; found; found &= found - 1) {
+          const i64 node = word * 64 + __builtin_ctzll(found);
+          local[node] = static_cast<i32>(next);
+          list[next++] = node;
+        }
+      }
+    });
+    count = first[parts];
+  }
+};
+
+// A graph by target, and how neighbours of a row of it are drawn.
+struct Drawing {
+  const i64* indptr;
+  const i32* columns;
+  i64 edges, fanout;
+  Key key;
+  bool replace;
+  // Of the mini-batch; none if no edge is left out.
+  const Left* left;
+
+  i64 degree(i64 node) const {
+    const i64 first = indptr[node], end = indptr[node + 1];
+    if (!leaves_out(node)) return end - first;
+    const auto out = left->among(first, end);
+    return end - first - (out.second - out.first);
+  }
+  bool leaves_out(i64 node) const { return left && left->some.has(node); }
+  // Edges [count] into a node, numbered as if those left out did not exist, get their own numbers.
+  // Of the edges left out, number k (from 0) has as many kept ones before it as its number less k.
+  template <typename I>
+  void skip(i64 node, I* edge, i64 count) const {
+    if (!leaves_out(node)) return;
+    const auto out = left->among(indptr[node], indptr[node + 1]);
+    for (i64 e = 0; e < count; ++e) {
+      i64 low = 0, high = out.second - out.first;
+      while (low < high) {
+        const i64 middle = (low + high) / 2;
+        if (out.first[middle] - middle <= edge[e]) low = middle + 1;
+        else high = middle;
+      }
+      edge[e] += static_cast<I>(low);
+    }
+  }
+  // With the edge of a node to itself.
+  i64 drawn(i64 node) const {
+    const i64 all = degree(node);
+    if (all == 0) return 1;
+    return 1 + (replace ? fanout : std::min(all, fanout));
+  }
+};
+
+Drawing of_minibatch(const Sampler& sampler, Drawing drawing) {
+  drawing.left = sampler.left.out.empty() ? nullptr : &sampler.left;
+  return drawing;
+}
+
+// Rows drawn together; where their edges lie is anywhere, so memory is asked for a group ahead.
+constexpr int GROUP = Picks::ROWS;
+
+// One thread's draws.
+struct Drawer {
+  const Drawing& d;
+  Picks picks = {};
+  std::vector<u32> picked = {}, others = {};
+
+  explicit Drawer(const Drawing& drawing) : d(drawing) {}
+
+  // The edges of nodes [count], at most GROUP of them, from edge + starts[row] - starts[0] on:
+  // numbers in the graph, ascending unless drawn with replacement; that of the node to itself last.
+  template <typename I>
+  void draw(const i64* nodes, int count, const I* starts, I* edge) {
+    const u32 k = static_cast<u32>(d.fanout);
+    bool together[GROUP] = {}, any = false;
+    for (int row = 0; row < count; ++row) {
+      const i64 node = nodes[row], n = d.degree(node);
+      together[row] = !d.replace && Picks::fits(static_cast<u32>(n), k);
+      if (!together[row]) continue;
+      any = true;
+      picks.node[row] = static_cast<u32>(node), picks.n[row] = static_cast<u32>(n);
+    }
+    if (any) picks.draw(d.key, k);
+    for (int row = 0; row < count; ++row) {
+      const i64 node = nodes[row], first = d.indptr[node];
+      I* to = edge + starts[row] - starts[0];
+      if (together[row] && !picks.doubtful[row])
+        for (u32 place = 0; place < k; ++place)
+          to[place] = static_cast<I>(first + picks.picked[place][row]);
+      else
+        alone(node, to);
+      const i64 drawn = starts[row + 1] - starts[row] - 1;
+      d.skip(node, to, drawn);
+      to[drawn] = static_cast<I>(d.edges + node);
+    }
+  }
+
+ private:
+  template <typename I>
+  void alone(i64 node, I* edge) {
+    const i64 first = d.indptr[node], all = d.degree(node);
+    if (all == 0) return;
+    if (!d.replace && all <= d.fanout) {
+      for (i64 k = 0; k < all; ++k) edge[k] = static_cast<I>(first + k);
+      return;
+    }
+    Draws draws{d.key, static_cast<u32>(node)};
+    if (d.replace) {
+      for (i64 k = 0; k < d.fanout; ++k)
+        edge[k] = static_cast<I>(first + draws.below(static_cast<u32>(all)));
+      return;
+    }
+    // Where a node has more neighbours alone: a fan-out may be far more than any node has.
+    picked.resize(d.fanout);
+    pick(draws, static_cast<u32>(all), static_cast<u32>(d.fanout), picked.data(), others);
+    for (i64 k = 0; k < d.fanout; ++k) edge[k] = static_cast<I>(first + picked[k]);
+  }
+};
+
+// indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
+template <typename I>
+void count_edges(const Sampler& sampler, const Drawing& drawing, const i64* nodes, i64 rows,
+                 I* indptr_out) {
+  const Drawing d = of_minibatch(sampler, drawing);
+  indptr_out[0] = 0;
+  for (i64 row = 0; row < rows; ++row) {
+    __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
+    indptr_out[row + 1] = static_cast<I>(indptr_out[row] + d.drawn(nodes[row]));
+  }
+}
+
+// The edges of one layer into the first `rows` of `nodes`: local source and number in the graph
+// (that of a node to itself is edges + node), row by row, the edge to itself last. Nodes that are
+// reached for the first time follow in `nodes`; returns how many there are then.
+template <typename I>
+i64 draw_edges(Sampler& s, const Drawing& drawing, i64* nodes, i64 rows, const I* indptr_out,
+               I* source, I* edge, i64 parts) {
+  const Drawing d = of_minibatch(s, drawing);
+  s.need(parts);
+  const i64 edges = indptr_out[rows];
+  in_parts_if_worth(edges * 8, parts, [&](int part) {
+    Drawer drawer(d);
+    Bits& reached = s.reached[part];
+    const i64 begin = even_cut(rows, part, parts), last = even_cut(rows, part + 1, parts);
+    // Each group's sources, nodes as yet, are read when the next has been drawn: by then they have
+    // come.
+    i64 read = begin;
+    const auto read_until = [&](i64 end) {
+      for (; read < end; ++read) {
+        const i64 own = indptr_out[read + 1] - 1;
+        for (i64 e = indptr_out[read]; e < own; ++e) reached.add(source[e] = d.columns[edge[e]]);
+        source[own] = static_cast<I>(nodes[read]);
+      }
+    };
+    for (i64 first = begin; first < last; first += GROUP) {
+      const i64 end = std::min(first + GROUP, last), ahead = std::min(end + GROUP, last);
+      for (i64 row = end; row < ahead; ++row) __builtin_prefetch(d.indptr + nodes[row]);
+      drawer.draw(nodes + first, static_cast<int>(end - first), indptr_out + first,
+                  edge + indptr_out[first]);
+      for (i64 row = first; row < end; ++row)
+        for (i64 e = indptr_out[row]; e < indptr_out[row + 1] - 1; ++e)
+          __builtin_prefetch(d.columns + edge[e]);
+      read_until(first);
+    }
+    read_until(last);
+  });
+  s.number(nodes, parts);
+  in_parts_if_worth(edges, parts, [&](int part) {
+    const i64 last = even_cut(edges, part + 1, parts);
+    for (i64 e = even_cut(edges, part, parts); e < last; ++e) source[e] = s.local[source[e]];
+  });
+  return s.count;
+}
+
+}  // namespace
+
+// The same functions for edges numbered in 32 and in 64 bits.
+#define EDGE_FUNCTIONS(I, SUFFIX)                                                                \
+  void sampler_count_##SUFFIX(const void* sampler, const Drawing* drawing, const i64* nodes,     \
+                              i64 rows, I* indptr_out, i64) {                                    \
+    count_edges(*static_cast<const Sampler*>(sampler), *drawing, nodes, rows, indptr_out);       \
+  }                                                                                              \
+  i64 sampler_draw_##SUFFIX(void* sampler, const Drawing* drawing, i64* nodes, i64 rows,         \
+                            const I* indptr_out, I* source, I* edge, i64 parts) {                \
+    Sampler& s = *static_cast<Sampler*>(sampler);                                                \
+    return draw_edges(s, *drawing, nodes, rows, indptr_out, source, edge, parts);                \
+  }                                                                                              \
+  void targets_##SUFFIX(const I* indptr, i64 rows, I* target, i64 parts) {                       \
+    targets(indptr, rows, target, parts);                                                        \
+  }                                                                                              \
+  void by_source_##SUFFIX(const I* indptr, const I* source, i64 rows, i64 rows_in, I* indptr_by, \
+                          I* order, I* target, i64 parts) {                                      \
+    by_source(indptr, source, rows, rows_in, indptr_by, order, target, parts);                   \
+  }
+
+extern "C" {
+void* sampler_create(i64 nodes) { return new Sampler(nodes); }
+
+void sampler_destroy(void* sampler) { delete static_cast<Sampler*>(sampler); }
+
+// A new mini-batch of `count` different seeds; nodes [count ...] become they, ascending. Of the graph
+// `out` edges are left out: numbers `left` ascending, which lead to nodes `into`.
+void sampler_begin(void* sampler, const i64* seeds, i64 count, i64* nodes, const i64* left,
+                   const i64* into, i64 out, i64 parts) {
+  Sampler& s = *static_cast<Sampler*>(sampler);
+  s.begin(parts);
+  s.left.set(left, into, out);
+  for (i64 k = 0; k < count; ++k) s.reached[0].add(seeds[k]);
+  s.number(nodes, parts);
+}
+
+EDGE_FUNCTIONS(i32, i32)
+EDGE_FUNCTIONS(i64, i64)
+
+// For each of `links` a node in place of its second end, `count` times: none that is joined to its
+// first end `kept`, nor that itself. Of the r-th of those nodes r is drawn; the others before it are
+// as many as there are k among them, ascending, whose number less k is at most r.
+void negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 step,
+               const i64* kept, const i64* number, i64 links, i64 count, i64* drawn, i64) {
+  for (i64 link = 0; link < links; ++link) {
+    const i64 node = kept[link], degree = indptr[node + 1] - indptr[node];
+    const i32* joined = columns + indptr[node];
+    const i64 own = std::lower_bound(joined, joined + degree, static_cast<i32>(node)) - joined;
+    const auto other = [&](i64 k) -> i64 {
+      return k < own ? joined[k] : k == own ? node : joined[k - 1];
+    };
+    for (i64 draw = 0; draw < count; ++draw) {
+      const u32 layer = NEGATIVES + static_cast<u32>(draw);
+      Draws draws{Key{seed, step, layer}, static_cast<u32>(number[link])};
+      const i64 r = draws.below(static_cast<u32>(nodes - degree - 1));
+      i64 low = 0, high = degree + 1;
+      while (low < high) {
+        const i64 middle = (low + high) / 2;
+        if (other(middle) - middle <= r) low = middle + 1;
+        else high = middle;
+      }
+      *drawn++ = r + low;
+    }
+  }
+}
+}

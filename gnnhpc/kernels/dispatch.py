@@ -1,0 +1,129 @@
+"""Which code computes on a tensor (C++, Triton or torch), and calls of compiled functions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels.compile import count_call, load_kernel
+
+if TYPE_CHECKING:
+    from gnnhpc.kernels.dropout_mask import Mask
+
+Backend = Literal["c++", "triton", "torch"]
+REAL: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+"""The precisions that kernels of graph layers are compiled for."""
+_SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16"}
+"""Functions for float16 read features in half precision and compute in single precision."""
+_INDEX = {torch.int32: "i32", torch.int64: "i64"}
+"""The types that kernels take edges and rows numbered in."""
+
+
+def backend(kernel: str, x: Tensor) -> Backend:
+    """The code that computes on tensors like `x`: the C++ file `kernel` on a CPU, Triton on a GPU,
+    plain torch where there is neither, and for other precisions than single and double."""
+    if x.dtype in REAL:
+        if x.device.type == "cpu":
+            return "torch" if load_kernel(kernel) is None else "c++"
+        if x.is_cuda and triton_runs():
+            return "triton"
+    return "torch"
+
+
+def triton_runs() -> bool:
+    """Whether Triton's programs run on this process's GPU."""
+    from gnnhpc.kernels.triton.launch import why_not
+
+    return not why_not()
+
+
+def reads_halves(kernel: str, features: Tensor, function: str) -> bool:
+    """Whether a C++ `function` reads `features` where they lie, half precision too."""
+    if features.dtype != torch.float16:
+        return backend(kernel, features) == "c++"
+    library = load_kernel(kernel) if features.device.type == "cpu" else None
+    return library is not None and hasattr(library, f"{function}_f16")
+
+
+def call(
+    kernel: str, function: str, dtype: torch.dtype, *args: Any, index: torch.dtype | None = None
+) -> None:
+    """Call a compiled function, compiled for `dtype` and for edges of type `index`.
+
+    Each argument is passed as `argument` says; the number of threads comes last.
+    """
+    library = load_kernel(kernel)
+    assert library is not None
+    count_call(library._name, function)
+    suffix = _SUFFIX[dtype] if index is None else f"{_SUFFIX[dtype]}_{_INDEX[index]}"
+    compiled: Callable[..., None] = getattr(library, f"{function}_{suffix}")
+    compiled(*(argument(each, dtype) for each in args), argument(torch.get_num_threads(), dtype))
+
+
+def argument(value: Any, dtype: torch.dtype = torch.float32) -> Any:
+    """A contiguous tensor's address (null for None); a number as int64, or as a real of `dtype`.
+
+    Other values, such as masks, are C's already.
+    """
+    if value is None or isinstance(value, Tensor):
+        return ctypes.c_void_p(address(value))
+    if isinstance(value, bool):
+        return ctypes.c_bool(value)
+    if isinstance(value, int):
+        return ctypes.c_int64(value)
+    if isinstance(value, float):
+        return REAL.get(dtype, ctypes.c_float)(value)
+    return value
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Of a contiguous tensor; None for None."""
+    if tensor is None:
+        return None
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
+
+
+class _Mask(ctypes.Structure):
+    _fields_ = (
+        ("first", ctypes.c_uint32),
+        ("second", ctypes.c_uint32),
+        ("threshold", ctypes.c_uint32),
+    )
+
+
+def mask_argument(mask: Mask | None) -> ctypes.Structure:
+    """A mask by value; without one, a mask that keeps everything."""
+    return _Mask(mask.first, mask.second, mask.threshold) if mask else _Mask(0, 0, 0)
+
+
+def structure(
+    dtype: torch.dtype, pointers: str, sizes: str, reals: str, flags: str
+) -> type[ctypes.Structure]:
+    """A C++ struct of these fields, in this order: pointers, int64, reals of `dtype`, bools."""
+    kinds = (ctypes.c_void_p, ctypes.c_int64, REAL[dtype], ctypes.c_bool)
+    names = (pointers, sizes, reals, flags)
+    fields = [(name, kind) for kind, of in zip(kinds, names, strict=True) for name in of.split()]
+    return type("Call", (ctypes.Structure,), {"_fields_": fields})
+
+
+def filled(layout: type[ctypes.Structure], **values: Any) -> ctypes.Structure:
+    """A struct with these values; tensors by their addresses."""
+    return layout(
+        **{name: address(x) if isinstance(x, Tensor) else x for name, x in values.items()}
+    )
+
+
+def index_suffix(index: torch.dtype) -> str:
+    """The end of the name of a function that takes edges of this type."""
+    return _INDEX[index]
+
+
+def index_of(*tensors: Tensor) -> torch.dtype:
+    """The type of these parts of a block, which is the same for all."""
+    (index,) = {tensor.dtype for tensor in tensors}
+    return index

@@ -1,1 +1,0 @@
-"""What Triton compiles: functions of which each program computes one row, or some."""

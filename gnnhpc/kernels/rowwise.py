@@ -1,0 +1,146 @@
+"""Passes over rows one by one, with gradients: dropout, and ReLU with dropout or a bias."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from gnnhpc.kernels.dispatch import backend, call, mask_argument
+from gnnhpc.kernels.dropout_mask import Mask, number_entries
+
+KERNEL = "rowwise"
+
+
+def drop(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
+    """`x` [n, width] with the entries of its `rows` [n] of the full graph masked and scaled."""
+    result: Tensor = _Drop.apply(x, rows, mask)  # type: ignore[no-untyped-call]
+    return result
+
+
+def relu_drop(x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
+    """ReLU, then dropout, of `x` [n, width], whose rows are `rows` [n] of the full graph."""
+    result: Tensor = _ReluDrop.apply(x, rows, mask)  # type: ignore[no-untyped-call]
+    return result
+
+
+def relu_of_product(x: Tensor, bias: Tensor) -> Tensor:
+    """relu(x + bias) of a product [rows, D] that nothing else uses: it is overwritten."""
+    result: Tensor = _ReluOfProduct.apply(x, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
+    """`drop` without a gradient."""
+    code = backend(KERNEL, x)
+    if code == "triton":
+        from gnnhpc.kernels.triton import triton_features
+
+        return triton_features.drop_rows(x, rows, mask)
+    if code == "torch":
+        return x * mask.weights(number_entries(rows, x.shape[1]), x.dtype)
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    call(KERNEL, "drop_rows", x.dtype, x, rows, out, *x.shape, mask_argument(mask), mask.scale)
+    return out
+
+
+def rows_with_gradient(upstream: Tensor) -> Tensor | None:
+    """Numbers of the rows of `upstream` [n, D] that are not all zeros; None if over a quarter are,
+    or if no kernel finds them.
+
+    Where few nodes have labels, few rows have a gradient, and products need no others. To copy
+    more of them takes as long as products with all.
+    """
+    if backend(KERNEL, upstream) != "c++":
+        return None
+    upstream = upstream.contiguous()
+    marks = torch.empty(len(upstream), dtype=torch.bool)
+    call(KERNEL, "mark_rows", upstream.dtype, upstream, *upstream.shape, marks)
+    rows = marks.nonzero().squeeze(1)
+    return rows if 4 * len(rows) <= len(upstream) else None
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether no number of `x` is NaN or infinite; false where no kernel looks for them."""
+    if backend(KERNEL, x) != "c++":
+        return False
+    finite = ctypes.c_bool()
+    x = x.contiguous()
+    call(KERNEL, "find_finite", x.dtype, x, x.numel(), ctypes.byref(finite))
+    return finite.value
+
+
+class _Drop(torch.autograd.Function):
+    """Masks its input; backward computes the same mask for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.mask = mask
+        return drop_rows(x, rows, mask)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        return drop_rows(upstream, rows, ctx.mask), None, None
+
+
+class _ReluDrop(torch.autograd.Function):
+    """Saves its output alone: where that is 0 there is no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
+        ctx.scale = 1.0 if mask is None else mask.scale
+        if backend(KERNEL, x) == "c++":
+            x = x.contiguous()
+            out = torch.empty_like(x)
+            args = (x, rows, out, *x.shape, mask_argument(mask), ctx.scale)
+            call(KERNEL, "relu_drop", x.dtype, *args)
+        else:
+            out = functional.relu(x)
+            if mask is not None:
+                out = drop_rows(out, rows, mask)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (out,) = ctx.saved_tensors
+        return _where_positive(upstream, out, ctx.scale), None, None
+
+
+class _ReluOfProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        if backend(KERNEL, x) == "c++":
+            call(KERNEL, "bias_relu", x.dtype, x, bias, *x.shape)
+        else:
+            x.add_(bias).relu_()
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor]:
+        (out,) = ctx.saved_tensors
+        grad = _where_positive(upstream, out, 1.0)
+        return grad, grad.sum(0)
+
+
+def _where_positive(upstream: Tensor, out: Tensor, scale: float) -> Tensor:
+    """The gradient before a ReLU and dropout that gave `out`."""
+    if backend(KERNEL, upstream) != "c++":
+        return upstream * (out != 0) * scale
+    upstream = upstream.contiguous()
+    grad = torch.empty_like(upstream)
+    args = (upstream, out, grad, out.numel(), scale)
+    call(KERNEL, "relu_drop_gradient", upstream.dtype, *args)
+    return grad

@@ -1,0 +1,207 @@
+"""Calls the compiled sampler of neighbours; `sample_neighbors.cpp` says what it computes."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels.compile import load_kernel
+from gnnhpc.kernels.dispatch import argument, index_of, index_suffix
+
+KERNEL = "sample_neighbors"
+
+
+class Memory(Protocol):
+    """Allocates tensors for a kernel to fill."""
+
+    def empty(self, count: int, dtype: torch.dtype) -> Tensor:
+        """[count], not initialized."""
+        ...
+
+
+class FreshMemory:
+    """Each tensor has memory of its own, from torch."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = device
+
+    def empty(self, count: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(count, dtype=dtype, device=self._device)
+
+
+FRESH = FreshMemory()
+
+
+def is_here() -> bool:
+    """Whether the kernel can be compiled and loaded."""
+    return load_kernel(KERNEL) is not None
+
+
+def compute_alone() -> None:
+    """From now on the calling thread computes by itself, in the kernels and in torch."""
+    library: Any = load_kernel(KERNEL)
+    assert library is not None
+    # Torch gives a thread its default on first use, which would undo the next line.
+    torch.get_num_threads()
+    library.set_own_threads(1)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer of a mini-batch draws, and by which numbers."""
+
+    fanout: int
+    """Neighbours of a node, or as many as it has where that is fewer."""
+    seed: int
+    """64 bits."""
+    step: int
+    layer: int
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The edges of one layer by target, the edge of a row to itself last in each.
+
+    `indptr` [rows + 1]; `source` [edges], local rows that enter the layer; `edge` [edges], numbers
+    in the graph, E + n for the edge of node n to itself: int32 all three, or all int64 where that
+    could not hold them. `rows_in` is how many rows enter.
+    """
+
+    indptr: Tensor
+    source: Tensor
+    edge: Tensor
+    rows_in: int
+
+
+class Sampler:
+    """Draws the layers of one mini-batch after the other, from the output's to the input's.
+
+    `indptr` int64 [nodes + 1] and `columns` int32 [edges] are the graph by target, `columns`
+    ascending in each row, without edges of nodes to themselves. A draw takes as many `threads` as
+    torch, unless given; a sample does not depend on them. One thread at a time may call it.
+    Nodes are fewer than 2^31, edges as many as there may be.
+    """
+
+    def __init__(self, indptr: Tensor, columns: Tensor, *, threads: int | None = None) -> None:
+        self.indptr, self.columns, self.threads = indptr, columns, threads
+        self.count = len(indptr) - 1
+        self._nodes = torch.empty(self.count, dtype=torch.int64)
+        self._rows = 0
+        library = load_kernel(KERNEL)
+        assert library is not None
+        self._library: Any = library
+        library.sampler_create.restype = ctypes.c_void_p
+        for index in (torch.int32, torch.int64):
+            getattr(library, f"sampler_draw_{index_suffix(index)}").restype = ctypes.c_int64
+        self._handle = ctypes.c_void_p(library.sampler_create(argument(self.count)))
+        weakref.finalize(self, library.sampler_destroy, self._handle)
+
+    @property
+    def nodes(self) -> Tensor:
+        """int64 [rows]: of each local row, the node; seeds first."""
+        return self._nodes[: self._rows]
+
+    def another(self) -> Sampler:
+        """One that draws the same, for another thread; the graph is shared."""
+        return Sampler(self.indptr, self.columns, threads=self.threads)
+
+    def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
+        """A new mini-batch of these nodes, int64 [batch], none of them twice.
+
+        It is drawn as from a graph without the edges of the numbers `without`, int64 [n] ascending.
+        """
+        seeds = seeds.contiguous()
+        self._rows = len(seeds)
+        left = seeds.new_empty(0) if without is None else without
+        into = torch.searchsorted(self.indptr, left, right=True) - 1
+        args = (seeds, len(seeds), self._nodes, left, into, len(left))
+        _call("sampler_begin", self._handle, *args, threads=self.threads)
+
+    def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
+        """The edges into all rows that there are so far, in this memory."""
+        graph = (self.indptr.data_ptr(), self.columns.data_ptr(), len(self.columns))
+        numbers = (layer.fanout, layer.seed, layer.step, layer.layer, layer.replace, None)
+        drawing = ctypes.byref(_Drawing(*graph, *numbers))
+        index = index_type(self.columns, self.count, self._rows, layer)
+        indptr = memory.empty(self._rows + 1, index)
+        rows = (self._handle, drawing, self._nodes, self._rows, indptr)
+        _call("sampler_count", *rows, index=index)
+        edges = int(indptr[-1])
+        source, edge = memory.empty(edges, index), memory.empty(edges, index)
+        args = (*rows, source, edge)
+        self._rows = _call("sampler_draw", *args, index=index, threads=self.threads)
+        return Drawn(indptr, source, edge, self._rows)
+
+    def targets(self, drawn: Drawn, memory: Memory = FRESH) -> Tensor:
+        """[edges], of the type of the others: of each edge, the row that it leads to."""
+        return targets(drawn, self.threads, memory)
+
+
+def index_type(columns: Tensor, nodes: int, rows: int, layer: Layer) -> torch.dtype:
+    """Of the edges of a layer into so many rows: int32 unless the number of one of them, or how
+    many there are, could be beyond."""
+    numbers = len(columns) + nodes
+    # Without replacement no edge comes twice.
+    edges = rows * (layer.fanout + 1) if layer.replace else numbers
+    return torch.int32 if max(numbers, edges) < 1 << 31 else torch.int64
+
+
+def targets(drawn: Drawn, threads: int | None = None, memory: Memory = FRESH) -> Tensor:
+    """[edges], of the type of the others: of each edge, the row that it leads to."""
+    target = memory.empty(len(drawn.source), drawn.source.dtype)
+    args = (drawn.indptr, len(drawn.indptr) - 1, target)
+    _call("targets", *args, index=drawn.indptr.dtype, threads=threads)
+    return target
+
+
+def by_source(
+    drawn: Drawn, threads: int | None = None, memory: Memory = FRESH
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same edges by source: `indptr` [rows_in + 1], the edges' places, their targets."""
+    edges, index = len(drawn.source), index_of(drawn.indptr, drawn.source)
+    indptr = memory.empty(drawn.rows_in + 1, index)
+    order, target = memory.empty(edges, index), memory.empty(edges, index)
+    given = (drawn.indptr, drawn.source, len(drawn.indptr) - 1, drawn.rows_in)
+    _call("by_source", *given, indptr, order, target, index=index, threads=threads)
+    return indptr, order, target
+
+
+def negatives(
+    graph: tuple[Tensor, Tensor], seed: int, step: int, kept: Tensor, numbers: Tensor, count: int
+) -> Tensor:
+    """int64 [links, count]: for links of these `numbers`, int64 [links], whose first ends are
+    `kept`, nodes that are neither these nor joined to them in the graph, `indptr` and `columns`."""
+    kept, numbers = kept.contiguous(), numbers.contiguous()
+    found = torch.empty((len(kept), count), dtype=torch.int64)
+    drawing = (len(graph[0]) - 1, ctypes.c_uint64(seed), ctypes.c_uint32(step))
+    _call("negatives", *graph, *drawing, kept, numbers, len(kept), count, found)
+    return found
+
+
+def _call(
+    function: str, *args: Any, index: torch.dtype | None = None, threads: int | None = None
+) -> Any:
+    """Call a function, compiled for edges of type `index`; the number of threads comes last."""
+    name = function if index is None else f"{function}_{index_suffix(index)}"
+    parts = threads or torch.get_num_threads()
+    return getattr(load_kernel(KERNEL), name)(*map(argument, (*args, parts)))
+
+
+class _Drawing(ctypes.Structure):
+    _fields_ = (
+        ("indptr", ctypes.c_void_p),
+        ("columns", ctypes.c_void_p),
+        ("edges", ctypes.c_int64),
+        ("fanout", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("step", ctypes.c_uint32),
+        ("layer", ctypes.c_uint32),
+        ("replace", ctypes.c_bool),
+        ("left", ctypes.c_void_p),
+    )

@@ -1,0 +1,113 @@
+"""Sums and maxima over neighbours in plain torch: any device, bounded memory.
+
+The same functions as `gnnhpc.kernels.aggregate`, which has them in C++ for a CPU. Some rows are
+done at a time, so that nothing of the size of all edges times the width is ever held. Sums, and
+the gradient of maxima, run over sorted segments, without atomic additions, and so are the same each
+time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
+
+if TYPE_CHECKING:
+    from gnnhpc.graphs.blocks import Block
+    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+
+
+def sum_forward(
+    x: Tensor,
+    block: Block,
+    weights: NeighbourWeights,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
+    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
+    for rows, places in block.pieces(most_edges(x, x.shape[1])):
+        source, target = block.source[places], block.target[places]
+        found = _scaled(x[source], weights.source, source, target, weights)
+        out[rows] = of_rows(found, starts(block.indptr, rows), "sum")
+    if weights.target is not None:
+        out *= weights.target[:, None]
+    if weights.own:
+        out += weights.own * x[: block.rows_out]
+    if add is not None:
+        out += add
+    if bias is not None:
+        out += bias
+    return out
+
+
+def sum_backward(
+    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
+) -> Tensor:
+    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
+    transpose = block.transpose
+    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
+    for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
+        target = transpose.target[places]
+        source = block.source[transpose.edge[places]]
+        found = _scaled(upstream[target], weights.target, target, source, weights)
+        grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
+    if weights.source is not None:
+        grad *= weights.source[:, None]
+    if weights.own:
+        grad[: block.rows_out] += weights.own * upstream
+    return grad
+
+
+def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    """Each target's largest x [rows_in, D] of its neighbours, and the row it is of (int32)."""
+    out = x.new_zeros(block.rows_out, x.shape[1])
+    winner = torch.full(out.shape, -1, dtype=torch.int32, device=x.device)
+    for rows, places in block.pieces(most_edges(x, x.shape[1])):
+        source, target = block.source[places], block.target[places]
+        if not len(source):
+            continue
+        given = x[source].masked_fill((source == target)[:, None], -torch.inf)
+        best = of_rows(given, starts(block.indptr, rows), "max")
+        is_best = (given == best[target - rows.start]) | given.isnan()
+        is_best &= (source != target)[:, None]
+        # The first of several: the smallest place of those that hold the largest number.
+        number = torch.arange(len(source), device=x.device)[:, None]
+        # Doubles: single precision knows no places beyond 2**24, and a GPU's piece has more.
+        places_held = torch.where(is_best, -number, -len(source)).double()
+        place = of_rows(places_held, starts(block.indptr, rows), "max").clamp(min=-len(source))
+        found = place > -len(source)
+        first = (-place).long().clamp(max=len(source) - 1)
+        winner[rows] = torch.where(found, source[first].int(), -1)
+        out[rows] = torch.where(found, best, 0.0)
+    return out, winner
+
+
+def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
+    """The gradient [rows_in, D] of `max_forward`'s input."""
+    transpose = block.transpose
+    grad = upstream.new_empty(block.rows_in, upstream.shape[1])
+    for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
+        target = transpose.target[places]
+        source = block.source[transpose.edge[places]]
+        # An edge that is there twice gives its row's gradient once.
+        first = torch.ones_like(target, dtype=torch.bool)
+        first[1:] = (target[1:] != target[:-1]) | (source[1:] != source[:-1])
+        won = (winner[target] == source[:, None]) & first[:, None]
+        found = torch.where(won, upstream[target], 0.0)
+        grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
+    return grad
+
+
+def _scaled(
+    x: Tensor, scale: Tensor | None, given: Tensor, to: Tensor, weights: NeighbourWeights
+) -> Tensor:
+    """Rows of edges [edges, D] times the factor of the end that they are of; nothing of a self-loop
+    that is left out, whatever its row holds."""
+    if scale is not None:
+        x = x * scale[given][:, None]
+    return x if weights.loops else x.masked_fill((given == to)[:, None], 0.0)

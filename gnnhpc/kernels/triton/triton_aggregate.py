@@ -1,0 +1,123 @@
+"""Sums and maxima over neighbours on a GPU, and their gradients, as `torch_aggregate` has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels.triton import programs
+from gnnhpc.kernels.triton.launch import at_once, launch, power_of_two, warps
+
+if TYPE_CHECKING:
+    from gnnhpc.graphs.blocks import Block
+    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+
+_COLUMNS, _OF_MAXIMA = 256, 128
+"""At most, of a row that a program computes; of maxima, in one warp."""
+
+
+def sum_forward(
+    x: Tensor,
+    block: Block,
+    weights: NeighbourWeights,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
+    out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
+    ends = block.indptr, block.source
+    _sum(x, ends, weights.source, weights.target, weights, out, block.rows_out, add, bias)
+    return out
+
+
+def sum_backward(
+    upstream: Tensor, block: Block, weights: NeighbourWeights, out: Tensor | None = None
+) -> Tensor:
+    """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
+    grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
+    ends = block.transpose.indptr, block.transpose.target
+    _sum(upstream, ends, weights.target, weights.source, weights, grad, block.rows_out)
+    return grad
+
+
+def max_forward(x: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    """Each target's largest x [rows_in, D] of its neighbours, and the row it is of (int32)."""
+    assert len(x) == block.rows_in
+    x = x.contiguous()
+    width = x.shape[1]
+    out = x.new_empty(block.rows_out, width)
+    winner = torch.empty_like(out, dtype=torch.int32)
+    columns = min(_OF_MAXIMA, power_of_two(width))
+    launch(
+        programs.max_rows,
+        (block.rows_out, -(-width // columns)),
+        *(x, block.indptr, block.source, out, winner, width),
+        like=x,
+        COLUMNS=columns,
+        num_warps=1,
+    )
+    return out, winner
+
+
+def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
+    """The gradient [rows_in, D] of `max_forward`'s input."""
+    upstream = upstream.contiguous()
+    width, transpose = upstream.shape[1], block.transpose
+    grad = upstream.new_empty(block.rows_in, width)
+    columns = min(_OF_MAXIMA, power_of_two(width))
+    launch(
+        programs.max_rows_backward,
+        (block.rows_in, -(-width // columns)),
+        *(upstream, winner, transpose.indptr, transpose.target, grad, width),
+        like=upstream,
+        COLUMNS=columns,
+        num_warps=1,
+    )
+    return grad
+
+
+def _sum(
+    x: Tensor,
+    ends: tuple[Tensor, Tensor],
+    of_other: Tensor | None,
+    of_row: Tensor | None,
+    weights: NeighbourWeights,
+    out: Tensor,
+    rows_with_own: int,
+    add: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    rows, width = out.shape
+    x = _by_row(x)
+    add = None if add is None else _by_row(add)
+    assert out.stride(1) == 1
+    assert len(out) == len(ends[0]) - 1
+    assert all(each is None or each.is_contiguous() for each in (of_other, of_row, bias))
+    columns = min(_COLUMNS, power_of_two(width))
+    edges = at_once(columns, x.dtype)
+    # What is not there is not read; Triton wants a tensor.
+    given = [out if each is None else each for each in (of_other, of_row, add, bias)]
+    launch(
+        programs.sum_rows,
+        (rows, -(-width // columns)),
+        *(x, x.stride(0), *ends, given[0], given[1]),
+        *(given[2], given[2].stride(0), given[3], out, out.stride(0), rows_with_own, width),
+        like=out,
+        OWN=float(weights.own),
+        LOOPS=weights.loops,
+        HAS_OTHER=of_other is not None,
+        HAS_ROW=of_row is not None,
+        HAS_ADD=add is not None,
+        HAS_BIAS=bias is not None,
+        COLUMNS=columns,
+        EDGES=edges,
+        num_warps=warps(edges * columns, x.dtype),
+    )
+
+
+def _by_row(x: Tensor) -> Tensor:
+    """Whose rows lie together, perhaps as columns of a wider tensor."""
+    return x if x.stride(1) == 1 else x.contiguous()

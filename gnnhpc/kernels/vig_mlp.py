@@ -1,0 +1,300 @@
+"""ViG's layers and readout in C++, for contiguous float32 tensors on a CPU.
+
+A layer is a small network for each node (`gnnhpc.kernels.torch.vig_fold` says why), with the hidden
+layer in registers. `torch_vig` computes the same in torch. Results do not depend on the number of
+threads, which is torch's, to the bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from gnnhpc.kernels.compile import count_call, load_kernel
+from gnnhpc.kernels.torch.torch_vig import Grid, Moved, Result, Statistics, Weights
+
+KERNEL = "vig_mlp"
+_VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
+_ARGUMENTS = {
+    # Of each function the number of int64, then of pointers.
+    "vig_forward": (0, 11),
+    "vig_backward": (2, 9),
+    "vig_layers_forward": (3, 11),
+    "vig_layers_backward": (3, 10),
+    "vig_readout_forward": (0, 5),
+    "vig_readout_backward": (0, 6),
+}
+
+
+class ReadoutWeights(NamedTuple):
+    """Parameters, or their gradients: of 3 -> hidden and hidden -> classes, as nn.Linear's."""
+
+    w1: Tensor
+    b1: Tensor
+    w2: Tensor
+    b2: Tensor
+
+
+class StackLayer(NamedTuple):
+    """One layer of a stack: its parameters and running statistics."""
+
+    grid: Grid | None
+    """Height and width of the images; None for an FFN, which takes any."""
+    weights: Weights
+    eps: tuple[float, float]
+    moved: Moved
+
+
+def available() -> bool:
+    """Whether there is a kernel on this machine; the first call may compile it."""
+    return load_kernel(KERNEL) is not None
+
+
+def instructions() -> str:
+    """Which vectors the kernel was built for."""
+    lanes: int = _library().vig_lanes()
+    return _VECTORS[lanes]
+
+
+def forward(
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    running: Statistics | None,
+    eps: tuple[float, float],
+    moved: Moved | None = None,
+) -> Result:
+    """As `torch_vig.forward`; moves running statistics `moved` besides, and returns none then."""
+    hidden, conv = weights.b1.shape[0], weights.root is not None
+    state = torch.empty(_state_length(hidden, conv=conv), dtype=torch.float64)
+    y, out = torch.empty_like(x), torch.empty_like(x)
+    _call(
+        "vig_forward",
+        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        _pointer(x),
+        _pointers(weights),
+        None if running is None else _pointers(running),
+        _doubles(eps),
+        None if moved is None else _pointers(moved.statistics),
+        None if moved is None else _pointers(moved.batches),
+        None if moved is None else _doubles(moved.momentum),
+        *(y.data_ptr(), out.data_ptr(), state.data_ptr()),
+    )
+    statistics = None
+    if moved is None:
+        statistics = Statistics(*state[: 2 * hidden + 6].split((hidden, hidden, 3, 3)))
+    return Result(out, statistics, (y, state))
+
+
+def backward(
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
+    g: Tensor,
+    eps: tuple[float, float],
+    *,
+    by_batch: bool,
+    wants_x: bool,
+) -> tuple[Tensor | None, Weights]:
+    """As `torch_vig.backward`."""
+    y, state = saved
+    d_x = torch.empty_like(x) if wants_x else None
+    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
+    hidden = weights.b1.shape[0]
+    _call(
+        "vig_backward",
+        *(int(by_batch), 0),
+        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
+        *(_pointer(x), _pointer(y), _pointer(g), _pointers(weights), _doubles(eps)),
+        *(_pointer(state), None if d_x is None else d_x.data_ptr(), _pointers(d_weights)),
+    )
+    return d_x, d_weights
+
+
+class Stack:
+    """Neighbouring layers that one call computes, for a training micro-batch.
+
+    Nothing runs in Python between two layers: in a micro-batch of few images that takes a twentieth
+    of the step, as the activations push Python's own memory out of the caches.
+    """
+
+    def __init__(self, layers: Sequence[StackLayer]) -> None:
+        """ValueError for images of two sizes."""
+        self.layers = list(layers)
+        nodes = {each.grid[0] * each.grid[1] for each in layers if each.grid is not None}
+        if len(nodes) > 1:
+            raise ValueError(f"layers of images of {sorted(nodes)} nodes cannot follow each other")
+        self.nodes = nodes.pop() if nodes else None
+        """Nodes of an image; None if any number will do."""
+        self._hidden = [each.weights.b1.shape[0] for each in layers]
+        self._weights = addresses([each.weights for each in layers])
+        self._eps = _doubles(tuple(eps for each in layers for eps in each.eps))
+        self._moved = (
+            addresses([each.moved.statistics for each in layers]),
+            addresses([each.moved.batches for each in layers]),
+            _doubles(tuple(step for each in layers for step in each.moved.momentum)),
+        )
+        self._states = 8 * sum(
+            _state_length(hidden, conv=each.weights.root is not None)
+            for each, hidden in zip(layers, self._hidden, strict=True)
+        )
+        """Bytes of the layers' states."""
+
+    def forward(self, x: Tensor, *, moves: bool) -> tuple[Tensor, Tensor]:
+        """The output of x `[images, nodes, 3]`, and what backward needs.
+
+        `moves` says whether to move running statistics. The second, uint8, has the layers' states
+        in float64, then, in float32, each layer's update before its second BatchNorm and the
+        outputs of all layers but the last.
+        """
+        images, nodes, _ = x.shape
+        count, size = len(self.layers), x.numel() * x.element_size()
+        out = torch.empty_like(x)
+        saved = torch.empty(self._states + (2 * count - 1) * size, dtype=torch.uint8)
+        at = saved.data_ptr()
+        updates = at + self._states
+        kernel = _library()
+        count_call(kernel._name, "vig_forward", count)
+        kernel.vig_layers_forward(
+            *(count, images, torch.get_num_threads(), self._shapes(nodes)),
+            *(_pointer(x), self._weights, self._eps),
+            *(self._moved if moves else (None, None, None)),
+            *(updates, updates + count * size, out.data_ptr(), at),
+        )
+        return out, saved
+
+    def backward(
+        self, x: Tensor, saved: Tensor, g: Tensor, gradients: Any, *, wants_x: bool
+    ) -> Tensor | None:
+        """The gradient of x (None unless `wants_x`), from that of the output, g, of x's shape.
+
+        Gradients of weights are added to `gradients`, the `addresses` of a Weights a layer.
+        """
+        images, nodes, _ = x.shape
+        count, size = len(self.layers), x.numel() * x.element_size()
+        d_x = torch.empty_like(x) if wants_x else None
+        at = _pointer(saved)
+        updates = at + self._states
+        kernel = _library()
+        count_call(kernel._name, "vig_backward", count)
+        kernel.vig_layers_backward(
+            *(count, images, torch.get_num_threads(), self._shapes(nodes)),
+            *(_pointer(x), updates, updates + count * size, _pointer(g)),
+            *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr(), gradients),
+        )
+        return d_x
+
+    def _shapes(self, nodes: int) -> ctypes.Array[ctypes.c_int64]:
+        """Height, width and hidden units of each layer."""
+        grids = [each.grid or (1, nodes) for each in self.layers]
+        shapes = ((*grid, hidden) for grid, hidden in zip(grids, self._hidden, strict=True))
+        return _sizes(*itertools.chain.from_iterable(shapes))
+
+
+def readout_forward(x: Tensor, weights: ReadoutWeights) -> tuple[Tensor, Tensor]:
+    """Logits `[images, classes]` of x `[images, nodes, 3]`, and what backward needs of x, `[images,
+    3]`."""
+    classes, hidden = weights.w2.shape
+    images, nodes, _ = x.shape
+    pooled, logits = x.new_empty(images, 3), x.new_empty(images, classes)
+    sizes = _sizes(images, nodes, hidden, classes, torch.get_num_threads())
+    given = (sizes, _pointer(x), _pointers(weights))
+    _call("vig_readout_forward", *given, pooled.data_ptr(), logits.data_ptr())
+    return logits, pooled
+
+
+def readout_backward(
+    pooled: Tensor, nodes: int, weights: ReadoutWeights, g: Tensor, *, wants_x: bool
+) -> tuple[Tensor | None, ReadoutWeights]:
+    """Gradients of x (None unless `wants_x`) and of the weights, from that of the logits, g."""
+    classes, hidden = weights.w2.shape
+    images = len(pooled)
+    d_x = pooled.new_empty(images, nodes, 3) if wants_x else None
+    d_weights = ReadoutWeights._make(map(torch.empty_like, weights))
+    sizes = _sizes(images, nodes, hidden, classes, torch.get_num_threads())
+    given = (sizes, _pointer(pooled), _pointer(g), _pointers(weights))
+    gradient = None if d_x is None else d_x.data_ptr()
+    _call("vig_readout_backward", *given, gradient, _pointers(d_weights))
+    return d_x, d_weights
+
+
+def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[ctypes.c_void_p]:
+    """Of the tensors of some layers, one layer after the other."""
+    return _pointers(list(itertools.chain.from_iterable(tensors)))
+
+
+def _library() -> Any:
+    """The kernel; raises RuntimeError where it is not available."""
+    kernel = load_kernel(KERNEL)
+    if kernel is None:
+        raise RuntimeError("the vig_mlp kernel is not available here")
+    return _prepared(kernel)
+
+
+@functools.cache
+def _prepared(kernel: Any) -> Any:
+    integer, pointer = ctypes.c_int64, ctypes.c_void_p
+    kernel.vig_state_length.argtypes = [integer] * 2
+    kernel.vig_state_length.restype = integer
+    for name, (integers, pointers) in _ARGUMENTS.items():
+        function = getattr(kernel, name)
+        function.argtypes = [*[integer] * integers, *[pointer] * pointers]
+        function.restype = None
+    return kernel
+
+
+def _call(function: str, *args: Any) -> None:
+    kernel = _library()
+    count_call(kernel._name, function)
+    getattr(kernel, function)(*args)
+
+
+@functools.cache
+def _state_length(hidden: int, *, conv: bool) -> int:
+    """Of what a layer's forward leaves for its backward: numbers of float64."""
+    length: int = _library().vig_state_length(hidden, conv)
+    return length
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(*numbers: int) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+@functools.lru_cache(maxsize=1024)
+def _doubles(numbers: tuple[float, ...]) -> ctypes.Array[ctypes.c_double]:
+    return (ctypes.c_double * len(numbers))(*numbers)
+
+
+@functools.lru_cache(maxsize=4096)
+def _address_array(found: tuple[int | None, ...]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(found))(*found)
+
+
+def _pointer(tensor: Tensor) -> int:
+    """A contiguous tensor's address; raises ValueError for another."""
+    return tensor.data_ptr() if tensor.is_contiguous() else _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise ValueError("a kernel needs contiguous tensors")
+
+
+def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    """As `_pointer`, of each; null for None."""
+    # One line for all: forty tensors a layer and micro-batch.
+    return _address_array(
+        tuple(
+            [
+                None if t is None else t.data_ptr() if t.is_contiguous() else _refuse()
+                for t in tensors
+            ]
+        )
+    )

@@ -1,0 +1,68 @@
+"""The hash behind dropout, compared with the same arithmetic on Python's own integers."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnhpc.kernels.dropout_mask import Mask, layer_mask, number_entries
+
+WORD = st.integers(0, 2**32 - 1)
+
+
+def hashed(entry: int, first: int, second: int) -> int:
+    """Two rounds of multiply and xorshift in 32 bits, half of the key before each."""
+    x = (entry + first) % 2**32
+    x = (x ^ (x >> 16)) * 0x21F0AAAD % 2**32
+    x = ((x ^ (x >> 15)) + second) % 2**32
+    x = x * 0x735A2D97 % 2**32
+    return x ^ (x >> 15)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=5), WORD, WORD, st.data())
+def test_an_entry_stays_where_its_hash_reaches_the_threshold(
+    entries: list[int], first: int, second: int, data: st.DataObject
+) -> None:
+    hashes = [hashed(entry, first, second) for entry in entries]
+    # At the edge itself: one of the hashes, and its neighbours.
+    threshold = data.draw(st.sampled_from(hashes)) + data.draw(st.sampled_from([-1, 0, 1]))
+    keeps = Mask(first, second, threshold, 1.0).keeps(torch.tensor(entries))
+    assert keeps.dtype == torch.bool
+    assert keeps.tolist() == [value >= threshold for value in hashes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_are_none_or_the_scale(dtype: torch.dtype) -> None:
+    mask = layer_mask(3, 4, "layer", 0.75)
+    entries = torch.arange(1000).view(10, 100)
+    weights = mask.weights(entries, dtype)
+    assert weights.dtype == dtype
+    assert torch.equal(weights, torch.where(mask.keeps(entries), 4.0, 0.0).to(dtype))
+    assert set(weights.unique().tolist()) == {0.0, 4.0}
+
+
+def test_the_key_is_of_seed_step_and_name() -> None:
+    """Written out: with another key every recorded loss would be another."""
+    digest = hashlib.sha256(b"3/41/layer0.dropout").digest()
+    mask = layer_mask(3, 41, "layer0.dropout", 0.6)
+    assert mask.first == int.from_bytes(digest[:4], "big")
+    assert mask.second == int.from_bytes(digest[4:8], "big")
+    assert mask.threshold == round(0.6 * 2**32)
+    assert mask.scale == pytest.approx(2.5)
+
+
+def test_thresholds_stay_within_32_bits() -> None:
+    assert layer_mask(0, 0, "a", 0.0).threshold == 0
+    assert layer_mask(0, 0, "a", 1 - 2**-40).threshold == 2**32 - 1
+    assert layer_mask(0, 0, "a", 1 - 2**-32).threshold == 2**32 - 1
+    assert layer_mask(0, 0, "a", 1 - 2**-31).threshold == 2**32 - 2
+
+
+def test_entries_of_rows_are_numbered_in_the_whole() -> None:
+    numbers = number_entries(torch.tensor([7, 0, 3]), 4)
+    assert numbers.tolist() == [[28, 29, 30, 31], [0, 1, 2, 3], [12, 13, 14, 15]]

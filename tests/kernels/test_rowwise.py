@@ -1,0 +1,99 @@
+"""Passes over rows: dropout, ReLU, and which rows have a gradient."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
+from gnnhpc.kernels.rowwise import drop, relu_drop, relu_of_product, rows_with_gradient
+from gnnhpc.models.layers.linear import linear
+from tests.tools.backends import computed_by, has_kernel, needs_compiler
+
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+CODES = ("c++", "torch") if has_kernel("rowwise") else ("torch",)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("width", [1, 3, 127])
+@each_dtype
+def test_relu_bias_and_dropout(dtype: torch.dtype, width: int, code: str) -> None:
+    """Numbers are whole, so that every result is exact."""
+    draw = torch.Generator().manual_seed(10)
+    x, upstream = (torch.randint(-8, 9, (40, width), generator=draw).to(dtype) for _ in range(2))
+    bias, rows = x[3].clone(), torch.arange(40).flip(0) * 7
+    with computed_by(code):  # type: ignore[arg-type]
+        for mask in (None, layer_mask(1, 2, "layer", 0.5)):
+            kept = 1.0 if mask is None else mask.weights(number_entries(rows, width), dtype)
+            given = x.clone().requires_grad_()
+            out = relu_drop(given, rows, mask)
+            out.backward(upstream)
+            assert torch.equal(out, x.relu() * kept)
+            assert torch.equal(given.grad, upstream * (x > 0) * kept)
+        assert mask is not None
+        given = x.clone().requires_grad_()
+        out = drop(given, rows, mask)
+        out.backward(upstream)
+        assert torch.equal(out, x * kept)
+        assert torch.equal(given.grad, upstream * kept)
+        given, added = x.clone().requires_grad_(), bias.clone().requires_grad_()
+        out = relu_of_product(given * 1.0, added)
+        out.backward(upstream)
+        assert torch.equal(out, (x + bias).relu())
+        assert torch.equal(given.grad, upstream * (x + bias > 0))
+        assert torch.equal(added.grad, given.grad.sum(0))
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("width", [1, 15, 16, 33])
+@each_dtype
+def test_rows_are_those_with_a_number_other_than_zero(
+    dtype: torch.dtype, width: int, threads: int
+) -> None:
+    upstream = torch.zeros(40, width, dtype=dtype)
+    upstream[3, 0], upstream[17, -1], upstream[39, width // 2] = 1e-30, -2.0, math.nan
+    upstream[20, 0] = -0.0
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        rows = rows_with_gradient(upstream)
+    finally:
+        torch.set_num_threads(before)
+    assert rows is not None
+    assert rows.tolist() == [3, 17, 39]
+    assert rows_with_gradient(upstream + 1) is None
+    assert rows_with_gradient(upstream[:0]) is not None
+
+
+@needs_compiler
+def test_of_more_rows_than_a_quarter_all_are_taken() -> None:
+    upstream = torch.zeros(40, 3)
+    upstream[::4, 1] = 1.0
+    rows = rows_with_gradient(upstream)
+    assert rows is not None
+    assert rows.tolist() == list(range(0, 40, 4))
+    upstream[1, 0] = 1.0
+    assert rows_with_gradient(upstream) is None
+
+
+@pytest.mark.parametrize("live", [0, 3, 40])
+@pytest.mark.parametrize("needs_input", [True, False])
+def test_a_product_has_the_gradients_of_torchs(live: int, needs_input: bool) -> None:
+    draw = torch.Generator().manual_seed(live)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw, dtype=torch.float64)
+
+    x, weight, bias, upstream = numbers(40, 6), numbers(5, 6), numbers(5), numbers(40, 5)
+    upstream[live:] = 0
+    sides = []
+    for product in (linear, functional.linear):
+        given = [x.clone().requires_grad_(needs_input)]
+        given += [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        product(*given).backward(upstream)
+        sides.append([each.grad for each in given])
+    torch.testing.assert_close(*sides, rtol=1e-12, atol=1e-13)

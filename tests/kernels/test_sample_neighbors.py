@@ -1,0 +1,311 @@
+"""Neighbours are drawn without bias, by numbers that depend on seed, step, layer and node alone."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
+from gnnhpc.kernels import sample_neighbors as sample
+from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
+from gnnhpc.validation.reference.random_numbers import below, node_numbers, philox, pick
+
+pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+
+# Random123's own known answers: key, counter, numbers.
+KNOWN = [
+    ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    (
+        (0xFFFFFFFF, 0xFFFFFFFF),
+        (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF),
+        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+    ),
+    (
+        (0xA4093822, 0x299F31D0),
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+ALPHA = 1e-6
+"""Of a chi-square test: all seeds are fixed, so that a test that passes once always does."""
+
+
+@pytest.mark.parametrize(("key", "counter", "numbers"), KNOWN)
+def test_philox_gives_its_known_answers(
+    key: tuple[int, int], counter: tuple[int, ...], numbers: tuple[int, ...]
+) -> None:
+    """The reference does; the kernel's numbers are compared with the reference's below."""
+    found = philox(key[0] | key[1] << 32, np.array([counter], dtype=np.uint64))
+    assert tuple(found[0].tolist()) == numbers
+
+
+def star(degree: int) -> Sampler:
+    """Node 0 has so many neighbours, which have none."""
+    indptr = torch.full((degree + 2,), degree)
+    indptr[0] = 0
+    return Sampler(indptr, torch.arange(1, degree + 1, dtype=torch.int32))
+
+
+def picked(n: int, k: int, seeds: int) -> NDArray[np.int64]:
+    """[seeds, k] positions of n, drawn under as many seeds."""
+    sampler, found = star(n), []
+    for seed in range(seeds):
+        sampler.begin(torch.tensor([0]))
+        found.append(sampler.draw(Layer(k, seed, 0, 0)).edge[:-1].clone())
+    return torch.stack(found).long().numpy()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 200), st.data(), st.integers(0, 2**64 - 1))
+def test_picks_are_those_of_the_reference(n: int, data: st.DataObject, seed: int) -> None:
+    k, sampler = data.draw(st.integers(1, n)), star(n)
+    sampler.begin(torch.tensor([0]))
+    found = sampler.draw(Layer(k, seed, 0, 0)).edge[:-1].tolist()
+    assert found == (pick(node_numbers(seed, 0, 0, 0), n, k) if k < n else list(range(n)))
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+@pytest.mark.parametrize("degree", ["k + 1", "2 k", "492", "4000"])
+def test_every_neighbour_is_as_likely(degree: str, k: int) -> None:
+    n = {"k + 1": k + 1, "2 k": 2 * k}.get(degree) or int(degree)
+    found = picked(n, k, 12_000)
+    bins = min(n, 500)
+    # Neighbours side by side share a bin where there are many: expected counts must not be small.
+    edges = np.linspace(0, n, bins + 1).astype(int)
+    counts = np.histogram(found, edges)[0]
+    expected = np.diff(edges) / n * found.size
+    # Of one row picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
+    statistic = ((counts - expected) ** 2 / expected).sum() * (n - 1) / (n - k)
+    assert stats.chi2.sf(statistic, bins - 1) > ALPHA
+
+
+@pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (6, 3), (5, 4), (7, 2)])
+def test_every_set_of_neighbours_is_as_likely(n: int, k: int) -> None:
+    """Pairs among them."""
+    found = picked(n, k, 12_000)
+    sets = list(itertools.combinations(range(n), k))
+    numbers = {one: number for number, one in enumerate(sets)}
+    counts = np.bincount([numbers[tuple(row)] for row in found.tolist()], minlength=len(sets))
+    assert stats.chisquare(counts).pvalue > ALPHA
+
+
+def test_a_bounded_number_is_as_likely_as_any_where_the_range_is_nearly_all() -> None:
+    """Two thirds of 2^32: by modulo the lower half of them were twice as likely."""
+    count = 2863311531
+    found = [below(node_numbers(seed, 0, 0, 0), count) for seed in range(4_000)]
+    lower = sum(one < count // 2 for one in found)
+    assert stats.binomtest(lower, len(found)).pvalue > ALPHA
+
+
+def make_csr(nodes: int, seed: int, mean: float = 8.0) -> tuple[Tensor, Tensor]:
+    """Degrees from 0 to many, sources ascending and none a row's own."""
+    draw = np.random.default_rng(seed)
+    degrees = np.minimum(draw.geometric(1 / mean, nodes) - 1, nodes - 1)
+    degrees[draw.integers(nodes, size=2)] = nodes - 1
+    rows = [
+        np.sort(draw.choice(np.delete(np.arange(nodes), row), degree, replace=False))
+        for row, degree in enumerate(degrees)
+    ]
+    indptr = torch.zeros(nodes + 1, dtype=torch.int64)
+    indptr[1:] = torch.from_numpy(np.cumsum(degrees))
+    return indptr, torch.from_numpy(np.concatenate(rows).astype(np.int32))
+
+
+def sampled(
+    graph: tuple[Tensor, Tensor],
+    seeds: list[int],
+    fanouts: list[int],
+    threads: int | None = None,
+    **layer: Any,
+) -> tuple[list[Drawn], Tensor]:
+    sampler = Sampler(*graph, threads=threads)
+    sampler.begin(torch.tensor(seeds))
+    step = layer.pop("step", 5)
+    found = [
+        sampler.draw(Layer(fanout, 11, step, number, **layer))
+        for number, fanout in enumerate(fanouts)
+    ]
+    return found, sampler.nodes.clone()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 4))
+def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
+    seed: int, replace: bool, threads: int
+) -> None:
+    graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
+    indptr, columns = graph
+    draw = np.random.default_rng(seed)
+    seeds = draw.choice(90, draw.integers(1, 20), replace=False).tolist()
+    fanouts = draw.integers(1, (12, 45)[seed % 3 == 0], size=3).tolist()
+    layers, nodes = sampled(graph, seeds, fanouts, threads, replace=replace)
+    rows = len(seeds)
+    assert nodes[:rows].tolist() == sorted(seeds)
+    assert len(set(nodes.tolist())) == len(nodes)
+    for number, (layer, fanout) in enumerate(zip(layers, fanouts, strict=True)):
+        assert len(layer.indptr) == rows + 1
+        for row in range(rows):
+            node, mine = int(nodes[row]), slice(int(layer.indptr[row]), int(layer.indptr[row + 1]))
+            first, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
+            numbers = node_numbers(11, node, 5, number)
+            if replace and degree:
+                places = [below(numbers, degree) for _ in range(fanout)]
+            else:
+                few = degree <= fanout
+                places = list(range(degree)) if few else pick(numbers, degree, fanout)
+            *others, own = layer.source[mine].tolist()
+            assert own == row
+            assert layer.edge[mine].tolist() == [*(first + p for p in places), len(columns) + node]
+            assert nodes[others].tolist() == columns[[first + p for p in places]].tolist()
+        reached = nodes[rows : layer.rows_in].tolist()
+        assert reached == sorted(reached)
+        assert set(layer.source.tolist()) == set(range(layer.rows_in))
+        rows = layer.rows_in
+    assert rows == len(nodes)
+
+
+def test_a_fan_out_beyond_all_degrees_draws_them_all_and_holds_no_room_for_it() -> None:
+    graph = make_csr(40, 3)
+    (wanted,), _ = sampled(graph, [3, 17], [39])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (found,), _ = sampled(graph, [3, 17], [MOST_NEIGHBOURS])
+    # In KiB; one number of 32 bits for each neighbour that might be drawn were 8 GiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+    assert found.edge.equal(wanted.edge)
+    assert found.source.equal(wanted.source)
+
+
+def test_a_sampler_draws_the_same_for_a_node_in_any_batch_and_anew_in_another_step() -> None:
+    graph = make_csr(80, 3)
+
+    def of(node: int, seeds: list[int], **layer: Any) -> list[int]:
+        (drawn,), nodes = sampled(graph, seeds, [2], **layer)
+        row = nodes.tolist().index(node)
+        edges: list[int] = drawn.edge[drawn.indptr[row] : drawn.indptr[row + 1]].tolist()
+        return edges
+
+    busy = int((graph[0][1:] - graph[0][:-1]).argmax())
+    assert of(busy, [busy]) == of(busy, list(range(80)))
+    assert len({tuple(of(busy, [busy], step=step)) for step in range(20)}) > 15
+
+
+def without(graph: tuple[Tensor, Tensor], left_out: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """The graph without some edges, and of each other edge its number in the whole one."""
+    indptr, columns = graph
+    kept = torch.ones(len(columns), dtype=torch.bool)
+    kept[left_out] = False
+    ends = torch.cat((torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)))
+    return (ends[indptr], columns[kept]), kept.nonzero().flatten()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 0.9]))
+def test_edges_left_out_are_as_if_the_graph_had_them_not(
+    seed: int, replace: bool, share: float
+) -> None:
+    graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
+    draw = np.random.default_rng(seed)
+    left_out = torch.from_numpy((draw.random(len(graph[1])) < share).nonzero()[0])
+    smaller, numbers = without(graph, left_out)
+    seeds = torch.from_numpy(draw.choice(90, 20, replace=False))
+    fanouts = draw.integers(1, 45, size=3).tolist()
+    ours, plain = Sampler(*graph), Sampler(*smaller)
+    for _ in range(2):
+        ours.begin(seeds, left_out)
+        plain.begin(seeds)
+        for number, fanout in enumerate(fanouts):
+            layer = Layer(fanout, 11, 5, number, replace)
+            found, wanted = ours.draw(layer), plain.draw(layer)
+            assert found.indptr.equal(wanted.indptr)
+            assert found.source.equal(wanted.source)
+            loops = wanted.edge >= len(numbers)
+            assert found.edge[~loops].equal(numbers[wanted.edge[~loops]])
+            assert found.edge[loops].equal(wanted.edge[loops] + len(left_out))
+        assert ours.nodes.equal(plain.nodes)
+    # What one mini-batch leaves out the next one has again.
+    ours.begin(seeds)
+    (drawn,), _ = sampled(graph, seeds.tolist(), fanouts[:1], replace=replace)
+    assert ours.draw(Layer(fanouts[0], 11, 5, 0, replace)).edge.equal(drawn.edge)
+
+
+@pytest.mark.parametrize("fanout", [3, 40])
+def test_of_those_that_are_not_left_out_every_neighbour_is_as_likely(fanout: int) -> None:
+    """Of 100 every third one stays out, the first and the last among them."""
+    indptr = torch.cat((torch.tensor([0, 100]), torch.full((100,), 100)))
+    sampler = Sampler(indptr, torch.arange(1, 101, dtype=torch.int32))
+    left_out = torch.arange(0, 100, 3)
+    counts = torch.zeros(101, dtype=torch.int64)
+    for seed in range(20_000):
+        sampler.begin(torch.tensor([0]), left_out)
+        counts += torch.bincount(sampler.draw(Layer(fanout, seed, 0, 0)).edge[:-1], minlength=101)
+    assert not counts[left_out].any()
+    kept = counts[counts > 0].double()
+    assert len(kept) == 66
+    expected = kept.sum() / 66
+    # Picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
+    statistic = ((kept - expected) ** 2 / expected).sum() * 65 / (66 - fanout)
+    assert stats.chi2.sf(float(statistic), 65) > ALPHA
+
+
+def test_one_sampler_serves_batch_after_batch() -> None:
+    graph = make_csr(70, 2)
+    sampler = Sampler(*graph)
+    for seeds in ([1, 5, 9], [0], [64, 63, 2], [1, 5, 9]):
+        sampler.begin(torch.tensor(seeds))
+        found = [sampler.draw(Layer(3, 11, 5, number)) for number in range(2)]
+        alone, nodes = sampled(graph, seeds, [3, 3])
+        assert sampler.nodes.equal(nodes)
+        for one, other in zip(found, alone, strict=True):
+            assert one.source.equal(other.source)
+            assert one.edge.equal(other.edge)
+
+
+def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:
+    """As a thread that draws ahead: made here, called there; threads that come and go in number.
+
+    Of less than this graph one thread does the work of all.
+    """
+    draw = np.random.default_rng(5)
+    indptr = torch.zeros(200_001, dtype=torch.int64)
+    indptr[1:] = torch.from_numpy(np.cumsum(draw.geometric(1 / 8, 200_000)))
+    columns = torch.from_numpy(draw.integers(200_000, size=int(indptr[-1]), dtype=np.int32))
+    sampler = Sampler(indptr, columns)
+
+    def mini_batch(threads: int) -> list[Tensor]:
+        sampler.threads = threads
+        sampler.begin(torch.arange(0, 200_000, 5))
+        layers = [sampler.draw(Layer(5, 11, 5, hop)) for hop in range(2)]
+        found = [part for each in layers for part in (each.indptr, each.source, each.edge)]
+        found += [*sample.by_source(layers[1], threads), sample.targets(layers[1], threads)]
+        return [*found, sampler.nodes.clone()]
+
+    alone = mini_batch(1)
+    with ThreadPoolExecutor(1) as pool:
+        for threads in (8, 2, 3, 1):
+            for one, other in zip(pool.submit(mini_batch, threads).result(), alone, strict=True):
+                assert one.equal(other)
+    assert alone[6].diff().equal(torch.bincount(alone[4]))
+    assert alone[7].equal(torch.argsort(alone[4], stable=True))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_edges_by_source_are_a_stable_sort(threads: int) -> None:
+    (drawn, _), _ = sampled(make_csr(70, 4), [3, 8, 30, 44], [5, 5])
+    indptr, order, target = sample.by_source(drawn, threads)
+    wanted = torch.argsort(drawn.source, stable=True)
+    rows = torch.repeat_interleave(torch.arange(len(drawn.indptr) - 1), drawn.indptr.diff())
+    assert sample.targets(drawn, threads).equal(rows)
+    assert order.equal(wanted)
+    assert target.equal(rows[wanted])
+    assert indptr.diff().equal(torch.bincount(drawn.source, minlength=drawn.rows_in))

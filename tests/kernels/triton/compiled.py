@@ -1,0 +1,74 @@
+"""Compiles every program for a GPU that need not be here, as layers would launch it.
+
+    python -m tests.kernels.triton.compiled
+
+Prints a line for each program and precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
+from tests.kernels.triton.test_programs import MASK, NODES, ROWS, SLOPE, block_of, numbers, stored
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+
+
+def compiled(
+    program: Any, grid: tuple[int, ...], *args: Any, like: Tensor, **constants: Any
+) -> None:
+    """In the place of a launch."""
+    options = {"num_warps": constants.pop("num_warps", 4)}
+    names = [name for name in program.arg_names if name not in constants]
+    kinds = [TYPES[each.dtype] if isinstance(each, Tensor) else "i32" for each in args]
+    signature = dict(zip(names, kinds, strict=True)) | dict.fromkeys(constants, "constexpr")
+    signature = {name: signature[name] for name in program.arg_names}
+    source = ASTSource(fn=program, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=TARGET, options=options)
+    assert made.asm["cubin"]
+    print(program.__name__, like.dtype)
+
+
+def main() -> None:
+    for module in (triton_aggregate, triton_attention, triton_features):
+        module.launch = compiled  # type: ignore[attr-defined]
+    for dtype, index in ((torch.float32, torch.int32), (torch.float64, torch.int64)):
+        block = block_of(index, ROWS)
+        wide = (NODES, 8, 8), (ROWS, 8, 8), (1, 8, 8), (1, 8, 8)
+        h, rows, first, second = (each.requires_grad_() for each in numbers(*wide, dtype=dtype))
+        for mask in (MASK, None):
+            triton_attention.gat(h, first, second, block, mask, SLOPE).sum().backward()
+            triton_attention.gatv2(h, rows, first, block, mask, SLOPE).sum().backward()
+        x, upstream, bias = numbers((NODES, 70), (ROWS, 70), (70,), dtype=dtype)
+        triton_features.drop_rows(x, torch.arange(NODES), MASK)
+        factors = torch.ones(NODES, dtype=dtype)
+        for weights in (
+            NeighbourWeights.normalised(factors, ROWS),
+            NeighbourWeights.mean(factors, ROWS),
+            NeighbourWeights(own=1.5),
+        ):
+            triton_aggregate.sum_forward(x, block, weights, upstream, bias)
+            triton_aggregate.sum_backward(upstream, block, weights)
+        _, winner = triton_aggregate.max_forward(x, block)
+        triton_aggregate.max_backward(upstream, winner, block)
+        features = stored(dtype)
+        triton_features.sparse_forward(features, *numbers((3, 70), dtype=dtype))
+        triton_features.sparse_backward(features, *numbers((200, 70), dtype=dtype))
+
+
+if __name__ == "__main__":
+    main()

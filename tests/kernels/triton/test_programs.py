@@ -1,0 +1,366 @@
+"""Each of Triton's programs computes what the form in torch does, gradients with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.kernels.dropout_mask import Mask, layer_mask, number_entries
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.torch import torch_aggregate, torch_attention, torch_products
+from gnnhpc.kernels.triton import launch as here
+from tests.tools.graphs import make_graph
+from tests.tools.ranks import ROOT
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+NODES, ROWS, SLOPE = 20, 15, 0.2
+LARGE = 1e4
+"""Of scores: exponentials of their differences are infinite."""
+NEAR = {torch.float32: 1e-5, torch.float64: 1e-13}
+MASK = layer_mask(3, 7, "layer0.attention", 0.6)
+dtypes = pytest.mark.parametrize("dtype", NEAR, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def few_edges_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that rows of these small graphs are read in several pieces."""
+    monkeypatch.setattr(here, "_EDGES", 4)
+
+
+def chunk_of(index: torch.dtype, rows_out: int = NODES) -> GraphChunk:
+    """With sources that are no targets last."""
+    (chunk,) = build_chunks(make_graph(NODES, 120, seed=5), 1, "halo", 1).chunks
+    whole = chunk.blocks[0]
+    edges = int(whole.indptr[rows_out])
+    parts = (each[:edges].to(index) for each in (whole.source, whole.target, whole.edge))
+    block = Block(whole.indptr[: rows_out + 1].to(index), *parts, rows_in=whole.rows_in)
+    assert min(int(x.indptr.diff().max()) for x in (block, block.transpose)) > 2 * 4
+    return GraphChunk(**(vars(chunk) | {"blocks": (block,)})).to(DEVICE)
+
+
+def block_of(index: torch.dtype = torch.int64, rows_out: int = NODES) -> Block:
+    return chunk_of(index, rows_out).blocks[0]
+
+
+def numbers(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, generator=draw, dtype=dtype).to(DEVICE) for shape in shapes]
+
+
+def taken(function: Callable[..., Tensor], inputs: Sequence[Tensor], *more: object) -> list[Tensor]:
+    """The output, and the gradients of all inputs."""
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    out = function(*leaves, *more)
+    out.square().sum().backward()
+    return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def assert_near(
+    found: Sequence[Tensor], expected: Sequence[Tensor], largest_score: float = 1.0
+) -> None:
+    """The first, then all others together: in gradients of scores, numbers of their size cancel."""
+    assert [each.shape for each in found] == [each.shape for each in expected]
+    for part in (slice(0, 1), slice(1, None)):
+        if found[part]:
+            one, other = (
+                torch.cat([x.flatten() for x in side[part]]) for side in (found, expected)
+            )
+            assert one.dtype == other.dtype
+            assert (one - other).norm() <= largest_score * NEAR[one.dtype] * other.norm()
+
+
+@pytest.mark.quick("torch.float64-None-torch.int32-1-41")
+@pytest.mark.parametrize(
+    ("dtype", "mask", "index", "heads", "channels"),
+    [
+        (torch.float32, MASK, torch.int32, 8, 8),
+        (torch.float64, MASK, torch.int64, 3, 5),
+        (torch.float64, None, torch.int32, 1, 41),
+    ],
+    ids=str,
+)
+def test_attention(
+    dtype: torch.dtype, mask: Mask | None, index: torch.dtype, heads: int, channels: int
+) -> None:
+    from gnnhpc.kernels.triton.triton_attention import gat
+
+    block = block_of(index, ROWS)
+    shapes = (block.rows_in, heads, channels), (1, heads, channels), (1, heads, channels)
+    args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
+    assert_near(taken(gat, *args), taken(torch_attention.gat, *args))
+
+
+@pytest.mark.quick("torch.float64-None-3-5")
+@pytest.mark.parametrize(
+    ("dtype", "mask", "heads", "channels"),
+    [
+        (torch.float32, MASK, 8, 8),
+        (torch.float64, None, 3, 5),
+        (torch.float64, MASK, 3, 5),
+    ],
+    ids=str,
+)
+def test_attention_of_gatv2(
+    dtype: torch.dtype, mask: Mask | None, heads: int, channels: int
+) -> None:
+    from gnnhpc.kernels.triton.triton_attention import gatv2
+
+    block = block_of(rows_out=ROWS)
+    shapes = (block.rows_in, heads, channels), (ROWS, heads, channels), (1, heads, channels)
+    args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
+    assert_near(taken(gatv2, *args), taken(torch_attention.gatv2, *args))
+
+
+def odd_scores(kind: str, dtype: torch.dtype) -> list[Tensor]:
+    """Features whose scores are large, all far below zero, exactly zero, or no numbers."""
+    h, first, second = numbers((NODES, 3, 5), (1, 3, 5), (1, 3, 5), dtype=dtype)
+    if kind == "large":
+        return [h * LARGE, first, second]
+    if kind == "low":
+        return [h.abs() * LARGE, -first.abs(), -second.abs()]
+    if kind == "zero":
+        h[::2] = 0
+    if kind == "around zero":
+        return [h * 1e-4, first, second]
+    if kind == "no numbers":
+        h[7], h[11, 0, 0] = torch.nan, torch.inf
+    return [h, first, second]
+
+
+@pytest.mark.quick("gat-large", "gatv2-low")
+@pytest.mark.parametrize("kind", ["large", "low", "zero", "around zero", "no numbers"])
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+def test_attention_of_odd_scores(model: str, kind: str) -> None:
+    from gnnhpc.kernels.triton import triton_attention
+
+    block = block_of(rows_out=ROWS)
+    h, first, second = odd_scores(kind, torch.float64)
+    inputs, ours, theirs = [h, first, second], triton_attention.gat, torch_attention.gat
+    if model == "gatv2":
+        inputs, ours, theirs = (
+            [h, h[:ROWS] / 2, first],
+            triton_attention.gatv2,
+            torch_attention.gatv2,
+        )
+    upstream = torch.ones(ROWS, 3, 5, dtype=h.dtype, device=DEVICE)
+    if kind == "no numbers":
+        upstream[3] = torch.nan
+
+    def taken_from(function: Callable[..., Tensor]) -> list[Tensor]:
+        # Neither lies as a program reads it.
+        leaves = [each.transpose(0, 2).contiguous().transpose(0, 2) for each in inputs]
+        leaves = [each.detach().requires_grad_() for each in leaves]
+        out = function(*leaves, block, MASK, SLOPE)
+        out.backward(upstream.transpose(0, 2).contiguous().transpose(0, 2))
+        return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    found, expected = taken_from(ours), taken_from(theirs)
+    assert [x.isnan().tolist() for x in found] == [x.isnan().tolist() for x in expected]
+    assert (kind == "no numbers") == bool(found[0].isnan().any())
+    found, expected = ([x.nan_to_num(0, 0, 0) for x in side] for side in (found, expected))
+    # A softmax is off by as much, relative to itself, as its scores are.
+    assert_near(found, expected, LARGE if kind in ("large", "low") else 1.0)
+
+
+@pytest.mark.quick("own-torch.float64-torch.int64")
+@pytest.mark.parametrize(
+    ("kind", "dtype", "index"),
+    [
+        ("normalised", torch.float32, torch.int64),
+        ("mean", torch.float64, torch.int32),
+        ("own", torch.float64, torch.int64),
+    ],
+    ids=str,
+)
+def test_sums_over_neighbours(kind: str, dtype: torch.dtype, index: torch.dtype) -> None:
+    from gnnhpc.kernels.triton import triton_aggregate as aggregate
+
+    chunk = chunk_of(index, ROWS)
+    block, degree = chunk.blocks[0], chunk.degree.to(dtype)
+    weights = {
+        "normalised": NeighbourWeights.normalised(degree, ROWS),
+        "mean": NeighbourWeights.mean(degree, ROWS),
+        "own": NeighbourWeights(own=1.3),
+    }[kind]
+    wide, more, bias = numbers((NODES, 300), (ROWS, 600), (270,), dtype=dtype)
+    # Columns of wider tensors.
+    x, out = wide[:, 5:275], wide.new_zeros(ROWS, 300)[:, 2:272]
+    add, upstream = more[:, 7:277], more[:, 300:570]
+    for values in (x, x.t().contiguous().t()):
+        for beside in ((), (add, bias)):
+            found, expected = (
+                each.sum_forward(values, block, weights, *beside)
+                for each in (aggregate, torch_aggregate)
+            )
+            assert_near([found], [expected])
+    aggregate.sum_forward(x, block, weights, out=out)
+    assert_near([out], [torch_aggregate.sum_forward(x, block, weights)])
+    found, expected = (
+        each.sum_backward(upstream, block, weights) for each in (aggregate, torch_aggregate)
+    )
+    assert_near([found], [expected])
+
+
+def test_a_loop_that_is_left_out_may_hold_anything() -> None:
+    from gnnhpc.kernels.triton import triton_aggregate as aggregate
+
+    block = with_edges([[3], [0, 1, 2], [2]])
+    x = torch.tensor([[1.0], [torch.nan], [torch.inf], [5.0]], device=DEVICE)
+    weights = NeighbourWeights()
+    found, expected = (each.sum_forward(x, block, weights) for each in (aggregate, torch_aggregate))
+    assert found.isfinite().flatten().tolist() == [True, False, True]
+    assert torch.equal(found, expected)
+
+
+def with_edges(sources: list[list[int]]) -> Block:
+    """A block whose targets have edges from these sources."""
+    counts = torch.tensor([0, *map(len, sources)])
+    source = torch.tensor([each for row in sources for each in row])
+    target = torch.repeat_interleave(torch.arange(len(sources)), counts[1:])
+    indptr = counts.cumsum(0)
+    rows_in = int(source.max()) + 1
+    return Block(indptr, source, target, torch.arange(len(source)), rows_in).to(DEVICE)
+
+
+@dtypes
+def test_maxima_over_neighbours(dtype: torch.dtype) -> None:
+    from gnnhpc.kernels.triton import triton_aggregate as aggregate
+
+    whole = block_of(rows_out=ROWS)
+    # Ties, numbers that are none, two of them for one target, an edge twice, a row with itself
+    # alone, and numbers below what a row without neighbours has.
+    odd = with_edges([[1, 2, 3], [2, 2, 3], [2], [4, 5, 3]])
+    for block, rows in ((whole, ROWS), (odd, 4)):
+        wide, upstream = numbers((block.rows_in, 260), (130, rows), dtype=dtype)
+        x, upstream = wide.mul(3).round()[:, 130:] - 9, upstream.t()
+        x[5, 3:6], x[4, 4], x[2, 7], x[3, 7:9] = torch.nan, torch.nan, -torch.inf, -torch.inf
+        found, expected = (each.max_forward(x, block) for each in (aggregate, torch_aggregate))
+        assert torch.equal(found[1], expected[1])
+        assert torch.allclose(found[0], expected[0], rtol=0, atol=0, equal_nan=True)
+        gradients = (
+            each.max_backward(upstream, found[1], block) for each in (aggregate, torch_aggregate)
+        )
+        assert_near(*([each] for each in gradients))
+
+
+def stored(dtype: torch.dtype) -> SparseRows:
+    """Features [200, 3], more than half of them stored."""
+    (dense,) = numbers((200, 3), dtype=dtype)
+    rows = (dense * (dense > -0.2)).to_sparse_csr()
+    entries = torch.arange(len(rows.values()), device=DEVICE)
+    return SparseRows(rows.crow_indices(), rows.col_indices(), rows.values(), entries, 3)
+
+
+@pytest.mark.quick("11-torch.float32")
+@dtypes
+@pytest.mark.parametrize("width", [11, 150])
+def test_products_of_stored_features(width: int, dtype: torch.dtype) -> None:
+    from gnnhpc.kernels.triton import triton_features as stored_products
+
+    rows = stored(dtype)
+    weight, upstream = (each.t() for each in numbers((width, 3), (width, 200), dtype=dtype))
+    found, expected = (
+        [each.sparse_forward(rows, weight), each.sparse_backward(rows, upstream)]
+        for each in (stored_products, torch_products)
+    )
+    assert_near(found, expected)
+
+
+@pytest.mark.parametrize("width", [1, 30])
+@dtypes
+def test_dropout(dtype: torch.dtype, width: int) -> None:
+    from gnnhpc.kernels.triton.triton_features import drop_rows
+
+    (x,) = numbers((width, 70), dtype=dtype)
+    x = x.t()
+    rows = torch.randint(2**40, (70,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    mask = layer_mask(5, 6, "layer0.dropout", 0.3)
+    entries = number_entries(rows, width)
+    x[~mask.keeps(entries)[:, 0], 0] = torch.inf
+    found, expected = drop_rows(x, rows, mask), x * mask.weights(entries, dtype)
+    assert torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert found[:, 0].isnan().any()
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+@settings(max_examples=20)
+def test_an_entry_stays_from_its_hash_on(row: int, first: int, second: int) -> None:
+    from gnnhpc.kernels.triton.triton_features import drop_rows
+
+    rows, one = torch.tensor([row], device=DEVICE), torch.ones(1, 1, device=DEVICE)
+    entries = number_entries(rows, 1)
+    low, high = 0, 2**32 - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        keeps = bool(Mask(first, second, middle, 1.0).keeps(entries))
+        low, high = (middle, high) if keeps else (low, middle - 1)
+    for threshold, value in ((low, 1.0), (min(low + 1, 2**32 - 1), float(low == 2**32 - 1))):
+        assert drop_rows(one, rows, Mask(first, second, threshold, 1.0)).item() == value
+
+
+@pytest.mark.slow
+def test_all_programs_are_compiled_for_a_gpu(tmp_path: Path) -> None:
+    """Triton's interpreter takes what its compiler does not."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.triton.compiled"],
+        env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {tuple(line.split()) for line in done.stdout.splitlines()}
+    sources = (ROOT / "gnnhpc/kernels/triton").glob("*programs.py")
+    programs = [
+        name
+        for path in sources
+        if path.stem != "edge_programs"
+        for name in re.findall(r"^def (\w+)\(", path.read_text(), re.M)
+        if name not in ("keeps", "scores", "of_target")
+    ]
+    wanted = {(name, str(dtype)) for name in programs for dtype in NEAR}
+    assert found == wanted
+    assert programs
+
+
+def test_why_programs_do_not_run_is_one_line() -> None:
+    found = here.why_not()
+    assert (found == "") == torch.cuda.is_available()
+    assert len(found.splitlines()) <= 1
+    assert here.status() == {"triton": found or "runs"}
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 10**6))
+def test_sizes_are_powers_of_two_that_a_program_holds(count: int) -> None:
+    padded = here.power_of_two(count)
+    assert count <= padded < 2 * count
+    assert padded & (padded - 1) == 0
+    for dtype in NEAR:
+        edges = here.at_once(padded, dtype)
+        assert 1 <= edges <= here._EDGES
+        assert edges * padded * dtype.itemsize <= max(padded * dtype.itemsize, here._BYTES)
+        assert here.warps(edges * padded, dtype) in (1, 2, 4, 8)
+
+
+@given(st.integers(0, 2**32 - 1))
+@example(2**31)
+def test_numbers_of_a_mask_fit_into_32_bits(number: int) -> None:
+    (signed, _, _) = here.mask_arguments(Mask(number, 0, 0, 1.0))
+    assert -(2**31) <= signed < 2**31
+    assert signed % 2**32 == number
