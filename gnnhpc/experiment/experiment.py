@@ -108,8 +108,7 @@ class Experiment(Strict):
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1
     """First steps of each phase that averages leave out."""
     optimizer: OptimizerField = Adam()
-    """What makes a step of the gradient; adam for every model of the three studies."""
-    """The optimizer and its settings."""
+    """The optimizer and its settings; adam trains every model of the three studies."""
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
     """How a graph becomes micro-batches: in ranges of nodes or in METIS clusters, which both lose
     the edges between chunks, or with a halo, which keeps all edges. Where a graph is cut, the

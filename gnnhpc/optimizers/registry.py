@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gnnhpc.optimizers.lr_schedules import LrSchedule
-    from gnnhpc.optimizers.optimizer import OptimizerConfig
+from typing import Any
 
 OPTIMIZERS = {
     "adam": "gnnhpc.optimizers.adam:Adam",
@@ -22,12 +18,12 @@ LR_SCHEDULES = {
 }
 
 
-def optimizer_class(name: str) -> type[OptimizerConfig] | None:
+def optimizer_class(name: str) -> type[Any] | None:
     """The class behind a name in a spec; None if there is none."""
     return _class_of(OPTIMIZERS, name)
 
 
-def lr_schedule_class(name: str) -> type[LrSchedule] | None:
+def lr_schedule_class(name: str) -> type[Any] | None:
     """The class behind a name in a spec; None if there is none."""
     return _class_of(LR_SCHEDULES, name)
 
