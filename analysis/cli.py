@@ -43,13 +43,13 @@ def report(
         typer.Argument(metavar="RUN...", help="Run folders; several make one report, in --out."),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; else RUN/report.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to write to; default RUN/report.")
     ] = None,
     baseline: Annotated[
         str,
         typer.Option(
             metavar="LAYOUT[:M]",
-            help="Speedups are over this layout, with one micro-batch unless given.",
+            help="The baseline of speedups: a layout, with one micro-batch unless M is set.",
         ),
     ] = "seq",
     separate: Annotated[
@@ -64,12 +64,12 @@ def report(
         str | None,
         typer.Option(
             metavar="FIGURE",
-            help="Remake this figure alone, such as speedup (of every model and data) or "
+            help="Make only this figure, such as speedup (for every model and data) or "
             "speedup-vig-cifar10, into DIR or RUN/report/only.",
         ),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(metavar="png|pdf", help="With --only: this format, else both.")
+        str | None, typer.Option(metavar="png|pdf", help="With --only: one format; default both.")
     ] = None,
     columns: Annotated[
         str | None,
@@ -81,7 +81,9 @@ def report(
     ] = None,
     width: Annotated[
         str | None,
-        typer.Option(metavar="84mm", help="With --only: as wide as this, with the same letters."),
+        typer.Option(
+            metavar="84mm", help="With --only: the figure's width; letters keep their size."
+        ),
     ] = None,
 ) -> int:
     """Write summary.csv, steps, tables, figures, report.md and report.html of a run, or several.
@@ -146,20 +148,23 @@ def _print_invalid(loaded: RunData) -> int:
 )
 def compare(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
-    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The one that may be slower.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run that may be slower.")],
     tolerance: Annotated[
         float,
         typer.Option(
             metavar="SHARE",
-            help="Slower by no more than this share is tolerated: the status is 1 when the whole "
+            help="The share that a run may be slower: the status is 1 when the whole "
             "interval of a ratio lies above 1 + SHARE.",
         ),
     ] = 0.02,
     of: Annotated[
-        str, typer.Option(metavar="mean|median", help="Which average of each run's steps.")
+        str,
+        typer.Option(
+            metavar="mean|median", help="The average of each run's steps that is compared."
+        ),
     ] = "mean",
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write tables, if anywhere.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to write tables to; default none.")
     ] = None,
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
@@ -191,11 +196,13 @@ def compare(
 def check(
     run: RunFolder,
     repeats: Annotated[
-        int, typer.Option(metavar="N", help="The fewest of each configuration that will do.")
+        int, typer.Option(metavar="N", help="The fewest repeats of a configuration that pass.")
     ] = 3,
     data_root: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the data lie; else where the run took them from."),
+        typer.Option(
+            metavar="DIR", help="Folder of the data sets; default the one that the run used."
+        ),
     ] = None,
 ) -> int:
     """Answer what a reviewer asks of a run, one line a question; status 1 when one is not ok."""
@@ -225,7 +232,7 @@ def import_csv(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write tables and a page.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to write tables and a page to.")
     ] = None,
     layout: Annotated[
         list[str] | None,
@@ -243,18 +250,21 @@ def import_csv(
     ] = None,
     unit: Annotated[
         str | None,
-        typer.Option(metavar="s|ms|us|ns|min", help="Of times without one; else seconds."),
+        typer.Option(
+            metavar="s|ms|us|ns|min", help="Unit of times that have none; default seconds."
+        ),
     ] = None,
     phase: Annotated[
         str | None,
-        typer.Option(metavar="train|test", help="Of files and rows without a phase."),
+        typer.Option(metavar="train|test", help="Phase of files and rows that have none."),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="LOG", help="The log that speedups are over; else seq's.")
+        str | None,
+        typer.Option(metavar="LOG", help="The baseline of speedups; default the log of seq."),
     ] = None,
     drop_warmup: Annotated[
         bool,
-        typer.Option("--drop-warmup", help="Leave out the warm-up steps; else all steps count."),
+        typer.Option("--drop-warmup", help="Leave out warm-up steps; by default all steps count."),
     ] = False,
 ) -> int:
     """Make a table of step times and speedups, with intervals and bounds, of any step logs."""
@@ -287,7 +297,8 @@ def trace(
     run: RunFolder,
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the start of one.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write; else RUN/report/traces/.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File to write; default in RUN/report/traces/."),
     ] = None,
 ) -> int:
     """Write a cell's spans as a Chrome trace."""

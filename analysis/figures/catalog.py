@@ -44,7 +44,8 @@ def _sampled_points(group: ModelOnData) -> pd.DataFrame | None:
 
 
 def _in_microbatches(group: ModelOnData) -> bool:
-    """Not sampled ranks with a mini-batch each, which `epoch-speedup` draws against ranks."""
+    """Whether the rows are not of sampled ranks with a mini-batch each, which `epoch-speedup`
+    shows."""
     cells = group.cells
     alone = (cells["stages"] == 1) & (cells["microbatches"] == 1)
     return not (group.sampled and bool((alone & cells["sampler"].notna()).all()))
@@ -68,7 +69,7 @@ class FigureKind:
 
     name: str
     section: str
-    """Of the report: headline, speed, learning, frameworks, chunks or sampled."""
+    """Section of the report: headline, speed, learning, frameworks, chunks or sampled."""
     title: str
     caption: str
     draw: Draw

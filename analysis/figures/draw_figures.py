@@ -43,7 +43,7 @@ class Drawn:
     """A figure that was drawn."""
 
     name: str
-    """Of its kind, or `timeline`."""
+    """Name of its kind, or `timeline`."""
     section: str
     files: tuple[Path, ...]
     picture: Picture
@@ -58,7 +58,7 @@ class FigureTask:
     """A figure that may be drawn: of which cells, and how."""
 
     name: str
-    """Of its files."""
+    """Stem of its files' names."""
     kind: str
     section: str
     of: str
@@ -173,7 +173,7 @@ def origin_of(
     baseline: Baseline | None = None,
     width: str | None = None,
 ) -> Mapping[str, str]:
-    """Where a figure comes from, as metadata of its files: run, code, cells, command.
+    """The source of a figure, as metadata of its files: run, code, cells, command.
 
     `baseline` is what its speedups are over; None for a figure without any.
     """

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _REBUILT = ", rebuilt"
-"""After the mode of chunks whose edges are cut out of the graph in each layer."""
+"""Suffix of the mode of chunks whose edges are cut out of the graph in each layer."""
 _MODES: dict[str, tuple[str, Dash]] = {
     "contiguous": ("o", ":"),
     "clustered": ("s", "--"),
@@ -164,7 +164,7 @@ def _mean_and_range(cells: pd.DataFrame, metric: str, settings: Sequence[str]) -
 
 
 def _panel_of_dgl(group: ModelOnData, rows: pd.DataFrame, axes: list[Axes]) -> Axes:
-    """Where the published points belong, which are DGL's; the first panel where it has none."""
+    """The panel of the published points, which are DGL's; the first panel where it has none."""
     for one, (_, part) in zip(axes, group.panels(rows, but=_MODE), strict=False):
         if "implementation" in part and (part["implementation"] == "dgl").all():
             return one

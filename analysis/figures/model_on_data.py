@@ -53,7 +53,7 @@ class ModelOnData:
 
     @property
     def baseline_name(self) -> str:
-        """Such as `seq`, or `pp2 m5`."""
+        """The label, such as `seq` or `pp2 m5`."""
         return "seq" if self.baseline in (None, Baseline()) else str(self.baseline)
 
     @property

@@ -38,7 +38,7 @@ _ARROW: dict[str, Any] = {
     "ls": "none", "ms": 5.0, "mfc": _BLACK, "mec": "white", "mew": 0.4,
     "zorder": _IN_FRONT + 1, "clip_on": False,
 }  # fmt: skip
-"""Of an interval that goes on beyond the axis."""
+"""Mark of an interval that goes on beyond the axis."""
 _HEIGHT_IN, _NARROWEST_IN, _MOST_ROWS = 2.6, 2.2, 6
 _CHARACTER_IN, _LINE_IN, _TITLE_LINES = 0.085, 0.14, 4
 """Width that a title's character takes at most, with the axis labels' share of a panel; height of a

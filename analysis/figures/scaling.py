@@ -122,7 +122,7 @@ def weak_scaling(group: ModelOnData) -> Figure | str:
 
 
 def _against_ranks(group: ModelOnData, *, weak: bool) -> Figure | str:
-    """Of each layout the configuration with the highest speedup, as two panels."""
+    """The configuration with the highest speedup of each layout, as two panels."""
     rows = group.training.dropna(subset=["speedup"])
     rows = rows.assign(ranks=rows["stages"] * rows["replicas"])
     base = rows[rows["effect"].isna()].head(1)
@@ -290,7 +290,7 @@ def libraries_in(rows: pd.DataFrame) -> list[str]:
 
 
 def _sampled_replicas(group: ModelOnData) -> pd.DataFrame:
-    """Without pipelines, whose ranks share a mini-batch's model."""
+    """Sampled rows without pipelines."""
     rows = with_library(group.training.dropna(subset=["mean_s"]))
     return rows[rows["stages"] == 1]
 

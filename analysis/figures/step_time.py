@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 MAX_BOXES = 36
 _NAMES_WIDTH, _NAME_LINES, _LETTER_IN = 0.45, 4, 0.08
-"""Of a figure's width, what rows' names may take, in how many lines, and a letter's length."""
+"""Share of a figure's width for the rows' names, their number of lines, and a letter's length."""
 WATERFALL = {
     "linear": "linear",
     "schedule": "schedule",
@@ -225,7 +225,7 @@ def waterfall(group: ModelOnData) -> Figure | str:
 
 
 def _furthest(row: dict[Any, Any]) -> float:
-    """Where the bars of a row reach to, seconds."""
+    """Seconds at which the bars of a row end."""
     parts = np.array([row[f"{PREFIX}{part}_s"] for part in WATERFALL], float)
     return float(max(np.nancumsum(parts).max(), row["mean_s"]))
 
@@ -298,7 +298,7 @@ def sampled_step_parts(group: ModelOnData) -> Figure | str:
 
 
 def _with_sampled_parts(rows: pd.DataFrame) -> pd.DataFrame:
-    """With the parts of a step in milliseconds, which add up to it.
+    """The rows with the parts of a step in milliseconds, which add up to it.
 
     What is left holds waiting for ranks and the rest, such as what lies between spans, which
     records do not separate; of one rank it is the rest alone. What a step waits for its mini-batch

@@ -55,9 +55,9 @@ _DASHES: tuple[Dash, ...] = (
     *((0.0, (7.0, 1.5)), (0.0, (4.0, 1.0, 1.0, 1.0, 1.0, 1.0)), (0.0, (2.5, 2.5))),
 )
 GREY = "#606060"
-"""Of everything that is no layout: published points, references, ideals."""
+"""Colour of everything that is no layout: published points, references, ideals."""
 SERIES_COLOURS = ("#7b3294", "#c2a5cf", "#4d4d4d", "#b2abd2")
-"""Of series that are not layouts, such as the replicas of a data-parallel run."""
+"""Colours of series that are not layouts, such as the replicas of a data-parallel run."""
 _RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],

@@ -81,7 +81,8 @@ class Timeline:
     step's own seconds of forwards, gradients of inputs and gradients of weights; None where those
     are not known."""
     sampling_s: float | None = None
-    """Before the first barrier: the step's wait for its sampled mini-batch, if it has one."""
+    """The bar before the first barrier: the step's wait for its sampled mini-batch, if it has
+    one."""
 
     @property
     def ideal_s(self) -> float | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_CURVES = 9
 _METRICS = ("test_accuracy", "val_accuracy", "accuracy")
-"""Of a training step's record, the first that is there is drawn against time."""
+"""Metrics of a training step; the first that is recorded is shown against time."""
 
 
 def training_loss(group: ModelOnData) -> Figure | str:

@@ -19,7 +19,7 @@ _ITEM_BYTES = {"float32": 4, "float64": 8}
 def bytes_sent(
     experiment: Experiment, result: Result, headers: Sequence[Mapping[str, Any]]
 ) -> list[float] | None:
-    """Bytes that each rank sends in a training step; None where shapes do not tell.
+    """Bytes that each rank sends in a training step; None where shapes do not decide it.
 
     A stage sends its outputs to the next one, and their gradients to the one before. Replicas
     average gradients around a ring: each sends 2 (R - 1) / R of its parameters' size. Chunks count

@@ -9,8 +9,8 @@ from typing import Any
 from analysis.load.bytes_sent import bytes_sent
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
+from gnnhpc.records.accounted_cost import attempt_core_s
 from gnnhpc.records.attempts import Attempt, resumed_from
-from gnnhpc.records.cost import attempt_core_s
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Failure
@@ -76,6 +76,7 @@ def cell_row(
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
         "checks": len(result.audit) if result else 0,
+        "checked": ";".join(_checked(result)) if result else "",
         "started_at": result.started_at if result else "",
         **_validation_cost(result),
         "samples_per_step": result.samples_per_step if result else None,
@@ -91,6 +92,13 @@ def cell_row(
         "digest": _digest(used),
         **(result.final if result else {}),
     }
+
+
+def _checked(result: Result) -> list[str]:
+    """Names of the checks that came to a verdict."""
+    return [
+        check.name for check in result.audit if check.verdict not in ("unknown", "inconclusive")
+    ]
 
 
 def _validation_cost(result: Result | None) -> dict[str, float | None]:

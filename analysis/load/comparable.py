@@ -27,7 +27,7 @@ FREE_SETTINGS = (
 """Settings in which cells may differ that a speedup compares, besides the layout."""
 LAYOUT_SETTINGS = ("layout", "microbatches")
 SEPARATE = "environment"
-"""The setting that tells cells of several environments apart where they are separate rows."""
+"""The setting that distinguishes cells of several environments where they are separate rows."""
 _TRANSFERS = "transfers"
 """Depends on the layout, so it is compared only between cells of one configuration."""
 _HEADER_FIELDS = {

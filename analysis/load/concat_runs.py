@@ -98,7 +98,7 @@ def concat_runs(runs: Sequence[RunData], names: Sequence[str]) -> RunData:
 
 
 def _names(places: Sequence[Path]) -> list[str]:
-    """The folders' names, with as many of the folders above as tell them apart."""
+    """The folders' names, with as many of the folders above as distinguish them."""
     for depth in range(1, max(len(place.parts) for place in places) + 1):
         names = ["/".join(place.parts[-depth:]) for place in places]
         if len(set(names)) == len(names):

@@ -280,7 +280,8 @@ def _first_outside(reference: Series, other: Series, envelope: Envelope) -> int 
 
 
 def relative_difference(reference: Series, other: Series) -> Series:
-    """|reference - other|, as far as records tell, over the larger; nan where one is missing."""
+    """|reference - other| over the larger, as far as records have them; nan where one is
+    missing."""
     known = np.abs(reference[np.isfinite(reference)])
     least = _SMALL * known[0] if known.size else 0.0
     larger = np.maximum(np.maximum(np.abs(reference), np.abs(other)), least)

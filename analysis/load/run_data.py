@@ -182,7 +182,9 @@ def _run_data(
         ]
     cells["counts"] = cells["valid"] & ((cells["not_comparable"] == "") | separate)
     checks = pd.DataFrame(raised, columns=list(Raised._fields))
-    flags = checks.groupby("cell", sort=False)["name"].agg(
+    # As gnnhpc.records.schema.Check.flag: a check without a verdict is no finding of its kind.
+    named = checks["name"].where(checks["verdict"] != "inconclusive", "inconclusive")
+    flags = named.groupby(checks["cell"], sort=False).agg(
         lambda mine: ";".join(dict.fromkeys(mine))
     )
     cells["flags"] = [str(flags.get(name, "")) for name in names]

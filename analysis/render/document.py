@@ -101,9 +101,9 @@ class Mark:
     """A place in a picture that says something when it is pointed at."""
 
     x: float
-    """From the left, as a share of the picture's width."""
+    """Distance from the left, as a share of the picture's width."""
     y: float
-    """From the top, as a share of its height."""
+    """Distance from the top, as a share of its height."""
     text: str
 
 

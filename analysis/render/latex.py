@@ -83,7 +83,7 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
 
 
 def chosen_columns(table: Table, columns: Sequence[str]) -> list[str]:
-    """Those of `columns` that the table has, each with the bounds of its interval."""
+    """Columns of `columns` that the table has, each with the bounds of its interval."""
     found = []
     for name in columns:
         stem = name.removesuffix("_s")

@@ -72,7 +72,7 @@ def decimals_of(width: float) -> int:
 
 
 def _rounded(number: float, decimals: int) -> str:
-    """Without an exponent and without a minus zero."""
+    """The number as text, without an exponent and without a minus zero."""
     near = round(number, decimals) + 0.0
     return f"{near:.{max(0, decimals)}f}"
 

@@ -26,7 +26,7 @@ _SHORT = {"microbatches": "m", "samples_per_s": "samples/s"}
 
 
 def summary_columns(settings: Sequence[str]) -> tuple[str, ...]:
-    """With these settings, in which rows differ, before the phase."""
+    """The columns with these settings, in which rows differ, before the phase."""
     place = SUMMARY_COLUMNS.index("phase")
     return (*SUMMARY_COLUMNS[:place], *settings, *SUMMARY_COLUMNS[place:])
 

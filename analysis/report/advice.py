@@ -46,8 +46,8 @@ _OTHER = "Rerun these cells: `gnnhpc rerun RUN --flagged`."
 
 def advice_of(flag: str, verdict: str = "suspect") -> str:
     """The line for a flag, by its name or else by its verdict."""
+    if verdict == "inconclusive":
+        flag = "inconclusive"
     if flag in ADVICE:
         return ADVICE[flag]
-    if verdict == "inconclusive":
-        return ADVICE["inconclusive"]
     return _INVALID if verdict == "invalid" else _OTHER

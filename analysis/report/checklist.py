@@ -47,10 +47,10 @@ class Evidence:
     paths: RunPaths
     manifest: Sequence[Cell]
     results: Sequence[Result]
-    """Of the attempts that count and are done, without damaged ones."""
+    """Results of the attempts that count and are done, without damaged ones."""
     repeats: int
     data_root: Path | None
-    """Where to look for data; None: where each cell took it from."""
+    """Folder of the data; None for the folder of each cell."""
 
 
 def check_run(root: Path, repeats: int = REPEATS, data_root: Path | None = None) -> list[Answer]:
@@ -267,7 +267,7 @@ def _data_unchanged(evidence: Evidence) -> Answer:
 
 
 def _data_answer(data: Data, root: Path | None) -> tuple[str, bool]:
-    """In words, and whether the data are known to be what they were."""
+    """The finding in words, and whether the data are known to be unchanged."""
     files = data.files(root)
     if files is None:
         digest = getattr(data, "digest", None)

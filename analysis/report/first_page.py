@@ -188,6 +188,7 @@ def validation_texts(run: RunData) -> Iterator[Text]:
             f"Validation took {took:.1f} s of the {of:.1f} s of {len(known)} attempts "
             f"({took / of:.1%}; at most {most:.1%} of one), as their results say."
         )
+    yield from _what_was_checked(done[done["checks"] > 0])
     custom = sorted({str(label) for label in done["model"] if label not in BUILT_IN})
     if custom and unchecked < len(done):
         yield Text(
@@ -201,6 +202,19 @@ def validation_texts(run: RunData) -> Iterator[Text]:
             + advice_of("inconclusive"),
             "warning",
         )
+
+
+def _what_was_checked(validated: pd.DataFrame) -> Iterator[Text]:
+    """The checks that came to a verdict in all validated cells, and those that did in some."""
+    if validated.empty:
+        return
+    counts = Counter(
+        name for names in validated["checked"] for name in set(names.split(";")) if name
+    )
+    whole = sorted(name for name, count in counts.items() if count == len(validated))
+    few = [f"{name} ({n})" for name, n in sorted(counts.items()) if n < len(validated)]
+    words = f"Checked in all {len(validated)} validated cells: {', '.join(whole) or 'nothing'}."
+    yield Text(words + (f" In some of them: {', '.join(few)}." if few else ""))
 
 
 def equivalence_texts(run: RunData) -> Iterator[Text]:

@@ -33,7 +33,7 @@ _NAMES = {
     "phase": ("phase", "split", "mode"),
     "loss": ("loss", "train_loss", "train_loss_step"),
 }
-"""By what the column holds; names are compared in lower case and without their unit."""
+"""Content of a column -> its names, compared in lower case and without their unit."""
 _PHASES = {
     "train": ("0", "train", "training", "fit"),
     "test": (
@@ -59,7 +59,7 @@ _UNIT_WORDS = {
 _SUMMARY = {"command", "mean", "stddev"}
 """Columns of hyperfine's CSV, which has no single times."""
 _FEWEST_RISING = 6
-"""Of fewer rows, that a column never falls says nothing."""
+"""The fewest rows of which a column that never falls is an error."""
 _CLOCK_FALLS = 0.1
 """The share of neighbours of which the second is smaller, below which they are a clock's."""
 _TIMESTAMP = 1e8
@@ -73,9 +73,9 @@ class Columns:
     names: Mapping[str, str] = field(default_factory=dict)
     """time, epoch, batch, phase or loss -> the name in the header."""
     unit: str | None = None
-    """Of times whose header and values have none."""
+    """Unit of times whose header and values have none."""
     phase: str | None = None
-    """Of files and rows that have none."""
+    """Phase of files and rows that have none."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ def _read_csv(text: str, path: Path, setting: Setting, given: Columns) -> StepLo
         if not cell:
             skipped += 1
             continue
-        seconds, own_unit = _parse_time(cell, header[places["time"]], where)
-        comma, with_unit = comma or "," in cell, with_unit or own_unit is not None
-        factor = UNITS[own_unit or unit or given.unit or "s"]
+        seconds, cell_unit = _parse_time(cell, header[places["time"]], where)
+        comma, with_unit = comma or "," in cell, with_unit or cell_unit is not None
+        factor = UNITS[cell_unit or unit or given.unit or "s"]
         values: dict[str, Any] = {"line": line, "seconds": factor * seconds}
         values["phase"] = _phase_of(row, places, given, where)
         for name in ("epoch", "batch", "loss"):
@@ -240,7 +240,7 @@ def _check_widths(body: Sequence[tuple[int, list[str]]], header: Sequence[str], 
 
 
 def _find_columns(header: Sequence[str], path: Path, given: Columns) -> dict[str, int]:
-    """Where each column is; those for time and phase must be there or be given."""
+    """Content -> place of its column; those for time and phase must be there or be given."""
     plain = [_plain(name) for name in header]
     places: dict[str, int] = {}
     for key, accepted in _NAMES.items():
@@ -339,7 +339,8 @@ def _check_not_a_clock(steps: pd.DataFrame, column: str, path: Path) -> None:
 
 
 def _without_repeated(steps: pd.DataFrame, path: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Of rows with equal epoch, batch and phase, as after a resume, the last one stays."""
+    """The rows, of which the last of those with equal epoch, batch and phase stays, as after a
+    resume."""
     keys = ["epoch", "batch", "phase"]
     known = steps["epoch"].notna() & steps["batch"].notna()
     twice = known & steps.duplicated(keys, keep="last")

@@ -1,4 +1,4 @@
-"""Where a report's numbers come from: what was run, on what, and what it cost."""
+"""Facts of a report's numbers: what was run, on what, and what it cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis.render.document import Block, Table, Text, rows_table
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.models.model_registry import model_class
-from gnnhpc.records.cost import AccountedCost, read_accounted
+from gnnhpc.records.accounted_cost import AccountedCost, read_accounted
 
 _PROVENANCE = {
     "commit": "code",

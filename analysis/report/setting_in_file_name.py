@@ -26,7 +26,7 @@ def parse_setting(text: str) -> Setting:
 
 
 def setting_from_name(name: str) -> Setting:
-    """From a name such as `pipe_0_micro5_stage2.csv`."""
+    """The setting in a name such as `pipe_0_micro5_stage2.csv`."""
     stem = name.rpartition(".")[0] or name
     layout = None
     stages, replicas = _number_in(r"stages?_?(\d+)", stem), _number_in(r"replicas?_?(\d+)", stem)

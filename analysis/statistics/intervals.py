@@ -8,7 +8,7 @@ of few steps that are skewed to the right are skewed themselves, so the upper bo
 reaches further, by the first term of Cornish and Fisher's expansion for a studentised mean (Johnson
 1978, Journal of the American Statistical Association 73:536; Hall 1992, Journal of the Royal
 Statistical Society B 54:221). In medians and in ratios it (nearly) cancels. Of two
-configurations whose repeats were measured in turn, the ratio of each repeat is one observation;
+configurations whose repeats were measured alternately, the ratio of each repeat is one observation;
 otherwise runs are compared by Welch's approximation (1947, Biometrika 34:28). `python -m
 benchmarks.coverage` measures how often these intervals hold the truth.
 """
@@ -45,7 +45,7 @@ class Interval:
     basis: str = field(default="", compare=False)
     """What the bounds come from, such as 3 pairs; or why there are none."""
     repeats_for_5_percent: int | None = field(default=None, compare=False)
-    """Of a ratio, how many repeats show a difference of 5 %, four times in five."""
+    """How many repeats show a difference of 5 % of a ratio, four times in five."""
 
     def excludes(self, other: float) -> bool:
         """Whether `other` lies outside the interval; False without one."""

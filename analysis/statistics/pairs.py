@@ -29,9 +29,9 @@ class Repeat:
 def paired(mine: Sequence[Repeat], theirs: Sequence[Repeat]) -> list[tuple[int, int]]:
     """Positions of the runs that belong together; none where too few do.
 
-    A sweep measures its layouts in turn, so the runs of one repeat share the machine's hour, and
-    their ratio is free of it. A repeat that one side lacks, or that ran on another machine, has no
-    pair.
+    A sweep measures its layouts alternately, so the runs of one repeat share the machine's hour,
+    and their ratio is free of it. A repeat that one side lacks, or that ran on another machine, has
+    no pair.
     """
     found: list[tuple[int, int]] = []
     taken: set[int] = set()

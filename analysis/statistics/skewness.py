@@ -1,4 +1,4 @@
-"""How skewed a run's mean step is, as far as its steps tell. Pure functions of arrays."""
+"""Estimates of how skewed a run's mean step is, from its steps. Pure functions of arrays."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from analysis.summary.frameworks import find_like, same_value
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.bound_and_bubble import bound
 
-Judged = Literal["holds", "does not hold", "cannot be told", "not measured"]
+Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
 Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
 
 
@@ -48,19 +48,19 @@ class Finding:
     published_verdict: str = ""
 
     @property
-    def judged(self) -> Judged:
+    def outcome(self) -> Outcome:
         """Whether the conclusion holds, by our interval."""
         ours, claim = self.ours, self.claim
         if ours is None:
             return "not measured"
         if ours.low is None or ours.high is None or self.runs < FEWEST_PAIRS:
-            return "cannot be told"
+            return "cannot be decided"
         if claim.of_devices and self.shares_processors:
-            return "cannot be told"
+            return "cannot be decided"
         if self.is_negligible:
             return "does not hold"
         if not ours.excludes(claim.nothing):
-            return "cannot be told"
+            return "cannot be decided"
         side = "more" if ours.low > claim.nothing else "less"
         return "holds" if claim.wanted in ("either", side) else "does not hold"
 
@@ -78,11 +78,11 @@ class Finding:
             words = [self.published_verdict, _within_bound(self.ours, self.bound)]
             return ". ".join(filter(None, words))
         why = ""
-        if self.judged == "cannot be told":
+        if self.outcome == "cannot be decided":
             why = f", {self._why_not_told()}"
-        elif self.judged == "does not hold" and self.is_negligible:
+        elif self.outcome == "does not hold" and self.is_negligible:
             why = f", the difference is less than {self.claim.negligible:g}"
-        return f"{self.claim.text}: {self.judged}{why}"
+        return f"{self.claim.text}: {self.outcome}{why}"
 
     def _why_not_told(self) -> str:
         assert self.ours is not None

@@ -130,16 +130,17 @@ def _range(values: Sequence[float | None]) -> str:
 
 
 def _in_all(measured: Sequence[Finding]) -> str:
-    """Such as `holds in 2 of 3, cannot be told in 1`; of one comparison its verdict."""
+    """Counts such as `holds in 2 of 3, cannot be decided in 1`; the verdict of a single
+    comparison."""
     if not measured:
         return "not measured"
-    counts = Counter(one.judged for one in measured)
+    counts = Counter(one.outcome for one in measured)
     if len(counts) == 1:
-        (judged,) = counts
-        return judged if len(measured) == 1 else f"{judged} in all {len(measured)}"
+        (outcome,) = counts
+        return outcome if len(measured) == 1 else f"{outcome} in all {len(measured)}"
     first, *others = counts.most_common()
     words = [f"{first[0]} in {first[1]} of {len(measured)}"]
-    return ", ".join(words + [f"{judged} in {count}" for judged, count in others])
+    return ", ".join(words + [f"{outcome} in {count}" for outcome, count in others])
 
 
 def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:

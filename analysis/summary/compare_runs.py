@@ -8,8 +8,8 @@ all others show.
 
 A machine that is slow for a second slows all layers of that second. The seconds of one group of
 layers over those of the other groups of the same step are free of it, so they show a small change
-of one layer where seconds alone need many more repeats. They cannot tell one layer that became
-slower from others that became faster; the seconds of both decide that.
+of one layer where seconds alone need many more repeats. They cannot distinguish one layer that
+became slower from others that became faster; the seconds of both decide that.
 """
 
 from __future__ import annotations

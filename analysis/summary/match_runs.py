@@ -97,12 +97,12 @@ def _pairs(
     """Equal in all settings, or else in all but the sources of a custom model."""
     exact = {(_key(one), one.phase): one for one in theirs}
     taken = {id(exact[key]) for one in ours if (key := (_key(one), one.phase)) in exact}
-    loose = {(_key(one, _SOURCES), one.phase): one for one in theirs if id(one) not in taken}
+    unpaired = {(_key(one, _SOURCES), one.phase): one for one in theirs if id(one) not in taken}
     found = []
     for one in ours:
         other = exact.get((_key(one), one.phase))
         if other is None:
-            other = loose.pop((_key(one, _SOURCES), one.phase), None)
+            other = unpaired.pop((_key(one, _SOURCES), one.phase), None)
         if other is not None:
             found.append((one, other))
     return found

@@ -1,4 +1,4 @@
-"""Which settings tell rows of the summary apart, besides layout and micro-batches; in words."""
+"""Settings that distinguish rows of the summary, besides layout and micro-batches, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a step of several ranks loses time against ranks that lose nothing, in parts that add up.
+"""Where a step of several ranks loses time against ranks that lose nothing, as parts that add up.
 
 The parts lead from the step that the best sequential run would take on as many ranks (linear) to
 the measured one. With n = R*S ranks and f = (V*M+S-1)/(V*M), by which a pipeline of equal stages

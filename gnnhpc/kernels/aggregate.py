@@ -52,8 +52,8 @@ def sum_beside_own(x: Tensor | IndexedRows, block: Block, weights: NeighbourWeig
 
 
 def sum_of_first_half(x: Tensor, bias: Tensor, block: Block, weights: NeighbourWeights) -> Tensor:
-    """Of x [rows_in, 2 D] each target's weighted sum of the first D, plus its own last D, plus
-    bias [D]: [rows_out, D]."""
+    """For x [rows_in, 2 D]: each target's weighted sum of the first D, plus its last D, plus bias
+    [D], as [rows_out, D]."""
     result: Tensor = _SumOfFirstHalf.apply(x, bias, block, weights)  # type: ignore[no-untyped-call]
     return result
 

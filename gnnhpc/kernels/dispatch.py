@@ -81,7 +81,7 @@ def argument(value: Any, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Of a contiguous tensor; None for None."""
+    """Address of a contiguous tensor; None for None."""
     if tensor is None:
         return None
     assert tensor.is_contiguous()

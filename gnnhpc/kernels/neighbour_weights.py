@@ -1,4 +1,4 @@
-"""How much of each neighbour enters a sum: factors of the edge's two ends, and the node's own."""
+"""How much of each neighbour enters a sum: factors of the edge, its two ends and the node."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class NeighbourWeights:
-    """An edge j -> i counts source[j] * target[i]; None is 1 for all.
+    """An edge e from j to i counts edge[e] * source[j] * target[i]; None is 1 for all.
 
-    `source` is [rows_in] and `target` [rows_out], of the data's precision. With `loops` a node's
-    self-loop is one of its edges; `own` times its own input is added besides.
+    `source` is [rows_in], `target` [rows_out] and `edge` [edges], in the block's order, all of the
+    data's precision. With `loops` a node's self-loop is one of its edges; `own` times the node's
+    input is added.
     """
 
     source: Tensor | None = None
     target: Tensor | None = None
     loops: bool = False
     own: float = 0.0
+    edge: Tensor | None = None
 
     def times(self, factor: float) -> Self:
         """All of them times a factor; there must be factors of targets, and no `own`."""
@@ -28,14 +30,14 @@ class NeighbourWeights:
         return dataclasses.replace(self, target=self.target * factor)
 
     @classmethod
-    def normalised(cls, degree: Tensor, rows_out: int) -> Self:
-        """1 / sqrt(d_i d_j), self-loops counted: Kipf & Welling 2017, equation 2.
+    def normalised(cls, degree: Tensor, rows_out: int, edge: Tensor | None = None) -> Self:
+        """w_ij / sqrt(d_i d_j), self-loops counted: Kipf & Welling 2017, equation 2.
 
         `degree` [rows_in], of the data's precision, has the edges into each node with its
-        self-loop, 0 for padding.
+        self-loop, or the sum of their weights `edge` [edges]; 0 for padding.
         """
-        factor = degree.clamp(min=1).rsqrt()
-        return cls(factor, factor[:rows_out], loops=True)
+        factor = degree.rsqrt().masked_fill(degree <= 0, 0.0)
+        return cls(factor, factor[:rows_out], loops=True, edge=edge)
 
     @classmethod
     def mean(cls, degree: Tensor, rows_out: int) -> Self:

@@ -124,7 +124,7 @@ class Sampler:
         _call("sampler_begin", self._handle, *args, threads=self.threads)
 
     def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
-        """The edges into all rows that there are so far, in this memory."""
+        """The edges into all rows of the layers before, in this memory."""
         graph = (self.indptr.data_ptr(), self.columns.data_ptr(), len(self.columns))
         numbers = (layer.fanout, layer.seed, layer.step, layer.layer, layer.replace, None)
         drawing = ctypes.byref(_Drawing(*graph, *numbers))

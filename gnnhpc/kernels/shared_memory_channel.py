@@ -30,7 +30,7 @@ def _library() -> Any:
 
 
 def bytes_needed(slots: int, slot_bytes: int) -> int:
-    """Of a channel's memory."""
+    """Bytes of a channel's memory."""
     return int(_library().channel_bytes(slots, slot_bytes))
 
 

@@ -39,7 +39,7 @@ class DroppedRows:
     x: Tensor
     rows: Tensor
     mask: Mask | None
-    """Without one nothing is dropped."""
+    """Dropout mask; None drops nothing."""
     at: Tensor | None = None
 
     def __len__(self) -> int:

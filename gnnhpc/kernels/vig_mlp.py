@@ -70,7 +70,7 @@ def forward(
     eps: tuple[float, float],
     moved: Moved | None = None,
 ) -> Result:
-    """As `torch_vig.forward`; moves running statistics `moved` besides, and returns none then."""
+    """Like `torch_vig.forward`; with `moved` it updates running statistics and returns none."""
     hidden, conv = weights.b1.shape[0], weights.root is not None
     state = torch.empty(_state_length(hidden, conv=conv), dtype=torch.float64)
     y, out = torch.empty_like(x), torch.empty_like(x)
@@ -103,7 +103,7 @@ def backward(
     by_batch: bool,
     wants_x: bool,
 ) -> tuple[Tensor | None, Weights]:
-    """As `torch_vig.backward`."""
+    """Like `torch_vig.backward`."""
     y, state = saved
     d_x = torch.empty_like(x) if wants_x else None
     d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
@@ -226,7 +226,7 @@ def readout_backward(
 
 
 def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[ctypes.c_void_p]:
-    """Of the tensors of some layers, one layer after the other."""
+    """Addresses of the tensors of some layers, one layer after the other."""
     return _pointers(list(itertools.chain.from_iterable(tensors)))
 
 
@@ -258,7 +258,7 @@ def _call(function: str, *args: Any) -> None:
 
 @functools.cache
 def _state_length(hidden: int, *, conv: bool) -> int:
-    """Of what a layer's forward leaves for its backward: numbers of float64."""
+    """Size in float64 numbers of what a layer's forward keeps for its backward."""
     length: int = _library().vig_state_length(hidden, conv)
     return length
 
@@ -288,7 +288,7 @@ def _refuse() -> NoReturn:
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    """As `_pointer`, of each; null for None."""
+    """Like `_pointer` for each tensor; null for None."""
     # One line for all: forty tensors a layer and micro-batch.
     return _address_array(
         tuple(

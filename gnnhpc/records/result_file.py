@@ -21,7 +21,7 @@ from gnnhpc.core.versioned_json import (
     with_digest,
     write_atomically,
 )
-from gnnhpc.records.schema import FLAGGED, SCHEMA, Check, Failure, Status
+from gnnhpc.records.schema import SCHEMA, Check, Failure, Status
 
 NOT_DIGESTED = ("provenance",)
 """Left out of a result's digest: users may remove hosts and paths before they publish it."""
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def flags(self) -> list[str]:
-        return [check.name for check in self.audit if check.verdict in FLAGGED]
+        return list(dict.fromkeys(check.flag for check in self.audit if check.flag))
 
     def write(self, path: Path) -> None:
         raw = with_digest(asdict(self), NOT_DIGESTED)

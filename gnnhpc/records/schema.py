@@ -167,7 +167,7 @@ class EventRecord:
 
 @dataclass(frozen=True)
 class Check:
-    """The verdict of one check; `name` is its flag in summary.csv."""
+    """The verdict of one check; `flag` is what summary.csv has of it."""
 
     name: str
     verdict: Literal["ok", "invalid", "suspect", "inconclusive", "unknown"]
@@ -176,6 +176,13 @@ class Check:
     detail: str
     values: dict[str, Any] = field(default_factory=dict)
     __pydantic_config__: ClassVar[dict[str, str]] = _NO_OTHER_KEYS
+
+    @property
+    def flag(self) -> str | None:
+        """What flags the cell: the name, `inconclusive` where nothing was compared, or nothing."""
+        if self.verdict not in FLAGGED:
+            return None
+        return self.verdict if self.verdict == "inconclusive" else self.name
 
 
 @dataclass(frozen=True)

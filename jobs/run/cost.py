@@ -7,7 +7,12 @@ import time
 from dataclasses import dataclass
 
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.records.cost import AccountedCost, attempt_core_s, read_accounted, write_accounted
+from gnnhpc.records.accounted_cost import (
+    AccountedCost,
+    attempt_core_s,
+    read_accounted,
+    write_accounted,
+)
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import read_provenance
 from jobs.run.run_state import RunState, read_process

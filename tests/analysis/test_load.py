@@ -104,7 +104,7 @@ def test_flags_and_validity_follow_the_checks(tmp_path: Path, verdict: str) -> N
     stories = {first: [Story(audit=(Check("noisy", verdict, "because"),))]}  # type: ignore[arg-type]
     run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
     row = run.cells.set_index("cell").loc[first]
-    assert row["flags"] == "noisy"
+    assert row["flags"] == ("inconclusive" if verdict == "inconclusive" else "noisy")
     assert row["valid"] == (verdict != "invalid")
     assert run.checks.iloc[0].to_dict() == {
         "cell": first,

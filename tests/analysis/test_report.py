@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+import analysis
 from analysis.load.run_data import RunData, load_run
 from analysis.render.document import Document
 from analysis.render.markdown import document_to_markdown
+from analysis.report.advice import ADVICE
 from analysis.report.first_page import first_page_section
 from analysis.report.report import write_report
 from analysis.report.tables import make_tables
@@ -102,6 +105,8 @@ def one_cell_with(tmp_path: Path, story: Story, name: str = "chunks") -> tuple[P
         (Story(audit=(Check("noisy", "suspect", "12 % stolen"),)), "12 % stolen"),
         (Story(status="failed", stop_at=3), "RuntimeError: planted"),
         (Story(finished=False, stop_at=3), "its attempts have not ended"),
+        (Story(finished=False, stop_at=3), "5 of 6 cells valid, 1 unfinished."),
+        (Story(finished=False, stop_at=3), "This report is preliminary: 1 unfinished."),
         (Story(header={"threads": 9}), "threads a rank 9, elsewhere 1"),
         (Story(header={"code_from": "live"}), "ran live code"),
     ],
@@ -122,6 +127,83 @@ def test_the_first_page_says_what_validation_cost_and_compared(
     assert "of 24 attempts (0.5%; at most 0.5% of one), as their results say." in page
     assert "12 cells were compared with the sequential cell" in page
     assert "24 of 24 cells valid" in page
+
+
+@pytest.mark.parametrize(
+    ("check", "advice"),
+    [
+        (Check("oversubscribed", "suspect", "2 CPUs for 4 threads"), "raise `cpus_per_task`"),
+        (Check("shared-node", "suspect", "other jobs on n1"), "Set `exclusive: true`"),
+        (Check("edges-lost", "suspect", "51 % kept"), "Set `chunks: halo` in the sweep"),
+        (Check("engine-parity", "inconclusive", "F.dropout"), "`gnnhpc.Dropout` for `F.dropout`"),
+        (Check("losses", "invalid", "replicas differ"), "Do not use these numbers"),
+        (Check("new-flag", "suspect", "something"), "`gnnhpc rerun RUN --flagged`"),
+    ],
+)
+def test_each_flag_has_one_line_of_advice(tmp_path: Path, check: Check, advice: str) -> None:
+    root, cell = one_cell_with(tmp_path, Story(audit=(check,)))
+    (line,) = [
+        line for line in first_page(root).splitlines() if line.startswith(f"| {check.name} |")
+    ]
+    assert advice in line.replace("\\", "")
+    assert cell in line and check.detail in line
+
+
+def test_advice_names_flags_that_exist() -> None:
+    """Each name is that of a check or flag somewhere in the sources."""
+    sources = Path(analysis.__file__).parents[1]
+    text = "".join(
+        path.read_text()
+        for folder in ("gnnhpc", "analysis")
+        for path in (sources / folder).rglob("*.py")
+        if path.name != "advice.py"
+    )
+    assert [name for name in ADVICE if f'"{name}' not in text] == []
+
+
+def test_inconclusive_is_a_flag_of_the_cell_with_its_cause(tmp_path: Path) -> None:
+    check = Check("engine-parity", "inconclusive", "the model uses F.dropout")
+    root, cell = one_cell_with(tmp_path, Story(audit=(check,)))
+    run = load_run(root)
+    row = run.cells.set_index("cell").loc[cell]
+    assert row["valid"] and row["flags"] == "inconclusive"
+    assert "engine-parity" not in row["checked"]
+    assert f"Validation could not compare cell {cell}: the model uses F.dropout." in first_page(
+        root
+    )
+
+
+def test_the_cost_of_validation_is_that_of_the_results(folders: dict[str, Path]) -> None:
+    costs = [
+        json.loads(path.read_text())["validation"]
+        for path in folders["images"].glob("cells/*/attempt-1/result.json")
+    ]
+    took, of = (sum(cost[name] for cost in costs) for name in ("seconds", "attempt_s"))
+    words = f"Validation took {took:.1f} s of the {of:.1f} s of {len(costs)} attempts"
+    assert words in first_page(folders["images"])
+
+
+def test_the_page_says_what_was_checked(folders: dict[str, Path]) -> None:
+    page = first_page(folders["images"])
+    (line,) = [line for line in page.splitlines() if line.startswith("Checked in all 24")]
+    (result, *_) = folders["images"].glob("cells/*/attempt-1/result.json")
+    assert all(each["name"] in line for each in json.loads(result.read_text())["audit"])
+
+
+def test_published_studies_are_named_only_where_their_model_and_data_were_run(
+    reports: dict[str, Path], tmp_path: Path
+) -> None:
+    assert "Raffi" in (reports["images"] / "report.md").read_text()
+    experiments = [
+        Experiment.model_validate(
+            GOLDEN["images"][0] | {"data": {"name": "synthetic-cifar10"}} | change
+        )
+        for change in ({}, {"layout": "dp2-pp2", "microbatches": 5})
+    ]
+    page = write_report([make_run(tmp_path / "run", experiments)])[2] / "report.md"
+    text = page.read_text()
+    assert "figures/copies-" in text
+    assert not [name for name in ("Raffi", "Dearing", "Boca", "ublished") if name in text]
 
 
 @pytest.mark.parametrize("changes", [{"layout": "pp2", "microbatches": 4}, {}])

@@ -183,7 +183,7 @@ def test_flagged_cells_count_and_say_so(tmp_path: Path, verdict: str) -> None:
     summary = summarize(load_run(make_run(tmp_path / "run", experiments, stories=stories))).table
     row = row_of(summary, layout="seq", microbatches=1, implementation="fused")
     assert row["valid"] and row["cells_used"] == 1
-    assert row["flags"].startswith("noisy")
+    assert row["flags"] == f"{'noisy' if verdict == 'suspect' else verdict} 1 of 1"
 
 
 @pytest.mark.parametrize(

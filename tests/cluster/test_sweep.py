@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.records.cost import read_accounted
+from gnnhpc.records.accounted_cost import read_accounted
 from tests.cluster.runs import Run, losses, wait_for
 from tests.cluster.sweeps import QUOTED, Sweeps
 

@@ -73,18 +73,21 @@ def powers(count: int, dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def kinds(block: Block, dtype: torch.dtype) -> list[NeighbourWeights]:
-    """As GCN, a mean, a plain sum and GIN have them."""
+    """As GCN, a mean, a plain sum, GIN and GCN of weighted edges have them."""
     source, target = powers(block.rows_in, dtype, 2), powers(block.rows_out, dtype, 3)
     return [
         NeighbourWeights(source, target, loops=True),
         NeighbourWeights(target=target),
         NeighbourWeights(),
         NeighbourWeights(own=1.0),
+        NeighbourWeights(source, target, loops=True, edge=powers(len(block.source), dtype, 14)),
     ]
 
 
 def edge_factors(block: Block, weights: NeighbourWeights, dtype: torch.dtype) -> Tensor:
     factors = torch.ones(len(block.source), dtype=dtype)
+    if weights.edge is not None:
+        factors = factors * weights.edge
     if weights.source is not None:
         factors = factors * weights.source[block.source]
     if weights.target is not None:

@@ -124,7 +124,7 @@ def test_every_data_file_of_a_package_is_installed_with_it() -> None:
         ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if listing.returncode:
-        pytest.skip("not a git checkout, so data files cannot be told from leftovers")
+        pytest.skip("not a git checkout, so data files cannot be decided from leftovers")
     for name in listing.stdout.split():
         path = Path(name)
         if path.suffix != ".py":

@@ -8,17 +8,17 @@
 
 namespace {
 
-// out[i] = scale_out[i] * sum over edges j -> i of scale_in[j] * x[j], + own * x[i] + add[i] + bias.
-// Scales, add and bias may be null. Without `loops` an edge from a row to itself is left out.
+// out[i] = scale_out[i] * sum over edges j -> i of weight * scale_in[j] * x[j], + own * x[i] + add[i]
+// + bias. Scales, weights, add and bias may be null. Edge e has weight[e], or weight[number[e]]. Without `loops` an edge from a row to itself is left out.
 // Rows from `own_rows` on have no input of their own. `width` columns; rows of x, add and out lie
 // `stride` numbers apart. Row j of the input is row ids[j] of x, where there are ids; x may be kept
 // as S. Edges are numbered in I, and so are the rows that they join.
 template <typename T, typename I, typename S = T>
 struct Sum {
-  const I *indptr, *from;
+  const I *indptr, *from, *number;
   const i64* ids;
   const S* x;
-  const T *add, *scale_in, *scale_out, *bias;
+  const T *add, *scale_in, *scale_out, *weight, *bias;
   T* out;
   i64 rows, own_rows, width, x_stride, add_stride, out_stride;
   T own;
@@ -28,7 +28,7 @@ struct Sum {
 };
 
 // D columns from column d on, of one row.
-template <typename T, typename I, typename S, int D>
+template <bool WEIGHTED, typename T, typename I, typename S, int D>
 void sum_columns(const Sum<T, I, S>& s, i64 row, i64 d) {
   constexpr int LANES = std::min<int>(D, 64 / sizeof(T));
   using V = Lanes<T, LANES>;
@@ -39,7 +39,8 @@ void sum_columns(const Sum<T, I, S>& s, i64 row, i64 d) {
     const i64 other = s.from[e];
     if (other == row && !s.loops) continue;
     const S* x = s.input(other) + d;
-    const T scale = s.scale_in ? s.scale_in[other] : T(1);
+    T scale = s.scale_in ? s.scale_in[other] : T(1);
+    if constexpr (WEIGHTED) scale *= s.weight[s.number ? s.number[e] : e];
     for (int k = 0; k < D / LANES; ++k) sum[k] += load_as<T, LANES>(x + k * LANES) * scale;
   }
   const T scale = s.scale_out ? s.scale_out[row] : T(1);
@@ -71,13 +72,20 @@ void each_piece(i64 width, Body body) {
 }
 
 template <typename T, typename I, typename S>
+void sum_row(const Sum<T, I, S>& s, i64 row) {
+  each_piece(s.width, [&](auto columns, i64 d) {
+    constexpr int D = decltype(columns)::value;
+    if (s.weight) sum_columns<true, T, I, S, D>(s, row, d);
+    else sum_columns<false, T, I, S, D>(s, row, d);
+  });
+}
+
+template <typename T, typename I, typename S>
 void sum_rows(const Sum<T, I, S>& s, i64 parts) {
   in_parts(parts, [&](int part) {
     const i64 last = balanced_cut(s.indptr, s.rows, part + 1, parts);
     for (i64 row = balanced_cut(s.indptr, s.rows, part, parts); row < last; ++row)
-      each_piece(s.width, [&](auto columns, i64 d) {
-        sum_columns<T, I, S, decltype(columns)::value>(s, row, d);
-      });
+      sum_row(s, row);
   });
 }
 
@@ -86,14 +94,13 @@ template <typename T, typename I>
 void sum_gradient(const Sum<T, I>& s, i64 given, i64 parts) {
   const Marks marks = mark_if_few(s.x, s.x_stride, given, s.width, parts);
   in_parts(parts, [&](int part) {
-    const MarkedEdges<I> marked(s.indptr, nullptr, s.from, s.rows, part, parts, marks);
+    const MarkedEdges<I> marked(s.indptr, s.number, s.from, s.rows, part, parts, marks);
     Sum<T, I> own = s;
-    if (marked.starts != s.indptr)
-      own.indptr = marked.starts, own.from = marked.targets, own.rows = marked.last;
-    for (i64 row = marked.row; row < marked.last; ++row)
-      each_piece(s.width, [&](auto columns, i64 d) {
-        sum_columns<T, I, T, decltype(columns)::value>(own, row, d);
-      });
+    if (marked.starts != s.indptr) {
+      own.indptr = marked.starts, own.from = marked.targets, own.number = marked.numbers;
+      own.rows = marked.last;
+    }
+    for (i64 row = marked.row; row < marked.last; ++row) sum_row(own, row);
   });
 }
 

@@ -19,7 +19,7 @@ KERNEL = "aggregate"
 _SUMS = {
     dtype: structure(
         dtype,
-        "indptr from_ ids x add scale_in scale_out bias out",
+        "indptr from_ number ids x add scale_in scale_out weight bias out",
         "rows own_rows width x_stride add_stride out_stride",
         "own",
         "loops",
@@ -47,7 +47,8 @@ def sum_forward(
     index = index_of(block.indptr, block.source, block.edge)
     summed = _sum(x, out, block.rows_out, weights, add)
     edges = {"indptr": block.indptr, "from_": block.source, "ids": ids}
-    scales = {"scale_in": weights.source, "scale_out": weights.target, "bias": bias}
+    scales = {"scale_in": weights.source, "scale_out": weights.target}
+    scales |= {"weight": weights.edge, "bias": bias}
     layout = _SUMS[computed_dtype(x)]
     total = filled(layout, **summed, **edges, **scales)
     call(KERNEL, "sum_rows", x.dtype, ctypes.byref(total), index=index)
@@ -67,6 +68,8 @@ def sum_backward(
     summed = _sum(upstream, grad, block.rows_out, weights, None)
     edges = {"indptr": transpose.indptr, "from_": transpose.target}
     scales = {"scale_in": weights.target, "scale_out": weights.source}
+    if weights.edge is not None:
+        scales |= {"weight": weights.edge, "number": transpose.edge}
     total = filled(_SUMS[upstream.dtype], **summed, **edges, **scales)
     call(KERNEL, "sum_gradient", upstream.dtype, ctypes.byref(total), len(upstream), index=index)
     return grad

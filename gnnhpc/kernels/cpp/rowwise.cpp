@@ -88,7 +88,7 @@ void bias_relu(T* x, const T* bias, i64 rows, i64 width, i64 parts) {
   });
 }
 
-// The gradient of relu_drop, which the output tells: scale where that is not 0.
+// The gradient of relu_drop, which follows from the output: scale where that is not 0.
 template <typename T>
 void relu_drop_gradient(const T* upstream, const T* output, T* grad, i64 count, T scale,
                         i64 parts) {

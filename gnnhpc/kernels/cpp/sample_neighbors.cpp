@@ -24,7 +24,7 @@ struct Bits {
 };
 
 // Edges that a mini-batch must not draw, by their numbers in the graph, ascending; those of a node
-// follow one another. Nodes without any are told by a bit.
+// follow one another. A bit marks nodes without any.
 struct Left {
   std::vector<i64> out, nodes;
   Bits some;

@@ -20,7 +20,7 @@ def of_rows(values: Tensor, starts: Tensor, how: Literal["sum", "max"]) -> Tenso
 
 
 def starts(indptr: Tensor, rows: slice) -> Tensor:
-    """Where the entries of each of some rows begin among theirs, int64 [rows + 1]."""
+    """The place at which the entries of each of some rows begin among theirs, int64 [rows + 1]."""
     return (indptr[rows.start : rows.stop + 1] - indptr[rows.start]).long()
 
 

@@ -32,7 +32,8 @@ def sum_forward(
     out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
     for rows, places in block.pieces(most_edges(x, x.shape[1])):
         source, target = block.source[places], block.target[places]
-        found = _scaled(x[source], weights.source, source, target, weights)
+        of_edge = None if weights.edge is None else weights.edge[places]
+        found = _scaled(x[source], weights.source, of_edge, source, target, weights)
         out[rows] = of_rows(found, starts(block.indptr, rows), "sum")
     if weights.target is not None:
         out *= weights.target[:, None]
@@ -52,9 +53,10 @@ def sum_backward(
     transpose = block.transpose
     grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
     for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
-        target = transpose.target[places]
-        source = block.source[transpose.edge[places]]
-        found = _scaled(upstream[target], weights.target, target, source, weights)
+        target, number = transpose.target[places], transpose.edge[places]
+        of_edge = None if weights.edge is None else weights.edge[number]
+        source = block.source[number]
+        found = _scaled(upstream[target], weights.target, of_edge, target, source, weights)
         grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
     if weights.source is not None:
         grad *= weights.source[:, None]
@@ -104,10 +106,17 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
 
 
 def _scaled(
-    x: Tensor, scale: Tensor | None, given: Tensor, to: Tensor, weights: NeighbourWeights
+    x: Tensor,
+    scale: Tensor | None,
+    of_edge: Tensor | None,
+    given: Tensor,
+    to: Tensor,
+    weights: NeighbourWeights,
 ) -> Tensor:
-    """Rows of edges [edges, D] times the factor of the end that they are of; nothing of a self-loop
-    that is left out, whatever its row holds."""
+    """Rows of edges [edges, D] times the factors of the edge and of the end that they are of; zero
+    for a self-loop that is left out, whatever its row holds."""
     if scale is not None:
         x = x * scale[given][:, None]
+    if of_edge is not None:
+        x = x * of_edge[:, None]
     return x if weights.loops else x.masked_fill((given == to)[:, None], 0.0)

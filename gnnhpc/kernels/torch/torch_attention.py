@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
 
 Score = Callable[..., Tensor]
-"""From the edges' sources [edges, ...] and targets [edges, ...], and a vector: [edges, H]."""
+"""Scores [edges, H] from the edges' sources [edges, ...] and targets [edges, ...], and a vector."""
 
 
 def gat(
@@ -141,7 +141,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _gradients(score: Score, given: tuple[Tensor, ...], d_score: Tensor) -> tuple[Tensor, ...]:
-    """Of what some edges' scores are made from."""
+    """Gradients of what some edges' scores are computed from."""
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in given]
         return torch.autograd.grad(score(*leaves), leaves, d_score)

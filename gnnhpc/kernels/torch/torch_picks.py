@@ -14,7 +14,7 @@ from torch import Tensor
 
 _LOW = 0xFFFFFFFF
 _BEYOND = 1 << 62
-"""After all numbers that are picked."""
+"""A number after all numbers that are picked."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def philox(key: Key, node: Tensor, block: Tensor) -> Tensor:
 
 
 def below(key: Key, node: Tensor, bound: Tensor) -> Tensor:
-    """Of each node [rows] numbers from 0 to less than `bound` [rows, draws], one after the other,
-    all equally likely (Lemire 2019, algorithm 5)."""
+    """For each node [rows], numbers from 0 to less than `bound` [rows, draws], all equally likely
+    (Lemire 2019, algorithm 5)."""
     rows, draws = bound.shape
     blocks = torch.arange(-(-draws // 4), device=node.device)
     numbers = philox(key, node[:, None], blocks).view(rows, -1)[:, :draws]

@@ -18,7 +18,7 @@ class TorchSampler:
         self.count = len(indptr) - 1
         self.nodes = indptr.new_empty(0)
         self._row = indptr.new_full((self.count,), -1, dtype=torch.int32)
-        """Of each node its local row; -1 where it has none."""
+        """Node -> its local row; -1 where it has none."""
         self._left = self._left_key = indptr.new_empty(0)
 
     def another(self) -> TorchSampler:
@@ -26,7 +26,7 @@ class TorchSampler:
         return TorchSampler(self.indptr, self.columns)
 
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
-        """As that of `Sampler`; these may be on the host."""
+        """Like that of `Sampler`; these may be on the host."""
         self._row[self.nodes] = -1
         self.nodes = self.indptr.new_empty(0)
         self._number(seeds.to(self.indptr.device))
@@ -39,7 +39,7 @@ class TorchSampler:
         self._left_key = left - torch.arange(len(left), device=left.device) + first
 
     def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
-        """The edges into all rows that there are so far, in this memory."""
+        """The edges into all rows of the layers before, in this memory."""
         rows, nodes = len(self.nodes), self.nodes
         first, degree, left_before = self._edges_of(nodes)
         most = degree.clamp(max=layer.fanout)
@@ -75,8 +75,8 @@ class TorchSampler:
         return memory.empty(edges, drawn.source.dtype).copy_(rows)
 
     def _edges_of(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each node its first edge, how many it has but for those left out, and how many are
-        left out of the nodes before it."""
+        """For each node its first edge, its number of edges without those left out, and how many
+        are left out of the nodes before it."""
         first, end = self.indptr[nodes], self.indptr[nodes + 1]
         if not len(self._left):
             return first, end - first, torch.zeros_like(first)

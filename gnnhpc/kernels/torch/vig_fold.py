@@ -52,7 +52,8 @@ def fold_linear(weight: Tensor, bias: Tensor, norm: Norm) -> Tensor:
 
 
 class LinearGrads(NamedTuple):
-    """Of the Linear's and the BatchNorm's parameters, and of the input's moments if used."""
+    """Gradients of the Linear's and the BatchNorm's parameters, and of the input's moments if
+    used."""
 
     weight: Tensor
     bias: Tensor

@@ -169,8 +169,8 @@ def attention_backward_targets(
     CHANNELS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Of one target: its edges' gradients, of GAT before the leaky ReLU, of GATv2 of the score; and
-    the gradient of its number in GAT, of its features and its part of the vector's in GATv2."""
+    """For one target: its edges' gradients, of GAT before the leaky ReLU, of GATv2 of the score;
+    and the gradient of its number in GAT, of its features and its part of the vector's in GATv2."""
     row = tl.program_id(0).to(tl.int64)
     begin, end = ends(indptr, row)
     head, of_row, inside = layout(H, C, HEADS, CHANNELS)
@@ -232,7 +232,7 @@ def attention_backward_sources(
     CHANNELS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Of one source, whose edges are those of the block's transpose: the gradient of its features
+    """For one source, whose edges are those of the block's transpose: the gradient of its features
     [rows_in, H, C], and in GAT the sum of its edges' gradients [rows_in, H].
 
     `vectors` are GATv2's [H, C], or GAT's of sources and of targets [2, H, C].

@@ -20,7 +20,7 @@ def leaky(x, SLOPE: tl.constexpr):
 
 @triton.jit
 def ends(indptr, row):
-    """Where a row's edges begin, and where they end."""
+    """The places at which a row's edges begin and end."""
     return tl.load(indptr + row).to(tl.int64), tl.load(indptr + row + 1).to(tl.int64)
 
 
@@ -56,8 +56,8 @@ def features(of, rows, there, of_row, inside, H: tl.constexpr, C: tl.constexpr):
 
 @triton.jit
 def with_scores(most, total, score, place, end):
-    """Each head's largest score so far and the sum of exponentials relative to it, with some more
-    scores."""
+    """Each head's largest score until now and the sum of exponentials relative to it, with some
+    more scores."""
     score = tl.where((place < end)[:, None], score, float("-inf"))
     larger = tl.maximum(most, tl.max(score, 0))
     total = total * tl.exp(most - larger) + tl.sum(tl.exp(score - larger[None, :]), 0)

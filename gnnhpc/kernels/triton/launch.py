@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gnnhpc.kernels.dropout_mask import Mask
 
 _EDGES = 32
-"""Of a row that a program reads at once, at most."""
+"""The most numbers of a row that a program reads at once."""
 _BYTES = 8192
 """That a warp holds of them, 256 a thread: with fewer, or with more warps, programs were slower on
 an H100, with 100 edges a row; what registers cannot hold is written to memory."""
@@ -54,7 +54,7 @@ def why_not() -> str:
 
 
 def status() -> dict[str, str]:
-    """For records: what is known of it by now."""
+    """The note for records: what is known of it by now."""
     if not why_not.cache_info().currsize:
         return {}
     return {"triton": why_not() or "runs"}
@@ -95,7 +95,7 @@ def at_once(numbers: int, dtype: torch.dtype) -> int:
 
 
 def warps(numbers: int, dtype: torch.dtype) -> int:
-    """For a program that holds so many numbers, a power of two."""
+    """Warps for a program that holds so many numbers, a power of two."""
     return max(1, min(8, numbers * dtype.itemsize // _BYTES))
 
 

@@ -85,13 +85,15 @@ def sum_stored(
 
 @triton.jit(
     do_not_specialize=["x_row", "add_row", "out_row", "rows_with_own", "width"],
-    do_not_specialize_on_alignment=["indptr", "other"],
+    do_not_specialize_on_alignment=["indptr", "other", "number"],
 )
 def sum_rows(
     x,
     x_row,
     indptr,
     other,
+    number,
+    of_edge,
     of_other,
     of_row,
     add,
@@ -103,6 +105,8 @@ def sum_rows(
     width,
     OWN: tl.constexpr,
     LOOPS: tl.constexpr,
+    HAS_EDGE: tl.constexpr,
+    HAS_NUMBER: tl.constexpr,
     HAS_OTHER: tl.constexpr,
     HAS_ROW: tl.constexpr,
     HAS_ADD: tl.constexpr,
@@ -110,8 +114,9 @@ def sum_rows(
     COLUMNS: tl.constexpr,
     EDGES: tl.constexpr,
 ):
-    """Row i of `out` is the sum over i's edges of the rows of `x` at their other ends, times both
-    ends' factors; plus OWN times its own row of `x`, its row of `add`, and `bias`.
+    """Row i of `out` is the sum over i's edges of the rows of `x` at their other ends, times the
+    factors of both ends and of the edge, which is of_edge[e], or of_edge[number[e]]; plus OWN times
+    its own row of `x`, its row of `add`, and `bias`.
 
     Rows of `x`, `add` and `out` lie `x_row`, `add_row` and `out_row` numbers apart. Without LOOPS
     an edge from i to itself is left out, whatever its row holds.
@@ -132,6 +137,11 @@ def sum_rows(
         value = tl.load(x + end_of[:, None] * x_row + column[None, :], mask=inside, other=0.0)
         if HAS_OTHER:
             value *= tl.load(of_other + end_of, mask=there, other=0.0)[:, None]
+        if HAS_EDGE:
+            edge = (
+                tl.load(number + place, mask=there, other=0).to(tl.int64) if HAS_NUMBER else place
+            )
+            value *= tl.load(of_edge + edge, mask=there, other=0.0)[:, None]
         result += tl.sum(value, 0)
     if HAS_ROW:
         result *= tl.load(of_row + row)
@@ -171,7 +181,7 @@ def max_rows(x, indptr, source, out, winner, width, COLUMNS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["width"], do_not_specialize_on_alignment=["indptr", "target"])
 def max_rows_backward(upstream, winner, indptr, target, grad, width, COLUMNS: tl.constexpr):
-    """Of one source, whose edges are those of the block's transpose: the sum of the gradients of
+    """For one source, whose edges are those of the block's transpose: the sum of the gradients of
     those targets that it won [rows_in, width]; of an edge that is there twice once."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 
 _COLUMNS, _OF_MAXIMA = 256, 128
-"""At most, of a row that a program computes; of maxima, in one warp."""
+"""The most numbers of a row that a program computes; maxima take one warp."""
 
 
 def sum_forward(
@@ -28,7 +28,7 @@ def sum_forward(
 ) -> Tensor:
     """Each target's weighted sum of x [rows_in, D], plus add [rows_out, D] and bias [D]."""
     out = x.new_empty(block.rows_out, x.shape[1]) if out is None else out
-    ends = block.indptr, block.source
+    ends = block.indptr, block.source, None
     _sum(x, ends, weights.source, weights.target, weights, out, block.rows_out, add, bias)
     return out
 
@@ -38,7 +38,8 @@ def sum_backward(
 ) -> Tensor:
     """The gradient [rows_in, D] of `sum_forward`'s input; `upstream` is [rows_out, D]."""
     grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
-    ends = block.transpose.indptr, block.transpose.target
+    transpose = block.transpose
+    ends = transpose.indptr, transpose.target, transpose.edge
     _sum(upstream, ends, weights.target, weights.source, weights, grad, block.rows_out)
     return grad
 
@@ -81,7 +82,7 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
 
 def _sum(
     x: Tensor,
-    ends: tuple[Tensor, Tensor],
+    ends: tuple[Tensor, Tensor, Tensor | None],
     of_other: Tensor | None,
     of_row: Tensor | None,
     weights: NeighbourWeights,
@@ -95,19 +96,25 @@ def _sum(
     add = None if add is None else _by_row(add)
     assert out.stride(1) == 1
     assert len(out) == len(ends[0]) - 1
-    assert all(each is None or each.is_contiguous() for each in (of_other, of_row, bias))
+    factors = (of_other, of_row, weights.edge, bias)
+    assert all(each is None or each.is_contiguous() for each in factors)
     columns = min(_COLUMNS, power_of_two(width))
     edges = at_once(columns, x.dtype)
     # What is not there is not read; Triton wants a tensor.
     given = [out if each is None else each for each in (of_other, of_row, add, bias)]
+    of_edge = out if weights.edge is None else weights.edge
+    indptr, other, number = ends
+    edges_of = (indptr, other, other if number is None else number, of_edge)
     launch(
         programs.sum_rows,
         (rows, -(-width // columns)),
-        *(x, x.stride(0), *ends, given[0], given[1]),
+        *(x, x.stride(0), *edges_of, given[0], given[1]),
         *(given[2], given[2].stride(0), given[3], out, out.stride(0), rows_with_own, width),
         like=out,
         OWN=float(weights.own),
         LOOPS=weights.loops,
+        HAS_EDGE=weights.edge is not None,
+        HAS_NUMBER=number is not None,
         HAS_OTHER=of_other is not None,
         HAS_ROW=of_row is not None,
         HAS_ADD=add is not None,
@@ -119,5 +126,5 @@ def _sum(
 
 
 def _by_row(x: Tensor) -> Tensor:
-    """Whose rows lie together, perhaps as columns of a wider tensor."""
+    """The tensor with rows that lie together, perhaps as columns of a wider tensor."""
     return x if x.stride(1) == 1 else x.contiguous()

@@ -53,7 +53,8 @@ def gatv2(
 
 
 class _Attend(torch.autograd.Function):
-    """Of features `h`; GATv2 has features of targets and one vector, GAT none and two vectors."""
+    """Attention over features `h`; GATv2 has features of targets and one vector, GAT none and two
+    vectors."""
 
     @staticmethod
     def forward(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 1024
 """Numbers that a program of dropout computes."""
 _COLUMNS = 128
-"""At most, of a row that a program computes."""
+"""The most numbers of a row that a program computes."""
 _PARTS = 16
 """That the sum of a feature is cut into, always: it has entries in thousands of rows, and there are
 few features."""

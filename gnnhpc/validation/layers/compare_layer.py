@@ -56,7 +56,7 @@ def compare_layer(
     None for a stack that does not compute this input in one call.
 
     A number just before a ReLU may be within rounding of 0, so that single precision chooses
-    another slope than double. Gradients that differ are therefore computed again with parameters
+    another slope than double. Gradients that differ are therefore recomputed with parameters
     that differ a little from the run's: a mistake stays where it is, such a number does not.
     """
     modules = [copy.deepcopy(layer).train() for layer in layers.layers]

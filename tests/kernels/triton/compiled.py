@@ -60,6 +60,7 @@ def main() -> None:
             NeighbourWeights.normalised(factors, ROWS),
             NeighbourWeights.mean(factors, ROWS),
             NeighbourWeights(own=1.5),
+            NeighbourWeights(edge=torch.ones(len(block.source), dtype=dtype)),
         ):
             triton_aggregate.sum_forward(x, block, weights, upstream, bias)
             triton_aggregate.sum_backward(upstream, block, weights)

@@ -182,6 +182,7 @@ def test_attention_of_odd_scores(model: str, kind: str) -> None:
         ("normalised", torch.float32, torch.int64),
         ("mean", torch.float64, torch.int32),
         ("own", torch.float64, torch.int64),
+        ("weighted", torch.float64, torch.int32),
     ],
     ids=str,
 )
@@ -194,6 +195,9 @@ def test_sums_over_neighbours(kind: str, dtype: torch.dtype, index: torch.dtype)
         "normalised": NeighbourWeights.normalised(degree, ROWS),
         "mean": NeighbourWeights.mean(degree, ROWS),
         "own": NeighbourWeights(own=1.3),
+        "weighted": NeighbourWeights.normalised(
+            degree, ROWS, *numbers((len(block.source),), dtype=dtype)
+        ),
     }[kind]
     wide, more, bias = numbers((NODES, 300), (ROWS, 600), (270,), dtype=dtype)
     # Columns of wider tensors.
