@@ -38,8 +38,9 @@ def allowed_lr_schedules() -> str:
     return ", ".join(LR_SCHEDULES)
 
 
-def _class_of(table: dict[str, str], name: str) -> Any:
+def _class_of(table: dict[str, str], name: str) -> type[Any] | None:
     if name not in table:
         return None
     module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+    found: type[Any] = getattr(import_module(module), attribute)
+    return found

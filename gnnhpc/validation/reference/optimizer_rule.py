@@ -91,7 +91,7 @@ def lr_factor(schedule: LrSchedule, step: int, total: int) -> float:
         case "warmup":
             rising = settings["steps"]
             if step + 1 <= rising:
-                return (1 + step) / rising
+                return float((1 + step) / rising)
             falls = settings["then"] == "cosine"
             return _half_cosine(step - rising, max(1, total - rising), 0.0) if falls else 1.0
     return schedule.factor(step, total)
