@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 from importlib.resources import files
 from pathlib import Path
+
+from markupsafe import Markup, escape
 
 from analysis.render.document import Document
 
@@ -27,8 +30,14 @@ def document_to_html(document: Document) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["data_uri"] = data_uri
+    environment.filters["with_code"] = with_code
     environment.tests["block"] = lambda block, name: type(block).__name__ == name
     return environment.get_template("report.html.j2").render(document=document)
+
+
+def with_code(text: str) -> Markup:
+    """The text escaped, with what is between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def data_uri(png: Path) -> str:

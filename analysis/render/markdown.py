@@ -64,4 +64,4 @@ def _rows(shown: Shown) -> str:
 
 def _escape(text: str) -> str:
     """The text on one line, with the special characters of Markdown and HTML escaped."""
-    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\*\[\]<>|])", r"\\\1", " ".join(text.split()))

@@ -240,7 +240,8 @@ def equivalence_texts(run: RunData) -> Iterator[Text]:
     if found.without_sequential:
         yield Text(
             f"No sequential cell is equivalent to {_some(found.without_sequential)}, so they are "
-            "not compared: add layout `seq` with the same settings to the sweep.",
+            "not compared: add a `seq` cell of the same samples a step, with `batch_size` "
+            "times the replicas.",
             "warning",
         )
     if found.only_repeats:

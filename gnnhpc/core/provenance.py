@@ -17,7 +17,7 @@ from typing import Any
 
 from gnnhpc.core import VERSION
 
-PACKAGES = ("torch", "torch-geometric", "torchgpipe", "submitit", "numpy", "pymetis")
+PACKAGES = ("torch", "torch-geometric", "torchgpipe", "numpy", "pymetis")
 SOURCES = (".py", ".cpp", ".h")
 _RUN_FOLDER_FILE = "manifest.jsonl"
 

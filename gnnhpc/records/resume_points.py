@@ -35,7 +35,6 @@ COMPARED = (
     "variables",
 )
 """What a rank's header holds that must be the same in both attempts."""
-_NOT_COMPARED = "submitit"
 _WHICH_GPU = ("identity", "visible")
 """Keys that name one of several equal GPUs."""
 
@@ -220,10 +219,9 @@ def environment_of(
 
     `balance` is layers a stage. It is not compared, since a resumed attempt takes it over.
     """
-    packages = {name: version for name, version in versions().items() if name != _NOT_COMPARED}
     return {
         "code": code_digest(),
-        "versions": packages,
+        "versions": versions(),
         "ranks": [
             {key: rank.get(key) for key in COMPARED} | {"gpu": _gpu(rank.get("device_facts"))}
             for rank in ranks

@@ -13,15 +13,13 @@ from collections.abc import Callable
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import AttemptPaths
-from gnnhpc.records.result_file import Result, final_key
+from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.audit.noise import affinity, drift, noise, shared_node, threads
 from gnnhpc.validation.audit.rank_records import AttemptRecords, StepKey, read_attempt
 from gnnhpc.validation.audit.step_times import barriers, between_steps, schedule, spans, step_times
 from gnnhpc.validation.verdicts import few, verdict_of
 
-NINE_DIGITS = 1e-9
-"""Files keep nine digits after the point."""
 _EQUAL_ON_ALL_RANKS = ("cell", "attempt", "world_size", "code", "code_from", "versions")
 _COMPUTING_CODE = ("implementation", "kernels", "cpu_model", "cpu_capability", "variables")
 
@@ -49,8 +47,8 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
     except InputError as error:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
-        *(headers, same_code, held_layers, step_counts, warmup_flags, step_times, spans),
-        *(schedule, barriers, between_steps, losses, final_metrics, throughput, edges_kept),
+        *(headers, same_code, step_counts, step_times, spans, schedule, barriers),
+        *(between_steps, losses, throughput, edges_kept),
         *(threads, affinity, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
@@ -128,28 +126,6 @@ def _same(name: str, one: object, other: object) -> bool:
     return one == other
 
 
-def held_layers(attempt: AttemptRecords) -> Check:
-    """Replicas hold the same layers and parameters, and each layer is on one stage."""
-    faults, by_replica = [], []
-    for replica in range(attempt.replicas):
-        ranks = [rank.header for rank in attempt.ranks if rank.header.replica == replica]
-        by_replica.append([(header.layers, header.parameters) for header in ranks])
-    first = by_replica[0]
-    faults += [
-        f"replica {replica} holds other layers or parameters than replica 0"
-        for replica, layers in enumerate(by_replica)
-        if layers != first
-    ]
-    names = [name for layers, _ in first for name in layers]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        faults.append(f"layer {few(twice)} is on two stages")
-    planned = sum(attempt.result.layout["balance"])
-    if len(names) != planned:
-        faults.append(f"stages hold {len(names)} layers, the result's balance has {planned}")
-    return verdict_of("cut", faults, f"{planned} layers on {len(first)} stages of each replica")
-
-
 def step_counts(attempt: AttemptRecords) -> Check:
     """Every rank took the planned steps, each once and in order."""
     planned, result = planned_steps(attempt), attempt.result
@@ -194,29 +170,6 @@ def _named(key: StepKey | None) -> str:
     return f"{key[0]} step {key[1]}" if key else "none"
 
 
-def warmup_flags(attempt: AttemptRecords) -> Check:
-    """The first steps of each phase are warm-up, some training steps after them are profiled."""
-    experiment = attempt.result.experiment
-    warmup, most, faults = int(experiment["warmup_steps"]), int(experiment["profile_steps"]), []
-    for rank in attempt.ranks:
-        for phase in ("train", "test"):
-            flags = [each.warmup for each in rank.steps if each.phase == phase]
-            expected = [number < warmup for number in range(len(flags))]
-            if flags != expected:
-                faults.append(
-                    f"rank {rank.rank}: {sum(flags)} {phase} steps are warm-up, planned are the "
-                    f"first {min(warmup, len(flags))}"
-                )
-        profiled = [n for n, each in enumerate(rank.steps) if each.profiled]
-        training = [n for n, each in enumerate(rank.steps) if each.phase == "train"][warmup:]
-        if profiled != training[: len(profiled)] or len(profiled) > most:
-            faults.append(
-                f"rank {rank.rank}: {len(profiled)} steps are profiled, planned are at most {most} "
-                "after the warm-up"
-            )
-    return verdict_of("warm-up", faults, f"the first {warmup} steps of a phase are warm-up")
-
-
 def losses(attempt: AttemptRecords) -> Check:
     """Every replica reports a loss in each step, all the same finite number, and its metrics."""
     faults = []
@@ -238,30 +191,6 @@ def losses(attempt: AttemptRecords) -> Check:
 
 def _common_metrics(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name != "replica_loss"}
-
-
-def final_metrics(attempt: AttemptRecords) -> Check:
-    """The result's last loss and metrics are those of the last step of each phase."""
-    expected: dict[str, float | None] = {}
-    rank = next(
-        (each for each in attempt.ranks if any(s.loss is not None for s in each.steps)), None
-    )
-    for step in {each.phase: each for each in (rank.steps if rank else ())}.values():
-        for name, value in {"loss": step.loss, **_common_metrics(step.metrics)}.items():
-            expected[final_key(step.phase, name)] = value
-    actual = {k: v for k, v in attempt.result.final.items() if not k.endswith("replica_loss")}
-    faults = [
-        f"the result has {name} {actual.get(name)}, the last step {expected.get(name)}"
-        for name in sorted(actual.keys() | expected.keys())
-        if not _close(actual.get(name), expected.get(name))
-    ]
-    return verdict_of("final metrics", faults, "the result has the last step's loss and metrics")
-
-
-def _close(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=NINE_DIGITS, abs_tol=NINE_DIGITS)
 
 
 def throughput(attempt: AttemptRecords) -> Check:

@@ -45,8 +45,9 @@ def why_failed(error: Exception) -> str:
 def one_a_name(checks: Sequence[Check]) -> list[Check]:
     """Join checks of the same name, which ran at the start and at the end.
 
-    The graver verdict stays, both where they are equal. Of values the sum of seconds stays, and of
-    each entry of a mapping the larger one (of `compared`, which are shares, the smaller).
+    The graver verdict stays, of equal ones the first; two that are `ok` say what both compared. Of
+    values the sum of seconds stays, and of each entry of a mapping the larger one (of `compared`,
+    which are shares, the smaller).
     """
     joined: dict[str, Check] = {}
     for check in checks:
@@ -58,7 +59,7 @@ def one_a_name(checks: Sequence[Check]) -> list[Check]:
 def _joined(one: Check, other: Check) -> Check:
     graver = min(one, other, key=lambda each: _ORDER.index(each.verdict))
     detail = graver.detail
-    if one.verdict == other.verdict and one.detail != other.detail:
+    if one.verdict == other.verdict == "ok" and one.detail != other.detail:
         detail = f"{one.detail}; {other.detail}"
     values = one.values | other.values
     for key in one.values.keys() & other.values.keys():

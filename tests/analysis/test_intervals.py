@@ -174,7 +174,7 @@ def test_one_run_is_in_one_pair() -> None:
         (Interval(1.5, None, None, FEW_STEPS), "1.500 times, no interval: fewer than 5 steps"),
     ],
 )
-def test_small_effects_are_told_as_such(interval: Interval, words: str) -> None:
+def test_small_effects_are_reported_as_such(interval: Interval, words: str) -> None:
     assert ratio_in_words(interval) == words
 
 
@@ -193,7 +193,7 @@ def test_half_an_interval_is_none(bounds: tuple[float | None, float | None]) -> 
 
 
 def test_a_time_of_zero_has_no_logarithm_and_no_interval() -> None:
-    """It is no time; the value is told as it is, without bounds."""
+    """The value is no time, and is reported without bounds."""
     assert interval_of_runs([0.0, 1.0]) == Interval(0.5, None, None)
     assert interval_of_runs([0.0, 1.0]).basis == "a time of zero"
     ratio = ratio_of_runs(np.array([0.0, 1.0]), np.array([2.0, 2.0]))

@@ -1,4 +1,4 @@
-"""How skewed run means are told to be, from the steps of few runs."""
+"""Estimates of the skewness of run means, from the steps of few runs."""
 
 from __future__ import annotations
 

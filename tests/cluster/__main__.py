@@ -15,7 +15,6 @@ EPILOG = """\
 start   its daemons and four nodes on this machine; needs root, and slurm-wlm slurmdbd munge
         mariadb-server
 env     what a shell sets to use it
-status  which daemons run, as JSON
 stop    ends it, and removes its folder
 
 Example:
@@ -34,32 +33,23 @@ def main(arguments: list[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=("start", "stop", "env", "status"))
+    parser.add_argument("action", choices=("start", "stop", "env"))
     parser.add_argument(
         "--dir", type=Path, default=DEFAULT, help=f"the cluster's folder ({DEFAULT})"
     )
-    parser.add_argument(
-        "--network", action="store_true", help="start nodes with addresses of their own"
-    )
-    parser.add_argument("--bandwidth", help="of each node's network, such as 200mbit")
     options = parser.parse_args(arguments)
-    if (options.network or options.bandwidth) and options.action != "start":
-        parser.error("--network and --bandwidth are of start")
     root: Path = options.dir.absolute()
     try:
         if options.action == "start":
-            networked = options.network or options.bandwidth is not None
-            slurm.start(root, networked=networked, bandwidth=options.bandwidth)
+            slurm.start(root)
             print(f'started; now: eval "$(python -m tests.cluster env --dir {root})"')
         elif not (root / "slurm.conf").exists():
             raise slurm.ClusterError(f"{root} holds no cluster")
         elif options.action == "stop":
             slurm.stop(root)
             shutil.rmtree(root)
-        elif options.action == "env":
-            print(f"export SLURM_CONF={shlex.quote(str(root / 'slurm.conf'))}")
         else:
-            print(slurm.describe(root))
+            print(f"export SLURM_CONF={shlex.quote(str(root / 'slurm.conf'))}")
     except slurm.ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -7,8 +7,6 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.cluster.network import Network
-
 NODES = ("n1", "n2", "n3", "n4")
 UNRESOLVED = ("nowhere1", "nowhere2")
 """Nodes Slurm can reach and no program can resolve: a site with a broken name service."""
@@ -25,8 +23,6 @@ class Settings:
     ctld_port: int
     dbd_port: int
     node_ports: dict[str, int]
-    network: Network | None = None
-    """The nodes' own; None where all of them are at 127.0.0.1."""
     hostname: str = field(default_factory=lambda: socket.gethostname().split(".")[0])
 
     @property
@@ -48,23 +44,14 @@ class Settings:
 
 def slurm_conf(settings: Settings) -> str:
     """slurm.conf: four nodes of two CPUs, and partitions for the ways a job can be interrupted."""
-    network = settings.network
-    controller = "127.0.0.1" if network is None else network.gateway
-    hosts = {
-        name: (settings.hostname, "127.0.0.1") if network is None else (name, network.address(name))
-        for name in settings.node_ports
-    }
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={hosts[name][0]} NodeAddr={hosts[name][1]} Port={port} "
+        f"NodeName={name} NodeHostname={settings.hostname} NodeAddr=127.0.0.1 Port={port} "
         "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=16000"
         for name, port in settings.node_ports.items()
     )
-    unresolved = f"PartitionName=unresolved Nodes={','.join(UNRESOLVED)}\n"
-    if UNRESOLVED[0] not in settings.node_ports:
-        unresolved = ""
     return f"""\
 ClusterName={CLUSTER_NAME}
-SlurmctldHost=localhost({controller})
+SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={settings.ctld_port}
 SlurmUser=root
 SlurmdUser=root
@@ -89,7 +76,7 @@ JobAcctGatherParams=OverMemoryKill
 SlurmdParameters=config_overrides
 
 AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost={controller}
+AccountingStorageHost=127.0.0.1
 AccountingStoragePort={settings.dbd_port}
 AccountingStoragePass={settings.munge_socket}
 AccountingStoreFlags=job_comment
@@ -125,7 +112,8 @@ PartitionName=short DefaultTime=1:00 MaxTime=1:00
 PartitionName=preemptible PreemptMode=REQUEUE GraceTime=20
 PartitionName=urgent PriorityTier=20
 PartitionName=closed State=DOWN
-{unresolved}"""
+PartitionName=unresolved Nodes={",".join(UNRESOLVED)}
+"""
 
 
 def can_bind() -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import random
 import shutil
@@ -19,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster import config, hosts, network, processes
+from tests.cluster import config, hosts, processes
 from tests.cluster.config import Settings
 from tests.cluster.daemons import (
     SEARCH_PATH,
@@ -59,17 +58,8 @@ def obstacle() -> str | None:
     return None
 
 
-def start(
-    root: Path,
-    owner: int | None = None,
-    *,
-    networked: bool = False,
-    bandwidth: str | None = None,
-) -> Cluster:
-    """Start a cluster in `root`; with an owner it is stopped once that process is dead.
-
-    With `networked` every node has addresses of its own, see network.py; `bandwidth` limits them.
-    """
+def start(root: Path, owner: int | None = None) -> Cluster:
+    """Start a cluster in `root`; with an owner it is stopped once that process is dead."""
     if (reason := obstacle()) is not None:
         raise ClusterError(reason)
     if len(str(root)) > 80:
@@ -83,7 +73,7 @@ def start(
     with _one_at_a_time():
         stop_abandoned()
         try:
-            return _start(root, networked=networked, bandwidth=bandwidth)
+            return _start(root)
         except BaseException:
             with contextlib.suppress(OSError):
                 _stop(root)
@@ -107,8 +97,7 @@ def node_processes(root: Path, node: str) -> list[Process]:
 
 def start_node(root: Path, node: str) -> None:
     """Start a node's slurmd again."""
-    command = (*network.entering(root, node), "slurmd", "-D", "-N", node)
-    start_daemon(root, f"slurmd-{node}", *command, mark=f"{root}/{node}")
+    start_daemon(root, f"slurmd-{node}", "slurmd", "-D", "-N", node, mark=f"{root}/{node}")
 
 
 def stop(root: Path) -> None:
@@ -126,15 +115,13 @@ def stop_abandoned() -> None:
                 shutil.rmtree(owner.parent)
 
 
-def _start(root: Path, *, networked: bool, bandwidth: str | None) -> Cluster:
-    own = network.build(root, config.NODES, bandwidth) if networked else None
-    # Whose names no program resolves: in a namespace these would need an address.
-    names = config.NODES if networked else (*config.NODES, *config.UNRESOLVED)
+def _start(root: Path) -> Cluster:
+    names = (*config.NODES, *config.UNRESOLVED)
     ports = _free_ports(2 + len(names))
-    settings = Settings(root, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)), own)
+    settings = Settings(root, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)))
     for folder in ("log", "pids", "state", *(f"spool/{name}" for name in names)):
         (root / folder).mkdir(parents=True)
-    if not networked and not all(hosts.resolves(name) for name in config.NODES):
+    if not all(hosts.resolves(name) for name in config.NODES):
         hosts.add(config.NODES)
     cluster = Cluster(root)
     settings.slurm_conf.write_text(config.slurm_conf(settings))
@@ -153,13 +140,6 @@ def _start(root: Path, *, networked: bool, bandwidth: str | None) -> Cluster:
 
 
 def _stop(root: Path) -> None:
-    try:
-        _stop_daemons(root)
-    finally:
-        network.remove(root)
-
-
-def _stop_daemons(root: Path) -> None:
     cluster = Cluster(root)
     known = recorded(root)
     if "slurmctld" in known and known["slurmctld"].alive:
@@ -210,15 +190,3 @@ def _one_at_a_time() -> Iterator[None]:
     with lock.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def describe(root: Path) -> str:
-    """What runs, one line a daemon, and the nodes' network if they have one, as JSON."""
-    shown: dict[str, object] = {name: process.alive for name, process in recorded(root).items()}
-    if (own := network.read(root)) is not None:
-        shown["network"] = {
-            "slurmctld": own.gateway,
-            **{node: own.address(node) for node in own.nodes},
-            "bandwidth": own.bandwidth,
-        }
-    return json.dumps(shown, indent=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnnhpc.records.schema import read_lines
+from tests.cluster import slurm
 from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, planted, wait_for
 
@@ -60,6 +61,49 @@ def shorten(run: Run) -> None:
     run.start_requeued(job)
 
 
+def lose_a_node(run: Run) -> None:
+    """A node loses its power, which closes no connection, until the cell runs elsewhere."""
+    attempt = run.wait_for_step(run.cells[0], EARLY)
+    root, lost = run.cluster.root, read_lines(attempt.records(1))[0]["host"]
+    silent = slurm.node_processes(root, lost)
+    for process in silent:
+        process.send(signal.SIGSTOP)
+    try:
+        run.cluster.run("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
+        run.start_requeued(run.task(run.cells[0]))
+        run.result(run.cells[0], 2)
+    finally:
+        for process in silent:
+            process.send(signal.SIGKILL)
+        slurm.start_node(root, lost)
+        resume = ("scontrol", "update", f"NodeName={lost}", "State=RESUME")
+        wait_for(lambda: run.cluster.run(*resume, check=False).returncode == 0, f"{lost} to resume")
+
+
+def run_out_of_time(run: Run) -> None:
+    """Its ranks hear no signal, so Slurm kills them at the time limit; a rerun goes on."""
+    run.wait_for_step(run.cells[0], EARLY)
+    run.cluster.run("scontrol", "update", f"JobId={run.task(run.cells[0])}", "TimeLimit=1")
+    run.wait_until_idle()
+    assert set(run.states().values()) == {"timed out"}, run.explain()
+    run.user.jobs("rerun", run.paths.root, "--failed", *run.user.site({}))
+
+
+def cancel_while_it_saves(run: Run) -> None:
+    """Slurm queues a job again that ends for its requeue, whether or not it was cancelled."""
+    for cell in run.cells:
+        run.wait_for_step(cell, 1)
+    run.cluster.run("scancel", "--signal=USR2", run.job("gat-pp2"))
+    wait_for(run.attempt(run.cells[0]).result.exists, "a cell that has saved")
+    run.user.jobs("cancel", run.paths.root)
+
+
+def requeue_when_done(run: Run) -> None:
+    run.result(run.cells[0])
+    run.cluster.run("scontrol", "requeue", run.task(run.cells[0]))
+    run.start_requeued(run.task(run.cells[0]))
+
+
 def send(number: signal.Signals) -> Callable[[Run], None]:
     """Send a signal to rank 1 of the first cell."""
 
@@ -81,7 +125,13 @@ SWEEPS = {
     ),
     "requeued": Sweep([LONG], site=SLOW, disturb=requeue),
     "limited": Sweep([LONG], site=SLOW | {"signal": 120}, disturb=shorten),
+    "lost-node": Sweep([LONG], site=SLOW | {"exclusive": True}, disturb=lose_a_node),
+    "out-of-time": Sweep([LONG], site=planted("deaf", "*", EARLY), disturb=run_out_of_time),
     "undisturbed": Sweep([LONG]),
+    "cancelled": Sweep(
+        [LONG | {"repeats": 2}], site=planted("slow", 0, 0), disturb=cancel_while_it_saves
+    ),
+    "finished": Sweep([PIPELINE], disturb=requeue_when_done),
     "killed": Sweep([ENDLESS, PIPELINE], site={"max_parallel": 1}, disturb=send(signal.SIGKILL)),
     "frozen": Sweep(
         [ENDLESS], site={"setup": ["export GNNHPC_HANG_S=4"]}, disturb=send(signal.SIGSTOP)
@@ -117,14 +167,10 @@ SWEEPS = {
             | {"layouts": ["pp4", "dp2-pp2"], "microbatches": [2]}
         ]
     ),
-    "few": Sweep(
-        [PIPELINE | {"layouts": ["seq", "pp2"], "seq_microbatches": [2]}],
-        site={"max_parallel": 1},
-    ),
 }
 
 
-_POOL = ThreadPoolExecutor(max_workers=8)
+_POOL = ThreadPoolExecutor(max_workers=12)
 """Disturbs the sweeps at the same time, each when its cell trains."""
 
 

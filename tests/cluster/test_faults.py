@@ -60,7 +60,7 @@ def test_a_rank_over_its_memory_is_the_cause(sweeps: Sweeps) -> None:
     assert "exceeded memory limit" in detail
     done = run.user.jobs("status", run.paths.root, check=False)
     assert "--failed --mem SIZE, with more than 1500M" in done.stdout
-    log = run.user.jobs("logs", run.paths.root, "gat-pp2:0", "--rank", "1").stdout
+    log = run.user.jobs("logs", run.paths.root, "gat-pp2:0").stdout
     assert "exceeded memory limit" in log
 
 

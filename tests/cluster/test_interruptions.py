@@ -13,7 +13,7 @@ from tests.cluster.sweeps import STEPS, Sweeps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-INTERRUPTED = ("preempted", "requeued", "limited")
+INTERRUPTED = ("preempted", "requeued", "limited", "lost-node", "out-of-time")
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +83,20 @@ def test_a_requeued_task_costs_both_of_its_starts(sweeps: Sweeps) -> None:
     asked = ("status", run.paths.root, "--cost", "--patience", "30", "--json")
     accounted = json.loads(run.user.jobs(*asked).stdout)["cost"]["accounted"]
     assert accounted["tasks"] == 2
+
+
+def test_a_cell_of_a_lost_node_goes_on_elsewhere(sweeps: Sweeps) -> None:
+    run = sweeps.ended("lost-node")
+    lost = read_lines(run.attempt(run.cells[0], 1).records(1))[0]["host"]
+    assert lost not in second(run).provenance["hosts"]
+
+
+def test_a_cell_that_is_cancelled_while_it_saves_is_not_requeued(sweeps: Sweeps) -> None:
+    run = sweeps.ended("cancelled")
+    assert set(run.states().values()) <= {"cancelled", "interrupted"}
+
+
+def test_a_cell_that_is_requeued_after_its_result_does_not_run_again(sweeps: Sweeps) -> None:
+    run = sweeps.ended("finished")
+    assert run.attempts() == [1]
+    assert "nothing to do, attempt 1 of this job is done and valid" in run.logs()

@@ -83,16 +83,6 @@ def test_a_job_that_the_accounting_alone_has_is_unknown(login: User, tmp_path: P
     assert expected in rerun_missing(run, hides)
 
 
-def test_status_works_without_the_accounting(login: User, tmp_path: Path) -> None:
-    without = shims.shims(tmp_path / "without", sacct="exit 1")
-    run, _ = submit(login, "unaccounted", without)
-    STARTED.append(run)
-    assert status(run, without)[:2] == ({"pending"}, 3)
-    spent = login.jobs("status", run.paths.root, "--cost", check=False, env=without)
-    assert spent.returncode == 3
-    assert "cost:" in spent.stdout
-
-
 def test_an_array_whose_answer_was_lost_is_found(login: User, tmp_path: Path) -> None:
     lost = shims.shims(tmp_path / "lost", sbatch=shims.LOSES_ITS_ANSWER)
     run, printed = submit(login, "lost", lost)

@@ -132,24 +132,6 @@ def test_an_array_above_the_clusters_limit_comes_in_parts(user: User) -> None:
     assert [index for index in range(6) if found[f"gat-seq:{index}"] == "pending"] == [1, 5]
 
 
-def test_a_thousand_cells_and_more_are_submitted_shown_and_cancelled(user: User) -> None:
-    run = user.submit([SEQ | {"repeats": 1200}], name="many", site=CLOSED)
-    parts = [(one.indices, one.first_task) for one in read_submissions(run.paths)]
-    assert parts == [("0-999", 0), ("1000-1199", 1000)]
-    assert Counter(run.states().values()) == {"pending": 1200}
-    user.jobs("cancel", run.paths.root)
-    wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
-
-
-def test_more_cells_than_the_cluster_holds_jobs_are_refused(user: User) -> None:
-    file = user.home / "spec.yaml"
-    file.write_text(json.dumps({"name": "over", "grids": [SEQ | {"repeats": 2001}]}))
-    done = user.jobs("submit", file, "--runs", user.runs, *user.site(CLOSED), check=False)
-    assert done.returncode == 2
-    assert "found 2001 tasks; allowed: at most 2000 jobs" in done.stderr.splitlines()[-1]
-    assert not (user.runs / "over").exists()
-
-
 def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:
     run = user.submit([SEQ | {"repeats": 2}], name="first", site=CLOSED)
     copy = user.runs / "copy"
@@ -161,10 +143,8 @@ def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:
 
 def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     site = CLOSED | {"qos": "few"}
-    assert (
-        f"(MaxSubmitJobs): {config.FEW_JOBS}, "
-        in user.jobs("site", "check", *user.site(site)).stdout
-    )
+    shown = user.jobs("site", "check", *user.site(site), check=False).stdout
+    assert f"(MaxSubmitJobs): {config.FEW_JOBS}, " in shown
     file = user.home / "spec.yaml"
     file.write_text(json.dumps({"name": "portions", "grids": [SEQ | {"repeats": 5}]}))
     done = user.jobs("submit", file, "--runs", user.runs, *user.site(site))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.accounted_cost import read_accounted
-from tests.cluster.runs import Run, losses, wait_for
-from tests.cluster.sweeps import QUOTED, Sweeps
+from tests.cluster import config
+from tests.cluster.runs import Run, User, losses, wait_for
+from tests.cluster.sweeps import PIPELINE, QUOTED, Sweeps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -98,10 +101,22 @@ def test_scripts_and_reruns_make_new_attempts_and_overwrite_nothing(
     assert set(run.states().values()) == {"done"}
 
 
-def test_an_index_out_of_range_is_refused(run: Run) -> None:
-    done = run.user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "7", check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--index: found 7; allowed: 0-1" in done.stderr
+def test_ranks_are_bound_as_the_script_says_whatever_the_shell_has(user: User) -> None:
+    shows = user.home / "shows"
+    shows.write_text('#!/bin/sh\ntaskset -cp $$\nexec "$@"\n')
+    shows.chmod(0o755)
+    site = {"container": str(shows), "python": sys.executable, "tasks_per_node": 2}
+    run = user.submit([PIPELINE], name="bound", site=site | {"exclusive": True})
+    leaked = {"SLURM_CPU_BIND": "map_cpu:0", "SLURM_CPU_BIND_TYPE": "map_cpu:"}
+    leaked |= {"SLURM_CPU_BIND_LIST": "0", "SLURM_EXPORT_ENV": "NONE", "SRUN_CPUS_PER_TASK": "2"}
+    user.cluster.run("sbatch", "--wait", run.paths.script("gat-pp2"), env=leaked)
+    run.wait_until_idle()
+    logs = sorted(run.paths.logs.glob("gat-pp2-0-*.log"))
+    assert len(logs) == 2
+    for log in logs:
+        lists = re.findall(r"affinity list: (\S+)", log.read_text())
+        expected = {"0", "1"} if config.can_bind() else {lists[0]}
+        assert (len(lists), set(lists)) == (2, expected), log.read_text()
 
 
 def test_all_stages_of_a_torchgpipe_replica_are_one_task(sweeps: Sweeps) -> None:
@@ -112,11 +127,3 @@ def test_all_stages_of_a_torchgpipe_replica_are_one_task(sweeps: Sweeps) -> None
         assert (result.status, result.failure) == ("done", None), cell.id
         tasks[cell.array] = len(result.provenance["hosts"])
     assert tasks == {"gat-pp4-torchgpipe": 1, "gat-dp2-pp2-torchgpipe": 2}
-
-
-def test_max_parallel_holds_for_all_arrays_of_a_submission(sweeps: Sweeps) -> None:
-    run = sweeps.ended("few")
-    first, second = sorted(
-        (result.started_at, result.ended_at) for result in run.results().values()
-    )
-    assert first[1] <= second[0]

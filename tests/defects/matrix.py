@@ -19,14 +19,13 @@ MECHANISMS = {
     ),
     "data-digests": ("data", "order"),
     "record-audit": (
-        *("records", "headers", "same code", "cut", "step counts", "warm-up", "step times"),
+        *("records", "headers", "same code", "step counts", "step times"),
         *(
             "spans",
             "schedule",
             "barriers",
             "between-steps",
             "losses",
-            "final metrics",
             "throughput",
         ),
         *("threads", "affinity", "damaged"),

@@ -22,10 +22,10 @@ print(len(os.sched_getaffinity(0)), len(process_cpus()))
 
 def test_a_bound_main_thread_does_not_hide_the_cpus_of_the_process() -> None:
     """OpenMP binds it as soon as it is loaded."""
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     ).stdout
-    assert told.split() == ["1", str(len(os.sched_getaffinity(0)))]
+    assert reported.split() == ["1", str(len(os.sched_getaffinity(0)))]
     assert process_cpus() == os.sched_getaffinity(0)
 
 

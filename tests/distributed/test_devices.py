@@ -109,7 +109,7 @@ def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
     return [RankDevice(rank, f"n{rank // 2}", gpu, nccl) for rank, gpu in enumerate(gpus)]
 
 
-def test_two_ranks_share_a_gpu_only_if_they_are_told_to() -> None:
+def test_two_ranks_share_a_gpu_only_where_that_is_allowed() -> None:
     check_sharing(ranks_with("GPU-a", "GPU-b", "GPU-c"), {})
     check_sharing(ranks_with(None, None), {})
     both = ranks_with("GPU-a", "GPU-b", "GPU-c", "GPU-b")

@@ -1,4 +1,4 @@
-"""The environment: whose variables say which rank this is, and what a half-set one is told."""
+"""The environment: which launcher's variables name the rank, and errors for incomplete ones."""
 
 from __future__ import annotations
 

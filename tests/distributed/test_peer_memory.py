@@ -84,7 +84,7 @@ def in_turn(cases: list[tuple[Variables, tuple[int, ...]]]) -> list[list[int]]:
 
 
 @distributed
-def test_not_ranks_of_two_nodes_nor_where_one_cannot_or_is_told_not_to() -> None:
+def test_not_ranks_of_two_nodes_nor_where_one_cannot_or_must_not() -> None:
     everyone = [[1, 2], [0, 2], [0, 1]]
     without_1 = [[2], [], [0]]
     cases: list[tuple[Variables, tuple[int, ...], list[list[int]]]] = [

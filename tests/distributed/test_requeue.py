@@ -44,14 +44,14 @@ def test_a_job_requeued_as_often_as_it_may_be_is_not_requeued(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = slurm(SLURM_RESTART_COUNT="5")
-    told = "requeued 5 times already, and max_requeues is 5: a rerun resumes"
-    assert requeues_used_up(last, "SIGUSR2") == told
+    reported = "requeued 5 times already, and max_requeues is 5: a rerun resumes"
+    assert requeues_used_up(last, "SIGUSR2") == reported
     assert not requeue_if_interrupted(last, "SIGUSR2")
     assert not asked.exists()
     # Cancelled, and not for another job: nobody wanted to requeue it.
     assert requeues_used_up(last, "SIGTERM") is None
     monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
-    assert requeues_used_up(last, "SIGTERM") == told
+    assert requeues_used_up(last, "SIGTERM") == reported
     for count in ("4", "5"):
         more = slurm(SLURM_RESTART_COUNT=count, GNNHPC_MAX_REQUEUES="6")
         assert requeues_used_up(more, "SIGUSR2") is None
@@ -69,12 +69,12 @@ def test_a_job_that_is_no_array(asked: Path) -> None:
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
-def test_who_is_told_to_end_ends(asked: Path, signal: str | None) -> None:
+def test_a_stopped_job_ends(asked: Path, signal: str | None) -> None:
     assert not requeue_if_interrupted(slurm(), signal)
     assert not asked.exists() or "requeue" not in asked.read_text()
 
 
-def test_who_is_told_to_end_for_another_job_goes_back(
+def test_a_job_that_is_stopped_for_another_one_is_requeued(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")

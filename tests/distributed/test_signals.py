@@ -114,7 +114,7 @@ def test_the_first_signal_counts(patient: Program) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_stuck_rank_that_is_told_to_end_ends(hurried: Program, name: str) -> None:
+def test_a_stuck_rank_that_is_stopped_ends(hurried: Program, name: str) -> None:
     hurried.write("stuck")
     hurried.send(signal.Signals[name])
     assert hurried.read() == f"deadline {name}"

@@ -1,4 +1,4 @@
-"""Channels through shared memory: every tensor comes once, whole and in order, or its loss is told.
+"""Shared-memory channels deliver every tensor once, whole and in order, or report its loss.
 
 On real ranks, as the two ends are in processes of their own.
 """
@@ -33,16 +33,16 @@ BYTES = 4 * ROWS
 
 
 def joined() -> tuple[Mesh, int, GroupChannel]:
-    """This rank of two, the other one, and what tells them where memory is."""
+    """This rank of two, the other one, and the channel that names the memory."""
     mesh = join(read_environment(), Layout(1, 2), torch.device("cpu"))
     peer = 1 - mesh.rank
     return mesh, peer, GroupChannel(peer, mesh.link("forward", peer))
 
 
 def ends(slot_bytes: int = BYTES) -> tuple[Mesh, SharedSender | SharedReceiver]:
-    mesh, peer, tells = joined()
+    mesh, peer, notifier = joined()
     kind = SharedReceiver if mesh.rank else SharedSender
-    end = kind(SLOTS, slot_bytes, mesh.peers[peer], tells)
+    end = kind(SLOTS, slot_bytes, mesh.peers[peer], notifier)
     end.open()
     return mesh, end
 
@@ -56,18 +56,18 @@ def sent_and_taken(cases: list[tuple[int, int]]) -> list[int]:
 
     The sender goes around its slots many times, and is a whole round ahead at times.
     """
-    mesh, peer, tells = joined()
+    mesh, peer, notifier = joined()
     found = []
     for rows, count in cases:
         right = 0
         tensor = torch.empty(rows)
         if mesh.rank == 0:
-            sending = SharedSender(SLOTS, 4 * rows, mesh.peers[peer], tells)
+            sending = SharedSender(SLOTS, 4 * rows, mesh.peers[peer], notifier)
             sending.open()
             for number in range(count):
                 assert sending.send(tensor.copy_(numbered(number, rows))).is_completed()
         else:
-            receiving = SharedReceiver(SLOTS, 4 * rows, mesh.peers[peer], tells)
+            receiving = SharedReceiver(SLOTS, 4 * rows, mesh.peers[peer], notifier)
             receiving.open()
             for number in range(count):
                 if number % 500 == 7:
@@ -137,9 +137,9 @@ def test_what_was_not_taken_is_never_overwritten() -> None:
 
 
 def other_sizes() -> str:
-    mesh, peer, tells = joined()
+    mesh, peer, notifier = joined()
     end = (SharedReceiver if mesh.rank else SharedSender)(
-        SLOTS, BYTES + 4 * mesh.rank, mesh.peers[peer], tells
+        SLOTS, BYTES + 4 * mesh.rank, mesh.peers[peer], notifier
     )
     said = ""
     try:
@@ -181,7 +181,7 @@ def test_a_message_of_other_size_is_no_message() -> None:
 
 
 def lost(which: int) -> None:
-    """Print what the one rank is told of the other, which is killed while it is waited for."""
+    """Print the error of a rank that waits for another, which is killed."""
     mesh, end = ends()
     mesh.barrier()
     if mesh.rank == which:
@@ -217,10 +217,10 @@ def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[floa
 
 def without_memory() -> list[float]:
     """Where files, and so memory that is one, may not be so large: then they come by the group."""
-    mesh, peer, tells = joined()
+    mesh, peer, notifier = joined()
     if mesh.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, resource.RLIM_INFINITY))
-    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, BYTES, mesh.peers[peer], tells)
+    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, BYTES, mesh.peers[peer], notifier)
     end.open()
     assert not end.shares
     found = []
@@ -248,10 +248,10 @@ def test_a_process_that_may_not_have_the_memory_sends_by_its_group() -> None:
 
 def left_behind() -> list[str]:
     """Files in the folder of shared memory, and descriptors of any, once channels are gone."""
-    mesh, peer, tells = joined()
+    mesh, peer, notifier = joined()
     for _ in range(3):
         kind = SharedReceiver if mesh.rank else SharedSender
-        end = kind(SLOTS, BYTES, mesh.peers[peer], tells)
+        end = kind(SLOTS, BYTES, mesh.peers[peer], notifier)
         end.open()
         mesh.barrier()
         del end

@@ -1,4 +1,4 @@
-"""Layers on paper that do not fit the data or each other, each told in one line when planned."""
+"""Layer specs that do not fit the data or each other are errors of one line when planned."""
 
 from __future__ import annotations
 

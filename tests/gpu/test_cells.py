@@ -30,8 +30,8 @@ SHARED = ENV | {"GNNHPC_SHARE_GPU": "1"}
 
 
 def visible() -> list[str]:
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return told.split(",") if told else [str(n) for n in range(torch.cuda.device_count())]
+    reported = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return reported.split(",") if reported else [str(n) for n in range(torch.cuda.device_count())]
 
 
 def show(gpus: list[str], which: str) -> None:

@@ -69,8 +69,8 @@ def test_cells_learn_what_a_cpu_does(
         plant=functools.partial(with_free, free, visible() if ranks == 2 else None),
     )
     assert_as_on_a_cpu(tmp_path, cell)
-    told = cell.result.graph
-    assert (told["features_on"], told["graph_on"]) == (features, graph)
+    reported = cell.result.graph
+    assert (reported["features_on"], reported["graph_on"]) == (features, graph)
     for rank in range(ranks):
         assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
 

@@ -6,14 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gnnhpc.core.errors import InputError
 from jobs.slurm.batch_script import batch_script, report_script, sbatch_value
-from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells, parse_label
+from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
 from tests.jobs.conftest import small_plan
@@ -75,14 +74,6 @@ def test_the_whole_script(name: str) -> None:
         text = batch_script(array_of(site), RUN, launch(site))
     expected = EXPECTED / f"{name}.sbatch"
     assert text == expected.read_text(), f"{expected} differs"
-
-
-@pytest.mark.parametrize("name", SITES)
-def test_bash_accepts_the_script(name: str, tmp_path: Path) -> None:
-    for array in (array_of(SITES[name]), paired(SITES[name])):
-        script = tmp_path / "script"
-        script.write_text(batch_script(array, RUN, launch(SITES[name])))
-        subprocess.run(["bash", "-n", script], check=True)
 
 
 @pytest.mark.parametrize("text", ["plain", "it's", 'a "b"', "$HOME; rm", "back\\slash", "ü"])
@@ -176,10 +167,6 @@ def test_a_hint_is_the_binding(tmp_path: Path) -> None:
     assert "--cpu-bind" not in command
 
 
-def test_the_status_of_the_ranks_is_the_scripts(tmp_path: Path) -> None:
-    assert run_script(tmp_path, Site(), srun="exit 3")[0].returncode == 3
-
-
 def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) -> None:
     done, run = run_script(tmp_path, Site(setup=("export A=1", "echo no disk; false")))
     assert done.returncode == 1
@@ -188,23 +175,11 @@ def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) ->
     assert not (tmp_path / "srun").exists()
 
 
-def test_set_up_lines_change_the_ranks_variables(tmp_path: Path) -> None:
-    run_script(tmp_path, Site(setup=("export A='b c'",)))
-    assert "A=b c" in (tmp_path / "env").read_text().splitlines()
-
-
 def test_a_script_without_a_task_says_how_to_submit_it(tmp_path: Path) -> None:
     done, _ = run_script(tmp_path, Site(), task=None)
     assert done.returncode == 2
     words = (tmp_path / "slurm-8_.out").read_text()
     assert "found no $SLURM_ARRAY_TASK_ID; allowed: sbatch [--array=INDICES]" in words
-
-
-@pytest.mark.parametrize(
-    ("label", "expected"), [("vig-pp2", ("vig-pp2", 0)), ("vig-pp2.1000", ("vig-pp2", 1000))]
-)
-def test_a_label_is_an_array_and_its_first_task(label: str, expected: tuple[str, int]) -> None:
-    assert parse_label(label) == expected
 
 
 def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
@@ -225,10 +200,3 @@ def test_a_block_asks_for_the_largest_layout_and_time_for_all_cells() -> None:
 def test_tasks_a_node_must_divide_the_ranks() -> None:
     with pytest.raises(InputError, match="tasks_per_node"):
         cell_arrays(small_plan(layouts="pp3").cells, Site(tasks_per_node=2), 1000)
-
-
-def test_a_limit_of_tasks_at_once_is_in_the_array_option() -> None:
-    array = array_of(Site())
-    assert [array.array_option(most) for most in (None, 1, 2)] == ["0-1", "0-1%1", "0-1"]
-    part = replace(array, tasks=array.tasks[1:], first_task=1)
-    assert part.array_option(None) == "0"

@@ -73,12 +73,6 @@ def test_a_job_that_ended_before_its_ranks_began(
     assert run.state(index=1)[0] == "missing"
 
 
-def test_a_job_of_another_under_our_id_says_nothing(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    slurm.set_accounts(("101_0", "TIMEOUT", "other@run"))
-    assert run.state()[0] == "missing"
-
-
 def test_the_error_of_the_script_is_the_cause(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.set_queue()
     log = run.paths.logs / "gat-seq-0-101.log"
@@ -115,12 +109,6 @@ def test_the_newest_valid_attempt_counts(run: MadeRun, slurm: FakeSlurm) -> None
     found = status(run.root, fresh=True).cells[0]
     assert (found.state, found.attempt, found.attempts) == ("done", 1, 2)
     assert found.detail == "attempt 2 is not valid"
-
-
-def test_a_failure_is_shown_with_rank_host_and_step(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    run.finish(run.cell(), status="failed", failure=failure("ValueError: loss\nis nan"))
-    assert run.state() == ("failed", "rank 1 on n2, train step 2: ValueError: loss is nan")
 
 
 def test_a_failure_without_a_result_is_what_its_rank_wrote(run: MadeRun, slurm: FakeSlurm) -> None:
@@ -241,19 +229,6 @@ def test_the_accounting_answers_for_a_silent_queue(
     slurm.fail("squeue")
     slurm.set_accounts(("101_0", word, "gat-seq@run"))
     assert run.state()[0] == state
-
-
-def test_what_the_accounting_alone_has_is_unknown(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    slurm.set_accounts(("101_[0-1]", "PENDING", "gat-seq@run"))
-    assert run.state() == ("unknown", "squeue does not list 101_0, sacct: PENDING")
-
-
-def test_an_answer_that_cannot_be_read_is_no_answer(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue(["17_[0-1]", "PENDING"])
-    state, detail = run.state()
-    assert state == "unknown"
-    assert "cannot be read" in (detail or "")
 
 
 def test_jobs_of_a_copied_run_are_not_the_copys(run: MadeRun, slurm: FakeSlurm) -> None:

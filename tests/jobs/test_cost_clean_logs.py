@@ -47,13 +47,6 @@ def test_a_requeued_task_costs_both_starts_and_others_nothing(
     assert (accounted.tasks, accounted.core_s) == (2, 30)
 
 
-def test_the_last_answer_is_kept(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_accounts(task("101_0"))
-    known = run_cost(read_run(run.root)).accounted
-    slurm.fail("sacct")
-    assert run_cost(read_run(run.root)).accounted == known
-
-
 def test_without_the_accounting_results_say_what_a_run_cost(run: MadeRun, slurm: FakeSlurm) -> None:
     run.finish(run.cell(), job="101_0")
     run.begin(run.cell(index=1), 3, "101_1")

@@ -16,7 +16,6 @@ from jobs.slurm import site_files
 from jobs.slurm.site_files import read_site_file
 from jobs.sweep import sweep_schema as schemas
 from jobs.sweep.plan import plan
-from jobs.sweep.sweep import GRID_KEYS
 from tests.tools.json_schema import mistakes
 
 sweep_schema = functools.cache(schemas.sweep_schema)
@@ -31,45 +30,25 @@ VIG = {"models": "vig", "data": [{"name": "synthetic-cifar10", "train": 100}], "
 
 GOOD = [
     GRID,
-    VIG | {"seq_microbatches": [1, 5], "microbatches": 5, "layouts": ["dp2-pp2", "pp4", "dp3"]},
     GRID | {"models": ["gat", {"name": "gat", "layers": 3, "dropout": 0}], "seeds": [0, 1]},
-    GRID | {"data": [{"name": "pubmed", "features": "made"}, "cora"], "balance": [1, 2, 1, 2]},
     GRID | {"balance": "profile", "schedules": ["gpipe", "1f1b"], "microbatches": [2, 4]},
-    {"model": {"name": "gat"}, "data": "synthetic-citation", "layout": "seq", "seed": 1},
     SAMPLED | {"batch_size": [8, 16]},
     SAMPLED | {"sampling": [None, {"fanouts": [3, 3], "sampler": "pyg", "replace": True}]},
     GRID | {"optimizer": {"lr": 1}, "spans": True, "save_every": None, "repeats": 2},
 ]
 BAD = [
     GRID | {"modles": "gat"},
-    GRID | {"models": "gta"},
     GRID | {"models": [{"name": "gat", "heds": 3}]},
-    GRID | {"models": [{"heads": 3}]},
-    GRID | {"models": []},
-    GRID | {"data": "file"},
     GRID | {"data": [{"name": "file"}]},
-    GRID | {"data": "cora-typo"},
-    GRID | {"data": [{"name": "synthetic-citation", "nodes": 9}]},
-    GRID | {"data": [{"name": "cora", "features": "invented"}]},
     GRID | {"layouts": ["pp0"]},
-    GRID | {"layouts": "pp2-dp2"},
-    GRID | {"layouts": [2]},
     GRID | {"microbatches": 0},
-    GRID | {"microbatches": "2"},
     GRID | {"seeds": [-1]},
     GRID | {"repeats": 0},
-    GRID | {"repeats": True},
     GRID | {"train_steps": 2.5},
-    GRID | {"spans": "yes"},
-    SAMPLED | {"sampling": []},
     SAMPLED | {"sampling": "dgl"},
     SAMPLED | {"sampling": {"fanouts": [10, 0]}},
-    SAMPLED | {"sampling": {"fanouts": [10, 5], "sampler": "dlg"}},
-    SAMPLED | {"sampling": {"fanouts": [10, 5], "wokers": 1}},
     GRID | {"optimizer": {"lr": 0}},
     GRID | {"optimizer": {"momentum": 0.9}},
-    GRID | {"optimizer": "adam"},
-    GRID | {"balance": "equal"},
     GRID | {"repeat": 1},
 ]
 SITES = [
@@ -77,15 +56,9 @@ SITES = [
     ({"sites": {"a": None, "b": {"slurm": {"reservation": "x", "no-kill": True}}}}, True),
     ({"sites": {"a": {"time": "2:00:00", "exclusive": "user", "mem": "16G", "signal": 5}}}, True),
     ({"sites": {}}, False),
-    ({"default": "a"}, False),
     ({"sites": {"a": {}}, "more": 1}, False),
     ({"sites": {"a": {"partitoin": "p"}}}, False),
-    ({"sites": {"a": {"partition": "a b"}}}, False),
-    ({"sites": {"a": {"cpus_per_task": 0}}}, False),
     ({"sites": {"a": {"modules": "gcc/12"}}}, False),
-    ({"sites": {"a": {"mem": "16 G"}}}, False),
-    ({"sites": {"a": {"exclusive": "mine"}}}, False),
-    ({"sites": {"a": {"signal": 1}}}, False),
     ({"sites": {"a": {"slurm": {"RESERVATION": "x"}}}}, False),
 ]
 
@@ -123,17 +96,6 @@ def test_what_is_refused_does_not_fit(grid: dict[str, Any]) -> None:
     assert mistakes(sweep(grid), sweep_schema())
 
 
-@pytest.mark.parametrize(
-    "top",
-    [{"grids": [GRID]}, {"name": "", "grids": [GRID]}, {"name": "run", "grids": []},
-     sweep(GRID) | {"nmae": "x"}, {"name": "run"}],
-)  # fmt: skip
-def test_the_top_of_a_sweep(top: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        plan(top, check=False)
-    assert mistakes(top, sweep_schema())
-
-
 @pytest.mark.parametrize(("raw", "fits"), SITES)
 def test_site_files(raw: dict[str, Any], fits: bool, tmp_path: Path) -> None:
     path = tmp_path / "site.yaml"
@@ -144,10 +106,6 @@ def test_site_files(raw: dict[str, Any], fits: bool, tmp_path: Path) -> None:
         with pytest.raises(InputError):
             read_site_file(path)
     assert (mistakes(raw, site_schema()) == []) == fits
-
-
-def test_every_key_of_a_grid_is_there() -> None:
-    assert sweep_schema()["$defs"]["Grid"]["properties"].keys() == GRID_KEYS
 
 
 def test_descriptions_are_the_docstrings_of_the_fields() -> None:
@@ -164,8 +122,3 @@ def test_the_command_prints_json(what: str, capsys: pytest.CaptureFixture[str]) 
     printed = json.loads(capsys.readouterr().out)
     assert printed == {"sweep": sweep_schema, "site": site_schema}[what]()
     assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-
-
-def test_another_word_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "cell"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

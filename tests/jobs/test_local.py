@@ -160,21 +160,6 @@ def test_local_runs_of_one_machine_take_turns(
     assert "waits for another local run on this machine" in capfd.readouterr().err
 
 
-def test_runs_that_share_nothing_need_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LOCK_VARIABLE, "")
-    with machine_lock(), machine_lock():
-        pass
-
-
-def test_a_lock_that_cannot_be_opened_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "none" / "lock" / "deep"))
-    (tmp_path / "none").write_text("a file")
-    with pytest.raises(InputError, match="allowed: a file that may be written"), machine_lock():
-        pass
-
-
 def test_options_of_slurm_are_refused_for_a_local_run(local: Callable[..., Submitted]) -> None:
     with pytest.raises(InputError, match="--mem 4G for a local run; allowed: --cluster slurm"):
         local(["seq"], settings={"mem": "4G"})

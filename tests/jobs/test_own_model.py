@@ -44,7 +44,7 @@ def test_the_example_runs_verifies_reports_and_runs_again(
         assert result.valid
         assert result.experiment["model"]["name"] == "deep_gcn:DeepGcn"
 
-    assert verify_manifest(paths.manifest, 2, float64=True) == 0
+    assert verify_manifest(paths.manifest, 2) == 0
     assert "PASSED" in capsys.readouterr().out
 
     # Neither looks at the user's file, and a rerun takes the one that was kept.

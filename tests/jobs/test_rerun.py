@@ -11,7 +11,6 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
-from jobs.slurm.site import Site
 from jobs.submission.cancel import cancel
 from jobs.submission.rerun import Selection, rerun
 from jobs.submission.submit import Submitted
@@ -99,15 +98,6 @@ def test_unknown_cells_need_force(run: MadeRun, slurm: FakeSlurm) -> None:
     assert len(slurm.calls) == 3
 
 
-def test_a_rerun_uses_the_runs_site_and_its_own_script(
-    submit_small: Callable[..., Submitted], slurm: FakeSlurm
-) -> None:
-    run = MadeRun(submit_small(site=Site(partition="compute", time="30")).run)
-    slurm.set_queue()
-    rerun(run.root, Selection(array="gat-seq"))
-    assert slurm.queue[0][4] == str(run.paths.script("gat-seq"))
-
-
 def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlurm) -> None:
     notes: list[str] = []
     settings = {"time": "2:00:00", "mem": "64G", "slurm": {"exclude": "n3"}}
@@ -122,11 +112,10 @@ def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlur
 
 
 def test_nodes_where_a_rank_hung_are_left_out(ended: MadeRun, slurm: FakeSlurm) -> None:
-    lost = replace(HUNG, error="rank 1 sent no heartbeat for 4 s: frozen or lost")
-    ended.finish(ended.cell("gat-seq", 1), job="101_1", status="failed", failure=lost)
-    notes: list[str] = []
-    rerun(ended.root, Selection(failed=True), exclude_failed=True, notify=notes.append)
-    assert notes[0].startswith("nodes where a rank was lost or hung: ")
+    hung = replace(HUNG, error="frozen: rank 1 sent no heartbeat for 4 s")
+    ended.finish(ended.cell("gat-seq", 1), job="101_1", status="failed", failure=hung)
+    rerun(ended.root, Selection(failed=True), exclude_failed=True)
+    assert "#SBATCH --exclude=n2\n" in ended.paths.script("gat-seq.rerun-1").read_text()
 
 
 def test_a_dry_run_submits_nothing(
@@ -187,12 +176,3 @@ def test_cancel_of_a_silent_slurm_needs_force(run: MadeRun, slurm: FakeSlurm) ->
     assert slurm.cancelled == []
     assert "but Slurm does not say whether it has ended" in cancel(run.root, force=True)[0]
     assert slurm.cancelled == ["101 102"]
-
-
-@pytest.mark.parametrize("array", ["no", "gat-seq"])
-def test_cancel_of_an_array_that_has_no_job(
-    submit_small: Callable[..., Submitted], array: str
-) -> None:
-    run = submit_small(paired=True).run
-    with pytest.raises(InputError, match=r"--array: found .*gat-paired"):
-        cancel(run, array)

@@ -23,19 +23,9 @@ def test_a_bare_name_is_a_shipped_sweep() -> None:
     assert planned.cells == plan(FOLDER / "quickstart.yaml").cells
 
 
-def test_a_folder_of_the_same_name_is_in_nobodys_way(elsewhere: Path) -> None:
-    (elsewhere / "quickstart").mkdir()
-    assert find_spec(Path("quickstart")) == FOLDER / "quickstart.yaml"
-
-
 def test_a_file_of_the_same_name_comes_first(elsewhere: Path) -> None:
     (elsewhere / "quickstart").write_text("name: own")
     assert find_spec(Path("quickstart")) == Path("quickstart")
-
-
-@pytest.mark.parametrize("spec", ["quickstart.yaml", "sweeps/quickstart", "/quickstart"])
-def test_a_path_is_taken_as_it_is(spec: str) -> None:
-    assert find_spec(Path(spec)) == Path(spec)
 
 
 def test_an_unknown_name_is_told_the_known_ones() -> None:

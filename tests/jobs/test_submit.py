@@ -41,20 +41,6 @@ def test_each_model_and_layout_is_one_array(submit_small: Submit, slurm: FakeSlu
     ]
 
 
-@pytest.mark.parametrize(
-    ("site", "word"),
-    [
-        (Site(max_parallel=1), "--array=0-1%1"),
-        (Site(slurm={"dependency": "singleton"}, max_parallel=1), "--dependency=singleton,"),
-    ],
-)
-def test_options_that_belong_to_the_call(
-    submit_small: Submit, slurm: FakeSlurm, site: Site, word: str
-) -> None:
-    submit_small(site=site)
-    assert word in slurm.calls[-1]
-
-
 def test_max_parallel_lets_each_array_wait_for_the_one_before(
     submit_small: Submit, slurm: FakeSlurm
 ) -> None:
@@ -125,15 +111,6 @@ def test_a_controller_that_is_not_reached_is_asked_again(
     assert len(slurm.calls) == 4
 
 
-def test_a_controller_that_is_never_reached_leaves_nothing(
-    submit_small: Submit, slurm: FakeSlurm
-) -> None:
-    slurm.fail("sbatch", f"sbatch: error: {UNREACHED}")
-    with pytest.raises(GnnhpcError, match=r"gat-seq is not submitted: .*connect failure"):
-        submit_small()
-    assert not any((slurm.home.parent / "runs").iterdir())
-
-
 def test_a_run_of_this_name_is_refused_and_extended(submit_small: Submit, slurm: FakeSlurm) -> None:
     submit_small()
     with pytest.raises(InputError, match="a run of this name; allowed: another --name, or --ext"):
@@ -148,12 +125,6 @@ def test_a_run_of_this_name_is_refused_and_extended(submit_small: Submit, slurm:
 def test_more_tasks_than_the_cluster_takes_are_refused(submit_small: Submit) -> None:
     with pytest.raises(InputError, match=r"found 1002 tasks; allowed: at most 1000 jobs"):
         submit_small(changes={"seeds": [0], "repeats": 501})
-
-
-def test_large_arrays_come_in_parts(submit_small: Submit, slurm: FakeSlurm) -> None:
-    submit_small(site=Site(max_array_size=3), changes={"layouts": "seq", "seeds": [0, 1, 2]})
-    assert [job[3] for job in slurm.queue] == ["gat-seq@run", "gat-seq.2@run"]
-    assert [job[0] for job in slurm.queue] == ["101_[0-1]", "102_[0]"]
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [(3, ["0-1", "0"]), (1, ["0"]), (4, ["0-1", "0-1"])])

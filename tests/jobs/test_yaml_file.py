@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.sweep.yaml_file import parse_yaml, read_mapping
+from jobs.sweep.yaml_file import parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,3 @@ def test_unreadable_yaml_is_told_with_its_line(text: str, line: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_yaml(text, "spec")
     assert str(caught.value).startswith(line)
-
-
-def test_nesting_without_end_is_refused_in_words() -> None:
-    with pytest.raises(InputError):
-        parse_yaml("[" * 20_000, "spec")
-
-
-@pytest.mark.parametrize("text", ["", "- a\n", "word", "1: 2\n"])
-def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
-    with pytest.raises(InputError):
-        read_mapping(text, "spec", "name, grids")

@@ -34,15 +34,15 @@ def test_micro_is_torchs_own() -> None:
 
 @pytest.mark.parametrize("mode", ["micro", "deferred"])
 def test_observing_statistics_is_seeing_the_rows(mode: BatchNormMode) -> None:
-    seen, told = (BatchNorm(4, mode, dtype=torch.float64) for _ in range(2))
+    seen, reported = (BatchNorm(4, mode, dtype=torch.float64) for _ in range(2))
     for seed in range(3):
         x = rows(5, seed)
         seen(x)
-        told.observe(x.mean(0), x.var(0, correction=0), 5)
+        reported.observe(x.mean(0), x.var(0, correction=0), 5)
     seen.end_minibatch()
-    told.end_minibatch()
+    reported.end_minibatch()
     for name, value in seen.state_dict().items():
-        torch.testing.assert_close(told.state_dict()[name], value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(reported.state_dict()[name], value, rtol=1e-12, atol=0)
 
 
 @settings(max_examples=30, deadline=None)

@@ -76,8 +76,8 @@ def _score(name: str, target: Target) -> Score:
             if verdict == "survived":
                 known = (file, mutant.text, mutant.change) in argued
                 score.argued += known
-                score.survivors.append(_told(file, mutant))
-                print(f"{_told(file, mutant)}{', argued' if known else ''}", flush=True)
+                score.survivors.append(_line_of(file, mutant))
+                print(f"{_line_of(file, mutant)}{', argued' if known else ''}", flush=True)
     return score
 
 
@@ -85,7 +85,7 @@ def _key(one: dict[str, str]) -> tuple[str, str, str]:
     return one["file"], one["line"], one["change"]
 
 
-def _told(file: str, mutant: Mutant) -> str:
+def _line_of(file: str, mutant: Mutant) -> str:
     return f"{file}:{mutant.line}: {mutant.change}: {mutant.text}"
 
 

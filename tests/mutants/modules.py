@@ -1,4 +1,4 @@
-"""What is mutated, and by which tests it is looked at: fast ones, that name their file's ideas."""
+"""Files that are mutated, and the fast tests that must notice a change to them."""
 
 from __future__ import annotations
 

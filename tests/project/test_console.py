@@ -16,7 +16,7 @@ from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.cli_options import as_typed
 from tests.tools.console import ROOT, Console
 
-HEAVY = {"torch", "pandas", "numpy", "matplotlib", "submitit", "yaml", "jinja2", "jobs.sweep"}
+HEAVY = {"torch", "pandas", "numpy", "matplotlib", "yaml", "jinja2", "jobs.sweep"}
 APPS = {"jobs": jobs.cli.app, "gnnhpc": gnnhpc.cli.app, "analysis": analysis.cli.app}
 
 
@@ -134,14 +134,14 @@ def test_completion_loads_nothing_heavy(console: Console) -> None:
 
 def test_completion_installs_itself(console: Console) -> None:
     home = console.cwd
-    # With two commands bash stays the parent, which is what tells the shell.
+    # With two commands bash stays the parent, which names the shell.
     done = console.run("bash", "-c", "gnnhpc --install-completion; exit $?", HOME=str(home))
     assert done.returncode == 0, done.stderr
     assert "_gnnhpc_completion" in (home / ".bash_completions/gnnhpc.sh").read_text()
 
 
 # Somebody's own file -> what must not run it. A package of the name that python -m is given is
-# the one python runs, so that none of those can be told.
+# the one python runs, so that none of those can be refused.
 FOREIGN = [
     ("analysis.py", "python -m jobs --help"),
     ("analysis.py", "python -m gnnhpc --help"),

@@ -109,10 +109,10 @@ def test_a_damaged_file_of_an_attempt(file: str, how: str, whole: Path, tmp_path
     run = load_run(root)
     assert run.cells["cell"].tolist() == [each.id for each in CELLS]
     assert run.cells["counts"].tolist() == [each.id != cell for each in CELLS]
-    told = status(root)
-    assert [each.cell for each in told.cells] == [each.id for each in CELLS]
+    reported = status(root)
+    assert [each.cell for each in reported.cells] == [each.id for each in CELLS]
     if file == "result.json":
-        state = next(each.state for each in told.cells if each.cell == cell)
+        state = next(each.state for each in reported.cells if each.cell == cell)
         # As long as no other line is written, an attempt without a result may still run.
         assert state == ("running" if how == "removed" else "failed")
 
@@ -122,6 +122,6 @@ def test_a_digest_that_is_none(written: dict[str, object], whole: Path, tmp_path
     root = shutil.copytree(whole, tmp_path / "run")
     result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
     check = {"name": "cut", "verdict": "ok", "detail": ""}
-    told = {"records": {"rank-0000.jsonl": written}, "audit": [check]}
-    rewrite_result(result, lambda raw: raw.update(told))
+    reported = {"records": {"rank-0000.jsonl": written}, "audit": [check]}
+    rewrite_result(result, lambda raw: raw.update(reported))
     assert load_run(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)

@@ -24,7 +24,7 @@ def test_one_version_everywhere() -> None:
 
 
 @pytest.mark.parametrize("module", ["gnnhpc.console", "jobs", "gnnhpc", "analysis"])
-def test_every_command_tells_its_version(module: str) -> None:
+def test_every_command_reports_its_version(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", module, "--version"]
         if module != "gnnhpc.console"

@@ -58,7 +58,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Console:
     python = project / ".venv/bin/python"
     pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel), cwd=place)
     # The dependencies are those of this environment.
-    others = {str(distribution(name).locate_file("")) for name in ("torch", "typer", "submitit")}
+    others = {str(distribution(name).locate_file("")) for name in ("torch", "typer")}
     site = next((project / ".venv/lib").glob("python*/site-packages"))
     (site / "others.pth").write_text("\n".join(others))
     for name in PACKAGES:

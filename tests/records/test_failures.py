@@ -139,7 +139,7 @@ def test_an_error_is_one_short_line() -> None:
     assert len(one_line(RuntimeError("x" * 10_000))) < 500
 
 
-def test_an_error_that_wraps_another_tells_the_first() -> None:
+def test_an_error_that_wraps_another_reports_the_first() -> None:
     try:
         try:
             raise ValueError("planted")

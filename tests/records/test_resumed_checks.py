@@ -38,6 +38,6 @@ def test_what_the_last_attempt_found_itself_is_not_replaced() -> None:
         assert found.merged_with([own, QUIET[1]]) == [own, QUIET[1]]
 
 
-def test_a_check_that_the_last_attempt_did_not_make_is_told() -> None:
+def test_a_check_that_the_last_attempt_did_not_make_is_reported() -> None:
     found = EarlierAttempts().with_checks("attempt-1", [DRIFT])
     assert found.merged_with([QUIET[1]])[-1].verdict == "suspect"

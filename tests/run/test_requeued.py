@@ -94,8 +94,8 @@ def test_a_job_requeued_more_often_than_it_may_be_is_interrupted(
     assert set(ran.statuses) == {1}, ran.err
     assert (ran.result.status, ran.result.train_steps) == ("interrupted", 0)
     assert ran.result.failure is not None
-    told = "requeued 2 times already, and max_requeues is 1: a rerun resumes"
-    assert ran.result.failure.error == told
+    reported = "requeued 2 times already, and max_requeues is 1: a rerun resumes"
+    assert ran.result.failure.error == reported
     assert start(tmp_path, twice | {"GNNHPC_MAX_REQUEUES": "2"}).result.valid
 
 

@@ -31,10 +31,10 @@ addEventListener("load", () => {
 });
 </script>"""
 _FRAME = """<!DOCTYPE html><meta charset="utf-8"><title>frame</title>
-<pre id="told"></pre>
+<pre id="reported"></pre>
 <script>
 addEventListener("message", (event) => {
-  document.getElementById("told").textContent = event.data;
+  document.getElementById("reported").textContent = event.data;
 });
 </script>
 <iframe src="PAGE" style="width: WIDTHpx; height: 900px; border: 0"></iframe>"""
@@ -57,16 +57,16 @@ def look_at(page: Path, width: int, script: str, folder: Path) -> tuple[Any, lis
     The page is in a frame, which may be narrower than any window of a browser.
     """
     text = page.read_text(encoding="utf-8")
-    told = text.replace("<head>", f"<head>{_LISTEN}", 1)
-    told = told.replace("</body>", _TELL.replace("SCRIPT", script) + "</body>", 1)
-    assert told.count("<script>") == text.count("<script>") + 2
+    reported = text.replace("<head>", f"<head>{_LISTEN}", 1)
+    reported = reported.replace("</body>", _TELL.replace("SCRIPT", script) + "</body>", 1)
+    assert reported.count("<script>") == text.count("<script>") + 2
     copy, frame = folder / f"page-{width}.html", folder / f"frame-{width}.html"
-    copy.write_text(told, encoding="utf-8")
+    copy.write_text(reported, encoding="utf-8")
     outside = _FRAME.replace("PAGE", copy.as_uri()).replace("WIDTH", str(width))
     frame.write_text(outside, encoding="utf-8")
     output = run_chromium("--window-size=1600,1000", "--dump-dom", frame.as_uri(), folder=folder)
-    found = re.search(r'<pre id="told">(.+?)</pre>', output, re.DOTALL)
-    assert found, "the page told nothing: its script did not end"
+    found = re.search(r'<pre id="reported">(.+?)</pre>', output, re.DOTALL)
+    assert found, "the page reported nothing: its script did not end"
     answer = json.loads(html.unescape(found[1]))
     return answer["found"], answer["errors"]
 

@@ -17,7 +17,7 @@ from gnnhpc.console import main
 if __name__ == "__main__":
     sys.exit(main())
 """
-# The same, which tells on stderr what it has imported by its end.
+# The same, which prints its imported modules to stderr at its end.
 TELLING = """\
 import atexit, sys
 atexit.register(lambda: print(*sys.modules, file=sys.stderr))

@@ -73,7 +73,7 @@ def test_a_hang_is_named_within_the_watchdogs_time(sampler: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_rank_alone_is_told_by_the_loader(tmp_path: Path) -> None:
+def test_the_loader_of_a_rank_alone_reports_a_hang(tmp_path: Path) -> None:
     found = ran(tmp_path, "dgl", hang_in_the_third_batch)
     assert found.statuses == [1]
     assert "DGL's data loader: DataLoader timed out after 10" in found.err[0]
@@ -105,7 +105,7 @@ def kill_a_worker_within_a_step() -> None:
         workers = multiprocessing.active_children()
         if self.position.step == 2 and workers:
             workers[0].kill()
-            # torch raises here once the kernel has told of the death.
+            # torch raises here once the kernel has reported the death.
             while True:
                 time.sleep(0.01)
         return true(self, batch)
@@ -131,7 +131,7 @@ def end_all_processes_in_the_third_step() -> None:
         if self.position.step == 2:
             workers = multiprocessing.active_children()
             assert len(workers) == 2
-            # By another process: its workers end when the rank itself tells them to.
+            # By another process: its workers end when the rank itself stops them.
             pids = [str(pid) for pid in (os.getpid(), *(worker.pid for worker in workers))]
             subprocess.run(["kill", "-TERM", *pids], check=True)
             time.sleep(0.1)

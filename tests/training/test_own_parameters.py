@@ -18,11 +18,11 @@ from gnnhpc import Layer, Model
 class Net(Model):
     takes = ("graph",)
     first: str = "nothing"
-    told: int | None = None
+    reported: int | None = None
 
     def outline(self, facts):
         f, c = facts.features, facts.classes
-        first = Layer("timer", (f,), (f,), parameters=self.told)
+        first = Layer("timer", (f,), (f,), parameters=self.reported)
         return [first, Layer("half", (f,), (8,)), Layer("last", (8,), (c,))]
 
     def build(self, layer, options):
@@ -83,8 +83,8 @@ def test_a_first_stage_of_any_kind_passes(folder: Path, settings: list[str]) -> 
 
 
 @pytest.mark.slow
-def test_an_outline_that_miscounts_is_told_at_once(folder: Path) -> None:
-    done = verify(folder, "model.first=train", "model.told=0")
+def test_an_outline_that_miscounts_is_reported_at_once(folder: Path) -> None:
+    done = verify(folder, "model.first=train", "model.reported=0")
     assert done.returncode != 0
     line = "model net:Net: parameters of timer: found 0 in its outline; allowed: 272"
     assert line in done.stderr

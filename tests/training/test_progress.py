@@ -1,4 +1,4 @@
-"""What a running cell tells a person, and what it says of the code and machine it runs on."""
+"""What a running cell prints, and what it records of its code and machine."""
 
 from __future__ import annotations
 

@@ -38,7 +38,11 @@ CASES: list[tuple[Plant, dict[str, Any], str]] = [
     (plants.single_precision_gradients_sent, VIG | PP2, "gradients: step 0, replica 0: the grad"),
     (plants.backward_stops_at_the_cut, GAT | PP2, "all gradients of stage 0 are zero"),
     (plants.halo_one_hop_short, GAT | HALO, "outputs: layer0.attention in train step 0"),
-    (plants.edges_lost, GAT, "outputs: layer0.attention in train step 0"),
+    (
+        plants.edges_lost,
+        GAT | {"chunks": "contiguous"},
+        "outputs: layer0.attention in train step 0",
+    ),
     (plants.labels_rolled, VIG | PP2, "train targets are not those of its inputs"),
     (plants.replicas_share_samples, VIG | DP2, "inputs: train step 0, micro-batch 0 of replica 1"),
     (plants.never_shuffled_again, SAMPLED, "inputs: train step 0"),

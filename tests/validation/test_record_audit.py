@@ -29,7 +29,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> AttemptPaths:
 
 def test_a_healthy_attempt_has_no_fault(attempt: AttemptPaths) -> None:
     checks = audit_attempt(attempt)
-    assert len({check.name for check in checks}) == len(checks) > 15
+    assert len({check.name for check in checks}) == len(checks) > 10
     assert not faults(attempt).keys() - OF_MACHINE
 
 
@@ -99,17 +99,10 @@ DAMAGES: dict[str, tuple[str, Edit]] = {
     "the file of another rank": ("headers", header(1, rank=0)),
     "a rank of another stage": ("headers", header(1, stage=0)),
     "hosts that are not the ranks'": ("headers", header(0, host="elsewhere")),
-    "a layer on two stages": (
-        "cut",
-        lambda files: files.ranks[1][0]["layers"].append(files.ranks[0][0]["layers"][0]),
-    ),
-    "replicas of different parameters": ("cut", header(2, parameters=1)),
     "a missing step": ("step counts", lambda files: files.ranks[0].remove(files.steps(0)[2])),
     "a step twice": ("step counts", double_step),
     "steps in another order": ("step counts", step(0, 1, step=0)),
     "fewer steps in the result": ("step counts", result(train_steps=3)),
-    "a warm-up step that counts": ("warm-up", step(0, 0, warmup=False)),
-    "profiled steps at the end": ("warm-up", step(0, -3, profiled=True)),
     "a negative part": ("step times", step(0, 1, wait_s=-1.0)),
     "a time that is no number": ("step times", step(0, 1, wall_s=math.nan)),
     "negative memory": ("step times", step(0, 1, peak_rss_mib=-1.0)),
@@ -125,7 +118,6 @@ DAMAGES: dict[str, tuple[str, Edit]] = {
     "replicas with different losses": ("losses", step(3, 2, loss=0.5)),
     "a replica without a loss": ("losses", step(3, 2, loss=None)),
     "a loss that is not finite": ("losses", step(3, 2, loss=math.inf)),
-    "another final loss": ("final metrics", lambda f: f.result["final"].update(train_loss=0.5)),
     "stages with other samples": ("throughput", step(1, 2, samples=3)),
     "more samples in the result": ("throughput", result(samples_per_step=10**6)),
     "a rank with more threads": ("threads", header(1, threads=7)),

@@ -14,7 +14,7 @@ import numpy as np
 
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.audit.level_shift import Stretch, most_different_stretch
+from gnnhpc.validation.audit.level_shift import most_different_stretch
 from gnnhpc.validation.audit.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import few, verdict_of
 
@@ -181,33 +181,9 @@ def drift(attempt: AttemptRecords) -> Check:
         f"from step {stretch.first + 1} {until}, of {len(steps)} after the warm-up, steps took "
         f"{stretch.change:+.0%}"
     )
-    cause = (
-        f"of which {len(before)} are of earlier attempts" if before else _cause(attempt, stretch)
-    )
-    return Check("drift", "suspect", f"{detail}: {cause}", values)
-
-
-def _cause(attempt: AttemptRecords, stretch: Stretch) -> str:
-    """Whether computing accounts for half of the change, on the rank where it changed most."""
-    wall = _change(attempt.ranks[0], ("wall_s",), stretch)
-    parts = ("forward_s", "backward_s", "optimizer_s")
-    shares = {rank.rank: _change(rank, parts, stretch) / wall for rank in attempt.ranks}
-    known = {rank: share for rank, share in shares.items() if np.isfinite(share)}
-    if not known:
-        return "the device's part of it is not known"
-    most = max(known, key=lambda rank: known[rank])
-    if known[most] < 0.5:
-        return "computing did not change, transfers and waiting did"
-    return f"rank {most} computed for another time"
-
-
-def _change(rank: RankRecords, names: Sequence[str], stretch: Stretch) -> float:
-    """Mean seconds of measured training steps within the stretch, less those outside."""
-    columns = [rank.column(name)[rank.measured_training] for name in names]
-    seconds = np.sum(columns, axis=0)
-    inside = np.zeros(len(seconds), np.bool_)
-    inside[stretch.first : stretch.stop] = True
-    return float(seconds[inside].mean() - seconds[~inside].mean())
+    if before:
+        detail += f", of which {len(before)} are of earlier attempts"
+    return Check("drift", "suspect", detail, values)
 
 
 def shared_node(result: Result) -> list[Check]:

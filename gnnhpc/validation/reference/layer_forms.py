@@ -94,7 +94,7 @@ def _attention_layer(model: Gat, spec: LayerSpec) -> LayerForm:
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
-    return x.view(len(x), heads, -1)
+    return x.view(len(x), heads, x.shape[1] // heads)
 
 
 def _convolution_layer(model: Convolutions, spec: LayerSpec) -> LayerForm:

@@ -61,9 +61,9 @@ share of the layer's input: float64 keeps no more of it."""
 MOST_ROUNDING = 1e-3
 """Gradients of which rounding may be more than this share cannot be compared."""
 _LAYER_KEEPS_STATE = (
-    ": a new copy of the layer gives another output on the same micro-batch. Such a layer keeps "
-    "something of an earlier micro-batch (as PyG's cached=True keeps the first edges), or it uses "
-    "rows of other chunks or padding (as x[-n:] in place of x[:n], or a mean over all rows)"
+    ": a new copy of the layer gives another output for this micro-batch, so the layer keeps "
+    "something from an earlier one (as PyG's cached=True keeps edges), or it reads rows that are "
+    "not its own (x[-n:] instead of x[:n], a mean over all rows)"
 )
 
 

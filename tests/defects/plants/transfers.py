@@ -157,3 +157,24 @@ def race() -> None:
 
     around(NativeEngine, "train_step", step)
     around(Sender, "send", wrong_once)
+
+
+@defect(
+    "gradients of one stage scaled in a few late steps",
+    cell=cells.GAT.but(train_steps=30, test_every=None),
+    mechanism="equivalent-cells",
+    words="gradient norm of step 20",
+    how="beside",
+)
+def scaled_late() -> None:
+    """The check before the first step and the one after the last do not see it."""
+
+    def step(original: Any, engine: NativeEngine, batch: Any) -> Any:
+        output = original(engine, batch)
+        if rank() == 1 and 20 <= batch.microbatches[0].context.step < 26:
+            for parameter in engine.plan.stage.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1.05)
+        return output
+
+    around(NativeEngine, "train_step", step)

@@ -36,7 +36,7 @@ CELLS = [
 ]
 
 
-def told(ran: Ran) -> list[str | None]:
+def reported(ran: Ran) -> list[str | None]:
     """By each rank, in its header and in the result."""
     assert ran.statuses == [0] * len(ran.statuses), ran.err
     assert ran.result.valid, (ran.result.failure, ran.result.audit)
@@ -52,8 +52,8 @@ def test_the_same_bits_by_every_way(tmp_path: Path, experiment: Experiment, way:
     size = experiment.layout.world_size
     (cell,) = manifest_of(tmp_path, experiment)
     usual, by_gloo = (run(tmp_path, cell, env=env) for env in ({}, BY_GLOO))
-    assert told(usual) == [way] * size
-    assert told(by_gloo) == ["gloo"] * size
+    assert reported(usual) == [way] * size
+    assert reported(by_gloo) == ["gloo"] * size
     for phase in ("train", "test"):
         assert usual.losses(phase) == by_gloo.losses(phase)
     assert len(usual.losses()) == experiment.train_steps
@@ -68,9 +68,9 @@ def on_two_nodes() -> None:
 def test_between_nodes_the_network_is_used(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(layout="pp4"))
     both = "shared memory and gloo"
-    assert told(run(tmp_path, cell, plant=on_two_nodes)) == [SHARED, both, both, SHARED]
+    assert reported(run(tmp_path, cell, plant=on_two_nodes)) == [SHARED, both, both, SHARED]
 
 
-def test_none_is_told_without_other_stages(tmp_path: Path) -> None:
+def test_none_is_reported_without_other_stages(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, vig(layout="dp2"))
-    assert told(run(tmp_path, cell)) == [None, None]
+    assert reported(run(tmp_path, cell)) == [None, None]
