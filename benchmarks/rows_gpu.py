@@ -60,7 +60,7 @@ def _vig(device: str, *, quick: bool) -> Match:
 
     def at(form: str, *images: int) -> list[Contestant]:
         given = {"form": form, "device": device}
-        function = "benchmarks.vig_steps:contestant"
+        function = "benchmarks.contestants.vig_steps:contestant"
         return [Contestant(function, given | {"images": n}, n) for n in images]
 
     entries: dict[str, Entry] = {"ours": at("fused", *((8,) if quick else (1_000, 4_000)))}

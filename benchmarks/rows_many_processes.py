@@ -36,7 +36,7 @@ TEN_THOUSAND_CELLS = {
 def cell(settings: Settings, quick: bool, steps: int = 6, **arguments: Any) -> Contestant:
     """A run of few steps: what else the machine does changes by the minute."""
     given = {"steps": 2 if quick else steps, **settings, **arguments}
-    return Contestant("benchmarks.cells:cell", given)
+    return Contestant("benchmarks.contestants.cells:cell", given)
 
 
 def _match(entries: dict[str, Contestant], *comparisons: Comparison, rounds: int = 6) -> Match:
@@ -82,11 +82,11 @@ def pipelines(*, quick: bool) -> list[Match]:
 def bare_pipeline(*, quick: bool) -> list[Match]:
     """Two stages that only call kernels and send, of the bound: the most that pp2 could reach."""
     one = {"settings": vig_cell(100), "fresh": False}
-    entries = {"seq": Contestant("benchmarks.our_steps:step", one)}
+    entries = {"seq": Contestant("benchmarks.contestants.our_steps:step", one)}
     comparisons = []
     for count in (5,) if quick else (5, 10, 20):
         given = {"microbatches": count}
-        entries[str(count)] = Contestant("benchmarks.bare_pipeline:contestant", given)
+        entries[str(count)] = Contestant("benchmarks.contestants.bare_pipeline:contestant", given)
         most = bound(1, 2, count, 1)
         what = f"bare pipeline of ViG, {count} micro-batches: seconds a step, and at the bound"
         comparisons.append(Comparison(what, str(count), "seq", factor=1 / most))
@@ -241,7 +241,7 @@ def suite(*, quick: bool) -> list[Match]:
     for (what, given), limit in zip(commands.items(), (3.0, 2.0, 15.0), strict=True):
         matches.append(
             Match(
-                {"command": Contestant("benchmarks.cells:command", given)},
+                {"command": Contestant("benchmarks.contestants.cells:command", given)},
                 [
                     Comparison(f"{what}: seconds; limit {limit:g}", "command", limit, 1.0),
                     Comparison(f"{what}: peak MiB; limit 1024", "command", 1024.0, 1.0, "peak_mib"),

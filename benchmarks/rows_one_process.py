@@ -58,7 +58,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
     """Goals: recording costs 1 % at most, and an analysis averages all measured steps."""
     run = {"settings": cell, "turns": rounds + 2}
     turns = Match(
-        {"run": Contestant("benchmarks.recording:run", run)},
+        {"run": Contestant("benchmarks.contestants.recording:run", run)},
         [
             Comparison(
                 f"{what}: seconds of a recorded step, and bare",
@@ -70,7 +70,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
     )
     settled = {"steps": 40, "warmup_steps": 8, "analysed": True, **cell}
     whole = Match(
-        {"run": Contestant("benchmarks.cells:cell", settled)},
+        {"run": Contestant("benchmarks.contestants.cells:cell", settled)},
         [
             Comparison(
                 f"{what}: measured steps, and those that an analysis averages",
@@ -87,7 +87,7 @@ def vig(*, quick: bool) -> list[Match]:
     """Seconds an image, of every form at the batch that suits it best; then a step of 1,000."""
 
     def at(form: str, *images: int) -> list[Contestant]:
-        function = "benchmarks.vig_steps:contestant"
+        function = "benchmarks.contestants.vig_steps:contestant"
         return [Contestant(function, {"form": form, "images": n}, n) for n in images]
 
     # At 1,000 images the libraries' forms take tens of GB.
@@ -118,7 +118,7 @@ def epochs(
     """Epochs on a whole graph, of our layers and of the libraries' programs."""
     given = {"model": model, "data": data, **arguments}
     names = {"fused": "ours", "pyg": "our model of PyG's layers"} | LIBRARIES
-    function = "benchmarks.graph_layers:contestant"
+    function = "benchmarks.contestants.graph_layers:contestant"
     return {names[form]: Contestant(function, {"form": form, **given}) for form in forms}
 
 
@@ -174,13 +174,15 @@ def graphs(*, quick: bool) -> list[Match]:
         # A step takes milliseconds, so a turn is 20 of them.
         given = {"settings": settings, "steps": 20}
         loaders = {
-            name: Contestant("benchmarks.library_loaders:graphs", {"library": library} | given)
+            name: Contestant(
+                "benchmarks.contestants.library_loaders:graphs", {"library": library} | given
+            )
             for library, name in (("pyg", "PyG"), ("dgl", "DGL"))
         }
         what = f"{name}, 5 layers 32 wide, 128 graphs of 24 nodes, seconds a step"
         matches.append(
             Match(
-                {"ours": Contestant("benchmarks.our_steps:step", given), **loaders},
+                {"ours": Contestant("benchmarks.contestants.our_steps:step", given), **loaders},
                 [
                     Comparison(f"{what}, DGL's loader and layers", "ours", "DGL", 2.0),
                     Comparison(f"{what}, PyG's loader and layers", "ours", "PyG", 3.0),
@@ -207,7 +209,8 @@ def links(*, quick: bool) -> list[Match]:
         }
         loaders = {
             title: Contestant(
-                "benchmarks.library_loaders:links", {"library": library, "settings": settings}
+                "benchmarks.contestants.library_loaders:links",
+                {"library": library, "settings": settings},
             )
             for library, title in (("pyg", "PyG"), ("dgl", "DGL"))
         }
@@ -215,7 +218,9 @@ def links(*, quick: bool) -> list[Match]:
         matches.append(
             Match(
                 {
-                    "ours": Contestant("benchmarks.our_steps:step", {"settings": settings}),
+                    "ours": Contestant(
+                        "benchmarks.contestants.our_steps:step", {"settings": settings}
+                    ),
                     **loaders,
                 },
                 [
@@ -250,7 +255,7 @@ def sampled(*, quick: bool) -> list[Match]:
                 "optimizer": ADAM,
             }
             given = {"settings": settings, "kept": name not in ("dgl", "pyg")}
-            entries[name] = Contestant("benchmarks.our_steps:step", given)
+            entries[name] = Contestant("benchmarks.contestants.our_steps:step", given)
         what = f"{model['name']}, sampled, 3 layers, 1,024 nodes a step, seconds"
         others = [name for name in entries if name != "ours"]
         comparisons = [Comparison(f"{what}, {name}", "ours", name) for name in others]
@@ -265,7 +270,7 @@ def microbatches(*, quick: bool) -> list[Match]:
         del counts[1 if quick else 3 :]
         entries = {
             str(count): Contestant(
-                "benchmarks.our_steps:step", {"settings": settings, "fresh": False}
+                "benchmarks.contestants.our_steps:step", {"settings": settings, "fresh": False}
             )
             for count in (1, *counts)
             for settings in [

@@ -10,8 +10,8 @@ import typer
 
 from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.commands.app import NamesOrFiles, Root
-from gnnhpc.data.commands.app import app as data_app
+from gnnhpc.data.data_commands import NamesOrFiles, Root
+from gnnhpc.data.data_commands import app as data_app
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
@@ -147,14 +147,13 @@ def check(names: NamesOrFiles, data_root: Root = None) -> int:
 
     The digests of the second reading are kept: later runs compare their data with them.
     """
-    from gnnhpc.data import roots
-    from gnnhpc.data.commands.check import check_data_set
-    from gnnhpc.data.commands.show import named_data
+    from gnnhpc.data.data_commands import check_data_set, named_data
+    from gnnhpc.data.data_files import data_root as find_root
     from gnnhpc.validation.data_digests import verify_data
 
-    root, whole = roots.data_root(data_root), True
+    root, whole = find_root(data_root), True
     for name in names:
-        data = named_data(name, own=True)
+        data = named_data(name, custom=True)
         finding = check_data_set(data, root)
         text, whole = finding.text, whole and finding.whole
         if finding.whole:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from analysis.figures.style import FULL_IN, NARROW_IN, figure_width, new_figure, styled
 from analysis.figures.timeline_bars import Bar, RankRow, Timeline
+from analysis.summary.ideal_step import LEAST_SHARE
 from analysis.summary.settings_in_words import study_title
-from analysis.summary.split_backward import LEAST_SHARE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -91,7 +91,20 @@ class Table:
 
 def heading_of(name: str) -> str:
     """A column's name as a heading, with its unit."""
-    known = {"microbatches": "micro-batches", "samples_per_s": "samples/s"}
+    known = {
+        "microbatches": "micro-batches",
+        "samples_per_s": "samples/s",
+        "n_effective": "n, independent",
+        "cpu_share": "CPU share",
+        "peak_rss_mib": "peak MiB",
+        "warmup_dropped": "warm-up steps",
+        "profiled_dropped": "profiled steps",
+        "redone": "steps redone",
+        "speedup_same_m": "speedup, same micro-batches",
+        "speedup_from": "interval of",
+        "test_at_best_val_accuracy": "test accuracy at the best validation step",
+        "val_accuracy": "validation accuracy",
+    }
     unit = " (s)" if name.endswith("_s") and name not in known else ""
     return known.get(name, name.removesuffix("_s" if unit else "").replace("_", " ") + unit)
 
@@ -159,10 +172,15 @@ class Document:
 
 
 def page_table(
-    frame: pd.DataFrame, title: str, headings: Mapping[str, str] | None = None, keys: int = 1
+    frame: pd.DataFrame,
+    title: str,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    keys: int = 1,
 ) -> Table:
-    """A table that has no files of its own; the title includes the units."""
-    return Table("", title, frame, headings=headings, keys=keys)
+    """A table of these columns, or of all, that has no files of its own."""
+    if columns is not None and not isinstance(columns, Mapping):
+        columns = {name: heading_of(name) for name in columns}
+    return Table("", title, frame, headings=columns, keys=keys)
 
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

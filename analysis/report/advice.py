@@ -37,6 +37,7 @@ ADVICE = {
     "in the site file and `--paired`.",
     "above-ideal": "Raise `repeats` and `train_steps`: the ideal step and the measured step come "
     "from too few steps, or from ranks that took turns on shared CPUs.",
+    "only-warm-up": "Set `test_steps` (or `train_steps`) above `warmup_steps` in the sweep.",
 }
 _INVALID = (
     "Do not use these numbers: rerun the cell, and where it fails again report the check's words."

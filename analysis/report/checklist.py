@@ -16,8 +16,8 @@ from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.data.commands.checksums import NAME, changed_files, read_checksums
-from gnnhpc.data.settings import Data
+from gnnhpc.data.data_files import CHECKSUMS, changed_files, read_checksums
+from gnnhpc.data.data_settings import Data
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.result_file import Result
@@ -67,20 +67,25 @@ def check_run(root: Path, repeats: int = REPEATS, data_root: Path | None = None)
     return [question(evidence) for question in QUESTIONS]
 
 
+def _answer(question: str, faults: Sequence[str], fine: str, *, some: bool = True) -> Answer:
+    """Not ok with any fault, or where there was nothing (not `some`) to look at."""
+    return Answer(question, some and not faults, _few(faults) or fine)
+
+
 def _cells_done(evidence: Evidence) -> Answer:
     cells = evidence.run.cells
     left = cells[cells["status"] != "done"]
-    words = _few([f"{cell}: {status}" for cell, status in _pairs(left, "status")])
-    done = f"{len(cells) - len(left)} of {len(cells)}"
-    return Answer("all cells done", left.empty and len(cells) > 0, _with(done, words))
+    faults = [f"{cell}: {status}" for cell, status in _pairs(left, "status")]
+    count = f"{len(cells) - len(left)} of {len(cells)}"
+    return _answer("all cells done", _with(count, faults), count, some=len(cells) > 0)
 
 
 def _cells_valid(evidence: Evidence) -> Answer:
     cells = evidence.run.cells
     left = cells[~cells["valid"].astype(bool)]
-    words = _few([f"{cell}: {flags or 'no result'}" for cell, flags in _pairs(left, "flags")])
-    valid = f"{len(cells) - len(left)} of {len(cells)}"
-    return Answer("all cells valid", left.empty and len(cells) > 0, _with(valid, words))
+    faults = [f"{cell}: {flags or 'no result'}" for cell, flags in _pairs(left, "flags")]
+    count = f"{len(cells) - len(left)} of {len(cells)}"
+    return _answer("all cells valid", _with(count, faults), count, some=len(cells) > 0)
 
 
 def _records_agree(evidence: Evidence) -> Answer:
@@ -93,8 +98,8 @@ def _records_agree(evidence: Evidence) -> Answer:
         count += len(checks)
         wrong = (check for check in checks if check.verdict == "invalid")
         faults += [f"{cell}: {check.name}: {check.detail}" for check in wrong]
-    shown = _few(faults) or f"{count} checks of {len(done)} cells"
-    return Answer("records are as written, and agree", count > 0 and not faults, shown)
+    fine = f"{count} checks of {len(done)} cells"
+    return _answer("records are as written, and agree", faults, fine, some=count > 0)
 
 
 def _cells_validated(evidence: Evidence) -> Answer:
@@ -102,28 +107,25 @@ def _cells_validated(evidence: Evidence) -> Answer:
     cells = evidence.run.cells
     off = cells[(cells["status"] == "done") & (cells["checks"] == 0)]
     unsure = evidence.run.checks[evidence.run.checks["verdict"] == "inconclusive"]
-    words = [f"{cell}: no check" for cell in off["cell"].astype(str)]
-    words += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
+    faults = [f"{cell}: no check" for cell in off["cell"].astype(str)]
+    faults += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
     checks = sum(len(one.audit) for one in evidence.results)
-    shown = _few(words) or f"{checks} checks of {len(evidence.results)} cells"
-    return Answer("every cell was validated", checks > 0 and not words, shown)
+    fine = f"{checks} checks of {len(evidence.results)} cells"
+    return _answer("every cell was validated", faults, fine, some=checks > 0)
 
 
 def _equivalent_cells_agree(evidence: Evidence) -> Answer:
     found = evidence.run.equivalence
-    wrong = [f"{cell}: {cause}" for cell, cause in found.divergences.items()]
-    shown = f"{len(found.steps)} cells compared with their sequential cell"
+    faults = [f"{cell}: {cause}" for cell, cause in found.divergences.items()]
+    fine = f"{len(found.steps)} cells compared with their sequential cell"
     if not found.steps:
-        shown = "no cell of this run was compared with another one"
-    question = "cells that must learn the same do"
-    return Answer(question, bool(found.steps) and not wrong, _few(wrong) or shown)
+        fine = "no cell of this run was compared with another one"
+    return _answer("cells that must learn the same do", faults, fine, some=bool(found.steps))
 
 
 def _no_flags(evidence: Evidence) -> Answer:
     cells = evidence.run.cells
-    counts = Counter(
-        flag for flags in cells["flags"] for flag in dict.fromkeys(flags.split(";")) if flag
-    )
+    counts = Counter(flag for flags in cells["flags"] for flag in set(flags.split(";")) if flag)
     words = ", ".join(f"{flag} {count} of {len(cells)}" for flag, count in counts.most_common())
     return Answer("no flags", not counts, words or f"none on {len(cells)} cells")
 
@@ -133,11 +135,11 @@ def _repeats(evidence: Evidence) -> Answer:
     counted = run.cells.assign(counts=run.cells["counts"].astype(bool))
     groups = counted.groupby(list(run.settings), dropna=False, sort=False)
     many = [(str(part["cell"].iloc[0]), int(part["counts"].sum())) for _, part in groups]
-    short = [f"{cell}: {count}" for cell, count in many if count < evidence.repeats]
+    faults = [f"{cell}: {count}" for cell, count in many if count < evidence.repeats]
     fewest = min((count for _, count in many), default=0)
     question = f"{evidence.repeats} repeats or more of each configuration"
-    shown = f"{len(many)} configurations, {fewest} or more that count"
-    return Answer(question, bool(many) and not short, _few(short) or shown)
+    fine = f"{len(many)} configurations, {fewest} or more that count"
+    return _answer(question, faults, fine, some=bool(many))
 
 
 def _enough_steps(evidence: Evidence) -> Answer:
@@ -148,33 +150,34 @@ def _enough_steps(evidence: Evidence) -> Answer:
     steps = run.phases.merge(counted[["cell"]].assign(first=first.astype(str)), on="cell")
     many = steps.groupby(["first", "phase"], observed=True, sort=False)["n"].sum()
     rows = many.reset_index().itertuples(index=False, name=None)
-    short = [f"{name}: {n} in {phase}" for name, phase, n in rows if n < FEWEST_STEPS]
-    fewest = f"{many.min()} at least" if len(many) else "none"
+    faults = [f"{name}: {n} in {phase}" for name, phase, n in rows if n < FEWEST_STEPS]
+    fine = f"{many.min()} at least" if len(many) else "none"
     question = f"{FEWEST_STEPS} steps or more after warm-up in each configuration and phase"
-    return Answer(question, len(many) > 0 and not short, _few(short) or fewest)
+    return _answer(question, faults, fine, some=len(many) > 0)
 
 
 def _nothing_replaced(evidence: Evidence) -> Answer:
     """No valid measurement was replaced by a later one, but for those that Slurm requeued."""
     attempts = evidence.run.attempts
     requeued = measured_again(attempts)
-    replaced = attempts[attempts["valid"].astype(bool) & ~attempts["used"].astype(bool)]
-    replaced = replaced[~replaced.index.isin(requeued.index)]
-    failed = int((~attempts["valid"].astype(bool)).sum())
-    words = _few([f"{cell}: attempt {number}" for cell, number in _pairs(replaced, "attempt")])
-    shown = f"{len(attempts)} attempts at {len(evidence.run.cells)} cells, {failed} not valid"
+    valid, used = attempts["valid"].astype(bool), attempts["used"].astype(bool)
+    replaced = attempts[valid & ~used & ~attempts.index.isin(requeued.index)]
+    faults = [f"{cell}: attempt {number}" for cell, number in _pairs(replaced, "attempt")]
+    fine = (
+        f"{len(attempts)} attempts at {len(evidence.run.cells)} cells, {int((~valid).sum())} not "
+        "valid"
+    )
     if len(requeued):
-        shown += f", {len(requeued)} measured again by their job, which Slurm requeued"
-    question = "no valid measurement was replaced by a later one"
-    return Answer(question, replaced.empty, words or shown)
+        fine += f", {len(requeued)} measured again by their job, which Slurm requeued"
+    return _answer("no valid measurement was replaced by a later one", faults, fine)
 
 
 def _cells_comparable(evidence: Evidence) -> Answer:
     cells = evidence.run.cells
-    apart = cells[cells["not_comparable"] != ""]
-    words = _few([f"{cell}: {how}" for cell, how in _pairs(apart, "not_comparable")])
+    other = cells[cells["not_comparable"] != ""]
+    faults = [f"{cell}: {how}" for cell, how in _pairs(other, "not_comparable")]
     question = "compared cells have equal code, versions, CPU, threads and kernels"
-    return Answer(question, apart.empty, words or f"all {int(cells['valid'].sum())} valid ones")
+    return _answer(question, faults, f"all {int(cells['valid'].sum())} valid ones")
 
 
 def _one_code(evidence: Evidence) -> Answer:
@@ -188,35 +191,28 @@ def _one_machine_type(evidence: Evidence) -> Answer:
 def _one_value(evidence: Evidence, question: str, names: Sequence[str]) -> Answer:
     """Each of these names has one value in all environments, or none in all of them."""
     every = list(evidence.run.environments.values())
-    shown, wrong = [], []
+    shown, faults = [], []
     for name in names:
         values = {each.get(name) for each in every}
         known = sorted(value for value in values if value is not None)
         if len(values) > 1:
-            wrong.append(f"{name}: {', '.join([*known, *(['not recorded'] * (None in values))])}")
+            faults.append(f"{name}: {', '.join([*known, *(['not recorded'] * (None in values))])}")
         elif known:
             shown.append(f"{name} {known[0]}")
-    if not shown and not wrong:
-        return Answer(question, False, f"{names[0]} is not recorded")
-    return Answer(question, not wrong, _few(wrong) or ", ".join(shown))
+    fine = ", ".join(shown) or f"{names[0]} is not recorded"
+    return _answer(question, faults, fine, some=bool(shown or faults))
 
 
 def _versions_recorded(evidence: Evidence) -> Answer:
     """Every cell has its versions, and the same."""
-    every = {
-        tuple(sorted((one.provenance.get("versions") or {}).items())) for one in evidence.results
-    }
+    every = [dict(one.provenance.get("versions") or {}) for one in evidence.results]
     question = "versions recorded, and the same in all cells"
-    if not every or () in every:
+    if not every or {} in every:
         return Answer(question, False, "not in all results")
-    names = dict.fromkeys(name for each in every for name, _ in each)
-    apart = [
-        f"{name} {', '.join(sorted(values))}"
-        for name in names
-        if len(values := {str(dict(each).get(name)) for each in every}) > 1
-    ]
-    first = ", ".join(f"{name} {version}" for name, version in sorted(every)[0])
-    return Answer(question, not apart, _few(apart) or first)
+    names = dict.fromkeys(name for each in every for name in each)
+    values = {name: sorted({str(each.get(name)) for each in every}) for name in names}
+    faults = [f"{name} {', '.join(found)}" for name, found in values.items() if len(found) > 1]
+    return _answer(question, faults, ", ".join(f"{name} {v[0]}" for name, v in values.items()))
 
 
 def _code_kept(evidence: Evidence) -> Answer:
@@ -229,27 +225,23 @@ def _code_kept(evidence: Evidence) -> Answer:
         return Answer(question, False, "the run keeps no code")
     cells = evidence.run.cells
     other = cells[(cells["status"] == "done") & (cells["code_from"] != "snapshot")]
-    if len(other):
-        first = f"{len(other)} cells ran other code, such as {other['cell'].iloc[0]}"
-        return Answer(question, False, first)
-    return Answer(question, True, f"{len(snapshot.files)} files, digest {snapshot.code}")
+    faults = [f"{len(other)} cells ran other code, such as {cell}" for cell in other["cell"][:1]]
+    return _answer(question, faults, f"{len(snapshot.files)} files, digest {snapshot.code}")
 
 
 def _clean_commit(evidence: Evidence) -> Answer:
     commit = str((evidence.run.provenance or {}).get("commit") or "")
-    question = "submitted from a clean commit"
-    if not commit:
-        return Answer(question, False, "no commit is recorded")
-    return Answer(question, not commit.endswith("+dirty"), commit)
+    clean = bool(commit) and not commit.endswith("+dirty")
+    return Answer("submitted from a clean commit", clean, commit or "no commit is recorded")
 
 
 def _submission_recorded(evidence: Evidence) -> Answer:
     provenance = evidence.run.provenance or {}
-    missing = [f"no {name}" for name in _SUBMISSION if not provenance.get(name)]
-    missing += [] if evidence.paths.sweep.is_file() else [f"no {evidence.paths.sweep.name}"]
+    faults = [f"no {name}" for name in _SUBMISSION if not provenance.get(name)]
+    faults += [] if evidence.paths.sweep.is_file() else [f"no {evidence.paths.sweep.name}"]
     command = provenance.get("command") or ()
-    words = command if isinstance(command, str) else " ".join(map(str, command))
-    return Answer("how it was submitted is recorded", not missing, _few(missing) or words)
+    fine = command if isinstance(command, str) else " ".join(map(str, command))
+    return _answer("how it was submitted is recorded", faults, fine)
 
 
 def _data_unchanged(evidence: Evidence) -> Answer:
@@ -279,11 +271,12 @@ def _data_answer(data: Data, root: Path | None) -> tuple[str, bool]:
     if root is None or folder is None or files.missing(root):
         return f"{data.label} is not in {root or 'a data root'}: --data-root", False
     if not read_checksums(folder).keys() >= set(files.names):
-        return f"{data.label}: {folder} has no digests of its files", False
+        how = f"`gnnhpc data record {data.name}` writes them"
+        return f"{data.label}: {folder} has no digests of its files; {how}", False
     changed = changed_files(folder)
     if changed:
-        return f"{data.label}: {', '.join(changed)} in {folder} differs from {NAME}", False
-    return f"{data.label}: {len(files.names)} files as {NAME} says", True
+        return f"{data.label}: {', '.join(changed)} in {folder} differs from {CHECKSUMS}", False
+    return f"{data.label}: {len(files.names)} files as {CHECKSUMS} says", True
 
 
 def _few(items: Sequence[str], most: int = 3) -> str:
@@ -296,8 +289,9 @@ def _pairs(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, Any]]:
     return zip(frame["cell"].astype(str), frame[column], strict=True)
 
 
-def _with(count: str, words: str) -> str:
-    return f"{count}; {words}" if words else count
+def _with(count: str, faults: Sequence[str]) -> list[str]:
+    """The faults with how many cells have none before the first."""
+    return [f"{count}; {faults[0]}", *faults[1:]] if faults else []
 
 
 QUESTIONS = (

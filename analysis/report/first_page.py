@@ -76,6 +76,14 @@ def verdict(cells: pd.DataFrame) -> Iterator[Text]:
             "still runs; `gnnhpc rerun RUN --missing` submits the rest.",
             "warning",
         )
+    counted = cells[cells["valid"].astype(bool)]
+    if len(counted) and counted["flags"].str.split(";").map(lambda f: "shared-node" in f).all():
+        yield Text(
+            f"All {len(counted)} valid cells shared their node with other jobs, so no speedup here "
+            "is the layout's alone. Set `exclusive: true` in the site file, and submit with "
+            "`--paired`.",
+            "bad",
+        )
     damaged = int((cells["status"] == DAMAGED).sum())
     if damaged:
         yield Text(
@@ -289,6 +297,9 @@ def _torchgpipe_on_cpus(run: RunData) -> Iterator[Text]:
         )
 
 
+_FLAGS_OF_ROWS = ("above-bound-unexplained", "above-bound", "above-ideal", "only-warm-up")
+
+
 def flag_tables(run: RunData, summary: pd.DataFrame) -> Iterator[Block]:
     """Flags of cells, then those of comparing cells, each with one line of advice."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -309,15 +320,15 @@ def flag_tables(run: RunData, summary: pd.DataFrame) -> Iterator[Block]:
         yield Text("No cell has a flag.")
     if summary.empty:
         return
-    own = summary["flags"].str.extract(r"(above-bound-unexplained|above-bound|above-ideal)")[0]
+    own = summary["flags"].str.extract(f"({'|'.join(_FLAGS_OF_ROWS)})")[0]
     rows = with_study(summary).assign(advice=[advice_of(str(flag)) for flag in own])
-    rows = rows[own.notna() & (summary["n"] > 0)].sort_values("valid", kind="stable")
+    rows = rows[own.notna()].sort_values("valid", kind="stable")
     if len(rows):
         names = ("phase", "speedup", "bound", "efficiency", "valid", "flags", "note")
         yield page_table(
             rows,
-            "Flags from comparing cells: speedups above the bound with their explanation, and "
-            "efficiencies above 1",
+            "Flags from comparing cells: speedups above the bound with their explanation, "
+            "efficiencies above 1, and rows without a step after warm-up",
             ROW_KEYS | {name: name for name in names} | {"advice": "what to do"},
             keys=len(ROW_KEYS),
         )

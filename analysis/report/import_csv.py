@@ -121,13 +121,13 @@ def _distinct(logs: list[StepLog]) -> list[StepLog]:
     ]
 
 
-def choose_baseline(logs: Sequence[StepLog], wanted: str | None) -> StepLog | None:
+def choose_baseline(logs: Sequence[StepLog], requested: str | None) -> StepLog | None:
     """The named log, else the sequential one; of several the one with the shortest name."""
-    if wanted is not None:
+    if requested is not None:
         for log in logs:
-            if wanted in (log.name, log.path.name, str(log.path)):
+            if requested in (log.name, log.path.name, str(log.path)):
                 return log
-        raise InputError("--baseline", None, wanted, ", ".join(log.path.name for log in logs))
+        raise InputError("--baseline", None, requested, ", ".join(log.path.name for log in logs))
     sequential = [log for log in logs if log.is_sequential]
     return min(sequential, key=lambda log: len(log.name), default=None)
 

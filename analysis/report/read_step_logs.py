@@ -6,8 +6,6 @@ guessed without a line: `StepLog.notes` has what was, and InputError names file 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from charset_normalizer import from_bytes
 
+from analysis.report.csv_rows import check_widths, csv_rows, read_text
 from analysis.report.setting_in_file_name import Setting, parse_setting, setting_from_name
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
@@ -109,27 +107,11 @@ def read_logs(
     that names file and line for a missing column, a value that is no number or no phase, a quote
     that does not close, and times that are a clock's.
     """
-    text = _read_text(path)
+    text = read_text(path)
     setting = parse_setting(declared) if declared else setting_from_name(path.name)
     if path.suffix == ".json":
         return list(_hyperfine(text, path, setting))
     return [_read_csv(text, path, setting, columns or Columns())]
-
-
-def _read_text(path: Path) -> str:
-    """UTF-8, UTF-16 or what the bytes look like."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(path, None, error.strerror, "a readable CSV file") from None
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        best = from_bytes(content).best()
-    text = "" if best is None else str(best).removeprefix("\ufeff")
-    if not text or re.search(r"[\x00-\x08]", text):
-        raise InputError(path, None, "bytes that are no text", "a CSV file") from None
-    return text
 
 
 def _hyperfine(text: str, path: Path, setting: Setting) -> Iterator[StepLog]:
@@ -148,12 +130,12 @@ def _hyperfine(text: str, path: Path, setting: Setting) -> Iterator[StepLog]:
 
 
 def _read_csv(text: str, path: Path, setting: Setting, given: Columns) -> StepLog:
-    rows = list(_rows(text, path))
+    rows = list(csv_rows(text, path))
     if not rows:
         raise InputError(path, None, "nothing", "a header and at least one row")
     (_, header), *body = rows
     places = _find_columns(header, path, given)
-    _check_widths(body, header, path)
+    check_widths(body, header, path)
     unit = _unit_of(header[places["time"]])
     found, skipped, comma, with_unit = [], 0, False, unit is not None
     for line, row in body:
@@ -188,55 +170,8 @@ def _read_csv(text: str, path: Path, setting: Setting, given: Columns) -> StepLo
         setting,
         steps.drop(columns="line").reset_index(drop=True),
         tuple(notes),
-        with_unit or given.unit is not None or _is_seconds(header[places["time"]]),
+        with_unit or given.unit is not None,
     )
-
-
-def _rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line and fields of each row that is not empty.
-
-    Raises InputError for a quote that does not close on its line: it would swallow the rows after.
-    """
-    stream = io.StringIO(text, newline="")
-    first = stream.readline()
-    said = re.fullmatch(r"sep=(.)\s*", first)
-    skipped = 1 if said else 0
-    if not said:
-        stream.seek(0)
-    delimiter = said[1] if said else _sniff(first)
-    reader = csv.reader(stream, delimiter=delimiter, strict=True)
-    before = skipped
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error:
-            raise _open_quote(path, before + 1) from None
-        line = reader.line_num + skipped
-        if line > before + 1:
-            raise _open_quote(path, before + 1)
-        before = line
-        if any(field.strip() for field in row):
-            yield line, row
-
-
-def _open_quote(path: Path, line: int) -> InputError:
-    found = "a quote that does not close on its line"
-    return InputError(f"{path}:{line}", None, found, "quotes in pairs")
-
-
-def _sniff(header: str) -> str:
-    try:
-        return csv.Sniffer().sniff(header, delimiters=",;\t|").delimiter
-    except csv.Error:
-        return ","
-
-
-def _check_widths(body: Sequence[tuple[int, list[str]]], header: Sequence[str], path: Path) -> None:
-    for line, row in body:
-        if len(row) != len(header):
-            raise InputError(f"{path}:{line}", None, f"{len(row)} fields", f"{len(header)}")
 
 
 def _find_columns(header: Sequence[str], path: Path, given: Columns) -> dict[str, int]:
@@ -244,9 +179,9 @@ def _find_columns(header: Sequence[str], path: Path, given: Columns) -> dict[str
     plain = [_plain(name) for name in header]
     places: dict[str, int] = {}
     for key, accepted in _NAMES.items():
-        wanted = given.names.get(key)
-        if wanted is not None and wanted in header:
-            places[key] = list(header).index(wanted)
+        requested = given.names.get(key)
+        if requested is not None and requested in header:
+            places[key] = list(header).index(requested)
             continue
         found = [plain.index(name) for name in accepted if name in plain]
         if key == "time" and plain.count(plain[found[0]] if found else "") > 1:
@@ -282,12 +217,9 @@ def _plain(name: str) -> str:
 
 def _unit_of(name: str) -> str | None:
     """The unit at the end of a header's name; `_min` may be a minimum, so it is none."""
-    match = re.search(r"[(\[]\s*(\S+?)\s*[)\]]$|_(?!min$)([^_\s]+)$", name.strip().lower())
+    pattern = r"[(\[]\s*(\S+?)\s*[)\]]$|(?:^|_)(?!min$)([^_\s()\[\]]+)$"
+    match = re.search(pattern, re.sub(r"\s+", "_", name.strip().lower()))
     return _UNIT_WORDS.get(match[1] or match[2]) if match else None
-
-
-def _is_seconds(name: str) -> bool:
-    return "second" in name.lower()
 
 
 def _phase_of(row: Sequence[str], places: Mapping[str, int], given: Columns, where: str) -> str:

@@ -110,9 +110,9 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
 
 
 def _summary(run: RunData, baseline: str) -> Summary:
-    wanted = Baseline.parse(baseline)
-    wanted.check_is_in(run.cells)
-    return summarize(run, wanted)
+    requested = Baseline.parse(baseline)
+    requested.check_is_in(run.cells)
+    return summarize(run, requested)
 
 
 def _check_columns(tables: Sequence[Table], columns: Sequence[str]) -> None:

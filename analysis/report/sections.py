@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.figures.draw_figures import Figures
-from analysis.render.document import Block, Bullets, Section, Table, Text, page_table, rows_table
+from analysis.render.document import (
+    Block,
+    Bullets,
+    Folded,
+    Section,
+    Table,
+    Text,
+    page_table,
+    rows_table,
+)
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
 from analysis.statistics.student_t import CONFIDENCE
 from analysis.statistics.warmup import OUTLIER_Z
@@ -18,75 +27,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_ROWS = {**ROW_KEYS, "phase": "phase"}
-_TIME_COLUMNS = {
-    **_ROWS,
-    "n": "n",
-    "mean_s": "mean",
-    "median_s": "median",
-    "std_s": "std",
-    "min_s": "min",
-    "max_s": "max",
-    "samples_per_s": "samples/s",
-}
-_RATIO_COLUMNS = {
-    **_ROWS,
-    "speedup": "speedup",
-    "bound": "bound",
-    "of_bound": "of bound",
-    "efficiency": "efficiency",
-    "bubble": "bubble",
-    "valid": "valid",
-    "flags": "flags",
-}
-_COUNT_COLUMNS = {
-    **_ROWS,
-    "n": "n",
-    "n_effective": "n, independent",
-    "cells_used": "cells used",
-    "cells": "cells",
-    "attempts": "attempts",
-    "redone": "steps redone",
-    "warmup_dropped": "warm-up steps",
-    "profiled_dropped": "profiled steps",
-    "outliers": "outliers",
-}
-_NOISE_COLUMNS = {
-    **_ROWS,
-    "drift": "drift",
-    "cpu_share": "CPU share",
-    "steal_share": "steal share",
-    "switches_per_step": "switches a step",
-    "peak_rss_mib": "peak MiB",
-    "startup_s": "start-up s",
-}
-_CORRECTED = "corrected_study"
-_STUDY_COLUMNS = {
-    "table": "table",
-    "setting": "setting",
-    "phase": "phase",
-    "quantity": "quantity",
-    "published": "published",
-    "ours": "ours",
-    "bound": "bound",
-    "verdict": "verdict",
-    "run": "our run",
-}
-_FRAMEWORKS = "frameworks"
-_SAMPLED = "sampled"
+_ROWS = (*ROW_KEYS, "phase")
+_TIMES = ("n", "mean_s", "median_s", "std_s", "min_s", "max_s", "samples_per_s")
+_RATIOS = ("speedup", "bound", "of_bound", "efficiency", "bubble", "valid", "flags")
+_COUNTS = (
+    *("n", "n_effective", "cells_used", "cells", "attempts", "redone"),
+    *("warmup_dropped", "profiled_dropped", "outliers"),
+)
+_NOISE = ("drift", "cpu_share", "steal_share", "switches_per_step", "peak_rss_mib", "startup_s")
+_CORRECTED, _FRAMEWORKS, _SAMPLED = "corrected_study", "frameworks", "sampled"
 _CONCLUSIONS = "boca_conclusions"
-_LOST_TIME = "lost_time"
+_STUDY_COLUMNS = (
+    *("table", "setting", "phase", "quantity", "published", "ours", "bound", "verdict", "run"),
+)
 _IN_OTHER_SECTIONS = (
-    *("speedup", "efficiency", _LOST_TIME, "noise"),
+    *("speedup", "efficiency", "lost_time", "noise"),
     *(_FRAMEWORKS, _CONCLUSIONS, _SAMPLED, _CORRECTED),
 )
-_LEARNING_COLUMNS = {
-    "train_loss": "training loss",
-    "train_accuracy": "training accuracy",
-    "val_accuracy": "validation accuracy",
-    "test_loss": "test loss",
-    "test_accuracy": "test accuracy",
-}
+_LEARNT = (
+    *("train_loss", "train_accuracy", "val_accuracy", "test_loss", "test_accuracy"),
+    "test_at_best_val_accuracy",
+)
+_METRIC = re.compile(r"(val|test)_(auc|mrr|hits@[0-9]+)")
+"""How well links were predicted."""
 
 
 def summary_section(summary: pd.DataFrame) -> Section:
@@ -96,7 +59,7 @@ def summary_section(summary: pd.DataFrame) -> Section:
         page_table(
             rows,
             "Seconds a mini-batch, barrier to barrier. More columns are in summary.csv",
-            _TIME_COLUMNS,
+            (*_ROWS, *_TIMES),
             keys=len(_ROWS),
         ),
         page_table(
@@ -104,7 +67,7 @@ def summary_section(summary: pd.DataFrame) -> Section:
             "Speedup of samples a second over the baseline; efficiency is the ideal step over the "
             "measured one, bubble the share of rank-time spent waiting for other ranks (with what "
             "lies between spans of work; one rank waits for nobody)",
-            _RATIO_COLUMNS,
+            (*_ROWS, *_RATIOS),
             keys=len(_ROWS),
         ),
     )
@@ -122,13 +85,7 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
                 compared,
                 "Training throughput against the baseline in words, an effect smaller than its "
                 "interval is called so; and against the sequential run with the same micro-batches",
-                {
-                    **ROW_KEYS,
-                    "effect": "effect",
-                    "speedup_from": "interval of",
-                    "speedup_same_m": "speedup, same micro-batches",
-                    "note": "note",
-                },
+                (*ROW_KEYS, "effect", "speedup_from", "speedup_same_m", "note"),
                 keys=len(ROW_KEYS),
             )
         )
@@ -138,20 +95,16 @@ def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
 
 def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
     """Losses, and how well was learnt; None if there are none."""
-    named = _LEARNING_COLUMNS | _link_columns(map(str, summary.columns))
-    known = {
-        name: words
-        for name, words in named.items()
-        if name in summary and summary[name].notna().any()
-    }
+    found = [name for name in map(str, summary.columns) if _METRIC.fullmatch(name)]
+    known = [name for name in (*_LEARNT, *found) if name in summary and summary[name].notna().any()]
     blocks: list[Block] = []
     if known:
         blocks.append(
             page_table(
                 with_study(summary[summary["phase"] == "train"]),
-                f"Last losses and {_scores_in_words(known)}: means, with intervals where there are "
+                "Last losses, accuracies and ranks of links: means, with intervals where there are "
                 "several seeds; repeats of one seed learn the same",
-                {**ROW_KEYS, "cells_used": "cells", **known},
+                (*ROW_KEYS, "cells_used", *known),
                 keys=len(ROW_KEYS),
             )
         )
@@ -204,7 +157,10 @@ def published_section(tables: Sequence[Table]) -> Section | None:
         if fresh:
             blocks.append(Bullets(fresh))
         shown.update(fresh)
-    return Section("tables", "Published tables", tuple(blocks)) if blocks else None
+    if not blocks:
+        return None
+    folded = Folded("Each published table, with the rows of this run", tuple(blocks))
+    return Section("tables", "Published tables", (folded,))
 
 
 def corrected_section(tables: Sequence[Table]) -> Section | None:
@@ -275,12 +231,12 @@ def statistics_section(summary: pd.DataFrame) -> Section:
     if not summary.empty:
         rows = with_study(summary)
         blocks += [
-            page_table(rows, "What was counted", _COUNT_COLUMNS, keys=len(_ROWS)),
+            page_table(rows, "What was counted", (*_ROWS, *_COUNTS), keys=len(_ROWS)),
             page_table(
                 rows,
                 "The noise of the machine: processor time over busy time, steal over wall time, "
                 "drift of the last third against the first",
-                _NOISE_COLUMNS,
+                (*_ROWS, *_NOISE),
                 keys=len(_ROWS),
             ),
         ]
@@ -300,26 +256,3 @@ def left_out_section(figures: Figures) -> Section | None:
             ),
         ),
     )
-
-
-_LINK_METRIC = re.compile(r"(val|test)_(auc|mrr|hits@[0-9]+)")
-
-
-def _link_columns(names: Iterable[str]) -> dict[str, str]:
-    """The columns that say how well links were predicted, with their headings."""
-    found = (_LINK_METRIC.fullmatch(name) for name in names)
-    splits = {"val": "validation", "test": "test"}
-    return {
-        each[0]: f"{splits[each[1]]} {each[2] if each[2].startswith('hits') else each[2].upper()}"
-        for each in found
-        if each
-    }
-
-
-def _scores_in_words(names: Iterable[str]) -> str:
-    """What the metrics among these columns are, besides losses."""
-    metrics = [name for name in names if not name.endswith("_loss")]
-    links = _link_columns(metrics)
-    if not links:
-        return "accuracies"
-    return "ranks of links" if len(links) == len(metrics) else "accuracies, and ranks of links"

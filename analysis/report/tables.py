@@ -10,13 +10,13 @@ from analysis.render.document import Table
 from analysis.statistics.student_t import CONFIDENCE
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
+from analysis.summary.ideal_step import LEAST_SHARE
 from analysis.summary.settings_in_words import (
     ROW_KEYS,
     settings_in_words,
     varying_settings,
     with_study,
 )
-from analysis.summary.split_backward import LEAST_SHARE
 from analysis.summary.summary_table import DROPPED_COLUMNS, Summary
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
 

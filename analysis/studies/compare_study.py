@@ -7,24 +7,21 @@ pair are compared; a conclusion holds or does not by an interval over three runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import pandas as pd
 
-from analysis.statistics.intervals import Interval, ratio_of_pairs, t_bounds
+from analysis.statistics.intervals import Interval
 from analysis.statistics.pairs import FEWEST_PAIRS
+from analysis.studies.quantities import BOUNDS, QUANTITIES, like
 from analysis.studies.study import Claim, Study
 from analysis.studies.study_rows import Row, measured_rows, published_rows
 from analysis.summary.baseline_and_speedup import Baseline, find_baseline
-from analysis.summary.frameworks import find_like, same_value
 from analysis.summary.summary_table import Summary
-from gnnhpc.core.bound_and_bubble import bound
 
 Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
-Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Finding:
         if not ours.excludes(claim.nothing):
             return "cannot be decided"
         side = "more" if ours.low > claim.nothing else "less"
-        return "holds" if claim.wanted in ("either", side) else "does not hold"
+        return "holds" if claim.expected in ("either", side) else "does not hold"
 
     @property
     def is_negligible(self) -> bool:
@@ -205,27 +202,8 @@ def _partner(row: Row, rows: Sequence[Row], claim: Claim) -> Row | None:
         counts = {one.columns["workers"] for one in rows}
         fewer = sorted(count for count in counts if count < row.columns["workers"])
         tries = ({**changes, "workers": count} for count in reversed(fewer))
-        return next(filter(None, (_like(row, rows, one, claim.free) for one in tries)), None)
-    return _like(row, rows, changes, claim.free)
-
-
-def _like(
-    row: Row, rows: Sequence[Row], changes: dict[str, Any], free: Sequence[str] = ()
-) -> Row | None:
-    """The row with these settings that is equal in all others but the free ones."""
-    mine = row.configuration
-    if mine is not None:
-        measured = [one.configuration for one in rows if one.configuration is not None]
-        found = find_like(mine, measured, changes, free)
-        return next((one for one in rows if found and one.configuration is found), None)
-    wanted = {key: v for key, v in {**row.settings, **changes}.items() if key not in free}
-    others = (one for one in rows if one is not row)
-    return next((one for one in others if not _differing(one, wanted)), None)
-
-
-def _differing(row: Row, wanted: Mapping[str, Any]) -> set[str]:
-    """The settings in which a row differs from these."""
-    return {k for k, v in wanted.items() if not same_value(row.settings.get(k), v)}
+        return next(filter(None, (like(row, rows, one, claim.free) for one in tries)), None)
+    return like(row, rows, changes, claim.free)
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
@@ -239,130 +217,3 @@ def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
     base, _ = find_baseline(row.configuration, configurations, Baseline())
     whole = (one for one in rows if one.configuration is base and one.sample is None)
     return next(whole, None) if base else None
-
-
-def _speedup(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """Samples a second of the row over those of the other."""
-    assert other is not None
-    if row.configuration is None or other.configuration is None:
-        work = row.columns.get("work", 1.0) / other.columns.get("work", 1.0)
-        return Interval(work * other.columns["seconds"] / row.columns["seconds"], None, None)
-    return row.configuration.speedup_over(other.configuration)
-
-
-def _slowdown(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    assert other is not None
-    return _speedup(other, row, rows)
-
-
-def _ratio_of_speedups(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """The speedup of the row over the other, over that of the same two with edges cut out once."""
-    assert other is not None
-    once = [_like(one, rows, {"rebuild": "once"}) for one in (row, other)]
-    four = [row, other, *(one for one in once if one is not None)]
-    times = [one.means for one in four]
-    shared = [key for key in times[0] if all(key in each for each in times)]
-    if len(four) < 4 or len(shared) < FEWEST_PAIRS:
-        return None
-    fast, slow, other_fast, other_slow = (np.array([each[key] for key in shared]) for each in times)
-    return ratio_of_pairs(slow / fast, other_slow / other_fast)
-
-
-def _difference(metric: str) -> Quantity:
-    """The row's last accuracy less the other's, seed by seed."""
-
-    def less(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-        assert other is not None
-        return difference_of_seeds(row, other, metric)
-
-    return less
-
-
-def difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
-    """The difference over the seeds that both have, or of published rows; None without any."""
-    if row.configuration is None:
-        return Interval(row.columns[metric] - other.columns[metric], None, None)
-    both = pd.concat([row.of_seeds(metric), other.of_seeds(metric)], axis=1).dropna()
-    less = (both.iloc[:, 0] - both.iloc[:, 1]).to_numpy()
-    if not less.size:
-        return None
-    basis = f"{less.size} seed{'s' if less.size > 1 else ''}"
-    if less.size < FEWEST_PAIRS:
-        return Interval(float(less.mean()), None, None, f"of {basis} only")
-    low, high = t_bounds(less)
-    return Interval(float(less.mean()), float(low), float(high), basis)
-
-
-def _accuracy_lost(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """Validation accuracy of the whole graph less that in chunks."""
-    whole = whole_graph_of(row, rows)
-    return None if whole is None else difference_of_seeds(whole, row, "val_accuracy")
-
-
-_WHO_COMPUTES = {
-    *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
-    *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
-}
-"""What one chunk of a graph may differ in and learn the same."""
-
-
-def whole_graph_of(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The row that learns the same from the whole graph; of several the one most like `row`."""
-    found = [
-        one
-        for one in rows
-        if one.columns["chunk_count"] == 1 and _differing(one, row.settings) <= _WHO_COMPUTES
-    ]
-    return min(found, key=lambda one: len(_differing(one, row.settings)), default=None)
-
-
-def _waiting(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    return row.waiting
-
-
-def _unfinished(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """The share of the cells that did not end; why is not known, so it has no interval."""
-    assert row.configuration is not None
-    status = row.configuration.cells["status"]
-    started = status[status != "missing"]
-    share = float((started != "done").mean())
-    if not share:
-        return Interval(0.0, 0.0, 0.0, f"{len(started)} cells")
-    return Interval(share, None, None, f"{share:.0%} of {len(started)} cells did not end")
-
-
-def _share_of_step(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """All groups of one kind as a share of the step of their sequential run."""
-    assert other is not None
-    return row.seconds.over(other.seconds.value / row.columns["groups"])
-
-
-def _column(name: str) -> Quantity:
-    def value(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-        return row.interval(name)
-
-    return value
-
-
-QUANTITIES: dict[str, Quantity] = {
-    "speedup": _speedup,
-    "slowdown": _slowdown,
-    "ratio of speedups": _ratio_of_speedups,
-    "test accuracy": _column("test_accuracy"),
-    "mean_s": _column("seconds"),
-    "difference of test accuracy": _difference("test_accuracy"),
-    "accuracy lost": _accuracy_lost,
-    "waiting": _waiting,
-    "unfinished": _unfinished,
-    "share of the step": _share_of_step,
-}
-BOUNDS: dict[str, Callable[[Row, Row | None], float | None]] = {
-    "ranks": lambda row, _: float(row.columns["ranks"]),
-    "balanced": lambda row, _: bound(
-        row.columns["replicas"], row.columns["stages"], row.columns["microbatches"]
-    ),
-    "chunks": lambda row, _: (
-        bound(1, row.columns["stages"], row.columns["microbatches"])
-        / bound(1, row.columns["stages"], 1)
-    ),
-}

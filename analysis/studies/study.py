@@ -44,7 +44,7 @@ class Claim:
     """
 
     quantity: str
-    """A key of `compare_study.QUANTITIES`."""
+    """A key of `quantities.QUANTITIES`."""
     select: str
     setting: str
     """Names a comparison, with columns in braces; published and measured ones match by it."""
@@ -56,7 +56,7 @@ class Claim:
     """Settings in which the pair may differ as well."""
     text: str = ""
     """The conclusion; empty for a number."""
-    wanted: Literal["more", "less", "either"] = "more"
+    expected: Literal["more", "less", "either"] = "more"
     """The side of `nothing` on which the quantity lies if the conclusion holds."""
     nothing: float = 1.0
     """The value of the quantity that makes no difference."""
@@ -65,7 +65,7 @@ class Claim:
     of_devices: bool = False
     """Whether it is about ranks that have a processor or GPU each."""
     bound: float | str | None = None
-    """The most that the quantity can be, or a key of `compare_study.BOUNDS`."""
+    """The most that the quantity can be, or a key of `quantities.BOUNDS`."""
     table: str = ""
     """The published table; that of the published row unless given."""
     phase: str = ""
@@ -116,7 +116,7 @@ class Study:
     """Which rows of a run it is compared with, a query."""
     label: tuple[str, ...]
     """The columns that name a row of a run."""
-    labelled: tuple[str, ...]
+    label_settings: tuple[str, ...]
     """Settings that the label already has."""
     tables: tuple[StudyTable, ...]
     claims: tuple[Claim, ...]

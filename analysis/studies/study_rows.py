@@ -14,6 +14,7 @@ from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
 from analysis.studies.study import Study
 from analysis.summary.configurations import Configuration
+from analysis.summary.ideal_step import has_split_backward
 from analysis.summary.settings_in_words import (
     IMPLEMENTATIONS,
     SAMPLERS,
@@ -21,7 +22,6 @@ from analysis.summary.settings_in_words import (
     settings_in_words,
     varying_settings,
 )
-from analysis.summary.split_backward import has_split_backward
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.layout import Layout
 
@@ -134,7 +134,7 @@ def measured_rows(study: Study, summary: Summary) -> list[Row]:
     """The rows of a run with which a study is compared."""
     mine = summary.table[summary.table["model"].isin(list(study.models))]
     varying = varying_settings(mine) if len(mine) else []
-    names = [name for name in varying if name not in study.labelled]
+    names = [name for name in varying if name not in study.label_settings]
     rows = []
     for one, line in zip(summary.configurations, _records(summary.table), strict=True):
         if one.settings["model"] in study.models:

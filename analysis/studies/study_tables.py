@@ -16,10 +16,9 @@ from analysis.studies.compare_study import (
     Comparison,
     Finding,
     compare_study,
-    difference_of_seeds,
     selected,
-    whole_graph_of,
 )
+from analysis.studies.quantities import difference_of_seeds, whole_graph_of
 from analysis.studies.study import (
     Claim,
     Study,
@@ -75,12 +74,12 @@ def _tables_of(found: Comparison) -> Iterator[Table]:
 def _side_by_side(table: StudyTable, found: Comparison) -> pd.DataFrame:
     """Published rows with ours of the same keys, and ours that nobody published."""
     keys, columns = list(table.keys), [*table.keys, *table.columns]
-    wanted = [*table.keys, *table.published.values()]
+    expected = [*table.keys, *table.published.values()]
     published, ours = (selected(rows, table.select) for rows in (found.published, found.measured))
     if "accuracy_lost" in columns:
         published = _with_accuracy_lost(published, found.published)
         ours = _with_accuracy_lost(ours, found.measured)
-    printed = _frame(published, wanted)
+    printed = _frame(published, expected)
     names = {column: name for name, column in table.published.items()}
     printed = printed.rename(columns=names).drop_duplicates()
     mine = [name for name in table.columns if name not in table.published]

@@ -78,7 +78,7 @@ class Baseline:
 
 
 def find_baseline(
-    row: Configuration, rows: Iterable[Configuration], wanted: Baseline
+    row: Configuration, rows: Iterable[Configuration], requested: Baseline
 ) -> tuple[Configuration | None, str]:
     """The measured configuration that `row` is compared with; or None, and why it has none.
 
@@ -91,8 +91,8 @@ def find_baseline(
     for other in rows:
         if (
             other.phase != row.phase
-            or other.layout != wanted.layout
-            or other.microbatches != wanted.microbatches
+            or other.layout != requested.layout
+            or other.microbatches != requested.microbatches
             or not other.step_times
         ):
             continue
@@ -169,13 +169,14 @@ class Limits(NamedTuple):
     """No speedup is above it without a reason in the seconds of its layers."""
 
 
-def limits_over(row: Configuration, base: Configuration | None, wanted: Baseline) -> Limits:
-    """The limits over the baseline that was found, `base`, or else that was asked for, `wanted`."""
+def limits_over(row: Configuration, base: Configuration | None, requested: Baseline) -> Limits:
+    """The limits over the baseline that was found, `base`, or else that was asked for,
+    `requested`."""
     most = bound_of(row)
     if base is not None:
         of_base = bound_of(base)
     else:
-        of_base = bound(wanted.layout.replicas, wanted.layout.stages, wanted.microbatches)
+        of_base = bound(requested.layout.replicas, requested.layout.stages, requested.microbatches)
     if most is None or of_base is None:
         return Limits(None, None)
     # With a split backward, or several virtual stages, unequal stages can wait less than balanced

@@ -23,18 +23,10 @@ from analysis.statistics.intervals import (
 from analysis.statistics.noise import counted_step_times
 from analysis.statistics.pairs import Repeat
 from analysis.statistics.sample import Sample
-from analysis.summary.epochs import epoch_frame
-from analysis.summary.ideal_step import ideal_steps
-from analysis.summary.split_backward import Shares, has_split_backward, shares_of
+from analysis.summary.cell_measures import cell_phase_frame
+from analysis.summary.ideal_step import Shares, has_split_backward, shares_of
 from analysis.summary.time_breakdown import StepSeconds
 from gnnhpc.core.layout import Layout
-
-_AVERAGED = (
-    *("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s"),
-    *("forwards_s", "passes_s", "weights_s", "outside_s"),
-)
-"""Columns of steps of which a cell has the mean: of its kept steps, or where only profiled steps
-have any, as seconds of stages on a GPU, of those."""
 
 
 @dataclass(frozen=True)
@@ -185,71 +177,6 @@ class Configuration:
         else:
             speedup = other.sample.median_over(self.sample, factor)
         return speedup if math.isfinite(speedup.value) else None
-
-
-def cell_phase_frame(run: RunData) -> pd.DataFrame:
-    """`run.phases` with samples a step, bubble, median and ideal step, parts of a step, memory."""
-    keys = ["cell", "phase"]
-    kept = run.steps[run.steps["kept"]]
-    grouped = kept.groupby(keys, observed=True)
-    even = kept[~kept["uneven"]].groupby(keys, observed=True)
-    edges = grouped[["step_s", "sampled_edges"]].sum(min_count=1)
-    measured = pd.DataFrame(
-        {
-            "samples": grouped["samples"].mean(),
-            "median_step_s": even["step_s"].median(),
-            **_parts_of_steps(run.steps),
-            "sampled_edges_per_s": edges["sampled_edges"] / edges["step_s"],
-            "peak_rss_mib": grouped["peak_rss_mib"].max(),
-            "peak_device_mib": grouped["peak_device_mib"].max(),
-            "peak_host_mib": _peak_of_hosts(run),
-        }
-    )
-    frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
-    ideal = ideal_steps(run.stage_times, run.steps, run.cells)
-    frame = frame.merge(epoch_frame(run.steps, run.cells), on=keys, how="left")
-    found = [ideal.get(key) for key in zip(frame["cell"], frame["phase"], strict=True)]
-    frame["ideal_step_s"] = [None if one is None else one.median for one in found]
-    frame["ideal_mean_s"] = [None if one is None else one.mean for one in found]
-    unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s"]
-    unknown += ["forwards_s", "passes_s", "outside_s"]
-    frame.loc[frame["cell"].isin(timed_as_a_whole(run)), unknown] = None
-    return frame
-
-
-def _parts_of_steps(steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """The bubble and the means of `_AVERAGED`, by cell and phase."""
-    keys = ["cell", "phase"]
-    waited = steps.assign(waited=steps["bubble"] * steps["step_s"])
-    kept = waited[waited["kept"]]
-    profiled = waited[waited["profiled"] & ~waited["warmup"]]
-    columns = [*_AVERAGED, "waited"]
-    means = [part.groupby(keys, observed=True)[columns].mean() for part in (kept, profiled)]
-    both = means[0].combine_first(means[1])
-    seconds = kept.groupby(keys, observed=True)["step_s"].mean()
-    of_profiled = profiled.groupby(keys, observed=True)["step_s"].mean()
-    base = seconds.where(means[0]["waited"].notna(), of_profiled)
-    return {"bubble": both["waited"] / base, **{name: both[name] for name in _AVERAGED}}
-
-
-def timed_as_a_whole(run: RunData) -> set[str]:
-    """The cells whose stages compute at the same time in one process, so that none has seconds.
-
-    They are those of torchgpipe on several devices: neither an ideal step nor waits follow.
-    """
-    cells = run.cells
-    if cells.empty:
-        return set()
-    held = cells.loc[(cells["engine"] == "torchgpipe") & (cells["stages"] > 1), "cell"]
-    return {str(cell) for cell in held} - {str(cell) for cell in run.layer_times["cell"].unique()}
-
-
-def _peak_of_hosts(run: RunData) -> pd.Series[float]:
-    """The largest memory of a host's ranks together, MiB; shared memory counts for each rank."""
-    keys = ["cell", "phase"]
-    of_ranks = run.ranks.groupby([*keys, "host", "rank"], observed=True)["peak_rss_mib"].max()
-    of_hosts = of_ranks.groupby(level=[*keys, "host"], observed=True).sum(min_count=1)
-    return of_hosts.groupby(level=keys, observed=True).max()
 
 
 def make_configurations(run: RunData) -> list[Configuration]:

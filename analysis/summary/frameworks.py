@@ -32,7 +32,7 @@ def find_like(
     It has the same phase, and the same environment but for what the implementation decides. None
     where there is no such row.
     """
-    wanted = {**row.settings, **changes}
+    requested = {**row.settings, **changes}
     return next(
         (
             other
@@ -40,7 +40,7 @@ def find_like(
             if other is not row
             and other.phase == row.phase
             and other.step_times
-            and all(same_value(other.settings[k], v) for k, v in wanted.items() if k not in free)
+            and all(same_value(other.settings[k], v) for k, v in requested.items() if k not in free)
             and not differences(row.environment, other.environment).keys()
             - _DEPENDS_ON_IMPLEMENTATION
         ),

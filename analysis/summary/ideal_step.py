@@ -6,6 +6,7 @@ Where gradients of weights are computed apart from those of inputs, both are pla
 from __future__ import annotations
 
 import itertools
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.statistics.intervals import median
-from analysis.summary.split_backward import rows_with_split_backward
 from gnnhpc.core.schedules import (
+    SPLIT_BACKWARD,
     Action,
     Kind,
     ScheduleName,
@@ -26,6 +27,28 @@ from gnnhpc.core.schedules import (
 
 Seconds = NDArray[np.float64]
 _SECONDS = ["forward_s", "backward_s", "weights_s"]
+Shares = tuple[float, float, float]
+"""Seconds of forwards, gradients of inputs and gradients of weights, of which the ratio matters."""
+
+LEAST_SHARE = 0.05
+"""Share of the backward; with less for gradients of weights, a stage waits as without the split."""
+
+
+def has_split_backward(schedule: str, stages: int) -> bool:
+    """Whether a pipeline has the schedule zero-bubble or zbv; a single stage waits for no other."""
+    return schedule in SPLIT_BACKWARD and stages > 1
+
+
+def rows_with_split_backward(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each row of cells or of the summary has a split backward."""
+    return rows["schedule"].isin(SPLIT_BACKWARD) & (rows["stages"] > 1)
+
+
+def shares_of(forward_s: float, backward_s: float, weights_s: float) -> Shares | None:
+    """The shares, where `backward_s` includes `weights_s`; None where one of them is not known."""
+    shares = forward_s, max(0.0, backward_s - weights_s), weights_s
+    known = all(map(math.isfinite, shares))
+    return shares if known and sum(shares) > 0.0 else None
 
 
 class IdealStep(NamedTuple):

@@ -63,7 +63,7 @@ def settings_label(settings: Mapping[str, object]) -> str:
     sampler = SAMPLERS.get(str(named.pop("sampler", None)))
     if sampler is not None and sampler != named.get("implementation"):
         named["sampler"] = f"sampled by {sampler}"
-    return ", ".join(_labelled(key, value) for key, value in _with_schedules(named))
+    return ", ".join(_with_label(key, value) for key, value in _with_schedules(named))
 
 
 def _with_schedules(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -76,7 +76,7 @@ def _with_schedules(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _labelled(key: str, value: object) -> str:
+def _with_label(key: str, value: object) -> str:
     name = key.replace("_", " ")
     if key == "bucket_mib":
         return "no buckets" if is_missing(value) else f"buckets of {value:g} MiB"

@@ -67,18 +67,18 @@ def summarize(run: RunData, baseline: str | Baseline = "seq") -> Summary:
     no times. A speedup is a ratio of samples a second, over `baseline`: a layout, or
     `layout:microbatches` (one micro-batch unless given); InputError for another form.
     """
-    wanted = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
+    requested = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
     rows = sorted_configurations(run)
     varying = _varying(run)
-    frame = pd.DataFrame([_summary_row(row, rows, wanted, varying, run) for row in rows])
+    frame = pd.DataFrame([_summary_row(row, rows, requested, varying, run) for row in rows])
     if frame.empty:
-        return Summary(run, wanted, (), pd.DataFrame(columns=list(CONTRACT_COLUMNS)))
+        return Summary(run, requested, (), pd.DataFrame(columns=list(CONTRACT_COLUMNS)))
     # An empty column gets a numeric type, unless it is one of text.
     empty = [c for c in frame.columns if c not in _TEXT_COLUMNS and frame[c].isna().all()]
     frame = frame.astype(dict.fromkeys(empty, float))
     others = (c for c in frame.columns if c not in CONTRACT_COLUMNS)
     # In few blocks: pandas warns of each column added to a frame of over a hundred.
-    return Summary(run, wanted, tuple(rows), frame[[*CONTRACT_COLUMNS, *others]].copy())
+    return Summary(run, requested, tuple(rows), frame[[*CONTRACT_COLUMNS, *others]].copy())
 
 
 def _varying(run: RunData) -> list[str]:
@@ -99,7 +99,7 @@ def _varying(run: RunData) -> list[str]:
 def _summary_row(
     row: Configuration,
     rows: Sequence[Configuration],
-    wanted: Baseline,
+    requested: Baseline,
     varying: list[str],
     run: RunData,
 ) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _summary_row(
         **_interval_columns("bubble", row.bubble),
         "balanced_bubble": balanced_bubble(row),
     }
-    line |= _speedup_columns(row, rows, wanted, run)
+    line |= _speedup_columns(row, rows, requested, run)
     line |= {key: row.settings.get(key) for key in (*VARIANT_COLUMNS, *varying)}
     line |= _quality_columns(row)
     if "sampler" in row.settings:
@@ -135,18 +135,18 @@ def _summary_row(
 
 
 def _speedup_columns(
-    row: Configuration, rows: Sequence[Configuration], wanted: Baseline, run: RunData
+    row: Configuration, rows: Sequence[Configuration], requested: Baseline, run: RunData
 ) -> dict[str, Any]:
     """Speedups over the baselines, the bound, validity, flags and notes."""
-    base, why_none = find_baseline(row, rows, wanted)
-    best = base if wanted == Baseline() else find_baseline(row, rows, Baseline())[0]
+    base, why_none = find_baseline(row, rows, requested)
+    best = base if requested == Baseline() else find_baseline(row, rows, Baseline())[0]
     same, _ = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
-    limits = limits_over(row, base, wanted)
+    limits = limits_over(row, base, requested)
     flags = counted_flags(row)
-    notes = _notes(row, base, wanted, why_none)
+    notes = _notes(row, base, requested, why_none)
     valid = bool(row.step_times)
     if _has_only_warmup(row):
         flags.append("only-warm-up")
@@ -177,7 +177,7 @@ def _speedup_columns(
         **_interval_columns("of_bound", _over(speedup, limits.bound)),
         **_breakdown_columns(row, best, same),
         "speedup_from": speedup.basis if speedup and base is not row else None,
-        "baseline": str(wanted) if base else None,
+        "baseline": str(requested) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
@@ -236,16 +236,16 @@ def _interval_columns(name: str, value: Interval | None) -> dict[str, float | No
 
 
 def _notes(
-    row: Configuration, base: Configuration | None, wanted: Baseline, why_none: str
+    row: Configuration, base: Configuration | None, requested: Baseline, why_none: str
 ) -> list[str]:
     notes = []
     left_out = len(row.cells) - len(row.step_times)
     if left_out:
         notes.append(f"{left_out} of {len(row.cells)} cells left out: {_reasons(row)}")
     if why_none:
-        notes.append(f"not comparable with the {wanted} that was measured: {why_none}")
+        notes.append(f"not comparable with the {requested} that was measured: {why_none}")
     elif row.step_times and base is None:
-        notes.append(f"no valid {wanted} of the same settings to compare with")
+        notes.append(f"no valid {requested} of the same settings to compare with")
     elif base and base is not row and not same_batch_size(row, base):
         notes.append(
             f"{row.together:g} samples a step as the baseline, {row.layout.replicas} replicas "

@@ -1,4 +1,4 @@
-"""What a step consumes: mini-batches of images, chunks of a graph.
+"""What a step consumes: mini-batches of images, chunks of a graph, sampled parts, graph sets.
 
-Imports ranks, records, spec and below.
+Imports distributed, experiment, records, models, data, kernels and graphs.
 """

@@ -5,32 +5,36 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.core.layer_specs import LayerSpecs
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
 Inputs = Tensor | SparseRows | IndexedRows
 SampleIds = np.ndarray[Any, np.dtype[np.int64]]
+SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
+"""The splits whose labels a phase needs."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A slice of a mini-batch.
-
-    `inputs` [rows, ...] are None except on the first stage. `targets` has the labels of each split
-    that the phase needs, int64 [rows of the output]: `train` in training; `test`, and `val` where
-    there is one, in evaluation. Of links it has pairs, int64 [pairs, 3]: two rows of the output,
-    and 1 for a link or 0. It is empty except on the stage of the loss.
-    """
+    """A slice of a mini-batch."""
 
     inputs: Inputs | None
+    """[rows, ...]; None except on the first stage."""
     targets: Mapping[str, Tensor]
+    """The labels of each split that the phase needs, int64 [rows of the output]: `train` in
+    training; `test`, and `val` where there is one, in evaluation. For links they are pairs, int64
+    [pairs, 3]: two rows of the output, and 1 for a link or 0. Empty except on the loss's stage."""
     context: Context
 
 
@@ -51,36 +55,36 @@ class Batch:
     """One replica's mini-batch on this process."""
 
     microbatches: tuple[MicroBatch, ...]
-    labelled: int
-    """Labelled rows over all replicas, or pairs: the loss of this step is the mean over them."""
+    valid_targets: int
+    """The rows with a label, or pairs, over all replicas: the step's loss is the mean over them."""
     samples: int
-    """This replica's: images, links, or nodes that its chunks own."""
+    """This replica's images, links, graphs, or nodes that its chunks own."""
     epoch: int
     sample_ids: SampleIds
-    """Numbers of the samples in their split; of a graph the nodes that the chunks own, of a sampled
-    one their places among the nodes or links to train on."""
+    """The numbers of the samples in their split: nodes that the chunks own, or places among the
+    nodes, links or graphs to train on."""
     checksum: int
-    """Of inputs and labels; must be equal on all stages."""
+    """CRC-32 of inputs and labels; equal on all stages."""
     loading: Loading | None = None
-    """Of a sampled mini-batch."""
+    """None where mini-batches are not sampled."""
 
 
 class Batches(Protocol):
-    """Where the batches of one replica come from, by phase and step."""
+    """The source of one replica's mini-batches, by phase and step."""
 
     samples: int
-    """A replica's, a step."""
+    """A replica's samples in each step."""
     total_samples: int
-    """Of the training data, to count how often each sample is used."""
+    """The samples of the training data."""
     steps_per_epoch: int
-    """Training steps in which each sample comes at most once."""
+    """The training steps in which each sample comes at most once."""
     fixed_rows: bool
-    """Whether all micro-batches have as many rows."""
-    drawn: bool
+    """Whether all micro-batches have the same number of rows."""
+    made_in_step: bool
     """Whether making a mini-batch is part of its step."""
 
     def shape_after(self, index: int) -> tuple[int, ...]:
-        """Of one micro-batch's activation after layer `index`; -1 is the input."""
+        """The shape of a micro-batch's activation after layer `index`; -1 is the input."""
         ...
 
     def example(self) -> MicroBatch:
@@ -88,9 +92,29 @@ class Batches(Protocol):
         ...
 
     def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
-        """An iterator over the batches of steps `start` to `stop`."""
+        """An iterator over the mini-batches of steps `start` to `stop`."""
         ...
 
-    def graph_facts(self) -> dict[str, Any]:
-        """What cutting the graph cost, for the record; empty for images."""
+    def graph_metadata(self) -> dict[str, Any]:
+        """How the graph is cut or sampled, for the record; empty for images."""
         ...
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What every source of mini-batches is built from."""
+
+    experiment: Experiment
+    layer_specs: LayerSpecs
+    mesh: Mesh
+    root: Path | None
+    """The data root."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.experiment.dtype)
+        return found
+
+    def context(self, microbatch: int, step: int, graph: Any = None) -> Context:
+        """The context of one micro-batch, with its chunk where there is one."""
+        return Context(microbatch, step, self.experiment.seed, graph)

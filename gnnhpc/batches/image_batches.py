@@ -1,19 +1,69 @@
-"""Batches of images; replicas get different ones, by a permutation that all ranks compute."""
+"""Mini-batches of images: each replica takes its part of a permutation that all ranks compute."""
 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, MicroBatch
-from gnnhpc.batches.image_loader import ImageLoader, LoadedImages
-from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.data.images import Images, Split, check_batch, load_images
-from gnnhpc.models.context import Context
+from gnnhpc.batches.batch import Batch, BatchPlan, MicroBatch
+from gnnhpc.batches.prefetch import Ring, prefetched
+from gnnhpc.batches.shuffle import permutation
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.images import Images, Indices, Split, load_images
+from gnnhpc.graphs.device_copies import moved
+from gnnhpc.kernels.sample_neighbors import Memory
 from gnnhpc.records.schema import Phase
+
+_CHECKSUM_STRIDE = 8
+_BUFFERS = 3
+"""One is loaded, one waits or is computed with, and the loop holds the last one a little longer."""
+
+
+def epoch_indices(
+    samples: int, batch_size: int, replicas: int, replica: int, seed: int, step: int
+) -> tuple[int, Indices]:
+    """The epoch of a step, and the sample numbers int64 [batch_size] of one replica's mini-batch.
+
+    An epoch is one permutation of all samples, cut into global mini-batches, each cut into one part
+    for each replica. The samples after the last whole global mini-batch are left out. Raises
+    ValueError if not one global mini-batch fits.
+    """
+    together = batch_size * replicas
+    if not 0 < together <= samples:
+        raise ValueError(f"{replicas} x {batch_size} does not fit into {samples} samples")
+    if not 0 <= replica < replicas or step < 0:
+        raise ValueError(f"no replica {replica} of {replicas}, or no step {step}")
+    epoch, number = divmod(step, samples // together)
+    first = number * together + replica * batch_size
+    return epoch, permutation(samples, seed, epoch)[first : first + batch_size].copy()
+
+
+def content_checksum(images: Images, indices: Indices) -> int:
+    """CRC-32 of the labels and of every eighth pixel of the images with these numbers."""
+    labels = zlib.crc32(images.labels[indices].tobytes())
+    return zlib.crc32(images.take(indices, _CHECKSUM_STRIDE).tobytes(), labels)
+
+
+@dataclass(frozen=True)
+class LoadedImages:
+    """One replica's mini-batch in the host's memory."""
+
+    step: int
+    epoch: int
+    indices: Indices
+    """int64 [B], sample numbers in the split."""
+    pixels: Tensor | None
+    """[B, H*W, channels] in 0..1, for the first stage; None for other stages."""
+    labels: Tensor
+    """int64 [B], for the stage of the loss."""
+    checksum: int
+    """Checksum of labels and pixels; equal on all stages."""
 
 
 class ImageBatches:
@@ -23,10 +73,10 @@ class ImageBatches:
     """
 
     fixed_rows = True
-    drawn = False
+    made_in_step = False
 
     def __init__(self, plan: BatchPlan, images: Mapping[Split, Images] | None = None) -> None:
-        experiment, mesh = plan.experiment, plan.mesh
+        experiment, replicas = plan.experiment, plan.mesh.layout.replicas
         assert experiment.batch_size is not None
         self.plan = plan
         splits: tuple[Split, ...] = ("train", "test") if experiment.test_steps else ("train",)
@@ -35,38 +85,52 @@ class ImageBatches:
             for split in splits
         }
         self.samples = experiment.batch_size
-        self.total_samples = len(self.images["train"])
-        self.steps_per_epoch = self.total_samples // (self.samples * mesh.layout.replicas)
-        self.rows = self.samples // experiment.microbatches
         for split, found in self.images.items():
-            check_batch(found, self.samples, mesh.layout.replicas, split)
+            if self.samples * replicas > len(found):
+                allowed = f"at most the {len(found)} {split} images that are there"
+                size = f"{self.samples} x {replicas} replicas"
+                raise InputError("data", "batch_size", size, allowed)
+        self.total_samples = len(self.images["train"])
+        self.steps_per_epoch = self.total_samples // (self.samples * replicas)
+        self.rows = self.samples // experiment.microbatches
 
     def shape_after(self, index: int) -> tuple[int, ...]:
-        layer = self.plan.outlines[max(index, 0)]
+        layer = self.plan.layer_specs[max(index, 0)]
         return (self.rows, *(layer.inputs if index < 0 else layer.shape))
 
     def example(self) -> MicroBatch:
         device = self.plan.mesh.device
         inputs = torch.zeros(self.shape_after(-1), dtype=self.plan.dtype, device=device)
         targets = torch.zeros(self.rows, dtype=torch.int64, device=device)
-        return MicroBatch(inputs, {"train": targets}, Context(seed=self.plan.experiment.seed))
+        return MicroBatch(inputs, {"train": targets}, self.plan.context(0, 0))
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        mesh = self.plan.mesh
-        with ImageLoader(
-            self.images[phase],
-            batch_size=self.samples,
-            replicas=mesh.layout.replicas,
-            replica=mesh.replica,
-            seed=self.plan.experiment.seed,
-            start=start,
-            stop=stop,
-            dtype=self.plan.dtype,
-            pixels=mesh.is_first,
-            pin_memory=mesh.device.type == "cuda",
-        ) as loader:
-            yield (self._batch(phase, loaded) for loaded in loader)
+        """A thread loads the next mini-batch while one is in use."""
+        ring = Ring(_BUFFERS, pinned=self.plan.mesh.device.type == "cuda")
+
+        def load(step: int) -> LoadedImages:
+            return self.load(phase, step, ring.lend())
+
+        with prefetched(load, range(start, stop), 1) as all_loaded:
+            yield (self._batch(phase, loaded) for loaded in all_loaded)
+
+    def load(self, phase: Phase, step: int, memory: Memory) -> LoadedImages:
+        """Load one mini-batch by numpy alone: torch's threads belong to the training."""
+        mesh, images, seed = self.plan.mesh, self.images[phase], self.plan.experiment.seed
+        shares = (self.samples, mesh.layout.replicas, mesh.replica, seed)
+        epoch, indices = epoch_indices(len(images), *shares, step)
+        pixels = None
+        if mesh.is_first:
+            channels, height, width = images.image_shape
+            shape = (self.samples, height * width, channels)
+            count = self.samples * height * width * channels
+            pixels = memory.empty(count, self.plan.dtype).view(shape)
+            images.batch_into(indices, pixels.numpy())
+        labels = memory.empty(self.samples, torch.int64)
+        labels.numpy()[:] = images.labels[indices]
+        checksum = content_checksum(images, indices)
+        return LoadedImages(step, epoch, indices, pixels, labels, checksum)
 
     def _batch(self, phase: Phase, loaded: LoadedImages) -> Batch:
         mesh, count = self.plan.mesh, self.plan.experiment.microbatches
@@ -77,19 +141,19 @@ class ImageBatches:
                 MicroBatch(
                     inputs[m],
                     {} if targets is None else {phase: targets[m]},
-                    Context(m, loaded.step, self.plan.experiment.seed),
+                    self.plan.context(m, loaded.step),
                 )
                 for m in range(count)
             ),
-            labelled=self.samples * mesh.layout.replicas,
+            valid_targets=self.samples * mesh.layout.replicas,
             samples=self.samples,
             epoch=loaded.epoch,
             sample_ids=loaded.indices,
             checksum=loaded.checksum,
         )
 
-    def _split(self, rows: torch.Tensor) -> list[Any]:
-        return list(rows.to(self.plan.mesh.device, non_blocking=True).split(self.rows))
+    def _split(self, rows: Tensor) -> list[Any]:
+        return list(moved(rows, self.plan.mesh.device).split(self.rows))
 
-    def graph_facts(self) -> dict[str, Any]:
+    def graph_metadata(self) -> dict[str, Any]:
         return {}

@@ -125,5 +125,5 @@ class _Lent:
         if end > len(self._bytes):
             self._ring.needs(end)
             return FRESH.empty(count, dtype)
-        # Not slices of one tensor: these would tell autograd of each other's changes.
+        # They are no slices of one tensor, whose changes autograd would see in all of them.
         return torch.from_numpy(self._bytes[first : first + size]).view(dtype)

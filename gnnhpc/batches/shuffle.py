@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gnnhpc.batches.batch import BatchPlan
+
 Places = NDArray[np.int64]
 
 
@@ -77,6 +79,14 @@ class Shares:
     replicas: int
     replica: int
     seed: int
+
+    @classmethod
+    def of(cls, train: Tensor, plan: BatchPlan) -> Shares:
+        """The shares of this process's replica, of samples to train on."""
+        experiment, mesh = plan.experiment, plan.mesh
+        assert experiment.batch_size is not None
+        sizes = (experiment.batch_size, experiment.microbatches)
+        return cls(train, *sizes, mesh.layout.replicas, mesh.replica, experiment.seed)
 
     @property
     def steps_per_epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""Where data sets come from: published files, a user's own, generators, caches.
+"""Data sets: published files, custom graphs, synthetic data, downloads, and the cache.
 
 Imports core and graphs.
 """

@@ -1,6 +1,6 @@
 """CIFAR-10 in its two published layouts, and images as every loader gives them.
 
-https://www.cs.toronto.edu/~kriz/cifar.html says how the files are laid out.
+https://www.cs.toronto.edu/~kriz/cifar.html describes the files.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.data import cifar10
-from gnnhpc.data.cifar10 import CIFAR_FOLDERS, check_cifar, cifar_files, cifar_paths
-from gnnhpc.data.fetch.atomic_folder import publishing
-from gnnhpc.data.fetch.download import DownloadError, download
-from gnnhpc.data.generators import synthetic_images
-from gnnhpc.data.readers.unpickle import read_arrays
-from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data, SyntheticCifar10
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.data.data_files import existing_root
+from gnnhpc.data.data_settings import (
+    CIFAR_ARCHIVE,
+    CIFAR_FOLDERS,
+    Data,
+    SyntheticCifar10,
+    cifar_files,
+    cifar_paths,
+)
+from gnnhpc.data.download import get_data
+from gnnhpc.data.readers.safe_pickle import read_arrays
+from gnnhpc.data.synthetic.images import synthetic_images
 
 Split = Literal["train", "test"]
 Pixels = npt.NDArray[np.uint8]
@@ -36,7 +40,7 @@ _FETCH_AGAIN = "delete the file and fetch it again"
 
 @dataclass(frozen=True)
 class Images:
-    """Images of one split, in the order of their files."""
+    """The images of one split, in the order of their files."""
 
     parts: tuple[Pixels, ...]
     """uint8 [n, channels, H, W] each, memory-mapped where they come from binary files."""
@@ -74,7 +78,7 @@ class Images:
     def batch_into(self, indices: Indices, out: npt.NDArray[np.floating[Any]]) -> None:
         """Write images by number as nodes, [B, H*W, channels] in 0..1, into `out`."""
         channels, height, width = self.image_shape
-        # A few images at a time, so that a piece is still in cache when it is transposed.
+        # A few images at a time stay in cache while they are transposed.
         for start in range(0, len(indices), 32):
             piece = slice(start, start + 32)
             rows = self.take(indices[piece]).reshape(-1, channels, height * width)
@@ -89,65 +93,44 @@ class Images:
 
 
 def load_images(config: Data, root: Path | None, split: Split) -> Images:
-    """The images of a split; CIFAR-10 is fetched into `root` first where it is absent.
+    """Load the images of a split; CIFAR-10 is downloaded into `root` first where it is absent.
 
-    Every data_batch file found is used, so there may be fewer images than were published. Raises
-    InputError naming the missing or damaged file and what to do.
+    There may be fewer files than were published. Raises InputError for a missing or damaged file.
     """
     if isinstance(config, SyntheticCifar10):
         pixels, labels = synthetic_images(config, split)
         return Images((pixels,), labels, config.classes)
-    folder = _folder(existing_root(config.name, root))
+    folder = _cifar_folder(config, existing_root(config.name, root))
     paths = cifar_files(folder, split)
     if not paths:
-        raise InputError(
-            cifar_paths(folder, split)[0],
-            None,
-            "no such file",
-            f"the files of {cifar10.ARCHIVE.url}",
-        )
+        first = cifar_paths(folder, split)[0]
+        raise InputError(first, None, "no such file", f"the files of {CIFAR_ARCHIVE.url}")
     read = _read_binary if folder.name == CIFAR_FOLDERS["binary"] else _read_python
     parts, labels_of_parts = zip(*(read(path) for path in paths), strict=True)
     return Images(parts, np.concatenate(labels_of_parts), _CLASSES)
 
 
-def check_batch(images: Images, batch_size: int, replicas: int, split: Split) -> None:
-    """Raises InputError if all replicas' mini-batches do not fit into the images there are."""
-    if batch_size * replicas > len(images):
-        raise InputError(
-            "data",
-            "batch_size",
-            f"{batch_size} x {replicas} replicas",
-            f"at most the {len(images)} {split} images that are there",
-        )
-
-
-def _folder(root: Path) -> Path:
-    check_cifar(root)
-    for layout in ("binary", "python"):
-        folder = root / CIFAR_FOLDERS[layout]
-        if cifar_files(folder, "train"):
-            return folder
+def _cifar_folder(config: Data, root: Path) -> Path:
+    config.check(root)
+    for name in CIFAR_FOLDERS.values():
+        if cifar_files(root / name, "train"):
+            return root / name
     folder = root / CIFAR_FOLDERS["binary"]
     try:
-        with publishing(folder) as temporary:
-            if temporary is not None:
-                download(cifar10.ARCHIVE, temporary)
-    except (DownloadError, OSError) as error:
-        raise InputError(
-            folder, None, f"no such folder, and {error}", f"the files of {cifar10.ARCHIVE.url}"
-        ) from None
+        get_data(config, root)
+    except GnnhpcError as error:
+        allowed = f"the files of {CIFAR_ARCHIVE.url}"
+        raise InputError(folder, None, f"no such folder, and {error}", allowed) from None
     return folder
 
 
 def _read_binary(path: Path) -> tuple[Pixels, Indices]:
     """Records of a label byte, then the red, green and blue planes, row by row."""
-    size = path.stat().st_size
-    if size == 0 or size % _RECORD:
-        raise InputError(
-            path, None, f"{size} bytes", f"a whole number of {_RECORD}-byte records; {_FETCH_AGAIN}"
-        )
     try:
+        size = path.stat().st_size
+        if size == 0 or size % _RECORD:
+            allowed = f"a whole number of {_RECORD}-byte records; {_FETCH_AGAIN}"
+            raise InputError(path, None, f"{size} bytes", allowed)
         records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _RECORD)
     except OSError as error:
         raise InputError(path, None, error.strerror, "a file you may read") from None
@@ -164,12 +147,8 @@ def _read_python(path: Path) -> tuple[Pixels, Indices]:
     except (KeyError, TypeError, ValueError):
         raise InputError(path, None, "no data and labels", f"both; {_FETCH_AGAIN}") from None
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), _RECORD - 1) or not len(labels):
-        raise InputError(
-            path,
-            "data",
-            f"{pixels.dtype} {list(pixels.shape)} for {len(labels)} labels",
-            f"uint8 [labels, {_RECORD - 1}]; {_FETCH_AGAIN}",
-        )
+        found = f"{pixels.dtype} {list(pixels.shape)} for {len(labels)} labels"
+        raise InputError(path, "data", found, f"uint8 [labels, {_RECORD - 1}]; {_FETCH_AGAIN}")
     _check_labels(path, labels)
     return pixels.reshape(-1, *_SHAPE), labels
 
@@ -177,9 +156,5 @@ def _read_python(path: Path) -> tuple[Pixels, Indices]:
 def _check_labels(path: Path, labels: Indices) -> None:
     wrong = np.flatnonzero((labels < 0) | (labels >= _CLASSES))
     if len(wrong):
-        raise InputError(
-            path,
-            f"label of image {wrong[0]}",
-            int(labels[wrong[0]]),
-            f"0 to {_CLASSES - 1}; {_FETCH_AGAIN}",
-        )
+        where, allowed = f"label of image {wrong[0]}", f"0 to {_CLASSES - 1}; {_FETCH_AGAIN}"
+        raise InputError(path, where, int(labels[wrong[0]]), allowed)

@@ -1,18 +1,19 @@
-"""Which data sets there are, and how a name in a spec becomes one. Free of torch."""
+"""The data sets by name, and how a name in a spec becomes settings. Does not import torch."""
 
 from __future__ import annotations
 
 from gnnhpc.core.settings import parse_named
-from gnnhpc.data.graph_sets import TU, SyntheticGraphs, TuGraphs
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PUBLISHED, PublishedGraph
-from gnnhpc.data.settings import (
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import (
     Cifar10,
     Data,
     RedditShaped,
     SyntheticCifar10,
     SyntheticCitation,
+    SyntheticGraphs,
 )
+from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph
+from gnnhpc.data.tu import TU, TuGraphs
 
 DATA: dict[str, type[Data]] = {
     "cifar10": Cifar10,
@@ -20,7 +21,7 @@ DATA: dict[str, type[Data]] = {
     "synthetic-citation": SyntheticCitation,
     "reddit-shaped": RedditShaped,
     "synthetic-graphs": SyntheticGraphs,
-    "file": OwnGraph,
+    "file": CustomGraph,
     **dict.fromkeys(PUBLISHED, PublishedGraph),
     **dict.fromkeys(TU, TuGraphs),
 }
@@ -29,19 +30,20 @@ DEFAULT = {
     "graph": "synthetic-citation",
     "graphs": "synthetic-graphs",
 }
-"""Of each kind, what a single experiment runs on unless told otherwise: needs no files."""
+"""The data of a single experiment without `--data`, by kind: they need no files."""
 
 
 def data_class(name: str) -> type[Data] | None:
-    """The class behind a data set's name in a spec, or none."""
+    """The settings class of a data set's name, or None."""
     return DATA.get(name)
 
 
 def allowed_data() -> str:
+    """The names of all data sets that can be trained on."""
     refused = {name for name, row in PUBLISHED.items() if row.refused}
     return ", ".join(sorted(DATA.keys() - refused))
 
 
 def parse_data(value: object) -> object:
-    """For pydantic: a name or a mapping becomes the settings of that data set, checked."""
+    """For pydantic: a name or a mapping becomes the settings of that data set."""
     return parse_named(value, data_class, allowed_data())

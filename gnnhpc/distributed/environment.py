@@ -229,14 +229,14 @@ def local_rank_variables(
 
 def check_world_size(environment: Environment, layout: Layout) -> None:
     """Raises InputError if the launcher started another number of processes than a layout's."""
-    wanted = layout.world_size
-    if environment.world_size != wanted:
+    requested = layout.world_size
+    if environment.world_size != requested:
         raise InputError(
             "environment",
             f"world size under {environment.launcher}",
             environment.world_size,
-            f"{wanted}, one rank for each of {layout}; start it with srun -n "
-            f"{wanted} or torchrun --nproc-per-node {wanted}",
+            f"{requested}, one rank for each of {layout}; start it with srun -n "
+            f"{requested} or torchrun --nproc-per-node {requested}",
         )
 
 

@@ -1,6 +1,6 @@
 """What every engine takes and returns: the stage's plan, a step's output, the protocol.
 
-The loss of a step is the sum over its labelled samples, divided by how many there are over all
+The loss of a step is the sum over its valid targets, divided by how many there are over all
 replicas, so micro-batches and replicas of any size add up to the sequential gradient.
 """
 
@@ -44,9 +44,9 @@ class VirtualStagePlan:
 class Loss(Protocol):
     """The loss of a step, summed over its micro-batches and averaged over replicas."""
 
-    def __call__(self, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
-        """One micro-batch's part, a number; `labelled` counts the batch's valid targets over all
-        replicas."""
+    def __call__(self, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
+        """One micro-batch's part, a number; `valid_targets` counts the batch's valid targets over
+        all replicas."""
         ...
 
 

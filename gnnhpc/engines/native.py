@@ -115,7 +115,7 @@ class NativeEngine:
             if changes_input(error):
                 raise input_changed(part.stage) from error
             raise
-        result = plan.loss(output, microbatch, batch.labelled) if part.is_last else output
+        result = plan.loss(output, microbatch, batch.valid_targets) if part.is_last else output
         plan.timer.end()
         if part.is_last:
             outputs.append(output.detach())

@@ -33,7 +33,7 @@ class SequentialEngine:
         for m, microbatch in enumerate(batch.microbatches):
             timer.begin("forward", m)
             output = plan.stage(first_input(microbatch), microbatch.context)
-            loss = plan.loss(output, microbatch, batch.labelled)
+            loss = plan.loss(output, microbatch, batch.valid_targets)
             timer.end()
             with self.gradients.last_of(0) if m == last else contextlib.nullcontext():
                 timer.begin("backward", m)

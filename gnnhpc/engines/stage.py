@@ -16,7 +16,7 @@ from gnnhpc.core.layer_specs import LayerSpec, layer_mismatch, row_changes
 from gnnhpc.engines.activation_checkpointing import checkpointed
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import Stack, stacks_of
 from gnnhpc.models.model import BuildOptions
@@ -159,7 +159,7 @@ class Stage(nn.Module):
 
 def _through_hop(layer: nn.Module, x: Any, context: Context, hop: int) -> Any:
     """A layer that uses neighbours, in blocks of rows where the chunk says so."""
-    blocks = context.chunk.in_turn
+    blocks = context.chunk.row_blocks
     if blocks is None:
         return layer(x, context)
     return blocks.through(

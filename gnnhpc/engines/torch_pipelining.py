@@ -177,7 +177,7 @@ class PipeliningEngine:
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
         batch, last = self.numbered[-1].batch, self.stages[-1]
         with self.plan.timer.span("forward", last.newest, last.place):
-            return self.plan.loss(output, batch.microbatches[int(number)], batch.labelled)
+            return self.plan.loss(output, batch.microbatches[int(number)], batch.valid_targets)
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, mesh = self.plan, self.plan.mesh

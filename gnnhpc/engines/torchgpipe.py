@@ -185,7 +185,7 @@ class TorchgpipeEngine:
         losses = []
         for m, (output, microbatch) in enumerate(zip(outputs, batch.microbatches, strict=True)):
             timer.begin("forward", m)
-            losses.append(plan.loss(output, microbatch, batch.labelled))
+            losses.append(plan.loss(output, microbatch, batch.valid_targets))
             timer.end()
         # torchgpipe has connected the graphs of the micro-batches in its order.
         timer.begin("backward")

@@ -53,9 +53,31 @@ def misfit(experiment: ExperimentSettings) -> str | None:
 def _data_of_the_model(e: ExperimentSettings) -> str | None:
     takes = e.model.kinds()
     if e.kind in takes:
-        return e.model.misfit_of_data(e.kind)
+        return e.model.misfit_of_data(e.kind) or _edge_weights(e)
     allowed = f"{' or '.join(takes)} data for model {e.model.name}"
     return f"data: found {e.data.name!r}; allowed: {allowed}"
+
+
+def _edge_weights(e: ExperimentSettings) -> str | None:
+    """Weights that would be read and not used."""
+    if not getattr(e.data, "weighted", False):
+        return None
+    if not e.model.weighs_edges():
+        return (
+            f"model: found {e.model.name}, which does not use weights of edges; allowed: gcn, "
+            "graphconv, resgcn, gcnii, or data.ignore: [edge_weight]"
+        )
+    if e.task is not None:
+        return (
+            "data: found edge_weight; allowed: no weights with task links, or ignore: "
+            "[edge_weight] in data"
+        )
+    if not (e.model.uses_edge_weights or isinstance(e.model, CustomModel)):
+        return (
+            f"data: found edge_weight, which model {e.model.name} does not use; allowed: a custom "
+            "model, which reads block.edge_weight, or ignore: [edge_weight] in data"
+        )
+    return None
 
 
 _UNITS = {"images": "images", "graphs": "graphs", "graph": "nodes"}

@@ -26,24 +26,27 @@ class Experiment(ExperimentSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
-        self._take_defaults()
+        derived = self._derived_defaults()
+        self.__dict__.update({k: v for k, v in derived.items() if k not in self.model_fields_set})
         found = misfit(self)
         if found is not None:
             raise ValueError(found)
         return self
 
-    def _take_defaults(self) -> None:
+    def _derived_defaults(self) -> dict[str, Any]:
         """Defaults that follow from other settings.
 
-        A graph that becomes several chunks keeps all its edges, unless its settings say more, and
+        Evaluations have a step after warm-up, a graph that becomes chunks keeps its edges, and
         schedule zbv has two virtual stages.
         """
-        whole = self.kind == "graph" and self.sampling is None and self.rebuild == "once"
-        if whole and self.total_chunks > 1 and "chunks" not in self.model_fields_set:
-            self.__dict__["chunks"] = "halo"
+        graph = self.kind == "graph" and self.sampling is None
+        cut = graph and self.rebuild == "once" and self.total_chunks > 1
         several = self.schedule == "zbv" and self.layout.stages > 1
-        if several and "virtual_stages" not in self.model_fields_set:
-            self.__dict__["virtual_stages"] = 2
+        return {
+            "test_steps": max(2, self.warmup_steps + 1),
+            "chunks": "halo" if cut else "contiguous",
+            **({"virtual_stages": 2} if several else {}),
+        }
 
     def profiled_steps(self, start: int) -> int:
         """How many steps after warm-up are profiled, in an attempt that begins at step `start`."""
@@ -58,12 +61,14 @@ class Experiment(ExperimentSettings):
 
     def content(self) -> dict[str, Any]:
         """The experiment as plain data, defaults left out, so that new fields keep old ids."""
-        return self.model_dump(mode="json", exclude_defaults=True) | {
-            "model": self.model.content(),
-            "data": self.data.content(),
-            **({"optimizer": self.optimizer.content()} if self.optimizer != Adam() else {}),
-            **self._task_content(),
-        }
+        derived = self._derived_defaults()
+        derived.pop("virtual_stages", None)
+        changed = {key: getattr(self, key) for key in derived if getattr(self, key) != derived[key]}
+        content = self.model_dump(mode="json", exclude_defaults=True) | changed
+        content |= {"model": self.model.content(), "data": self.data.content()}
+        if self.optimizer != Adam():
+            content["optimizer"] = self.optimizer.content()
+        return content | self._task_content()
 
     def _task_content(self) -> dict[str, Any]:
         """The task's settings, and its name although that is a default."""

@@ -17,8 +17,8 @@ from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, loss_stage
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole, parse_named
+from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import parse_data
-from gnnhpc.data.settings import Data
 from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model import Model, OutputKind
@@ -95,7 +95,7 @@ class ExperimentSettings(Strict):
     train_steps: Annotated[Steps, Field(ge=1)] = 10
     """Mini-batches to train on."""
     test_steps: Annotated[Steps, Field(ge=0)] = 2
-    """Mini-batches evaluated at each evaluation."""
+    """Mini-batches evaluated at each evaluation, by default 2, or one more than warmup_steps."""
     test_every: Annotated[Steps, Field(ge=1)] | None = None
     """Training steps between evaluations; none evaluates once, at the end."""
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1

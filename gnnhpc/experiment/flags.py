@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import Strict, input_error
+from gnnhpc.data.data_files import data_root
+from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import DEFAULT
-from gnnhpc.data.roots import data_root
-from gnnhpc.data.settings import Data
 from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.experiment_settings import DataField, ModelField

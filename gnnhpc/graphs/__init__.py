@@ -1,4 +1,1 @@
-"""A graph in memory and how it is cut: chunks, blocks, partitions, features, sparse rows.
-
-Imports no other room.
-"""
+"""Graphs in memory: chunks, blocks, unions, features, METIS, link splits. Imports core alone."""

@@ -12,24 +12,24 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.csr import pieces
+from gnnhpc.graphs.device_copies import moved
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.moving import moved
 
 
 class SegmentedRows:
-    """Entries row after row: `indptr` [rows + 1] says where each row's begin."""
+    """Entries row after row; those of row k begin at `indptr[k]`, `indptr` [rows + 1]."""
 
     indptr: Tensor
 
     def pieces(self, most: int) -> list[tuple[slice, slice]]:
-        """Neighbouring rows with at most `most` entries together, and those entries' places."""
+        """Groups of consecutive rows with at most `most` entries, and the places of these."""
         if most not in self._known_pieces:
             self._known_pieces[most] = pieces(self.indptr.long().cpu().numpy(), most)
         return self._known_pieces[most]
 
     @cached_property
     def _known_pieces(self) -> dict[int, list[tuple[slice, slice]]]:
-        """By the most entries of a piece: where `indptr` is on a GPU, reading it takes time."""
+        """Kept by the most entries of a piece: reading `indptr` from a GPU takes time."""
         return {}
 
 
@@ -37,8 +37,8 @@ class SegmentedRows:
 class Transpose(SegmentedRows):
     """A block's edges sorted by source, for backward passes.
 
-    `indptr` is [rows_in + 1]; `edge` [edges] numbers the block's own edges, and `target` [edges]
-    are their local rows of the output: all of the type that the block's are.
+    `indptr` is [rows_in + 1]; `edge` [edges] are places among the block's edges, and `target`
+    [edges] their local rows of the output. All have the type of the block's.
     """
 
     indptr: Tensor
@@ -52,10 +52,11 @@ class Block(SegmentedRows):
 
     `indptr` [rows_out + 1]; `source` and `target` [edges], local rows of the layer's input and
     output; `edge` [edges], ids in the full graph: an edge's number, or E + n for the self-loop of
-    node n. Padding rows have no edges. `rows_in` is the rows of the input.
+    node n. Padding rows have no edges. `rows_in` is the rows of the input. `edge_weight` float32
+    [edges] are the weights of the same edges, 1 for a self-loop; None for a graph without weights.
 
-    All four are of one type. Our sampler's are int32, and int64 where the graph has 2^31 edges and
-    self-loops, or the block could have so many; all other blocks are int64.
+    The four index tensors have one type: int32 in blocks of the neighbour sampler, unless the graph
+    has 2^31 edges and self-loops or the block could have so many; int64 in all other blocks.
     """
 
     indptr: Tensor
@@ -63,6 +64,7 @@ class Block(SegmentedRows):
     target: Tensor
     edge: Tensor
     rows_in: int
+    edge_weight: Tensor | None = None
 
     @property
     def rows_out(self) -> int:
@@ -70,7 +72,7 @@ class Block(SegmentedRows):
 
     @property
     def neighbour_count(self) -> int:
-        """Edges without the self-loops; of a block without padding."""
+        """The number of edges without self-loops, in a block without padding."""
         return len(self.source) - self.rows_out
 
     @cached_property
@@ -86,8 +88,13 @@ class Block(SegmentedRows):
         return self.edge_index[:, self.source != self.target]
 
     @cached_property
+    def neighbour_weight(self) -> Tensor | None:
+        """`edge_weight` without the self-loops, in the order of `neighbours`."""
+        return None if self.edge_weight is None else self.edge_weight[self.source != self.target]
+
+    @cached_property
     def kept(self) -> dict[str, Any]:
-        """What a library's layers make of these edges once and use in every step."""
+        """What layers of PyG and DGL make of these edges once and use in every step."""
         return {}
 
     @cached_property
@@ -111,7 +118,7 @@ def sorted_by_source(block: Block) -> Transpose:
 
 @dataclass(frozen=True)
 class FullGraph:
-    """Sizes of the whole graph."""
+    """The sizes of the whole graph."""
 
     nodes: int
     edges: int
@@ -120,13 +127,13 @@ class FullGraph:
 
     @classmethod
     def of(cls, graph: Graph, edges: int | None = None) -> FullGraph:
-        """With as many `edges` as the graph has, if not told."""
+        """The sizes of `graph`, with another number of `edges` if given."""
         count = graph.edges.shape[1] if edges is None else edges
         return cls(graph.nodes, count, graph.features.shape[1], graph.classes)
 
 
-class InTurn(Protocol):
-    """Computes a layer some rows at a time; `gnnhpc.graphs.in_turn` says how."""
+class RowBlocks(Protocol):
+    """Computes a layer in blocks of rows; `gnnhpc.graphs.layerwise` has the implementation."""
 
     def through(self, layer: Callable[[Any, GraphChunk], Tensor], x: Any, hop: int) -> Tensor: ...
 
@@ -135,45 +142,49 @@ class InTurn(Protocol):
 
 @dataclass(frozen=True)
 class GraphChunk:
-    """One micro-batch of a graph.
-
-    `nodes` int64 [rows[0]] are global ids, -1 for padding; `rows` the rows that enter each
-    layer that uses neighbours or pools, then those of the output; `blocks` one a layer that uses
-    neighbours; `degree` int64 [rows[0]] the edges into each node of the graph as it is cut,
-    self-loop included, 0 on padding; `targets` a split's labels, int64 [rows[-1]], -100 where the
-    node or graph is not this chunk's or not in the split; `own` the nodes this chunk owns.
-    """
+    """One micro-batch of a graph."""
 
     nodes: Tensor
+    """int64 [rows[0]], global ids; -1 for padding."""
     rows: tuple[int, ...]
+    """The rows that enter each layer that uses neighbours or pools, then those of the output."""
     blocks: Sequence[Block]
+    """One for each layer that uses neighbours."""
     degree: Tensor
+    """int64 [rows[0]], the edges into each node of the graph as it is cut, self-loop included; 0
+    for padding."""
     targets: dict[str, Tensor]
+    """The labels of each split, int64 [rows[-1]]; -100 where the node or graph is not this chunk's
+    or not in the split."""
     own: int
+    """The number of nodes that this chunk owns; they are the first rows."""
     full: FullGraph
     sampled: bool = False
-    """Whether edges into a node are drawn from those in the graph, which `degree` counts."""
-    in_turn: InTurn | None = None
-    """Computes some rows of a layer at a time, where there are no `blocks`."""
+    """Whether edges are sampled from those in the graph, which `degree` counts."""
+    row_blocks: RowBlocks | None = None
+    """Computes each layer in blocks of rows, where there are no `blocks`."""
     graphs: Tensor | None = None
-    """int64 [rows[-1]]: of many small graphs the numbers of those that are in it."""
+    """int64 [rows[-1]]: the numbers of the small graphs in this chunk."""
     pooling: Block | None = None
-    """From each node to its graph, where nodes become graphs."""
+    """Edges from each node to its graph, where nodes become graphs."""
+    weighted_degree: Tensor | None = None
+    """float64 [rows[0]]: as `degree`, the sum of the edges' weights, where a self-loop counts 1.
+    None for a graph without weights."""
 
     @property
     def pooling_block(self) -> Block:
-        """`pooling`; ValueError where rows are no nodes of many graphs."""
+        """`pooling`; raises ValueError for a chunk of one graph."""
         if self.pooling is None:
             raise ValueError("pooling needs a chunk of many graphs")
         return self.pooling
 
     @property
     def present_blocks(self) -> Sequence[Block]:
-        """The blocks as layers got them, to look at them without moving any."""
+        """The blocks that layers got, without moving any."""
         return self.blocks.present if isinstance(self.blocks, BlocksOnRequest) else self.blocks
 
     def to(self, device: torch.device | str) -> GraphChunk:
-        """On another device; a block moves there when a layer asks for it."""
+        """The chunk on another device; a block moves there when a layer asks for it."""
         known = self.blocks if isinstance(self.blocks, BlocksOnRequest) else None
         return dataclasses.replace(
             self,
@@ -185,15 +196,15 @@ class GraphChunk:
 
 
 class BlocksOnRequest(Sequence[Block]):
-    """One block a layer, which is made ready when the layer asks for it."""
+    """One block for each layer, made or moved when the layer asks for it."""
 
     def at(self, index: int) -> Block:
-        """The block of one layer, counted from 0."""
+        """The block of layer `index`, counted from 0."""
         raise NotImplementedError
 
     @property
     def present(self) -> Sequence[Block]:
-        """All blocks, those that layers asked for as they got them."""
+        """All blocks: those that layers asked for as they got them."""
         raise NotImplementedError
 
     def to(self, device: torch.device | str) -> BlocksOnRequest:
@@ -212,22 +223,23 @@ class BlocksOnRequest(Sequence[Block]):
 
 
 class _BlocksOn(BlocksOnRequest):
-    """Blocks that are moved to a device when they are asked for, each once: a stage's layers use
-    few of them, and of a large graph each takes gigabytes.
+    """Moves a block to a device when a layer asks for it, once.
+
+    The layers of a stage use few blocks, and each block of a large graph takes gigabytes.
     """
 
     def __init__(self, device: torch.device | str, blocks: Sequence[Block]) -> None:
         self._device = device
         self._blocks = blocks
         self.moved: dict[int, Block] = {}
-        """By the block's identity: layers may share one."""
+        """Keyed by the block's identity: layers may share a block."""
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     @property
     def present(self) -> list[Block]:
-        """On the device those that were asked for, the others as they were given."""
+        """The moved blocks where layers asked for them, else the originals."""
         return [self.moved.get(id(block), block) for block in self._blocks]
 
     def to(self, device: torch.device | str) -> _BlocksOn:

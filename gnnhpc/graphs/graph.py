@@ -1,28 +1,74 @@
-"""A graph in memory, as every loader returns it: features, labels, edges and splits."""
+"""A graph in memory, as every loader returns it: features, labels, edges, weights and splits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.core.errors import InputError
 
 IGNORED = -100
-"""The target of a row that is not counted: padding, halo, or another split's node."""
+"""The target of a row that is not counted: padding, halo, or a node of another split."""
+MOST_NODES = 2**31 - 1
+"""The most nodes that int32 can number."""
+
+
+@dataclass(frozen=True)
+class InEdges:
+    """The edges of a graph by target, as samplers read them.
+
+    Row v has the sources of the edges into node v, ascending. An edge's number is its place, which
+    is the same as in `Graph.edges`. Ranks of a host map one copy of these arrays.
+    """
+
+    indptr: Tensor
+    """int64 [nodes + 1]"""
+    source: Tensor
+    """int32 [edges]"""
+
+    @classmethod
+    def of(cls, edges: Tensor, nodes: int) -> Self:
+        """Convert int64 [2, E], sorted by (target, source).
+
+        Raises InputError for more nodes than int32 can number.
+        """
+        if nodes > MOST_NODES:
+            raise InputError("graph", "nodes", nodes, f"at most {MOST_NODES} to sample or to cache")
+        source, target = edges
+        # A search reads few pages of the edges of a large graph, which lie in a mapped file.
+        indptr = torch.searchsorted(target.contiguous(), torch.arange(nodes + 1))
+        return cls(indptr, source.to(torch.int32))
+
+    @property
+    def degrees(self) -> Tensor:
+        """int64 [nodes]"""
+        return self.indptr.diff()
+
+    def among(self, kept: Tensor) -> Self:
+        """Return the edges with both ends among the `kept` nodes, bool [nodes], numbered anew."""
+        alive = self.alive(kept)
+        before = torch.zeros(len(alive) + 1, dtype=torch.int64)
+        torch.cumsum(alive, 0, out=before[1:])
+        return type(self)(before[self.indptr], self.source[alive])
+
+    def alive(self, kept: Tensor) -> Tensor:
+        """bool [edges]: whether both ends of an edge are among the `kept` nodes."""
+        return kept[self.source] & torch.repeat_interleave(kept, self.degrees)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph whose nodes are to be classified."""
+    """A graph whose nodes are classified, or whose links are predicted."""
 
     name: str
     features: Tensor
-    """float32 [nodes, F]: sparse CSR, or dense where the source is dense."""
+    """float32 [nodes, F]: sparse CSR, or dense where the source is dense (float16 if so stored)."""
     labels: Tensor
-    """int64 [nodes]"""
+    """int64 [nodes]; any number for a node outside of all splits."""
     edges: Tensor
     """int64 [2, E] directed (source, target), without self-loops or duplicates, sorted by
     (target, source)."""
@@ -30,11 +76,9 @@ class Graph:
     """bool [nodes] each: train, val, test."""
     classes: int
     stored_in_edges: InEdges | None = None
-    """`in_edges` where they are kept with the graph."""
-
-    def __post_init__(self) -> None:
-        kept, edges = self.stored_in_edges, self.edges.shape[1]
-        assert kept is None or len(kept.source) == edges, "in-edges of another graph"
+    """`in_edges` where the cache holds them."""
+    edge_weight: Tensor | None = None
+    """float32 [E]; None where edges have no weights."""
 
     @property
     def nodes(self) -> int:
@@ -46,14 +90,15 @@ class Graph:
         return self.stored_in_edges or InEdges.of(self.edges, self.nodes)
 
     def among(self, kept: Tensor) -> Graph:
-        """The same nodes with the edges between those `kept`, bool [nodes], numbered anew."""
-        edges = self.edges[:, kept[self.edges].all(0)]
-        return replace(self, edges=edges, stored_in_edges=None)
+        """Return the same nodes with the edges between those `kept`, bool [nodes]."""
+        alive = kept[self.edges].all(0)
+        weight = None if self.edge_weight is None else self.edge_weight[alive]
+        return replace(self, edges=self.edges[:, alive], stored_in_edges=None, edge_weight=weight)
 
     def targets(self, nodes: Tensor, rows: int | None = None) -> dict[str, Tensor]:
-        """Of each split the labels of `nodes`, int64 [n], `IGNORED` where it has not the node.
+        """The labels of `nodes`, int64 [n], of each split: `IGNORED` for nodes of other splits.
 
-        With `rows` that many, of which those after the nodes' are ignored.
+        With `rows`, each tensor has that many rows, and those after the nodes are ignored.
         """
         found = {}
         for split, mask in self.masks.items():
@@ -61,3 +106,29 @@ class Graph:
             labels[: len(nodes)] = self.labels[nodes].where(mask[nodes], IGNORED)
             found[split] = labels
         return found
+
+
+def block_weights(edge_weight: Tensor | None, edge: Tensor) -> Tensor | None:
+    """The weights of a block's edges, float32 [edges], by their numbers; 1 for a self-loop.
+
+    Numbers from E on, E the length of `edge_weight`, are self-loops.
+    """
+    if edge_weight is None:
+        return None
+    weights = torch.ones(len(edge), device=edge.device)
+    real = edge < len(edge_weight)
+    weights[real] = edge_weight[edge[real].long()]
+    return weights
+
+
+def weighted_degrees(edge_weight: Tensor | None, indptr: Tensor) -> Tensor | None:
+    """float64 [nodes]: the sum of the weights into each node, with 1 for its self-loop.
+
+    Edges are in the order of `indptr`, int64 [nodes + 1]. None without weights.
+    """
+    if edge_weight is None:
+        return None
+    nodes = len(indptr) - 1
+    target = torch.repeat_interleave(torch.arange(nodes, device=indptr.device), indptr.diff())
+    sums = torch.ones(nodes, dtype=torch.float64, device=indptr.device)
+    return sums.index_add_(0, target, edge_weight.double())

@@ -1,18 +1,26 @@
-"""Many small graphs in memory, as every loader returns them: one store, and where each begins."""
+"""Many small graphs in memory, and unions of some of them as mini-batches.
+
+All of a graph's nodes, edges and edges by source lie together in the store, so that a union is a
+few gathers of whole ranges, without a loop over its graphs and without sorting.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
+from gnnhpc.graphs.csr import Ids, offsets, segments
 from gnnhpc.graphs.graph import IGNORED
 
 
 @dataclass(frozen=True)
 class GraphSet:
-    """Graphs that are to be classified, their nodes numbered one graph after another."""
+    """Graphs that are classified, their nodes numbered one graph after another."""
 
     name: str
     features: Tensor
@@ -33,12 +41,11 @@ class GraphSet:
 
     @property
     def nodes(self) -> int:
-        """Of all graphs together."""
+        """The nodes of all graphs together."""
         return int(self.first[-1])
 
     def targets(self, graphs: Tensor, splits: tuple[str, ...]) -> dict[str, Tensor]:
-        """Of each of these splits the labels of `graphs`, int64 [n], `IGNORED` where it has not
-        the graph."""
+        """The labels of `graphs`, int64 [n], of each split: `IGNORED` for graphs of others."""
         labels = self.labels[graphs]
         return {split: labels.where(self.masks[split][graphs], IGNORED) for split in splits}
 
@@ -46,3 +53,105 @@ class GraphSet:
         """The graphs of these splits, int64 [n], ascending."""
         chosen = torch.stack([self.masks[split] for split in splits]).any(0)
         return chosen.nonzero().flatten()
+
+
+@dataclass(frozen=True)
+class UnionBlock(Block):
+    """A union's edges, whose order by source is known."""
+
+    by_source: Transpose | None = None
+
+    @cached_property
+    def transpose(self) -> Transpose:
+        return self.by_source or sorted_by_source(self)
+
+    def to(self, device: torch.device | str) -> Block:
+        plain = Block(self.indptr, self.source, self.target, self.edge, self.rows_in)
+        return plain.to(device)
+
+
+class PoolingBlock(Block):
+    """Edges from all nodes of a graph to it: `source` counts up, so both orders are the same."""
+
+    @cached_property
+    def transpose(self) -> Transpose:
+        starts = torch.arange(self.rows_in + 1, device=self.source.device)
+        return Transpose(starts, self.source, self.target)
+
+
+class DisjointUnions:
+    """Makes unions of the graphs of one set, for a model with so many `hops`."""
+
+    def __init__(self, graphs: GraphSet, hops: int) -> None:
+        self.graphs, self.hops = graphs, hops
+        nodes, edges = graphs.nodes, graphs.edges.shape[1]
+        source, target = graphs.edges.numpy()
+        self._first = graphs.first.numpy()
+        node = np.arange(nodes)
+        self._degree = np.bincount(target, minlength=nodes) + 1
+        indptr = offsets(self._degree)
+        # The self-loop of a node is the last edge of its row.
+        places = np.arange(edges) + target
+        self._source = np.empty(edges + nodes, dtype=np.int64)
+        self._edge = np.empty_like(self._source)
+        self._source[places], self._edge[places] = source, np.arange(edges)
+        self._source[indptr[1:] - 1], self._edge[indptr[1:] - 1] = node, edges + node
+        self._target = np.repeat(node, self._degree)
+        self._first_edge = indptr[self._first]
+        # A graph's edges by source fill the same range as those by target.
+        order = np.argsort(self._source, kind="stable")
+        self._out_degree = np.bincount(self._source, minlength=nodes)
+        counts = np.diff(self._first_edge)
+        self._by_source = order - np.repeat(self._first_edge[:-1], counts)
+        # Nodes are numbered within their graph from here on.
+        first = np.repeat(self._first[:-1], counts)
+        self._source -= first
+        self._target -= first
+        self._source_target = self._target[order]
+        self._full = FullGraph(nodes, edges, graphs.features.shape[1], graphs.classes)
+
+    def of(self, numbers: Tensor, splits: tuple[str, ...]) -> GraphChunk:
+        """The union of these graphs, int64 [n] ascending, with the labels of these splits.
+
+        Its rows are the nodes of the first graph, then those of the next, as they are numbered.
+        """
+        chosen = numbers.numpy()
+        nodes, node_counts = segments(self._first, chosen)
+        edges, edge_counts = segments(self._first_edge, chosen)
+        first, rows = offsets(node_counts), len(nodes)
+        shift = np.repeat(first[:-1], edge_counts)
+        degree = self._degree[nodes]
+        block = UnionBlock(
+            _tensor(offsets(degree)),
+            _tensor(self._source[edges] + shift),
+            _tensor(self._target[edges] + shift),
+            _tensor(self._edge[edges]),
+            rows,
+            by_source=Transpose(
+                _tensor(offsets(self._out_degree[nodes])),
+                _tensor(self._by_source[edges] + np.repeat(offsets(edge_counts)[:-1], edge_counts)),
+                _tensor(self._source_target[edges] + shift),
+            ),
+        )
+        pooling = PoolingBlock(
+            _tensor(first),
+            torch.arange(rows),
+            _tensor(np.repeat(np.arange(len(chosen)), node_counts)),
+            _tensor(nodes),
+            rows,
+        )
+        return GraphChunk(
+            nodes=_tensor(nodes),
+            rows=(rows,) * (self.hops + 1) + (len(chosen),),
+            blocks=(block,) * self.hops,
+            degree=_tensor(degree),
+            targets=self.graphs.targets(numbers, splits),
+            own=rows,
+            full=self._full,
+            graphs=numbers,
+            pooling=pooling,
+        )
+
+
+def _tensor(ids: Ids) -> Tensor:
+    return torch.from_numpy(ids)

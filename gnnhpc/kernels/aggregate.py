@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.halves import computed_dtype
-from gnnhpc.graphs.indexed_rows import IndexedRows
+from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
 from gnnhpc.kernels.cpp import cpp_aggregate
 from gnnhpc.kernels.dispatch import backend, reads_halves
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights

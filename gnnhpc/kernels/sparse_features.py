@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.halves import computed
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows, computed
 from gnnhpc.kernels.dispatch import backend, call, mask_argument, reads_halves
 from gnnhpc.kernels.dropout_mask import Mask
 from gnnhpc.kernels.rowwise import drop_rows

@@ -135,6 +135,7 @@ class Convolutions(Model, use_attribute_docstrings=True):
 class Gcn(Convolutions):
     """Graph convolutional network: Kipf & Welling 2017."""
 
+    uses_edge_weight: ClassVar[bool] = True
     title: ClassVar[str] = "GCN"
     name: Literal["gcn"] = "gcn"
 
@@ -197,6 +198,7 @@ class Gin(Convolutions):
 class GraphConv(Convolutions):
     """The sum over neighbours and the node itself, each with its own weight: Morris et al. 2019."""
 
+    uses_edge_weight: ClassVar[bool] = True
     title: ClassVar[str] = "GraphConv"
     name: Literal["graphconv"] = "graphconv"
 

@@ -45,6 +45,9 @@ class CustomModel(Model):
     def kinds(self) -> tuple[Kind, ...]:
         return self._loaded.takes if self._loaded else ("images", "graph", "graphs")
 
+    def weighs_edges(self) -> bool:
+        return self._loaded is None or self._loaded.uses_edge_weight
+
     @property
     def loaded(self) -> Model:
         if self._loaded is None:
@@ -151,34 +154,26 @@ def _class(name: str, source: Path, where: str) -> type[Model]:
     for method in ("outline", "build"):
         if getattr(found, method) is getattr(Model, method):
             raise InputError(where, None, f"{attribute} without {method}", "both outline and build")
-    _check_fields(found, where)
-    _check_class_variables(found, where)
+    _check_protocol(found, where)
     return found
 
 
-def _check_fields(cls: type[Model], where: str) -> None:
-    """Raise InputError for a setting whose name means something else in a spec."""
+def _check_protocol(cls: type[Model], where: str) -> None:
+    """Raise InputError for settings and class variables that the protocol has no room for."""
     name = cls.model_fields["name"]
+    if name.annotation is not str or not name.is_required():
+        raise InputError(where, "name", "a setting of this name", "another name")
     if "digest" in cls.model_fields:
         raise InputError(where, "digest", "a setting of this name", "another name")
-    if name.annotation is not str or not name.is_required() or name.metadata:
-        raise InputError(where, "name", "a setting of this name", "another name")
-
-
-def _check_class_variables(cls: type[Model], where: str) -> None:
-    """Raise InputError for a class variable with a value that the protocol does not have."""
-    kinds, outputs = get_args(Kind), get_args(Outputs)
-    takes = cls.takes
-    known = isinstance(takes, tuple) and bool(takes) and all(kind in kinds for kind in takes)
-    for key, fits, allowed in (
-        ("takes", known, f"a tuple of {' or '.join(map(repr, kinds))}, such as ('graph',)"),
-        ("outputs", cls.outputs in outputs, " or ".join(map(repr, outputs))),
-        ("sparse_inputs", isinstance(cls.sparse_inputs, bool), "True or False"),
-    ):
+    for key in ("takes", "outputs", "sparse_inputs"):
         if key in cls.model_fields:
             raise InputError(where, key, "a setting of this name", f"{key} = ... without a type")
-        if not fits:
-            raise InputError(where, key, repr(getattr(cls, key)), allowed)
+    kinds, outputs = get_args(Kind), get_args(Outputs)
+    if not isinstance(cls.takes, tuple) or not cls.takes or set(cls.takes) - set(kinds):
+        allowed = f"a tuple of {' or '.join(map(repr, kinds))}, such as ('graph',)"
+        raise InputError(where, "takes", repr(cls.takes), allowed)
+    if cls.outputs not in outputs:
+        raise InputError(where, "outputs", repr(cls.outputs), " or ".join(map(repr, outputs)))
 
 
 def _classes(module: ModuleType) -> str:

@@ -5,15 +5,15 @@ A source is one file, or the folder of a package. A run keeps exactly the files 
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +21,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import files_below
 
 ALLOWED = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
+_IMPORTED = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 _torch_seconds: dict[str, float] = {}
 _imported_digests: dict[str, str] = {}
 """Digests of the custom models that this process has imported, by the name of their module."""
@@ -119,23 +120,25 @@ def error_text(error: BaseException) -> str:
 def check_no_imports_beside(source: Path, where: str) -> None:
     """Raise InputError if the source imports another file of the folder that it lies in.
 
-    Such a file is neither in the digest nor in the run folder. Imports inside functions count,
-    those for type checkers do not. Packages that are installed may import each other.
+    Such a file is neither in the digest nor in the run folder. Imports inside functions count.
+    Packages that are installed may import each other.
     """
-    if source.parent.name in ("site-packages", "dist-packages"):
+    folder = source.parent
+    if folder.name in ("site-packages", "dist-packages"):
         return
+    own = {source.stem, "gnnhpc", *sys.stdlib_module_names}
     for path in source_files(source):
         if path.suffix != ".py":
             continue
-        for top in dict.fromkeys(_imported_names(path)):
-            if (beside := _place_beside(top, source)) is not None:
-                raise InputError(
-                    where,
-                    None,
-                    f"{path} that imports {beside} beside it",
-                    "one file, or a package (a folder with __init__.py) that holds both, as "
-                    "package.module:Class",
-                )
+        for name in _IMPORTED.findall(path.read_text(encoding="utf-8", errors="replace")):
+            for beside in (folder / f"{name}.py", folder / name / "__init__.py"):
+                if name not in own and beside.exists():
+                    found = f"{path} that imports {beside.relative_to(folder).parts[0]} beside it"
+                    allowed = (
+                        "one file, or a package (a folder with __init__.py) that holds both, as "
+                        "package.module:Class"
+                    )
+                    raise InputError(where, None, found, allowed)
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
@@ -179,41 +182,3 @@ def _origin(module: ModuleType) -> Path | None:
         return None
     path = Path(file).absolute()
     return path.parent if hasattr(module, "__path__") else path
-
-
-def _imported_names(path: Path) -> Iterator[str]:
-    """First parts of the names that a file imports; none where it is no valid Python."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return
-    pending: list[ast.AST] = [tree]
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module.partition(".")[0]
-        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            pending += node.orelse
-        else:
-            pending += ast.iter_child_nodes(node)
-
-
-def _place_beside(top: str, source: Path) -> str | None:
-    """The file or folder beside the source that `import top` would import, or None."""
-    own = source.name if source.is_dir() else source.stem
-    if top in (own, "gnnhpc") or top in sys.stdlib_module_names:
-        return None
-    found: ModuleSpec | None = None
-    with contextlib.suppress(ValueError):
-        found = importlib.util.find_spec(top)
-    found = found or PathFinder.find_spec(top, [str(source.parent)])
-    if found is None:
-        return None
-    if found.submodule_search_locations:
-        places = [Path(place) for place in found.submodule_search_locations]
-    else:
-        places = [Path(found.origin)] if found.has_location and found.origin else []
-    folder = source.parent.resolve()
-    return next((place.name for place in places if place.parent.resolve() == folder), None)

@@ -28,6 +28,7 @@ class Deep(Model, use_attribute_docstrings=True):
 
     outputs: ClassVar[Outputs] = "log_probabilities"
     uses_batchnorm: ClassVar[bool] = False
+    uses_edge_weight: ClassVar[bool] = True
     sparse_inputs: ClassVar[bool] = True
     inner: ClassVar[int]
     """Numbers of each node between layers, in multiples of `hidden`."""

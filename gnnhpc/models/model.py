@@ -55,8 +55,13 @@ class Model(Strict):
     """The name in figures; the label is used where it is empty."""
     sparse_inputs: ClassVar[bool] = False
     """Whether the first layer accepts `SparseRows` where features are stored as sparse rows."""
+    uses_edge_weights: ClassVar[bool] = False
+    """Whether the layers use `Block.edge_weight`; a graph with weights is refused otherwise."""
     indexed_inputs: ClassVar[bool] = False
     """Whether the first layer accepts dense features as `IndexedRows`."""
+
+    uses_edge_weight: ClassVar[bool] = False
+    """Whether the layers use the weights of a graph's edges, `Block.edge_weight`."""
 
     name: str
 
@@ -92,6 +97,10 @@ class Model(Strict):
     def outline(self, facts: Facts) -> Sequence[LayerSpec]:
         """The layers for data of these sizes, first to last; it must not need torch."""
         raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
+
+    def weighs_edges(self) -> bool:
+        """Whether these layers use weights of edges; a weighted graph needs that."""
+        return self.uses_edge_weight
 
     def misfit(self, chunks: str) -> str | None:
         """Why these settings cannot compute graphs that are cut by `chunks`; None if they can.

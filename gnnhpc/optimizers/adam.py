@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gnnhpc.optimizers.optimizer import OptimizerConfig
 
@@ -21,10 +21,11 @@ class Adam(OptimizerConfig):
 
         from gnnhpc.optimizers.without_compiler import without_compiler
 
-        kind = without_compiler(torch.optim.Adam)
-        return kind(
+        kind: Any = without_compiler(torch.optim.Adam)
+        built: torch.optim.Optimizer = kind(
             parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True if fused else None
         )
+        return built
 
 
 class AdamW(OptimizerConfig):
@@ -37,7 +38,8 @@ class AdamW(OptimizerConfig):
 
         from gnnhpc.optimizers.without_compiler import without_compiler
 
-        kind = without_compiler(torch.optim.AdamW)
-        return kind(
+        kind: Any = without_compiler(torch.optim.AdamW)
+        built: torch.optim.Optimizer = kind(
             parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True if fused else None
         )
+        return built

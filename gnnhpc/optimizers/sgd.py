@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -29,5 +29,7 @@ class Sgd(OptimizerConfig):
 
         from gnnhpc.optimizers.without_compiler import without_compiler
 
-        kind = without_compiler(torch.optim.SGD)
-        return kind(parameters, lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum)
+        kind: Any = without_compiler(torch.optim.SGD)
+        built: torch.optim.Optimizer = kind(
+            parameters, lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum
+        )

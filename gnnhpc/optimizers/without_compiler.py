@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
 
 import torch
 
 
-def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+@functools.cache
+def without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """The same optimizer, bit for bit, that does not import torch's compiler on first use.
 
     The decorators that torch puts around these three methods import `torch._dynamo` even where
@@ -18,4 +19,5 @@ def without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.o
         name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad")
     }
     methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
-    return type(kind.__name__, (kind,), methods)
+    made: type[torch.optim.Optimizer] = type(kind.__name__, (kind,), methods)
+    return made

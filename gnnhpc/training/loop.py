@@ -110,7 +110,7 @@ class TrainingLoop:
 
         Sampling a mini-batch is part of its step, so it is timed from barrier to barrier.
         """
-        sampled = self.parts.batches.drawn
+        sampled = self.parts.batches.made_in_step
         while True:
             if sampled:
                 self.mesh.barrier()
@@ -165,6 +165,8 @@ class TrainingLoop:
 
     def _set_learning_rate(self, step: int) -> None:
         config, optimizer = self.experiment.optimizer, self.parts.optimizer
+        if config.lr_schedule.name == "constant":
+            return
         for group in optimizer.param_groups if optimizer is not None else ():
             group["lr"] = config.lr_at(step, self.experiment.train_steps)
 

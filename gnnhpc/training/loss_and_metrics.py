@@ -53,10 +53,10 @@ class MeanLoss:
     task: Task
     replicas: int
 
-    def __call__(self, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
-        """One micro-batch's part; `labelled` is the batch's count over all replicas."""
+    def __call__(self, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
+        """One micro-batch's part; `valid_targets` is the batch's count over all replicas."""
         summed = self.task.summed_loss(output, microbatch.targets, "train")
-        return summed / (labelled / self.replicas)
+        return summed / (valid_targets / self.replicas)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch.nn import UninitializedParameter
 
-from gnnhpc.batches.batch import Batches
-from gnnhpc.batches.build import build_batches
-from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.batch import Batches, BatchPlan
+from gnnhpc.batches.build_batches import build_batches
 from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpecs

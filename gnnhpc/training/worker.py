@@ -15,7 +15,7 @@ from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.core.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.data.roots import data_root
+from gnnhpc.data.data_files import data_root
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
 from gnnhpc.distributed.requeue import requeued_too_often

@@ -36,7 +36,7 @@ def write_done(
             for phase, metrics in loop.final.items()
             for name, value in metrics.items()
         },
-        graph=loop.parts.batches.graph_facts(),
+        graph=loop.parts.batches.graph_metadata(),
         resumed_from=attempt.resumed_from,
         records={
             **digests_by_file(files),

@@ -25,10 +25,11 @@ import numpy as np
 from gnnhpc.batches.batch import Batches
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.versioned_json import read_object, write_atomically
-from gnnhpc.data import generators, skewed, threads
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.roots import cache_root
-from gnnhpc.data.settings import Data
+from gnnhpc.data import splits
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_files import cache_root
+from gnnhpc.data.data_settings import Data
+from gnnhpc.data.synthetic import citation, images, reddit_shaped, threads
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
@@ -130,7 +131,7 @@ def _key(data: Data, root: Path | None) -> str:
 
 def _files(data: Data, root: Path | None) -> list[Path]:
     """The files of a data set that are there; empty for synthetic data."""
-    if isinstance(data, OwnGraph):
+    if isinstance(data, CustomGraph):
         return [Path(data.path)]
     files = data.files(root)
     if files is None or root is None:
@@ -139,7 +140,7 @@ def _files(data: Data, root: Path | None) -> list[Path]:
 
 
 def _generator_sources() -> Iterator[bytes]:
-    for module in (generators, skewed, threads):
+    for module in (splits, citation, images, reddit_shaped, threads):
         yield inspect.getsource(module).encode()
 
 

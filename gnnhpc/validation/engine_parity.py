@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 
-from gnnhpc.batches.batch import Batches
+from gnnhpc.batches.batch import Batches, BatchPlan
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
-from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.data.images import Images
 from gnnhpc.distributed.mesh import Mesh
@@ -245,7 +244,7 @@ def _compare(
 
 
 def reference_model(part: ParitySlice) -> ReferenceModel:
-    """The reference of a built-in model, or of a custom one."""
+    """The layers' reference forms, or fresh layers of a model that has none, as a custom one."""
     layers = [reference_layer(part.experiment.model, spec) for spec in part.layer_specs]
     built_in = [layer for layer in layers if layer is not None]
     if len(built_in) < len(layers):
@@ -258,7 +257,7 @@ def reference_data(
 ) -> ReferenceData:
     """The reference's own micro-batches; `by_rows` as `CustomGraphData` has it."""
     experiment, specs = part.experiment, part.layer_specs
-    custom = isinstance(experiment.model, CustomModel)
+    custom = isinstance(reference_model(part), FreshLayers)
     match experiment.data.facts().kind:
         case "images":
             return ImageData(experiment, part.side, root)

@@ -13,13 +13,12 @@ import torch
 
 from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.verdicts import verdict_of
 
@@ -56,7 +55,7 @@ def check_chunks(
         f"rank {rank}: {each}" for rank, (_, found, _) in enumerate(everyone) for each in found
     ]
     share = sum(count for stage, _, count in everyone if stage == 0) / max(1, edges.shape[1])
-    reported = float(batches.graph_facts()["edges_kept"])
+    reported = float(batches.graph_metadata()["edges_kept"])
     if batches.chunkset.chunks[0].blocks and abs(share - reported) > 1e-9:
         known.append(f"chunks keep {share:.4%} of the edges, reported are {reported:.4%}")
     detail = f"{experiment.chunks} chunks have the graph's rows and {share:.1%} of its edges"
@@ -65,7 +64,7 @@ def check_chunks(
 
 def _wrong_rows(graph: Graph, chunk: GraphChunk, microbatch: MicroBatch) -> Iterator[str]:
     """Inputs and labels that are not those of the chunk's nodes."""
-    nodes = chunk.nodes.numpy()
+    nodes = chunk.nodes.cpu().numpy()
     if microbatch.inputs is not None and not _same_inputs(graph, nodes, microbatch.inputs):
         yield "has inputs that are not the features of its nodes"
     own = torch.from_numpy(nodes[: chunk.own])
@@ -112,7 +111,7 @@ def _dense(rows: Any) -> npt.NDArray[Any]:
 
 
 def _wrong_edges(graph: Graph, chunk: GraphChunk, experiment: Experiment) -> Iterator[str]:
-    nodes = chunk.nodes.numpy()
+    nodes = chunk.nodes.cpu().numpy()
     degrees = np.bincount(graph.edges[1].numpy(), minlength=graph.nodes)
     within = None if experiment.chunks == "halo" else _edges_within(graph, nodes)
     for layer, block in enumerate(chunk.present_blocks):
@@ -121,7 +120,7 @@ def _wrong_edges(graph: Graph, chunk: GraphChunk, experiment: Experiment) -> Ite
         expected = np.zeros(len(computed), np.int64)
         real = computed >= 0
         expected[real] = 1 + (degrees if within is None else within)[computed[real]]
-        actual = np.diff(block.indptr.numpy().astype(np.int64))
+        actual = np.diff(block.indptr.cpu().numpy().astype(np.int64))
         if not np.array_equal(actual, expected):
             row = int(np.flatnonzero(actual != expected)[0])
             yield (
@@ -143,12 +142,12 @@ def _edges_within(graph: Graph, nodes: Ids) -> Ids:
 def _same_edges(graph: Graph, block: Block, nodes: Ids) -> bool:
     """Whether each edge is the one of its number, none is double, and self-loops are numbered."""
     total = graph.edges.shape[1]
-    source, target, edge = (each.numpy() for each in (block.source, block.target, block.edge))
+    source, target, edge = (each.cpu().numpy() for each in (block.source, block.target, block.edge))
     ends = nodes[source], nodes[target]
     loop = edge >= total
     whole_source, whole_target = graph.edges.numpy()
     numbers = edge[~loop]
-    rows = np.repeat(np.arange(block.rows_out), np.diff(block.indptr.numpy()))
+    rows = np.repeat(np.arange(block.rows_out), np.diff(block.indptr.cpu().numpy()))
     order = np.lexsort((edge, target))
     double = (np.diff(edge[order]) == 0) & (np.diff(target[order]) == 0)
     return bool(

@@ -51,7 +51,7 @@ def verify_cells(cells: Collection[Cell], steps: int) -> int:
 
 
 def _as_rank(cell: Cell, environment: Environment, steps: int) -> int:
-    from gnnhpc.data.roots import data_root
+    from gnnhpc.data.data_files import data_root
     from gnnhpc.validation.verify import print_parity, verify_rank
 
     root = data_root(cell.data_root)
@@ -117,13 +117,20 @@ def _wait(ranks: Sequence[_Rank]) -> int:
 def _print_errors(ranks: Sequence[_Rank]) -> None:
     """A line that says what was wrong, if a rank printed one; else all that failed ranks printed.
 
-    The other ranks lose their connection, and their tracebacks would hide that line.
+    The other ranks lose their connection, and their tracebacks would hide that line, or the verdict
+    that rank 0 has printed to stdout.
     """
-    printed = [rank.errors.read_text(errors="replace") for rank in ranks if rank.process.poll()]
+    printed = [_text(rank) for rank in ranks if rank.process.poll()]
     for text in printed:
         for line in text.splitlines():
             if line.startswith(_OWN_ERRORS):
                 print(line, file=sys.stderr)
                 return
+    if any(rank.process.poll() == EXIT_FAILED and not _text(rank) for rank in ranks):
+        return
     for text in printed:
         print(text, file=sys.stderr, end="")
+
+
+def _text(rank: _Rank) -> str:
+    return rank.errors.read_text(errors="replace")

@@ -144,7 +144,7 @@ def query_queue(
 
 def answer_file(place: Path, users: Iterable[str]) -> Path:
     """The file that keeps the last answer about a run or a folder of runs."""
-    from gnnhpc.data.roots import cache_root
+    from gnnhpc.data.data_files import cache_root
 
     key = json.dumps([str(place), sorted(set(users)), os.environ.get("SLURM_CONF", "")])
     return cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
@@ -152,7 +152,7 @@ def answer_file(place: Path, users: Iterable[str]) -> Path:
 
 def forget_answers() -> None:
     """Remove all kept answers, since jobs have just changed."""
-    from gnnhpc.data.roots import cache_root
+    from gnnhpc.data.data_files import cache_root
 
     for path in cache_root().glob("slurm-*.json"):
         path.unlink(missing_ok=True)

@@ -129,8 +129,8 @@ def _gpu_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
         return []
     key, value = ("gres", site.gres) if site.gres else ("gpus_per_node", site.gpus_per_node)
     kinds = {re.sub(r"[:(].*", "", part) for part in offered}
-    wanted = site.gres.split(":")[0] if site.gres else "gpu"
-    if wanted in kinds:
+    requested = site.gres.split(":")[0] if site.gres else "gpu"
+    if requested in kinds:
         return []
     return [f"{key}: found {value}; allowed: {', '.join(offered) or 'no GPUs in this partition'}"]
 
@@ -139,8 +139,8 @@ def _constraint_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
     if site.constraint is None:
         return []
     offered = {feature for p in mine for feature in p.features}
-    wanted = [part for part in re.split(r"[&|,()\[\]!*0-9]+", site.constraint) if part]
-    missing = [part for part in wanted if part not in offered]
+    requested = [part for part in re.split(r"[&|,()\[\]!*0-9]+", site.constraint) if part]
+    missing = [part for part in requested if part not in offered]
     if not missing:
         return []
     return [f"constraint: found {missing[0]}; allowed: {', '.join(sorted(offered)) or 'none'}"]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.data.settings import Data
+from gnnhpc.data.data_settings import Data
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import Model
 from jobs.sweep.spec_errors import from_validation_error, short_value
@@ -141,7 +141,7 @@ class _Grid:
         try:
             return Experiment.model_validate(raw)
         except ValidationError as error:
-            plain = from_validation_error(error, self.where)
+            plain = from_validation_error(error, self.where, known=Experiment)
             field, _, rest = (plain.key or "").partition(".")
             if field == "microbatches" and raw["layout"] == Layout():
                 field = "seq_microbatches" if "seq_microbatches" in self.values else field

@@ -13,7 +13,7 @@ import yaml
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import check_is_utf8, expand_user
-from gnnhpc.data.roots import data_root
+from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.stage_cut import cut
@@ -61,6 +61,16 @@ class Plan:
             f"of train_steps {steps}"
             for (warmup, steps), count in unmeasured.items()
         ]
+        unevaluated = Counter(
+            (each.warmup_steps, each.test_steps)
+            for each in self.experiments
+            if 0 < each.test_steps * _evaluations(each) <= each.warmup_steps
+        )
+        notes += [
+            f"{count} of {len(self.cells)} cells measure no test step: warmup_steps {warmup} of "
+            f"test_steps {steps}, so their test rows have no times"
+            for (warmup, steps), count in unevaluated.items()
+        ]
         models = {each.model.name: each.model for each in self.experiments}
         return notes + [
             f"{model.source.name} imports torch at its top, which takes {seconds:.1f} s of each "
@@ -68,6 +78,11 @@ class Plan:
             for name, model in models.items()
             if isinstance(model, CustomModel) and (seconds := torch_import_s(name)) is not None
         ]
+
+
+def _evaluations(experiment: Experiment) -> int:
+    every = experiment.test_every
+    return 1 if every is None else max(1, experiment.train_steps // every)
 
 
 def missing_data(experiments: Iterable[Experiment], root: str | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
-from gnnhpc.data.published import PUBLISHED
+from gnnhpc.data.published_graphs import PUBLISHED
 from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model_registry import BUILT_IN, model_class

@@ -15,8 +15,8 @@ from analysis.render.output_files import atomic_output_folder
 from analysis.studies.study import log_folder
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.data.data_settings import SyntheticCifar10
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig

@@ -136,6 +136,8 @@ def test_logs_of_many_kinds_are_read(
     table = pd.read_csv(out / "step_times.csv").set_index("log")
     assert table.loc["pp2_m4", "mean_s"] == pytest.approx(sum(TIMES) / len(TIMES))
     assert table.loc["pp2_m4", "n"] == len(TIMES)
+    # A unit that is given is not that of `seconds`.
+    assert table.loc["seq", "mean_s"] == pytest.approx(sum(TIMES) / len(TIMES))
     if name == "lightning":
         assert "1 of 9 rows have no time" in capsys.readouterr().out
 

@@ -60,7 +60,7 @@ def test_cells_are_compared_with_their_sequential_cell(images: RunData) -> None:
     assert not images.equivalence.divergences
     compared = images.cells[images.cells["cell"].isin(list(images.equivalence.steps))]
     assert {"pp2", "pp4"} <= set(compared["layout"])
-    assert set(images.equivalence.steps.values()) == {15}
+    assert set(images.equivalence.steps.values()) == {24}
 
 
 def test_cells_without_an_equivalent_sequential_cell_are_named(images: RunData) -> None:

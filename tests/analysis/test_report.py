@@ -120,6 +120,25 @@ def test_the_first_page_says_what_is_wrong_with_a_cell(
     assert cell in page or "live" in words
 
 
+def test_where_all_cells_shared_nodes_the_verdict_says_what_to_set(tmp_path: Path) -> None:
+    experiments = experiments_of("chunks", repeats=1)
+    shared = Story(audit=(Check("shared-node", "suspect", "2 other jobs"),))
+    stories = {one.id: [shared] for one in experiments}
+    page = first_page(make_run(tmp_path / "all", experiments, stories=stories))
+    assert "All 6 valid cells shared their node with other jobs" in page
+    assert "exclusive: true" in page and "--paired" in page
+    stories.pop(experiments[0].id)
+    assert "shared their node" not in first_page(
+        make_run(tmp_path / "most", experiments, stories=stories)
+    )
+
+
+def test_the_first_page_says_which_rows_have_only_warm_up(tmp_path: Path) -> None:
+    changes = GOLDEN["chunks"][0] | {"test_steps": 2, "warmup_steps": 2}
+    page = first_page(make_run(tmp_path / "run", [Experiment.model_validate(changes)]))
+    assert "only-warm-up" in page and "raise test_steps in the sweep" in page.replace("\\", "")
+
+
 def test_the_first_page_says_what_validation_cost_and_compared(
     reports: dict[str, Path],
 ) -> None:

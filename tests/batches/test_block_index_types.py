@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler, SampledBlock
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler, SampledBlock
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.chunks import ChunkSet
-from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.graphs.graph import Graph, InEdges
+from gnnhpc.graphs.halo_chunks import ChunkSet
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.compile import load_kernel
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler, by_source, index_type, targets
@@ -43,7 +42,7 @@ def graph() -> Graph:
 @pytest.fixture
 def drawn(graph: Graph) -> GraphChunk:
     """With numbers of edges up to the last that int32 has: masks of dropout are made of them."""
-    chunk = GraphSampler(graph, (4, 3, 2), 7).chunk(torch.arange(0, 80, 3), 12)
+    chunk = NeighborSampler(graph, (4, 3, 2), 7).chunk(torch.arange(0, 80, 3), 12)
     last = graph.edges.shape[1] + graph.nodes - 1
     blocks = [replace(block, edge=block.edge + (2**31 - 1 - last)) for block in chunk.blocks]
     return replace(chunk, blocks=tuple(blocks))

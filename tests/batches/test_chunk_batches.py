@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from gnnhpc.batches.batch import BatchPlan
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.stage_cut import outline

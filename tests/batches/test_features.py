@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.batch import BatchPlan
 from gnnhpc.batches.prefetch import Ring
-from gnnhpc.batches.sampled.features import Features
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.batches.sampled.placement import Where
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
+from gnnhpc.batches.sampled.placement import Features, Where
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.stage_cut import outline
@@ -33,7 +32,7 @@ def test_they_are_those_of_its_rows(where: Where, stored: torch.dtype, dtype: st
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
     plan = BatchPlan(experiment, outline(experiment), mesh, None)
     features = Features(graph, plan, where)
-    sampler, ring = GraphSampler(graph, (3, 2), 7), Ring(1)
+    sampler, ring = NeighborSampler(graph, (3, 2), 7), Ring(1)
     for step in range(3):
         seeds = torch.arange(80).split(30)
         memory = ring.lend()

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.halo_chunks import ChunkSet, build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gin, GraphConv, Sage
@@ -53,14 +53,14 @@ def chunk_set(*chunks: GraphChunk) -> ChunkSet:
     return ChunkSet(chunks, "halo", 1.0, 1.0, 1.0)
 
 
-def sampler(graph: Graph, semantics: Semantics = "resample", **changes: Any) -> GraphSampler:
-    return GraphSampler(graph, FANOUTS, SEED, semantics=semantics, **changes)
+def sampler(graph: Graph, semantics: Semantics = "resample", **changes: Any) -> NeighborSampler:
+    return NeighborSampler(graph, FANOUTS, SEED, semantics=semantics, **changes)
 
 
 def test_with_all_neighbours_it_is_a_chunk_with_a_halo() -> None:
     graph = make_graph(40, 90, features=12, classes=5, seed=3)
     (whole,) = build_chunks(graph, 1, "halo", 3).chunks
-    drawn = GraphSampler(graph, (99, 99, 99), SEED).chunk(torch.randperm(40), STEP)
+    drawn = NeighborSampler(graph, (99, 99, 99), SEED).chunk(torch.randperm(40), STEP)
     halves = build_chunks(graph, 2, "halo", 3).chunks
     for wanted, found in ((whole, drawn), *((half, _of_own(graph, half)) for half in halves)):
         real = wanted.nodes >= 0
@@ -86,8 +86,8 @@ def test_without_some_edges_it_is_that_of_the_graph_without_them(fanouts: tuple[
     kept = torch.ones(graph.edges.shape[1], dtype=torch.bool)
     kept[left_out] = False
     smaller = replace(graph, edges=graph.edges[:, kept])
-    found = GraphSampler(graph, fanouts, SEED).chunk(torch.arange(9), STEP, left_out)
-    wanted = GraphSampler(smaller, fanouts, SEED).chunk(torch.arange(9), STEP)
+    found = NeighborSampler(graph, fanouts, SEED).chunk(torch.arange(9), STEP, left_out)
+    wanted = NeighborSampler(smaller, fanouts, SEED).chunk(torch.arange(9), STEP)
     assert found.nodes.equal(wanted.nodes)
     assert found.degree.equal(wanted.degree)
     for one, other in zip(found.blocks, wanted.blocks, strict=True):
@@ -97,7 +97,7 @@ def test_without_some_edges_it_is_that_of_the_graph_without_them(fanouts: tuple[
 
 
 def _of_own(graph: Graph, chunk: GraphChunk) -> GraphChunk:
-    return GraphSampler(graph, (99, 99, 99), SEED).chunk(chunk.nodes[: chunk.own], STEP)
+    return NeighborSampler(graph, (99, 99, 99), SEED).chunk(chunk.nodes[: chunk.own], STEP)
 
 
 @pytest.mark.parametrize("semantics", ["resample", "once"])
@@ -176,7 +176,9 @@ def test_once_a_node_has_the_same_neighbours_in_all_layers_and_resampled_others(
             edges_of(chunk, 2, node).equal(edges_of(chunk, 1, node)) for node in seeds.tolist()
         ]
         for semantics in ("once", "resample")
-        for chunk in [GraphSampler(graph, (3, 3, 3), SEED, semantics=semantics).chunk(seeds, STEP)]
+        for chunk in [
+            NeighborSampler(graph, (3, 3, 3), SEED, semantics=semantics).chunk(seeds, STEP)
+        ]
     }
     assert all(same["once"])
     assert sum(same["resample"]) < 15

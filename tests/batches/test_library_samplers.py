@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled.draws import edges_of
-from gnnhpc.batches.sampled.libraries import dgl_sampler
-from gnnhpc.batches.sampled.libraries.dgl_sampler import DglBlock, DglSampler
-from gnnhpc.batches.sampled.libraries.library_loader import SHARED_MEMORY, random_seed
-from gnnhpc.batches.sampled.libraries.pyg_sampler import PygBlock, PygSampler, drawn_hops
+from gnnhpc.batches.sampled import dgl_loader
+from gnnhpc.batches.sampled.dgl_loader import DglBlock, DglSampler
+from gnnhpc.batches.sampled.library_loader import random_seed
+from gnnhpc.batches.sampled.pyg_loader import PygBlock, PygSampler, sampled_hops
+from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.chunks import ChunkSet, build_chunks
 from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.halo_chunks import ChunkSet, build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models import libraries
 from gnnhpc.models.context import Context
@@ -280,8 +276,8 @@ def test_what_dgl_sends_is_not_what_it_draws_from() -> None:
     """A worker moves what it sends into shared memory, in place, while it draws the next."""
     graph, seeds = dense_graph(), torch.arange(20)
     drawn_by = sampler("dgl", graph)
-    repeating = dgl_sampler._Repeating(drawn_by._dgl, drawn_by._sampler, SEED)
-    _, sent, _ = repeating.sample(drawn_by._graph, dgl_sampler._Batch(STEP, seeds))
+    repeating = dgl_loader._Repeating(drawn_by._dgl, drawn_by._sampler, SEED)
+    _, sent, _ = repeating.sample(drawn_by._graph, dgl_loader._Batch(STEP, seeds))
     assert sent.equal(seeds)
     assert sent.untyped_storage().data_ptr() != seeds.untyped_storage().data_ptr()
 
@@ -310,82 +306,20 @@ def test_a_worker_that_died_is_named(name: str) -> None:
         list(found)
 
 
-@pytest.mark.parametrize("name", ["pyg", "dgl"])
-def test_a_batch_that_shared_memory_has_no_room_for_is_an_error(name: str) -> None:
-    """Torch's loader waits for it without end."""
-    graph = dense_graph()
-    drawn_by = sampler(name, graph, workers=1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with ExitStack() as opened:
-        opened.enter_context(pytest.raises(GnnhpcError, match=r"exited unexpectedly.*; /dev/shm, "))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
-        try:
-            found = opened.enter_context(drawn_by.open(uneven(graph), STEP))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        (worker,) = multiprocessing.active_children()
-        list(found)
-    assert not list(Path(SHARED_MEMORY).glob(f"torch_{worker.pid}_*"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_a_worker_that_hangs_is_named_where_a_time_is_given(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = dense_graph()
-    drawn_by = sampler(name, graph, workers=1, timeout_s=1.0)
+    monkeypatch.setattr("gnnhpc.batches.sampled.library_loader.TIMEOUT_S", 1.0)
+    drawn_by = sampler(name, graph, workers=1)
     draw = "sample" if name == "dgl" else "sample_from_nodes"
     monkeypatch.setattr(drawn_by._sampler, draw, lambda *_: time.sleep(600))
     message = "data loader: DataLoader timed out after 1"
     with pytest.raises(GnnhpcError, match=message), drawn_by.open(uneven(graph), STEP) as found:
         next(found)
     assert multiprocessing.active_children() == []
-
-
-def end_with_workers_that_hang(folder: str) -> None:
-    """A rank as the watchdog ends it."""
-    graph = dense_graph()
-    drawn_by: Any = DglSampler(graph, FANOUTS, SEED, workers=2)
-
-    def hang(*_: object) -> None:
-        (Path(folder) / str(os.getpid())).touch()
-        time.sleep(600)
-
-    drawn_by._sampler.sample = hang
-    with drawn_by.open(uneven(graph), STEP):
-        while len(list(Path(folder).iterdir())) < 2:
-            time.sleep(0.01)
-        os._exit(1)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
-def test_workers_that_hang_end_with_their_rank(tmp_path: Path) -> None:
-    needs_dgl()
-    rank = multiprocessing.get_context("spawn").Process(
-        target=end_with_workers_that_hang, args=(str(tmp_path),)
-    )
-    rank.start()
-    rank.join()
-    pids = [int(place.name) for place in tmp_path.iterdir()]
-    assert len(pids) == 2
-    end = time.monotonic() + 30
-    while any(map(runs, pids)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not any(map(runs, pids))
-
-
-def runs(pid: int) -> bool:
-    return state(pid) not in "ZX"
-
-
-def state(pid: int) -> str:
-    """Of a process, as proc(5) names it: Z is dead, as is what is no more."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,5 +337,5 @@ def test_edges_in_another_order_are_refused() -> None:
     """Hops are found from the order in which nodes were expanded."""
     edge_index = torch.tensor([[2, 3, 1], [0, 1, 0]])
     with pytest.raises(ValueError, match="not ordered"):
-        drawn_hops(edge_index, 2, 1)
-    assert drawn_hops(edge_index[:, [0, 2, 1]], 1, 2) == [(1, 3, 2), (3, 4, 3)]
+        sampled_hops(edge_index, 2, 1)
+    assert sampled_hops(edge_index[:, [0, 2, 1]], 1, 2) == [(1, 3, 2), (3, 4, 3)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnhpc.batches.prefetch import Ring
-from gnnhpc.graphs.moving import Copying, moved
+from gnnhpc.graphs.device_copies import Copying, moved
 from gnnhpc.kernels.sample_neighbors import FRESH
 
 

@@ -10,20 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.batches.sampled import placement
-from gnnhpc.batches.sampled.placement import KEPT_FREE, Placement, Room, choose, edges_bytes, placed
+from gnnhpc.batches.sampled.placement import (
+    KEPT_FREE,
+    DeviceNeed,
+    Placement,
+    choose,
+    edges_bytes,
+    place,
+)
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from tests.tools.graphs import make_graph
 
 SIZES = st.integers(0, 1000)
 ROOMS = st.lists(
-    st.builds(Room, st.sampled_from(["GPU-a", "GPU-b", "GPU-c"]), SIZES, SIZES, SIZES),
+    st.builds(DeviceNeed, st.sampled_from(["GPU-a", "GPU-b", "GPU-c"]), SIZES, SIZES, SIZES),
     min_size=1,
     max_size=5,
 )
 
 
-def used(rooms: list[Room], where: Placement) -> dict[str | None, int]:
+def used(rooms: list[DeviceNeed], where: Placement) -> dict[str | None, int]:
     """What lies on each device."""
     found: dict[str | None, int] = {}
     for room in rooms:
@@ -34,15 +41,15 @@ def used(rooms: list[Room], where: Placement) -> dict[str | None, int]:
 
 
 @given(ROOMS)
-def test_no_device_is_given_more_than_its_part_of_what_is_free(rooms: list[Room]) -> None:
-    found = placed(rooms, features=True, graph=True)
+def test_no_device_is_given_more_than_its_part_of_what_is_free(rooms: list[DeviceNeed]) -> None:
+    found = place(rooms, features=True, graph=True)
     for room in rooms:
         assert used(rooms, found)[room.device] * KEPT_FREE <= room.free
 
 
 @given(ROOMS)
-def test_what_fits_goes_to_the_device(rooms: list[Room]) -> None:
-    found = placed(rooms, features=True, graph=True)
+def test_what_fits_goes_to_the_device(rooms: list[DeviceNeed]) -> None:
+    found = place(rooms, features=True, graph=True)
     for more in (Placement("device"), Placement("device", "device")):
         fits = all(used(rooms, more)[r.device] * KEPT_FREE <= r.free for r in rooms)
         names = ("features",) if more.graph == "host" else ("features", "graph")
@@ -50,34 +57,34 @@ def test_what_fits_goes_to_the_device(rooms: list[Room]) -> None:
 
 
 @given(ROOMS, st.integers(0, 1000))
-def test_more_room_takes_nothing_off_a_device(rooms: list[Room], more: int) -> None:
+def test_more_room_takes_nothing_off_a_device(rooms: list[DeviceNeed], more: int) -> None:
     larger = [replace(room, free=room.free + more) for room in rooms]
-    before = placed(rooms, features=True, graph=True)
-    after = placed(larger, features=True, graph=True)
+    before = place(rooms, features=True, graph=True)
+    after = place(larger, features=True, graph=True)
     assert before.features in ("host", after.features)
     assert before.graph in ("host", after.graph)
 
 
 @given(ROOMS)
-def test_what_may_not_be_there_is_not(rooms: list[Room]) -> None:
-    assert placed(rooms, features=False, graph=True) == Placement()
-    assert placed(rooms, features=True, graph=False).graph == "host"
+def test_what_may_not_be_there_is_not(rooms: list[DeviceNeed]) -> None:
+    assert place(rooms, features=False, graph=True) == Placement()
+    assert place(rooms, features=True, graph=False).graph == "host"
 
 
 def test_ranks_that_share_a_device_share_its_room() -> None:
-    one = Room("GPU-a", 100, 30, 10)
-    assert placed([one], features=True, graph=True) == Placement("device", "device")
-    assert placed([one, replace(one, device="GPU-b")], features=True, graph=True).graph == "device"
-    assert placed([one, one], features=True, graph=True) == Placement()
+    one = DeviceNeed("GPU-a", 100, 30, 10)
+    assert place([one], features=True, graph=True) == Placement("device", "device")
+    assert place([one, replace(one, device="GPU-b")], features=True, graph=True).graph == "device"
+    assert place([one, one], features=True, graph=True) == Placement()
     later = replace(one, features=0)
-    assert placed([one, later], features=True, graph=True) == Placement("device", "device")
+    assert place([one, later], features=True, graph=True) == Placement("device", "device")
 
 
 def test_on_a_cpu_all_is_on_the_host() -> None:
     graph = make_graph(20, 30, sparse=False, seed=1)
     mesh = Mesh(Layout(), 0, torch.device("cpu"))
     found = choose(mesh, graph.features, graph.in_edges)
-    assert found.facts() == {"features_on": "host", "graph_on": "host"}
+    assert found.metadata() == {"features_on": "host", "graph_on": "host"}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch
-from gnnhpc.batches.plan import BatchPlan
+from gnnhpc.batches.batch import Batch, BatchPlan
 from gnnhpc.batches.prefetch import Ring
-from gnnhpc.batches.sampled import own_draws, placement
+from gnnhpc.batches.sampled import placement, sampler_threads
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.layout import Layout
@@ -74,7 +73,7 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
 
 def facts(batch: Batch) -> list[Any]:
     assert batch.loading is not None
-    return [batch.checksum, batch.loading.edges, batch.labelled, batch.samples]
+    return [batch.checksum, batch.loading.edges, batch.valid_targets, batch.samples]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
 
 def test_sparse_features_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, ROOM["all"])
-    assert batches_of(EXPERIMENTS["sparse"], GPU).placement.facts() == {
+    assert batches_of(EXPERIMENTS["sparse"], GPU).placement.metadata() == {
         "features_on": "host",
         "graph_on": "host",
     }
@@ -113,6 +112,6 @@ def test_sparse_features_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> No
 
 def pretend(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(placement, "free_bytes", lambda device: free)
-    monkeypatch.setattr(own_draws, "Ring", lambda slots, pinned: Ring(slots))
+    monkeypatch.setattr(sampler_threads, "Ring", lambda slots, pinned: Ring(slots))
     monkeypatch.setattr(torch.cuda, "Event", Reached)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnnhpc.batches.subgraphs import subgraph_builder
+from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.chunks import ChunkMode, build_chunks
-from gnnhpc.graphs.rebuilt import RebuiltBlocks
+from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from tests.tools.cells import gat, manifest_of, run
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import make_graph

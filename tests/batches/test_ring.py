@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.prefetch import Ring, prefetched
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
@@ -123,7 +123,7 @@ class Drawing:
     ring: Ring | None
 
     def chunk(self, step: int) -> GraphChunk:
-        sampler = GraphSampler(self.graph, (5, 4), 7)
+        sampler = NeighborSampler(self.graph, (5, 4), 7)
         seeds = torch.randperm(300, generator=torch.Generator().manual_seed(step))[:40]
         return sampler.chunk(seeds, step, memory=self.ring.lend() if self.ring else FRESH)
 

@@ -43,7 +43,7 @@ TINY_GAT: dict[str, Any] = {
     "model": {"name": "gat", "layers": 2, "heads": 2, "hidden": 4},
     "data": {"name": "synthetic-citation", "nodes": 120, "edges": 480, "features": 16},
     "train_steps": 3,
-    "test_steps": 1,
+    "test_steps": 2,
 }
 
 

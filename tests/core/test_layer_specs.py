@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.data.published import PUBLISHED
-from gnnhpc.data.settings import Cifar10
+from gnnhpc.data.data_settings import Cifar10
+from gnnhpc.data.published_graphs import PUBLISHED
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data import graph_sets
-from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs, TuSet
-from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.data.data_settings import GraphSetData, SyntheticGraphs
+from gnnhpc.data.load_graph import load_graph_set
+from gnnhpc.data.tu import TU, TuGraphs, TuSet
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.validation.readers.read_graph_sets import read_graph_set
 from tests.tools.data_files import real_root
@@ -46,7 +46,7 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     for name, rows in files.items():
         (folder / f"MUTAG_{name}.txt").write_text("".join(f"{row}\n" for row in rows))
-    monkeypatch.setitem(graph_sets.TU, "mutag", TuSet("MUTAG", 12, nodes, 22, 3, 2))
+    monkeypatch.setitem(TU, "mutag", TuSet("MUTAG", 12, nodes, 22, 3, 2))
     return folder
 
 

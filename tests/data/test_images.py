@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
+import dataclasses
 import os
 import pickle
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +13,17 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data import cifar10 as cifar
-from gnnhpc.data.files import Download
-from gnnhpc.data.images import Images, check_batch, load_images
-from gnnhpc.data.settings import Cifar10, SyntheticCifar10
-from tests.tools.data_files import cifar_records, real_file, write_binary, write_python
+from gnnhpc.data import data_settings
+from gnnhpc.data.data_files import read_checksums
+from gnnhpc.data.data_settings import Cifar10, SyntheticCifar10
+from gnnhpc.data.images import Images, load_images
+from tests.tools.data_files import (
+    cifar_archive,
+    cifar_records,
+    real_file,
+    write_binary,
+    write_python,
+)
 
 
 def test_a_record_is_a_label_and_three_planes(tmp_path: Path) -> None:
@@ -143,69 +147,34 @@ def test_a_pickle_may_hold_arrays_only(
     assert not (tmp_path / "was-here").exists()
 
 
-def test_a_batch_larger_than_what_is_there() -> None:
-    images = load_images(SyntheticCifar10(test=30), None, "test")
-    check_batch(images, 15, 2, "test")
-    with pytest.raises(InputError, match="16 x 2 replicas; allowed: at most the 30 test images"):
-        check_batch(images, 16, 2, "test")
-
-
-def _packed(url: str, md5: str) -> Download:
-    return Download(url, archive="tar.gz", strip=1, md5=md5)
-
-
-def _archive(tmp_path: Path, address: str, md5: str | None = None) -> Download:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name in ("data_batch_1.bin", "test_batch.bin", "../../outside.bin"):
-            content = cifar_records(4, len(name)).tobytes()
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    (tmp_path / "site" / "cifar.tar.gz").write_bytes(packed.getvalue())
-    found = hashlib.md5(packed.getvalue(), usedforsecurity=False).hexdigest()
-    return _packed(f"{address}/cifar.tar.gz", md5 or found)
-
-
-def test_absent_images_are_fetched_once(
+def test_absent_images_are_downloaded_once(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
     root.mkdir()
-    monkeypatch.setattr(cifar, "ARCHIVE", _archive(tmp_path, server))
+    archive = cifar_archive(tmp_path / "site", server)
+    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", archive)
     train = load_images(Cifar10(), root, "train")
-    assert np.array_equal(train.labels, cifar_records(4, len("data_batch_1.bin"))[:, 0])
+    assert np.array_equal(train.labels[:4], cifar_records(4, 1)[:, 0])
     (tmp_path / "site" / "cifar.tar.gz").unlink()
     assert len(load_images(Cifar10(), root, "test")) == 4
-    names = sorted(path.name for path in (root / "cifar-10-batches-bin").iterdir())
-    assert names == ["data_batch_1.bin", "outside.bin", "test_batch.bin"]
+    sums = read_checksums(root / "cifar-10-batches-bin")
+    assert sorted(sums) == [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
 
 
-def test_another_checksum_leaves_nothing(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", ["cifar.tar.gz", "no-such-page"])
+def test_a_failed_download_adds_nothing_and_says_what_to_do(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
+    """The archive's digest is not the published one, or there is no archive."""
     root = tmp_path / "root"
     root.mkdir()
-    monkeypatch.setattr(cifar, "ARCHIVE", _archive(tmp_path, server, "0" * 32))
-    with pytest.raises(InputError, match=r"cifar-10-batches-bin: .* published is 0{32}; allowed"):
+    archive = cifar_archive(tmp_path / "site", server)
+    wrong = dataclasses.replace(archive, url=f"{server}/{page}", md5="0" * 32)
+    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", wrong)
+    with pytest.raises(InputError, match=r"cifar-10-batches-bin: .*; allowed: the files of http"):
         load_images(Cifar10(), root, "train")
-    assert [path.name for path in root.iterdir()] == [".cifar-10-batches-bin.lock"]
-
-
-@pytest.mark.parametrize("page", ["/no-such-page", None])
-def test_no_network_says_what_to_do(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, page: str | None
-) -> None:
-    # Port 9 of this machine discards: nothing listens there.
-    url = f"{server}{page}" if page else "http://127.0.0.1:9/cifar.tar.gz"
-    monkeypatch.setattr(cifar, "ARCHIVE", _packed(url, "0" * 32))
-    with pytest.raises(InputError, match=r"cannot be reached .*; allowed: the files of http"):
-        load_images(Cifar10(), tmp_path, "train")
-
-
-def test_the_published_archive_is_the_official_one() -> None:
-    assert cifar.ARCHIVE.url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-    assert cifar.ARCHIVE.md5 == "c32a1d4ab5d03f1284b67883e8d87530"
+    assert not (root / "cifar-10-batches-bin").exists()
 
 
 def test_real_images() -> None:

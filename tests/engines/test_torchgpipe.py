@@ -15,13 +15,13 @@ from analysis.figures.timeline_bars import measured_timeline
 from analysis.load.run_data import load_run
 from analysis.summary.summary_table import summarize
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import BuildOptions
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, manifest_of, run, vig
-from tests.tools.data_files import own_arrays
+from tests.tools.data_files import custom_arrays
 
 RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
 CHECKPOINTS = ("never", "except_last", "always")
@@ -60,9 +60,9 @@ def test_a_step_is_that_of_one_process(name: str, checkpoint: str) -> None:
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_a_first_partition_may_hand_the_features_on(checkpoint: str, tmp_path: Path) -> None:
     """As one of dropout alone does where nothing is dropped; the batch stays as it is."""
-    np.savez(tmp_path / "dense.npz", **own_arrays())
+    np.savez(tmp_path / "dense.npz", **custom_arrays())
     settings: dict[str, Any] = {
-        "data": OwnGraph(path="dense.npz").planned(tmp_path),
+        "data": CustomGraph(path="dense.npz").planned(tmp_path),
         "model": {"name": "gat", "dropout": 0.0},
     }
     alone = step_of(case("gat", **settings | {"layout": "seq", "balance": "cost"}))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import cell_from_flags
-from tests.tools.data_files import own_arrays, write_planetoid
+from tests.tools.data_files import custom_arrays, write_planetoid
 
 
 def experiment(model: str, *settings: str, data: str | None = None, root: Any = None) -> Experiment:
@@ -40,10 +40,10 @@ def test_a_name_alone_stands_for_its_defaults(tmp_path: Path, setting: str) -> N
 
 def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    np.savez("graph.npz", **own_arrays())
+    np.savez("graph.npz", **custom_arrays())
     found = experiment("gat", "data.path=graph.npz", data="file").data
-    assert isinstance(found, OwnGraph)
-    assert found == OwnGraph(path="graph.npz").planned(tmp_path)
+    assert isinstance(found, CustomGraph)
+    assert found == CustomGraph(path="graph.npz").planned(tmp_path)
 
 
 @pytest.mark.parametrize(

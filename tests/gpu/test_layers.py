@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context

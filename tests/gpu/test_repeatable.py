@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.core.layer_specs import hops
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.data.data_settings import SyntheticCitation
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.model_registry import model_class

@@ -12,7 +12,7 @@ import torch
 
 from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
-from gnnhpc.graphs.moving import moved
+from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FRESH, FreshMemory, Layer, Sampler
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler

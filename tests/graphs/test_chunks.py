@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.published import PublishedGraph
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.graphs.chunks import ChunkMode, ChunkSet, build_chunks
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.halo_chunks import ChunkMode, ChunkSet, build_chunks
+from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.models.gat import Gat
 from tests.tools.data_files import real_root
 from tests.tools.graphs import make_graph

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.chunks import build_chunks
 from gnnhpc.graphs.csr import offsets, pieces, segments
+from gnnhpc.graphs.halo_chunks import build_chunks
 from tests.tools.graphs import make_graph
 
 counts = st.lists(st.integers(0, 4), min_size=1, max_size=8)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from gnnhpc.graphs.blocks import sorted_by_source
-from gnnhpc.graphs.disjoint_union import DisjointUnions
-from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
 
 
 def graph_set(seed: int = 0, graphs: int = 9, most: int = 6) -> GraphSet:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.graphs.graph import InEdges
 
 
 @st.composite

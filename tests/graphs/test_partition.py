@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.graphs.partition import Ids, contiguous_ranges, metis_clusters
+from gnnhpc.graphs.metis import Ids, contiguous_ranges, metis_clusters
 
 
 @given(st.integers(1, 200), st.data())

@@ -177,6 +177,14 @@ def test_mistakes_in_a_spec(
     assert err.startswith(prefix + line), err
 
 
+def test_an_unknown_setting_of_the_optimizer_names_those_there_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "spec.yaml").write_text(SPEC.replace("train_steps: 3", "optimizer: {rl: 1}"))
+    err = complaint(capsys, "submit", "spec.yaml", "--dry-run")
+    assert {"lr", "name", "weight_decay"} <= set(err.strip().partition("allowed: ")[2].split(", "))
+
+
 @pytest.mark.parametrize(("old", "new", "line"), TWICE)
 def test_values_that_are_there_twice(
     old: str, new: str, line: str, folder: Path, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from jobs.sweep.plan import plan
 
@@ -138,6 +138,18 @@ def test_a_graph_that_is_cut_keeps_its_edges_unless_the_spec_says_more() -> None
     assert one.experiment.chunks == "contiguous"
     (one,) = cells(spec(gat(layouts="dp2", chunks="clustered")))
     assert one.experiment.chunks == "clustered"
+
+
+def test_a_test_step_is_measured_unless_the_spec_says_less() -> None:
+    (one,) = cells(spec(gat(warmup_steps=5, train_steps=9)))
+    assert one.experiment.test_steps == 6
+    assert plan(spec(gat(warmup_steps=5, train_steps=9))).notes() == []
+    assert plan(spec(gat(warmup_steps=3, train_steps=9, test_steps=3))).notes() == [
+        "1 of 1 cells measure no test step: warmup_steps 3 of test_steps 3, so their test rows "
+        "have no times"
+    ]
+    often = gat(warmup_steps=3, train_steps=9, test_steps=2, test_every=3)
+    assert plan(spec(often)).notes() == []
 
 
 def test_a_balance_is_for_the_pipelined_layouts_alone() -> None:
@@ -329,14 +341,14 @@ def test_a_graph_of_ones_own_is_read_once_for_all_grids(
     edges = np.stack([nodes, np.roll(nodes, 1)])
     np.savez(tmp_path / "g.npz", edge_index=edges, x=np.ones((6, 2)), y=nodes % 2, **masks)
     read: list[Path] = []
-    planned = OwnGraph.planned
+    planned = CustomGraph.planned
 
-    def counted(self: OwnGraph, folder: Path) -> OwnGraph:
+    def counted(self: CustomGraph, folder: Path) -> CustomGraph:
         read.append(folder)
         return planned(self, folder)
 
-    monkeypatch.setattr(OwnGraph, "planned", counted)
-    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz"}}
+    monkeypatch.setattr(CustomGraph, "planned", counted)
+    grid = {"models": "gat", "data": {"name": "file", "path": "g.npz", "directed": True}}
     grids = [grid | {"layouts": layout} for layout in ("seq", "pp2", "dp2")]
     wrong = grid | {"data": {"name": "file", "path": "nowhere.npz"}}
     monkeypatch.chdir(tmp_path)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnhpc.graphs.chunks import ChunkMode, build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2

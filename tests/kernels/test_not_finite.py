@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.kernels.rowwise import drop
 from gnnhpc.kernels.sparse_features import DroppedRows

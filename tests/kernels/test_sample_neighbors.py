@@ -100,14 +100,6 @@ def test_every_set_of_neighbours_is_as_likely(n: int, k: int) -> None:
     assert stats.chisquare(counts).pvalue > ALPHA
 
 
-def test_a_bounded_number_is_as_likely_as_any_where_the_range_is_nearly_all() -> None:
-    """Two thirds of 2^32: by modulo the lower half of them were twice as likely."""
-    count = 2863311531
-    found = [below(node_numbers(seed, 0, 0, 0), count) for seed in range(4_000)]
-    lower = sum(one < count // 2 for one in found)
-    assert stats.binomtest(lower, len(found)).pvalue > ALPHA
-
-
 def make_csr(nodes: int, seed: int, mean: float = 8.0) -> tuple[Tensor, Tensor]:
     """Degrees from 0 to many, sources ascending and none a row's own."""
     draw = np.random.default_rng(seed)
@@ -256,19 +248,6 @@ def test_of_those_that_are_not_left_out_every_neighbour_is_as_likely(fanout: int
     # Picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
     statistic = ((kept - expected) ** 2 / expected).sum() * 65 / (66 - fanout)
     assert stats.chi2.sf(float(statistic), 65) > ALPHA
-
-
-def test_one_sampler_serves_batch_after_batch() -> None:
-    graph = make_csr(70, 2)
-    sampler = Sampler(*graph)
-    for seeds in ([1, 5, 9], [0], [64, 63, 2], [1, 5, 9]):
-        sampler.begin(torch.tensor(seeds))
-        found = [sampler.draw(Layer(3, 11, 5, number)) for number in range(2)]
-        alone, nodes = sampled(graph, seeds, [3, 3])
-        assert sampler.nodes.equal(nodes)
-        for one, other in zip(found, alone, strict=True):
-            assert one.source.equal(other.source)
-            assert one.edge.equal(other.edge)
 
 
 def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:

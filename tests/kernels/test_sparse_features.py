@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.kernels.sparse_features import DroppedRows
 from gnnhpc.models.gat import Gat

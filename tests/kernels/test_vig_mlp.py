@@ -142,23 +142,6 @@ def test_a_mean_far_above_the_spread(built: str, conv: bool, by_batch: bool) -> 
     )
 
 
-def test_the_constant_is_that_of_the_weights(built: str) -> None:
-    """At the mean of x only the BatchNorm's bias is left, whatever the weights are off by."""
-    hidden = 101
-    given = weights(hidden, conv=True)
-    x = 100 + torch.randn(64, 3) / 10
-    _, state = vig.forward(x, (8, 8), given, None, EPS).saved
-    mean = x.double().mean(0)
-    first = state[-8 * hidden :].view(hidden, 8)
-    own = first[:, :3] @ mean + first[:, 7]
-    around = first[:, 3:6] @ mean + first[:, 6]
-    assert given.root is not None
-    assert given.relative is not None
-    assert given.conv_bias is not None
-    close(own, (given.root @ given.beta1 + given.conv_bias).double(), "own")
-    close(around, (given.relative @ given.beta1).double(), "around")
-
-
 class Found(NamedTuple):
     """A layer's output, the statistics it used, and gradients by name."""
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from gnnhpc.batches.sampled.negatives import Negatives, pool
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.links.negatives import Negatives, pool
-from gnnhpc.links.split import split_links
 from gnnhpc.validation.reference.link_split import LinkSplit
 from tests.tools.cells import linked
 from tests.tools.graphs import make_graph

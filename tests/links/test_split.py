@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.links.split import split_links
+from gnnhpc.graphs.link_split import split_links
 from gnnhpc.validation.reference.link_split import LinkSplit
 from tests.tools.cells import linked
 from tests.tools.graphs import make_graph

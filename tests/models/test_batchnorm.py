@@ -64,14 +64,6 @@ def test_deferred_moves_once_by_all_rows(sizes: list[int], seed: int) -> None:
     assert int(ours.num_batches_tracked) == 1
 
 
-def test_deferred_keeps_nothing_in_evaluation() -> None:
-    norm = BatchNorm(4, "deferred", dtype=torch.float64).eval()
-    norm(rows(8))
-    norm.end_minibatch()
-    assert int(norm.num_batches_tracked) == 0
-    assert torch.equal(norm.running_mean, torch.zeros(4, dtype=torch.float64))
-
-
 def test_deferred_gradients_are_those_of_the_micro_batch() -> None:
     x = rows(6)
     gradients = []

@@ -10,12 +10,11 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.settings import SyntheticCitation
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
+from gnnhpc.data.data_settings import SyntheticCitation
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.model import BuildOptions
@@ -83,16 +82,6 @@ def test_halo_chunks_have_the_full_graphs_gradient(
         assert worst_layer_error(found, expected) < (TOLERANCE[dtype], ""), count
 
 
-def test_lossy_chunks_have_another_gradient() -> None:
-    graph = make_graph(80, 110, seed=2)
-    model = make_model(graph, Gat(dropout=0.0))
-    _, expected = gradients(model, build_chunks(graph, 1, "contiguous", 2))
-    chunkset = build_chunks(graph, 4, "contiguous", 2)
-    _, found = gradients(model, chunkset)
-    assert chunkset.edges_kept < 0.5
-    assert relative_error(found["1.lin.weight"], expected["1.lin.weight"]) > 0.01
-
-
 def test_masks_differ_between_steps_and_seeds() -> None:
     graph = make_graph(80, 110, seed=2)
     model = make_model(graph, Gat())
@@ -137,9 +126,3 @@ def test_training_learns(chunks: int, implementation: Implementation) -> None:
         right += int((predicted == targets).sum())
         total += int((targets != IGNORED).sum())
     assert right / total > 0.6
-
-
-def test_layers_of_another_model_are_refused() -> None:
-    layer = LayerSpec("block0.ffn", (9, 3), (9, 3), kind="ffn")
-    with pytest.raises(ValueError, match=r"block0\.ffn: a GAT has no ffn"):
-        Gat().build(layer, BuildOptions(torch.float32))

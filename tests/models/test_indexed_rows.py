@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.graphs.halves import computed_dtype
-from gnnhpc.graphs.indexed_rows import IndexedRows
+from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Convolutions, Gcn, Gin, GraphConv, Sage
@@ -41,7 +40,7 @@ def test_rows_by_number_are_their_copies(name: str, width: int, kept: torch.dtyp
     graph = make_graph(90, 900, features=width, classes=5, seed=3)
     features = graph.features.to_dense().to(kept)
     dtype = computed_dtype(features)
-    chunk = GraphSampler(graph, (3, 2), 7).chunk(torch.arange(0, 90, 4), 2)
+    chunk = NeighborSampler(graph, (3, 2), 7).chunk(torch.arange(0, 90, 4), 2)
     layer = MODELS[name].outline(_facts(width))[FIRST[name]]
     torch.manual_seed(1)
     module = MODELS[name].build(layer, BuildOptions(dtype))
@@ -64,7 +63,7 @@ def test_dropout_of_rows_by_number_is_that_of_their_copies(name: str, kept: torc
     graph = make_graph(90, 900, features=61, classes=5, seed=3)
     features = graph.features.to_dense().to(kept)
     dtype = computed_dtype(features)
-    chunk = GraphSampler(graph, (3, 2), 7).chunk(torch.arange(0, 90, 4), 2)
+    chunk = NeighborSampler(graph, (3, 2), 7).chunk(torch.arange(0, 90, 4), 2)
     model = {"gat": Gat, "gatv2": Gatv2}[name](heads=2, hidden=5, dropout=0.4)
     torch.manual_seed(1)
     dropout, attention = (

@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_geometric.nn import GCNConv
 
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
@@ -175,6 +176,39 @@ def test_graphs_of_one_node_without_edges_and_of_one_direction(
             graph.classes,
         )
     assert_same(graph, MODELS[name], of(MODELS[name], "pyg"), torch.float64)
+
+
+@pytest.mark.parametrize("implementation", ["pyg", "dgl"])
+@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].uses_edge_weight])
+def test_weights_of_edges_count_in_all_implementations(
+    name: str, dtype: torch.dtype, implementation: str
+) -> None:
+    if implementation == "dgl" and name in ("graphconv", "gcnii"):
+        pytest.skip(f"DGL has no {name} of weighted graphs")
+    if implementation == "dgl":
+        needs_dgl()
+    graph = make_graph(60, 150, features=12, classes=5, seed=1)
+    weights = torch.rand(graph.edges.shape[1], generator=torch.Generator().manual_seed(2)) * 2
+    weighted = replace(graph, edge_weight=weights)
+    assert_same(weighted, MODELS[name], of(MODELS[name], implementation), dtype)
+    model = make_model(graph, MODELS[name], dtype, seed=3)
+    layers: Any = MODELS[name]
+    sides = [build_chunks(each, 1, "halo", layers.layers) for each in (graph, weighted)]
+    plain, other = (forward(model, Context(graph=side.chunks[0])) for side in sides)
+    assert relative_error(other, plain) > 0.01
+
+
+def test_gcn_of_weighted_edges_is_pygs_gcn_conv() -> None:
+    graph = make_graph(30, 60, features=12, classes=5, seed=1)
+    weights = torch.rand(graph.edges.shape[1], generator=torch.Generator().manual_seed(2)) * 2
+    (chunk,) = build_chunks(replace(graph, edge_weight=weights), 1, "halo", 1).chunks
+    ours = make_model(graph, Gcn(layers=1), torch.float64)
+    theirs = GCNConv(12, 5).double()
+    theirs.load_state_dict(ours[0].state_dict())
+    expected = theirs(graph.features.to_dense().double(), graph.edges, weights.double())
+    expected = expected.log_softmax(-1)
+    assert relative_error(forward(ours, Context(graph=chunk)), expected) < 1e-12
 
 
 def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:

@@ -11,7 +11,7 @@ import torch
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpec, check_outline
-from gnnhpc.graphs.disjoint_union import DisjointUnions
+from gnnhpc.graphs.graph_set import DisjointUnions
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn
 from gnnhpc.models.libraries import implementation_class

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.graphs.chunks import build_chunks
+from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels.compile import load_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.split_backward import (

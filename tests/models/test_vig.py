@@ -10,7 +10,7 @@ from torch import nn
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec
-from gnnhpc.data.settings import Cifar10
+from gnnhpc.data.data_settings import Cifar10
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.model import BuildOptions
@@ -82,15 +82,6 @@ def test_both_implementations_start_alike() -> None:
             assert torch.equal(ours.state_dict()[name], value), name
 
 
-def test_building_the_reference_draws_no_more_numbers() -> None:
-    after = []
-    for config in (SMALL, SMALL.model_copy(update={"implementation": "pyg"})):
-        torch.manual_seed(0)
-        config.build(config.outline(CIFAR10)[0], BuildOptions(torch.float32))
-        after.append(torch.rand(3))
-    assert torch.equal(*after)
-
-
 @pytest.mark.parametrize("implementation", ["fused", "pyg"])
 def test_images_in_logits_out(implementation: Literal["fused", "pyg"]) -> None:
     config = SMALL.model_copy(update={"implementation": implementation})
@@ -116,13 +107,6 @@ def test_images_that_do_not_fit_are_refused(nodes: int, channels: int) -> None:
     shape = (nodes, channels)
     layer = LayerSpec("block0.grapher", shape, shape, kind="grapher")
     with pytest.raises(ValueError, match=r"block0\.grapher"):
-        SMALL.build(layer, BuildOptions(torch.float32))
-
-
-def test_layers_of_other_models_are_refused() -> None:
-    shape = (16, 3)
-    layer = LayerSpec("layer0.elu", shape, shape, kind="elu")
-    with pytest.raises(ValueError, match="elu"):
         SMALL.build(layer, BuildOptions(torch.float32))
 
 

@@ -168,18 +168,3 @@ def test_a_bias_that_is_not_finite_reaches_the_output(value: float) -> None:
     with torch.no_grad():
         module[0].get_parameter("fc1.bias")[0] = value
     assert not stacked(module)(torch.rand(IMAGES, GRID[0] * GRID[1], 3)).isfinite().any()
-
-
-@pytest.mark.parametrize("form", [stacked, one_by_one])
-def test_a_backward_uses_the_settings_of_its_forward(
-    form: Callable[[Sequence[nn.Module]], Callable[[Tensor], Tensor]],
-) -> None:
-    results = []
-    for eps in (None, 0.5):
-        module = layers()
-        output = form(module)(torch.linspace(0, 1, 105).view(1, 35, 3))
-        if eps is not None:
-            module[0].get_submodule("norm2").eps = eps
-        output.square().sum().backward()
-        results.append(state(module))
-    assert_same(*results)

@@ -13,10 +13,17 @@ import torch
 from torch.nn import functional
 
 from benchmarks.__main__ import GROUPS
-from benchmarks.cells import ideal_s
+from benchmarks.contestants.cells import ideal_s
+from benchmarks.contestants.vig_steps import (
+    EdgeForm,
+    FlatVig,
+    batch_edges,
+    made_up,
+    our_layers,
+    through,
+)
 from benchmarks.table import COLUMNS, Comparison, Match, Row, measure, write_csv
 from benchmarks.turns import Contestant, compete
-from benchmarks.vig_steps import EdgeForm, FlatVig, batch_edges, made_up, our_layers, through
 from gnnhpc.models.vig.model import Vig
 from tests.tools.cells import vig
 

@@ -27,7 +27,7 @@ TORCH_FREE = (
     "gnnhpc.experiment.manifest",
     "gnnhpc.core.layer_specs",
     "gnnhpc.data.registry",
-    "gnnhpc.data.roots",
+    "gnnhpc.data.data_files",
     "gnnhpc.models.gat",
     "gnnhpc.models.model_registry",
     "gnnhpc.models.vig.model",

@@ -131,7 +131,7 @@ def test_a_sweep_goes_on_by_itself_and_the_hint_says_how_to_look(console: Consol
 def test_verify_starts_ranks_of_the_installed_package(console: Console) -> None:
     graph = ["--set", "data.nodes=150", "--set", "data.edges=600", "--set", "data.features=32"]
     done = console.run("gnnhpc", "verify", "--model", "gat", "--layout", "pp2", *graph)
-    assert done.stdout.rstrip().endswith("PASSED"), done.stdout + done.stderr
+    assert "PASSED: " in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
+import io
 import json
 import os
 import pickle
+import tarfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,8 @@ import pytest
 import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.published import PUBLISHED
+from gnnhpc.data.data_files import Download
+from gnnhpc.data.published_graphs import PUBLISHED
 
 RECORD = 3073
 
@@ -65,6 +69,20 @@ def write_python(root: Path, name: str, records: npt.NDArray[np.uint8], protocol
     }
     path.write_bytes(pickle.dumps(content, protocol=protocol))
     return path
+
+
+def cifar_archive(site: Path, address: str) -> Download:
+    """A small archive of CIFAR-10's six binary files, in a folder that `address` serves."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for number, name in enumerate(["test_batch", *(f"data_batch_{n}" for n in range(1, 6))]):
+            content = cifar_records(4, number).tobytes()
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    (site / "cifar.tar.gz").write_bytes(packed.getvalue())
+    digest = hashlib.md5(packed.getvalue(), usedforsecurity=False).hexdigest()
+    return Download(f"{address}/cifar.tar.gz", archive="tar.gz", strip=1, md5=digest)
 
 
 def write_planetoid(
@@ -186,8 +204,8 @@ def write_table(path: Path, rows: Any) -> None:
     path.write_bytes(gzip.compress(text.encode()))
 
 
-def own_arrays(nodes: int = 60, columns: int = 12, classes: int = 3) -> dict[str, Any]:
-    """The arrays of a user's own graph, dense, with masks: directed, one duplicate, one loop."""
+def custom_arrays(nodes: int = 60, columns: int = 12, classes: int = 3) -> dict[str, Any]:
+    """The arrays of a custom graph, dense, with masks: directed, one duplicate, one loop."""
     rng = np.random.default_rng(11)
     source, target = rng.integers(0, nodes, (2, 4 * nodes))
     place = np.arange(nodes)

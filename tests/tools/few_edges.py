@@ -9,6 +9,6 @@ def few_edges_at_once() -> None:
     For processes of their own: nothing puts it back.
     """
     from gnnhpc.batches.sampled import sampled_batches
-    from gnnhpc.graphs import in_turn
+    from gnnhpc.graphs import layerwise
 
-    in_turn.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
+    layerwise.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500

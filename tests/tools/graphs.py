@@ -10,10 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.graphs import sparse_rows
-from gnnhpc.graphs.chunks import ChunkSet
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.halo_chunks import ChunkSet
+from gnnhpc.graphs.node_features import feature_rows, sparse_tensor
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.model import BuildOptions
@@ -44,7 +43,7 @@ def _stored(values: torch.Tensor) -> torch.Tensor:
     matrix = values.numpy()
     rows, columns = matrix.nonzero()
     indptr = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int64)
-    return sparse_rows(indptr, columns.astype(np.int64), matrix[rows, columns], matrix.shape)
+    return sparse_tensor(indptr, columns.astype(np.int64), matrix[rows, columns], matrix.shape)
 
 
 class GraphModel(nn.ModuleList):

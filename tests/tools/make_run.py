@@ -23,8 +23,8 @@ from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.core.schedules import Slot, timeline, virtual_stage_number
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import SyntheticCifar10
+from gnnhpc.data.data_settings import SyntheticCifar10
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.experiment.stage_cut import cut

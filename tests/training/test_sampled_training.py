@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.own_graph import OwnGraph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled
-from tests.tools.data_files import own_arrays
+from tests.tools.data_files import custom_arrays
 from tests.tools.device_paths import as_on_a_device
 from tests.tools.few_edges import few_edges_at_once
 from tests.tools.stops import stop_after_four_steps
@@ -220,8 +220,8 @@ def test_a_resumed_run_learns_what_an_undisturbed_one_does(
 
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
     """Of a custom graph, which planning does not read."""
-    np.savez(tmp_path / "g.npz", **own_arrays())
-    own = OwnGraph(path="g.npz").planned(tmp_path)
+    np.savez(tmp_path / "g.npz", **custom_arrays())
+    own = CustomGraph(path="g.npz").planned(tmp_path)
     (cell,) = manifest_of(tmp_path / "run", sampled(data=own, layout="dp2", batch_size=15))
     found = run(tmp_path / "run", cell)
     assert set(found.statuses) == {2}

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.batches import image_loader, shuffle
+from gnnhpc.batches import image_batches, shuffle
 from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.image_batches import ImageBatches
-from gnnhpc.batches.sampled import learnt
+from gnnhpc.batches.sampled import training_samples
 from gnnhpc.engines import sequential, stage
 from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.engines.native import ForwardOnly, NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.transfers import Receiver, Sender
-from gnnhpc.graphs import chunks
+from gnnhpc.graphs import halo_chunks
 from gnnhpc.models.layers import dropout
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.training import loop, optimizer
@@ -130,7 +130,7 @@ def halo_one_hop_short() -> None:
         zones = true(edges, own, hops)
         return [*zones[:-1], zones[-1][:0]]
 
-    around(chunks, "_zones", wrong)
+    around(halo_chunks, "_zones", wrong)
 
 
 def edges_lost() -> None:
@@ -138,7 +138,7 @@ def edges_lost() -> None:
         found = true(edges, owner)
         return found if owner.any() is None else true(edges, np.arange(len(owner)) // 5)
 
-    around(chunks._InEdges, "within", wrong)
+    around(halo_chunks._InEdges, "within", wrong)
 
 
 def labels_rolled() -> None:
@@ -158,7 +158,7 @@ def replicas_share_samples() -> None:
         samples, batch_size, replicas, _replica, *rest = args
         return true(samples, batch_size, replicas, 0, *rest)
 
-    around(image_loader, "epoch_indices", wrong)
+    around(image_batches, "epoch_indices", wrong)
 
 
 def never_shuffled_again() -> None:
@@ -227,7 +227,10 @@ def outputs_of_another_microbatch() -> None:
 
 
 def predicted_links_kept() -> None:
-    around(learnt, "Asked", lambda true, nodes, without, targets: true(nodes, None, targets))
+    def wrong(true: Any, nodes: Tensor, without: Tensor, targets: Tensor) -> Any:
+        return true(nodes, None, targets)
+
+    around(training_samples, "RequestedNodes", wrong)
 
 
 def evaluation_moves_parameters() -> None:

@@ -10,11 +10,18 @@ import pytest
 import torch
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data import load_graph_sets
-from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import Cifar10, Data, RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data import load_graph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import (
+    Cifar10,
+    Data,
+    RedditShaped,
+    SyntheticCifar10,
+    SyntheticCitation,
+    SyntheticGraphs,
+)
+from gnnhpc.data.published_graphs import PublishedGraph
+from gnnhpc.data.tu import TuGraphs
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Check
 from gnnhpc.validation import data_digests
@@ -23,7 +30,7 @@ from gnnhpc.validation.data_digests import digests_of, verify_data
 from gnnhpc.validation.readers import named_arrays as data_arrays
 from tests.tools.data_files import (
     cifar_records,
-    own_arrays,
+    custom_arrays,
     real_root,
     set_facts,
     write_binary,
@@ -90,13 +97,13 @@ def test_a_digest_is_made_once_for_files_that_do_not_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "graph.npz"
-    np.savez(path, **own_arrays())
-    data = OwnGraph(path=str(path)).planned(tmp_path)
+    np.savez(path, **custom_arrays())
+    data = CustomGraph(path=str(path)).planned(tmp_path)
     first = digests_of_data(data, None)
     with monkeypatch.context() as patch:
         patch.setattr(data_digests, "read_arrays", lambda *_: pytest.fail("read again"))
         assert digests_of_data(data, None) == first
-    np.savez(path, **own_arrays() | {"y": own_arrays()["y"][::-1]})
+    np.savez(path, **custom_arrays() | {"y": custom_arrays()["y"][::-1]})
     assert digests_of_data(data, None)["labels"] != first["labels"]
 
 
@@ -150,7 +157,7 @@ def test_one_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch, field: str) 
 @pytest.mark.parametrize("field", ["labels", "first", "edges"])
 def test_wrong_sets_of_graphs_are_found(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     data = SyntheticGraphs(graphs=20, nodes=9)
-    graphs = load_graph_sets.load_graph_set(data, None)
+    graphs = load_graph.load_graph_set(data, None)
     getattr(graphs, field).view(-1)[3] += 1
     monkeypatch.setattr(data_arrays, "load_graph_set", lambda *_: graphs)
     assert verify_data(data, None).verdict == "invalid"

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from gnnhpc.batches.batch import BatchPlan
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.plan import BatchPlan
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
+from gnnhpc.graphs import halo_chunks
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.graph_chunks import check_chunks
@@ -127,11 +128,10 @@ def test_damage_is_found(cause: str) -> None:
 
 
 def test_a_halo_that_is_a_hop_short_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnhpc.graphs import chunks
 
-    zones = chunks._zones
+    zones = halo_chunks._zones
     monkeypatch.setattr(
-        chunks, "_zones", lambda edges, own, hops: [*zones(edges, own, hops)[:-1], own[:0]]
+        halo_chunks, "_zones", lambda edges, own, hops: [*zones(edges, own, hops)[:-1], own[:0]]
     )
     experiment = gat(chunks="halo")
     found = check(experiment, batches_of(experiment))

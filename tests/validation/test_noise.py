@@ -150,6 +150,17 @@ def test_a_rank_alone_that_sleeps_is_noisy(
     assert faults(edited(alone, tmp_path, edit)).keys() == flags
 
 
+def test_a_rank_waits_for_all_of_its_steps_at_most(attempt: AttemptPaths, tmp_path: Path) -> None:
+    """Waiting is read outside of steps, and may be longer than these."""
+
+    def edit(files: Files) -> None:
+        even(files)
+        of_each_step(run_delay_s=2e-2)(files)
+        processors(by_anybody_s=40.0)(files)
+
+    assert "for 100.0% of its steps" in faults(edited(attempt, tmp_path, edit))["noisy"].detail
+
+
 def test_a_level_shift_between_attempts_is_a_drift(alone: AttemptPaths, tmp_path: Path) -> None:
     """An attempt that resumed is one measurement with those before its checkpoint."""
 

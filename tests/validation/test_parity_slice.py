@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.validation.steps.parity_slice import (

@@ -149,6 +149,22 @@ def test_files_that_change_later_are_found(attempt: AttemptPaths, tmp_path: Path
     assert "changed since it was written" in faults(paths)["records"].detail
 
 
+@pytest.mark.parametrize("name", ["hosts", "code", "versions", "threads"])
+def test_what_a_result_does_not_say_is_unknown(
+    attempt: AttemptPaths, tmp_path: Path, name: str
+) -> None:
+    paths = edited(attempt, tmp_path, lambda files: files.result["provenance"].pop(name))
+    checks = {check.name: check for check in audit_attempt(paths)}
+    check = checks["threads" if name == "threads" else "headers"]
+    assert (check.verdict, name in check.detail) == ("unknown", True)
+
+
+def test_both_values_are_named_where_ranks_differ(attempt: AttemptPaths, tmp_path: Path) -> None:
+    found = faults(edited(attempt, tmp_path, header(1, cpu_capability="NO AVX")))["same code"]
+    assert "rank 1 on" in found.detail
+    assert "has cpu_capability NO AVX, rank 0 on" in found.detail
+
+
 def test_lost_edges_are_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
     paths = edited(attempt, tmp_path, lambda f: f.result["graph"].update(edges_kept=0.9))
     assert faults(paths)["edges-lost"].verdict == "suspect"

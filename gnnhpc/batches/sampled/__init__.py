@@ -1,1 +1,1 @@
-"""Mini-batches of a sampled graph: whose nodes or links, which neighbours, how they are judged."""
+"""Mini-batches of a sampled graph: training nodes or links, their neighbours, their evaluation."""

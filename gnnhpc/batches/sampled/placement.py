@@ -1,7 +1,8 @@
-"""Where a sampled graph lies: its features and its edges on the device where they fit."""
+"""Placement of a sampled graph: its features and edges are on the device where they fit."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,87 +10,150 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.batch import BatchPlan, Inputs
+from gnnhpc.batches.chunk_batches import input_rows
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.graphs.in_edges import InEdges
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.device_copies import moved, wait_for
+from gnnhpc.graphs.graph import Graph, InEdges
+from gnnhpc.kernels.sample_neighbors import FRESH, Memory
 
 Where = Literal["host", "pinned", "device"]
-"""In the host's memory, there and through buffers that a device reads by itself, or on it."""
+"""The host's memory; pinned buffers there, which a device reads by itself; or the device."""
 KEPT_FREE = 2
-"""Of what is free on a device all but one part in so many stays so: for the model, for the
-activations of the largest mini-batch, and for what an evaluation needs."""
+"""Divisor of a device's free memory that is taken at most; the rest is for the model, the
+activations of the largest mini-batch and an evaluation."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where mini-batches take features and edges from."""
+    """The places from which mini-batches take features and edges."""
 
     features: Where = "host"
     graph: Where = "host"
 
-    def facts(self) -> dict[str, str]:
-        """As a record tells it; older ones do not."""
+    def metadata(self) -> dict[str, str]:
         return {"features_on": self.features, "graph_on": self.graph}
 
 
 @dataclass(frozen=True)
-class Room:
+class DeviceNeed:
     """What one rank would put on its device, in bytes, and what is free there."""
 
     device: str | None
-    """Its name, which ranks that share it have in common."""
+    """The device's name, which ranks that share it have in common."""
     free: int
     features: int
-    """0 where the rank takes none, as on a later stage."""
+    """0 where the rank needs none, as on a later stage."""
     graph: int
 
 
-def placed(rooms: Sequence[Room], *, features: bool, graph: bool) -> Placement:
-    """What all ranks put on their devices, so that one record tells it of all.
+def place(needs: Sequence[DeviceNeed], *, features: bool, graph: bool) -> Placement:
+    """The same placement for all ranks.
 
     What ranks put on one device together is at most one part in `KEPT_FREE` of what is free there.
-    `features` and `graph` say what may be there at all. The graph follows the features alone: while
-    threads gather features on the host they can as well draw.
+    `features` and `graph` say what may be on a device at all. The graph goes there only with the
+    features: threads that gather features on the host have time to sample.
     """
-    if not features or not _fit(rooms, [room.features for room in rooms]):
+    if not features or not _fit(needs, [need.features for need in needs]):
         return Placement()
-    both = [room.features + room.graph for room in rooms]
-    return Placement("device", "device" if graph and _fit(rooms, both) else "host")
+    both = [need.features + need.graph for need in needs]
+    return Placement("device", "device" if graph and _fit(needs, both) else "host")
 
 
-def _fit(rooms: Sequence[Room], wanted: Sequence[int]) -> bool:
-    for one in rooms:
-        there = [(r, size) for r, size in zip(rooms, wanted, strict=True) if r.device == one.device]
-        if sum(size for _, size in there) > min(r.free for r, _ in there) // KEPT_FREE:
+def _fit(needs: Sequence[DeviceNeed], sizes: Sequence[int]) -> bool:
+    for one in needs:
+        same = [(n, s) for n, s in zip(needs, sizes, strict=True) if n.device == one.device]
+        if sum(size for _, size in same) > min(need.free for need, _ in same) // KEPT_FREE:
             return False
     return True
 
 
 def choose(mesh: Mesh, features: Tensor, edges: InEdges | None) -> Placement:
-    """Where this run's ranks put a graph; a collective where they have GPUs.
+    """The placement of this run's graph; a collective where ranks have GPUs.
 
-    `edges` are none where a library draws: it reads its own in the host's memory.
+    `edges` are None where a library samples: it reads its own copy in the host's memory.
     """
     if mesh.device.type == "cpu":
         return Placement()
     dense = features.layout == torch.strided
-    mine = Room(
+    mine = DeviceNeed(
         device=mesh.gpu,
         free=free_bytes(mesh.device),
         features=features.nbytes if dense and mesh.is_first else 0,
         graph=0 if edges is None else edges_bytes(edges),
     )
     ours = edges is not None
-    found = placed(mesh.gather_objects(mine), features=dense, graph=ours)
+    found = place(mesh.gather_objects(mine), features=dense, graph=ours)
     pinned = found.features == "host" and dense and ours
     return Placement("pinned") if pinned else found
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of a GPU, whoever uses it."""
+    """The free memory of a GPU."""
     return torch.cuda.mem_get_info(device)[0]
 
 
 def edges_bytes(edges: InEdges) -> int:
-    """What a sampler keeps on a device: the edges, and of each node its degree and its row."""
+    """What a sampler keeps on a device: the edges, and each node's degree and row."""
     nodes = len(edges.indptr) - 1
     return edges.indptr.nbytes + edges.source.nbytes + nodes * (8 + 4)
+
+
+class Features:
+    """The features of a graph, copied to the device at once if they are placed there.
+
+    They are stored and moved in their own precision and computed with in the run's.
+    """
+
+    def __init__(self, graph: Graph, plan: BatchPlan, where: Where) -> None:
+        self._graph, self._plan, self.where = graph, plan, where
+        self._on_device: Tensor | None = None
+        if where == "device" and plan.mesh.is_first:
+            self._on_device = graph.features.to(plan.mesh.device)
+
+    def gathered(
+        self, chunks: tuple[GraphChunk, ...], memory: Memory = FRESH
+    ) -> tuple[Inputs, ...] | None:
+        """The features of chunks in the host's memory, from any thread; None if on the device."""
+        if self.where == "device":
+            return None
+        if self.where == "host":
+            return tuple(input_rows(self._graph, chunk, self._plan) for chunk in chunks)
+        return tuple(self._copied(chunk.nodes, memory) for chunk in chunks)
+
+    def taken(
+        self, sampled: tuple[GraphChunk, ...], chunks: Sequence[GraphChunk]
+    ) -> tuple[list[Inputs | None], float]:
+        """The features of `sampled` chunks, which are on the device as `chunks`, and the seconds
+        of copying them together. Stages after the first have None."""
+        mesh = self._plan.mesh
+        wait_for(mesh.device)
+        began_s = time.perf_counter()
+        if not mesh.is_first:
+            return [None] * len(chunks), time.perf_counter() - began_s
+        inputs = self.gathered(sampled)
+        if inputs is not None:
+            gather_s = time.perf_counter() - began_s
+            return [*self.on_device(chunks, inputs)], gather_s
+        selected = self.on_device(chunks, None)
+        wait_for(mesh.device)
+        return [*selected], time.perf_counter() - began_s
+
+    def _copied(self, nodes: Tensor, memory: Memory) -> Tensor:
+        features = self._graph.features
+        width = features.shape[1]
+        out = memory.empty(len(nodes) * width, features.dtype).view(len(nodes), width)
+        return torch.index_select(features, 0, nodes, out=out)
+
+    def on_device(
+        self, chunks: Sequence[GraphChunk], inputs: Sequence[Inputs] | None
+    ) -> list[Inputs]:
+        """The model's inputs, of chunks on the device and what was `gathered` for them."""
+        dtype, device = self._plan.dtype, self._plan.mesh.device
+        if inputs is None:
+            assert self._on_device is not None
+            return [self._on_device.index_select(0, chunk.nodes).to(dtype) for chunk in chunks]
+        return [
+            moved(x, device).to(dtype) if isinstance(x, Tensor) else x.to(device) for x in inputs
+        ]

@@ -1,102 +1,88 @@
-"""Batches of a sampled graph: in each step some nodes or links of it, and neighbours drawn.
+"""Mini-batches of a sampled graph: in each step some nodes or links, and sampled neighbours.
 
 Replicas share each mini-batch by one order that all compute. An evaluation is of the whole graph,
-unless it is to be sampled.
+unless it is sampled too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from gnnhpc.batches.batch import Batch, Inputs, Loading, MicroBatch
-from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.plan import BatchPlan
-from gnnhpc.batches.sampled.draws import Drawn, Draws
-from gnnhpc.batches.sampled.features import Features
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.batches.sampled.in_turn_batches import InTurnBatches
-from gnnhpc.batches.sampled.learnt import Learnt, LinksLearnt, NodesLearnt
+from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
+from gnnhpc.batches.chunk_batches import ChunkBatches, crc32
+from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
 from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
-from gnnhpc.batches.sampled.placement import choose
-from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
+from gnnhpc.batches.sampled.placement import Features, choose
+from gnnhpc.batches.sampled.sampled_evaluation import LayerwiseEvaluation, SampledEvaluation
+from gnnhpc.batches.sampled.training_samples import (
+    ChunkLoader,
+    SampledChunks,
+    TrainingLinks,
+    TrainingNodes,
+    TrainingSamples,
+)
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.in_turn import EDGES_AT_ONCE
+from gnnhpc.graphs.layerwise import EDGES_AT_ONCE
+from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels.sample_neighbors import is_here
-from gnnhpc.links.split import split_links
-from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 
-Evaluation = ChunkBatches | InTurnBatches | LinkEvaluation | SampledEvaluation
+Evaluation = ChunkBatches | LayerwiseEvaluation | LinkEvaluation | SampledEvaluation
 
 
 class SampledBatches:
     """Raises InputError for a graph that is missing or damaged, for too few nodes or links to train
-    on, and for a sampler that is not here.
+    on, and for a sampler that is not installed.
 
     `graph` is given where it is loaded already.
     """
 
     fixed_rows = False
-    drawn = True
+    made_in_step = True
 
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
         assert experiment.sampling is not None
-        assert experiment.batch_size is not None
         self.plan, self.sampling = plan, experiment.sampling
         graph = graph or load_graph(experiment.data, plan.root)
         self.links = None
+        self.train: TrainingSamples = TrainingNodes(graph)
         if (task := experiment.task) is not None:
             self.links = split_links(graph, experiment.seed, task.val_share, task.test_share)
-        self.learnt = self._learnt(graph)
-        self.graph = self.learnt.graph
-        self.shares = Shares(
-            self.learnt.train,
-            experiment.batch_size,
-            experiment.microbatches,
-            mesh.layout.replicas,
-            mesh.replica,
-            experiment.seed,
-        )
-        self.samples, self.total_samples = experiment.batch_size, len(self.shares.train)
+            self.train = TrainingLinks(self.links, task.negatives, experiment.seed)
+        self.graph = self.train.graph
+        self.shares = Shares.of(self.train.train, plan)
+        self.samples, self.total_samples = self.shares.batch_size, len(self.shares.train)
         self._check_sizes()
         self.steps_per_epoch = self.shares.steps_per_epoch
         ours = self.sampling.sampler == "ours"
         if ours:
-            from gnnhpc.batches.sampled.own_draws import check_is_here
+            from gnnhpc.batches.sampled.sampler_threads import check_compiled
 
-            check_is_here()
-        evaluated = "nothing" if not experiment.test_steps else self.sampling.evaluation
-        self._whole: Evaluation | None = self._evaluation() if evaluated == "whole" else None
-        # After what an evaluation keeps on a device, which is no longer free.
+            check_compiled()
+        evaluated = self.sampling.evaluation if experiment.test_steps else None
+        self._evaluation = self._whole_evaluation() if evaluated == "whole" else None
+        # Chosen after an evaluation has taken its memory on the device.
         edges = self.graph.in_edges if ours else None
         self.placement = choose(mesh, self.graph.features, edges)
         self._features = Features(self.graph, plan, self.placement.features)
-        self._draws = self._choose_sampler()
+        self._loader = self._choose_loader()
         if evaluated == "sampled":
-            self._whole = self._sampled_evaluation()
-
-    def _learnt(self, graph: Graph) -> Learnt:
-        task = self.plan.experiment.task
-        if task is None or self.links is None:
-            return NodesLearnt(graph)
-        return LinksLearnt(self.links, task.negatives, self.plan.experiment.seed)
+            self._evaluation = self._sampled_evaluation()
 
     def _check_sizes(self) -> None:
         replicas, where = self.shares.replicas, f"data {self.plan.experiment.data.name}"
         if self.samples * replicas > self.total_samples:
             found = f"{self.samples} x {replicas} replicas"
-            allowed = f"at most the {self.total_samples} {self.learnt.name}"
+            allowed = f"at most the {self.total_samples} {self.train.name}"
             raise InputError(where, "batch_size", found, allowed)
         parts = replicas * self.shares.microbatches
         if self.sampling.sampler != "ours" and self.shares.fewest < parts:
@@ -104,97 +90,104 @@ class SampledBatches:
             allowed = f"one that leaves {parts}, a node for each micro-batch of sampler "
             raise InputError(where, "batch_size", found, allowed + self.sampling.sampler)
 
-    def _choose_sampler(self) -> Draws:
-        sampling, seed = self.sampling, self.plan.experiment.seed
+    def _choose_loader(self) -> ChunkLoader:
+        sampling = self.sampling
         if sampling.sampler == "ours":
-            from gnnhpc.batches.sampled.own_draws import OwnDraws
+            from gnnhpc.batches.sampled.sampler_threads import SamplerThreads
 
-            there = self.placement.graph == "device"
-            return OwnDraws(self.learnt, sampling, seed, self.plan, self._features, on_device=there)
-        from gnnhpc.batches.sampled.libraries.library_draws import LibraryDraws
-
+            on_device = self.placement.graph == "device"
+            return SamplerThreads(
+                self.train, sampling, self.plan, self._features, on_device=on_device
+            )
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
-        return LibraryDraws(graph, sampling, seed, self.steps_per_epoch)
+        settings = (graph, sampling.fanouts, self.plan.experiment.seed)
+        options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
+        sampler: LibrarySampler
+        if sampling.sampler == "pyg":
+            from gnnhpc.batches.sampled.pyg_loader import PygSampler
 
-    def _sampled_evaluation(self) -> SampledEvaluation:
-        experiment, graph, sampling = self.plan.experiment, self.graph, self.sampling
-        sampler = GraphSampler(
-            graph,
+            sampler = PygSampler(*settings, trim=sampling.trim, **options)
+        else:
+            from gnnhpc.batches.sampled.dgl_loader import DglSampler
+
+            sampler = DglSampler(*settings, fused=sampling.fused, **options)
+        return LibraryLoader(sampler, sampling, self.steps_per_epoch)
+
+    def _sampled_evaluation(self) -> Evaluation:
+        sampling = self.sampling
+        sampler = NeighborSampler(
+            self.graph,
             sampling.fanouts,
-            experiment.seed,
+            self.plan.experiment.seed,
             semantics=sampling.semantics,
             replace=sampling.replace,
         )
-        return SampledEvaluation(self.plan, graph, sampler, self._features)
+        return SampledEvaluation(self.plan, self.graph, sampler, self._features)
 
-    def _evaluation(self) -> Evaluation:
-        """Of the whole graph, a large one layer by layer."""
-        experiment, graph, sampling = self.plan.experiment, self.graph, self.sampling
+    def _whole_evaluation(self) -> Evaluation:
+        """The whole graph at once; a large graph layer by layer."""
+        experiment, graph = self.plan.experiment, self.graph
         if self.links is not None:
             return LinkEvaluation(self.plan, self.links)
-        if (
-            graph.edges.shape[1] > EDGES_AT_ONCE
-            and is_here()
-            and self.plan.mesh.device.type == "cpu"
-        ):
-            sampler = GraphSampler(graph, sampling.fanouts, experiment.seed)
-            return InTurnBatches(self.plan, graph, sampler)
-        whole = replace(self.plan, experiment=self.plan.experiment.whole_graph)
-        return ChunkBatches(whole, self.graph)
+        large = graph.edges.shape[1] > EDGES_AT_ONCE
+        if large and is_here() and self.plan.mesh.device.type == "cpu":
+            sampler = NeighborSampler(graph, self.sampling.fanouts, experiment.seed)
+            return LayerwiseEvaluation(self.plan, graph, sampler)
+        return ChunkBatches(replace(self.plan, experiment=experiment.whole_graph), graph)
 
     def shape_after(self, index: int) -> tuple[int, ...]:
-        """Its rows differ from step to step."""
-        layer = self.plan.outlines[max(index, 0)]
+        """The rows are 0: they differ from step to step."""
+        layer = self.plan.layer_specs[max(index, 0)]
         return (0, *(layer.inputs if index < 0 else layer.shape))
 
     def example(self) -> MicroBatch:
         with self.open("train", 0, 1) as batches:
             first: MicroBatch = next(batches).microbatches[0]
-        # Layers of all stages are timed with it, the last one's too.
+        # The layers of all stages are timed with it, the last one's too.
         return replace(first, targets={"train": first.context.chunk.targets["train"]})
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
         if phase == "test":
-            assert self._whole is not None
-            with self._whole.open(phase, start, stop) as batches:
+            assert self._evaluation is not None
+            with self._evaluation.open(phase, start, stop) as batches:
                 yield batches
             return
-        with self._draws.open(self.shares, range(start, stop)) as drawn:
-            yield map(self._batch, drawn)
+        with self._loader.open(self.shares, range(start, stop)) as sampled:
+            yield map(self._batch, sampled)
 
-    def _batch(self, drawn: Drawn) -> Batch:
-        mesh, seed, share = self.plan.mesh, self.plan.experiment.seed, drawn.share
+    def _batch(self, sampled: SampledChunks) -> Batch:
+        mesh, share = self.plan.mesh, sampled.share
         on_cpu = mesh.device.type == "cpu"
-        chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in drawn.chunks]
-        inputs, gather_s = self._inputs(drawn, chunks)
+        chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in sampled.chunks]
+        inputs, gather_s = self._inputs(sampled, chunks)
         microbatches = []
         for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
             targets = {"train": chunk.targets["train"]} if mesh.has_loss else {}
-            context = Context(m, share.step, seed, chunk)
+            context = self.plan.context(m, share.step, chunk)
             microbatches.append(MicroBatch(x, targets, context))
+        checked = [(c.nodes[: c.own], c.targets["train"]) for c in sampled.chunks]
         return Batch(
             microbatches=tuple(microbatches),
-            labelled=share.together * self.learnt.predictions,
+            valid_targets=share.together * self.train.predictions,
             samples=len(share.places),
             epoch=share.epoch,
             sample_ids=share.places,
-            checksum=_checksum(drawn.chunks),
-            loading=Loading(drawn.sample_s, gather_s, drawn.edges),
+            checksum=crc32([tensor for tensors in checked for tensor in tensors]),
+            loading=Loading(sampled.sample_s, gather_s, sampled.edges),
         )
 
     def _inputs(
-        self, drawn: Drawn, chunks: list[GraphChunk]
+        self, sampled: SampledChunks, chunks: list[GraphChunk]
     ) -> tuple[list[Inputs | None], float | None]:
-        """The features of these chunks, which are on the device, and the seconds of copying them
-        together."""
-        if drawn.inputs is None:
-            return self._features.taken(drawn.chunks, chunks)
+        """The features of these chunks, which are on the device, and the seconds of gathering."""
+        if sampled.inputs is None:
+            return self._features.taken(sampled.chunks, chunks)
         if not self.plan.mesh.is_first:
-            return [None] * len(chunks), drawn.gather_s
-        return [*self._features.on_device(chunks, drawn.inputs)], drawn.gather_s
+            return [None] * len(chunks), sampled.gather_s
+        return [*self._features.on_device(chunks, sampled.inputs)], sampled.gather_s
 
-    def graph_facts(self) -> dict[str, Any]:
+    def graph_metadata(self) -> dict[str, Any]:
         sampling = self.sampling
         return {
             "mode": "sampled",
@@ -206,18 +199,5 @@ class SampledBatches:
             "steps_per_epoch": self.steps_per_epoch,
             "inductive": sampling.inductive,
             "evaluation": sampling.evaluation,
-            **self.placement.facts(),
+            **self.placement.metadata(),
         }
-
-
-def _checksum(chunks: tuple[GraphChunk, ...]) -> int:
-    """CRC-32 of the seeds of these chunks and of their labels."""
-    found = 0
-    for chunk in chunks:
-        found = zlib.crc32(_bytes(chunk.nodes[: chunk.own]), found)
-        found = zlib.crc32(_bytes(chunk.targets["train"]), found)
-    return found
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().numpy().tobytes()

@@ -1,88 +1,79 @@
-"""An .npz file read array by array, with every failure as one line. Free of torch."""
+"""Reads arrays of an .npz file one by one; every failure is one line."""
 
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy
 
 from gnnhpc.core.errors import InputError
 
-_HOW = "a file written by numpy.savez"
-
-
-@dataclass(frozen=True)
-class Header:
-    """What an array is, known without reading it."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}"
+_WRITTEN = "a file written by numpy.savez"
+Array = npt.NDArray[Any]
 
 
 class NpzFile:
-    """The arrays of a file, by name; headers are read at once, arrays when they are asked for.
+    """The arrays of an .npz file; `renamed` has the file's keys for ours.
 
-    Raises InputError for a file that is missing, no .npz, damaged, or holds pickled objects.
+    Raises InputError for a file that is missing, damaged, no .npz, or holds pickled objects.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.renamed: dict[str, str] = {}
         try:
-            with zipfile.ZipFile(path) as archive:
-                names = [name for name in archive.namelist() if name.endswith(".npy")]
-                headers = {name: self._read(archive, name) for name in names}
+            self._arrays = np.load(path, allow_pickle=False)
+            self.keys = list(self._arrays.files)
         except FileNotFoundError:
-            raise InputError(path, None, "no such file", _HOW) from None
+            raise InputError(path, None, "no such file", _WRITTEN) from None
         except OSError as error:
-            raise InputError(path, None, error.strerror or str(error), _HOW) from None
-        except zipfile.BadZipFile:
-            raise InputError(path, None, "no .npz file", _HOW) from None
-        self.headers = {name.removesuffix(".npy"): header for name, header in headers.items()}
+            raise InputError(path, None, error.strerror or str(error), _WRITTEN) from None
+        except (zipfile.BadZipFile, ValueError, EOFError, AttributeError):
+            raise InputError(path, None, "no .npz file", _WRITTEN) from None
 
-    def _read(self, archive: zipfile.ZipFile, name: str) -> Header:
-        try:
-            return _header(archive, name)
-        except Exception as error:
-            # A damaged archive can fail anywhere in zipfile, zlib or numpy.
-            raise self._damaged(name.removesuffix(".npy"), error) from None
-
-    def _damaged(self, key: str, error: Exception) -> InputError:
-        reason = str(error) or type(error).__name__
-        return InputError(self.path, key, f"a damaged array ({reason})", _HOW)
+    def key(self, key: str) -> str:
+        """The file's key for ours."""
+        return self.renamed.get(key, key)
 
     def __contains__(self, key: str) -> bool:
-        return key in self.headers
+        return self.key(key) in self.keys
 
-    def header(self, key: str, allowed: str) -> Header:
-        """Raises InputError for an array that is missing or of Python objects."""
-        if key not in self.headers:
-            raise InputError(self.path, key, "nothing", allowed)
-        header = self.headers[key]
-        if header.dtype.hasobject:
-            raise InputError(self.path, key, "pickled Python objects", f"{allowed}, no pickle")
-        return header
+    def error(self, key: str, found: object, allowed: str) -> InputError:
+        return InputError(self.path, self.key(key), found, allowed)
 
-    def array(self, key: str) -> npt.NDArray[Any]:
-        """Raises InputError for an array that cannot be read."""
+    def shape(self, key: str, kinds: str, dimensions: str, allowed: str) -> tuple[int, ...]:
+        """The shape of an array of these kinds of numbers, from its header alone.
+
+        `dimensions` lists how many it may have, as `kinds` lists numpy's letters of kinds.
+        """
+        if key not in self:
+            found = f"no {self.key(key)} among {', '.join(sorted(self.keys)) or 'no arrays'}"
+            raise InputError(self.path, None, found, f"{self.key(key)}: {allowed}")
         try:
-            with np.load(self.path, allow_pickle=False) as arrays:
-                found: npt.NDArray[Any] = arrays[key]
-                return found
+            with self._arrays.zip.open(f"{self.key(key)}.npy") as stream:
+                first = np.lib.format.read_magic(stream) == (1, 0)
+                read = getattr(np.lib.format, f"read_array_header_{1 if first else 2}_0")
+                shape, _, dtype = read(stream)
         except Exception as error:
             raise self._damaged(key, error) from None
+        if dtype.hasobject:
+            raise self.error(key, "pickled Python objects", f"{allowed}, no pickle")
+        if dtype.kind not in kinds or str(len(shape)) not in dimensions:
+            raise self.error(key, f"{dtype} {list(shape)}", allowed)
+        return tuple(shape)
 
+    def read(self, key: str, kinds: str, dimensions: str, allowed: str) -> Array:
+        """An array of these kinds of numbers and dimensions."""
+        self.shape(key, kinds, dimensions, allowed)
+        try:
+            found: Array = self._arrays[self.key(key)]
+        except Exception as error:
+            raise self._damaged(key, error) from None
+        return found
 
-def _header(archive: zipfile.ZipFile, name: str) -> Header:
-    with archive.open(name) as stream:
-        version = npy.read_magic(stream)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, _, dtype = read(stream)
-        return Header(dtype, shape)
+    def _damaged(self, key: str, error: Exception) -> InputError:
+        # A damaged archive can fail anywhere in zipfile, zlib or numpy.
+        return self.error(key, f"a damaged array ({error or type(error).__name__})", _WRITTEN)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.halves import computed_dtype
+from gnnhpc.graphs.node_features import computed_dtype
 from gnnhpc.kernels.dispatch import REAL, call, filled, index_of, structure
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional
 
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 
 
 def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:

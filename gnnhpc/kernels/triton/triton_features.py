@@ -15,7 +15,7 @@ from gnnhpc.kernels.triton import programs
 from gnnhpc.kernels.triton.launch import at_once, launch, mask_arguments, power_of_two, warps
 
 if TYPE_CHECKING:
-    from gnnhpc.graphs.sparse_rows import SparseRows
+    from gnnhpc.graphs.node_features import SparseRows
 
 _AT_ONCE = 1024
 """Numbers that a program of dropout computes."""

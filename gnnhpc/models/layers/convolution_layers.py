@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels.aggregate import largest, sum_beside_own, sum_of_first_half, weighted_sum
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.rowwise import relu_of_product
@@ -90,12 +89,12 @@ class MeanSageLayer(_WithRoot):
 
 
 class GraphConvLayer(_WithRoot):
-    """Morris et al. 2019, as PyG's GraphConv: the plain sum over neighbours."""
+    """Morris et al. 2019, as PyG's GraphConv: the sum over neighbours, times the edges' weights."""
 
     neighbours, root = "lin_rel", "lin_root"
 
     def weights(self, block: Block, dtype: torch.dtype) -> NeighbourWeights:
-        return NeighbourWeights()
+        return NeighbourWeights(edge=edge_weight(block, dtype))
 
 
 class MaxSageLayer(nn.Module):
@@ -164,13 +163,19 @@ def degree_weights(context: Context, block: Block, dtype: torch.dtype) -> Neighb
     Where neighbours are sampled, a node's sampled edges stand for all its edges: the weights scale
     their mean to that of all.
     """
-    degree = context.chunk.degree[: block.rows_in].to(dtype)
-    weights = NeighbourWeights.normalised(degree, block.rows_out)
-    if not context.chunk.sampled:
+    chunk, edge = context.chunk, edge_weight(block, dtype)
+    degree = chunk.degree if chunk.weighted_degree is None else chunk.weighted_degree
+    weights = NeighbourWeights.normalised(degree[: block.rows_in].to(dtype), block.rows_out, edge)
+    if not chunk.sampled:
         return weights
     assert weights.target is not None
-    stands_for = degree[: block.rows_out] / block.indptr.diff()
+    stands_for = chunk.degree[: block.rows_out].to(dtype) / block.indptr.diff()
     return dataclasses.replace(weights, target=weights.target * stands_for)
+
+
+def edge_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
+    """The weights of a block's edges, [edges]; None for a graph without weights."""
+    return None if block.edge_weight is None else block.edge_weight.to(dtype)
 
 
 def mean_weights(block: Block, dtype: torch.dtype) -> NeighbourWeights:

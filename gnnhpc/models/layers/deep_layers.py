@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.aggregate import weighted_sum
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.activations import ReluDropout

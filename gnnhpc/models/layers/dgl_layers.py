@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
@@ -211,6 +211,9 @@ class GcniiLayer(dgl_nn.GCN2Conv):  # type: ignore[misc]
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
+        if block.edge_weight is not None:
+            found = "dgl, whose GCNII normalises weights of edges by out-degrees"
+            raise InputError("model", "implementation", found, "fused or pyg")
         h, first = x.tensor_split(2, dim=1)
         out: Tensor = super().forward(_square_graph(block), h, first)
         active = masked_relu(out, self.name, self.dropout, self.training, context)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, layer_mask
 from gnnhpc.kernels.rowwise import drop, relu_drop
 from gnnhpc.kernels.sparse_features import DroppedRows, reads_dense

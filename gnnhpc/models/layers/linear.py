@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels import rowwise, sparse_features
 from gnnhpc.kernels.dispatch import backend
 from gnnhpc.kernels.sparse_features import FEW_OUTPUTS, DroppedRows
@@ -48,8 +47,8 @@ def project(x: Features, weight: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [rows, F] times the transposed weight [D, F], plus bias [D].
 
-    Where few rows have a gradient, as those near few labelled nodes, backward computes with these
-    rows alone, if a kernel finds them.
+    Where few rows have a gradient, as those near few nodes with valid targets, backward computes
+    with these rows alone, if a kernel finds them.
     """
     assert x.ndim == 2, f"rows of features, not {tuple(x.shape)}"
     if backend(rowwise.KERNEL, x) != "c++" and not splits_backward():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
@@ -135,12 +135,20 @@ class MaxSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
         self.hop = hop
 
 
-class GraphConvLayer(_OfNeighbours, pyg.GraphConv):  # type: ignore[misc]
+class GraphConvLayer(pyg.GraphConv):  # type: ignore[misc]
     """GraphConv."""
 
     def __init__(self, hop: int, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
         self.hop = hop
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        rows, weight = x.to_dense(), block.neighbour_weight
+        weight = None if weight is None else weight.to(rows.dtype)
+        pair = (rows, rows[: block.rows_out])
+        out: Tensor = super().forward(pair, block.neighbours, weight)
+        return out
 
 
 class GinLayer(_OfNeighbours, pyg.GINConv):  # type: ignore[misc]
@@ -214,6 +222,7 @@ def edge_weights(context: Context, block: Block, dtype: torch.dtype) -> Tensor:
         weights = convolution_layers.degree_weights(context, block, dtype)
         assert weights.source is not None
         assert weights.target is not None
-        block.kept[name] = weights.source[block.source] * weights.target[block.target]
-    found: Tensor = block.kept[name]
-    return found
+        found = weights.source[block.source] * weights.target[block.target]
+        block.kept[name] = found if weights.edge is None else found * weights.edge
+    kept: Tensor = block.kept[name]
+    return kept

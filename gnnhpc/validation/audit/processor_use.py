@@ -27,7 +27,7 @@ class ProcessorUse(Listener):
     """Reads the system's counters when training begins and when it ends."""
 
     def __init__(self, batches: Batches) -> None:
-        graph = batches.graph_facts()
+        graph = batches.graph_metadata()
         # A graph on a GPU is sampled by the rank's own thread.
         self._workers = 0 if graph.get("graph_on") == "device" else graph.get("workers", 0)
         self._cpus: list[int] = []

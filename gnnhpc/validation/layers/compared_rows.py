@@ -20,9 +20,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.features import take_rows
-from gnnhpc.graphs.indexed_rows import IndexedRows
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
 from gnnhpc.models.context import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
 from gnnhpc.validation.reference.edge_lists import EdgeList, SparseFeatures
@@ -112,12 +110,15 @@ def _rows_with_neighbours(
     edges_into = block.indptr.long().cpu().diff()
     most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
     rows = real[chosen_rows(edges_into[real], most, generator)]
-    source, target, number = _edges_into(block, rows)
+    source, target, number, weight = _edges_into(block, rows)
     nodes = torch.cat((rows, source)).unique()
     source, target = (torch.searchsorted(nodes, ends) for ends in (source, target))
     here = torch.bincount(target, minlength=len(nodes))
     left_out = chunk.degree.cpu()[nodes] - here
-    graph = EdgeList(len(nodes), source, target, number, left_out, chunk.sampled)
+    weighted = chunk.weighted_degree
+    weighted = None if weighted is None else weighted.cpu()[nodes]
+    ends = (source, target, number)
+    graph = EdgeList(len(nodes), *ends, left_out, chunk.sampled, weight, weighted)
     scene = _scene(given.context, ids=chunk.nodes.cpu()[nodes], edges=graph)
     at = torch.searchsorted(nodes, rows)
     return _compared(given, scene, rows, at, nodes, of=len(real))
@@ -128,7 +129,7 @@ def _pooled_graphs(
 ) -> ComparedRows:
     most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
     rows = chosen_rows(block.indptr.long().cpu().diff(), most, generator)
-    source, target, _ = _edges_into(block, rows)
+    source, target, _, _ = _edges_into(block, rows)
     nodes, order = source.sort()
     pooled = torch.searchsorted(rows, target)[order]
     scene = _scene(given.context, graph_of_row=pooled, graphs=len(rows))
@@ -175,15 +176,16 @@ def _numbers_a_row(layers: ComparedLayers, x: Inputs) -> int:
     return max(*widths, stored)
 
 
-def _edges_into(block: Block, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Source, target and number of each edge into these rows, int64 on the CPU."""
+def _edges_into(block: Block, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Source, target and number of each edge into these rows, int64, and its weight, on the CPU."""
     first = block.indptr.long().cpu()
     counts = first.diff()[rows]
     before = counts.cumsum(0) - counts
     places = torch.arange(int(counts.sum())) + torch.repeat_interleave(first[rows] - before, counts)
     there = places.to(block.source.device)
     source, number = block.source[there].long().cpu(), block.edge[there].long().cpu()
-    return source, torch.repeat_interleave(rows, counts), number
+    weight = None if block.edge_weight is None else block.edge_weight[there].cpu().double()
+    return source, torch.repeat_interleave(rows, counts), number, weight
 
 
 def _compared(

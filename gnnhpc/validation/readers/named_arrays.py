@@ -21,10 +21,9 @@ from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.graph_set_batches import GraphSetBatches
 from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.data_settings import Data
 from gnnhpc.data.images import load_images
-from gnnhpc.data.load_graph_sets import load_graph_set
-from gnnhpc.data.settings import Data
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.records.schema import Phase
@@ -68,6 +67,8 @@ def read_arrays(data: Data, root: Path | None) -> ReadArrays:
     arrays = _of_masks(graph.masks) | {"labels": [graph.labels]}
     arrays |= _of_edges(graph.source, graph.target) | _of_features(graph.features)
     arrays |= _of_in_edges(graph.source, _offsets(graph.target, graph.nodes))
+    if graph.weights is not None:
+        arrays["edge weights"] = [graph.weights]
     rounded = frozenset({"feature values"} if graph.rounded else ())
     return ReadArrays(arrays, rounded, graph.independent)
 
@@ -98,6 +99,8 @@ def _of_graph(graph: Graph) -> Arrays:
     arrays = _of_masks({name: mask.numpy() for name, mask in graph.masks.items()})
     arrays |= {"labels": [graph.labels.numpy()]} | _of_tensor(graph.features)
     arrays |= _of_edges(*graph.edges.numpy())
+    if graph.edge_weight is not None:
+        arrays["edge weights"] = [graph.edge_weight.numpy()]
     stored = graph.stored_in_edges
     if stored is not None:
         arrays |= _of_in_edges(stored.source.numpy(), stored.indptr.numpy())

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from gnnhpc.data.generators import DATA_SEED
-from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs
-from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data
-from gnnhpc.data.threads import synthetic_threads
+from gnnhpc.data.data_files import existing_root
+from gnnhpc.data.data_settings import Data, GraphSetData, SyntheticGraphs
+from gnnhpc.data.splits import DATA_SEED
+from gnnhpc.data.synthetic.threads import synthetic_threads
+from gnnhpc.data.tu import TuGraphs
 from gnnhpc.validation.readers.read_graphs import Features, sorted_edges
 
 Ids = npt.NDArray[np.int64]

@@ -14,14 +14,14 @@ import numpy.typing as npt
 import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import SPLITS
-from gnnhpc.data.generators import DATA_SEED, made_words, synthetic_graph
-from gnnhpc.data.graphs import published_arrays, skewed_arrays
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.published_files import Pyg
-from gnnhpc.data.readers.unpickle import read_arrays
-from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_files import existing_root
+from gnnhpc.data.data_settings import Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.load_graph import published_arrays, skewed_arrays
+from gnnhpc.data.published_graphs import PublishedGraph, Pyg
+from gnnhpc.data.readers.safe_pickle import read_arrays
+from gnnhpc.data.splits import DATA_SEED
+from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
 
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -41,6 +41,8 @@ class ReferenceGraph:
     """int64 [edges]; edges are sorted by (target, source), without self-loops and duplicates."""
     target: Ids
     features: Features
+    weights: npt.NDArray[np.float32] | None = None
+    """float32 [edges]; None where edges have no weights."""
     rounded: bool = False
     """Whether the run's features differ from these by rounding: they are divided by their sum."""
     independent: bool = True
@@ -60,8 +62,8 @@ def read_graph(data: Data, root: Path | None) -> ReferenceGraph:
         return _synthetic(data)
     if isinstance(data, RedditShaped):
         return _from_arrays(skewed_arrays(data, root), data)
-    if isinstance(data, OwnGraph):
-        return _custom(Path(data.path))
+    if isinstance(data, CustomGraph):
+        return _custom(data)
     assert isinstance(data, PublishedGraph)
     reader = data.published.reader
     folder = data.published.directory(existing_root(data.name, root))
@@ -96,25 +98,56 @@ def _synthetic(data: SyntheticCitation) -> ReferenceGraph:
     return ReferenceGraph(made.labels, masks, *edges, features, independent=False)
 
 
-def _custom(path: Path) -> ReferenceGraph:
-    with np.load(path, allow_pickle=False) as file:
-        labels = file["y"].astype(np.int64)
-        masks = {split: _custom_mask(file, split, len(labels)) for split in SPLITS}
-        source, target = file["edge_index"].astype(np.int64)
+def _custom(data: CustomGraph) -> ReferenceGraph:
+    with np.load(data.path, allow_pickle=False) as file:
+        benchmark = "edge_index" not in file
+        listed = np.asarray(file["labels" if benchmark else "y"], dtype=np.float64).ravel()
+        labels = np.nan_to_num(listed, nan=-1).astype(np.int64)
+        source, target, weights = _custom_edges(file, data)
+        dense = "attr_matrix" if benchmark else "x"
         features: Features
-        if "x" in file:
-            features = file["x"].astype(np.float32)
+        if dense in file:
+            features = file[dense].astype(np.float32)
         else:
-            values = file["x_data"].astype(np.float32)
-            rows = (values, file["x_indices"], file["x_indptr"])
-            features = scipy.sparse.csr_array(rows, shape=tuple(file["x_shape"]))
+            start = "attr" if benchmark else "x"
+            parts = [file[f"{start}_{part}"] for part in ("data", "indices", "indptr")]
+            rows = (parts[0].astype(np.float32), *parts[1:])
+            features = scipy.sparse.csr_array(rows, shape=tuple(file[f"{start}_shape"]))
             features.sort_indices()
-    return ReferenceGraph(labels, masks, *sorted_edges(source, target, len(labels)), features)
+        if benchmark and not any(name.startswith(("train_", "val_", "test_")) for name in file):
+            rng = np.random.default_rng([DATA_SEED, len(labels)])
+            masks = _random_split(labels, int(data.classes or 0), rng)
+            masks["test"] &= labels >= 0
+        else:
+            masks = {split: _custom_mask(file, split, len(labels), data.split) for split in SPLITS}
+    return ReferenceGraph(labels, masks, source, target, features, weights)
 
 
-def _custom_mask(file: Any, split: str, nodes: int) -> Mask:
+def _custom_edges(file: Any, data: CustomGraph) -> tuple[Ids, Ids, npt.NDArray[np.float32] | None]:
+    """Sources and targets sorted by (target, source), each once, and the weights."""
+    benchmark = "edge_index" not in file
+    if benchmark:
+        starts, target = file["adj_indptr"], file["adj_indices"].astype(np.int64)
+        source = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    else:
+        source, target = file["edge_index"].astype(np.int64)
+    key = "adj_data" if benchmark else "edge_weight"
+    weights = np.ones(len(source), np.float32)
+    if data.weighted:
+        weights = file[key].astype(np.float32).ravel()
+    if data.directed is False or (data.directed is None and benchmark):
+        source, target = np.concatenate([source, target]), np.concatenate([target, source])
+        weights = np.concatenate([weights, weights])
+    order = np.lexsort((source, target))
+    source, target, weights = source[order], target[order], weights[order]
+    kept = source != target
+    kept[1:] &= (np.diff(source) != 0) | (np.diff(target) != 0)
+    return source[kept], target[kept], weights[kept] if data.weighted else None
+
+
+def _custom_mask(file: Any, split: str, nodes: int, column: int) -> Mask:
     if f"{split}_mask" in file:
-        return np.asarray(file[f"{split}_mask"], dtype=np.bool_)
+        return np.asarray(file[f"{split}_mask"], dtype=np.bool_).reshape(nodes, -1)[:, column]
     mask = np.zeros(nodes, dtype=np.bool_)
     mask[file[f"{split}_idx"]] = True
     return mask

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.data.generators import synthetic_images
-from gnnhpc.data.readers.unpickle import read_arrays
-from gnnhpc.data.roots import existing_root
-from gnnhpc.data.settings import Data, SyntheticCifar10
+from gnnhpc.data.data_files import existing_root
+from gnnhpc.data.data_settings import Data, SyntheticCifar10
+from gnnhpc.data.readers.safe_pickle import read_arrays
+from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.records.schema import Phase
 
 Pixels = npt.NDArray[np.uint8]

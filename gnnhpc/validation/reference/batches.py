@@ -14,11 +14,9 @@ from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.disjoint_union import DisjointUnions
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
+from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.readers.read_images import Labels, Pixels, read_images

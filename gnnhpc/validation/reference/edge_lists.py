@@ -30,6 +30,10 @@ class EdgeList:
     """int64 [nodes]: the graph's edges into each node that are not in the list; None for zeros."""
     sampled: bool = False
     """Whether the edges into a node are a sample that stands for all of them."""
+    weight: Tensor | None = None
+    """float64 [E]: the edges' weights, 1 for a self-loop; None for a graph without weights."""
+    weighted_degree: Tensor | None = None
+    """float64 [nodes]: the sum of the weights of all edges into each node, listed or not."""
 
     @property
     def in_degree(self) -> Tensor:
@@ -44,7 +48,8 @@ class EdgeList:
     def without_loops(self) -> EdgeList:
         kept = self.source != self.target
         ends = self.source[kept], self.target[kept], self.number[kept]
-        return EdgeList(self.nodes, *ends, self.missing, self.sampled)
+        weight = None if self.weight is None else self.weight[kept]
+        return EdgeList(self.nodes, *ends, self.missing, self.sampled, weight, self.weighted_degree)
 
 
 @dataclass(frozen=True)
@@ -120,12 +125,16 @@ def sum_over_edges(x: Tensor, edges: EdgeList, weights: Tensor | None = None) ->
 
 
 def gcn_weights(edges: EdgeList, dtype: torch.dtype) -> Tensor:
-    """[E, 1]: 1 / sqrt(d_i d_j) of each edge (Kipf & Welling 2017, equation 2), self-loops counted.
+    """[E, 1]: w_ij / sqrt(d_i d_j) of each edge (Kipf & Welling 2017, equation 2), where d_i is the
+    sum of the weights into node i, self-loop included.
 
     Where edges are sampled, those of a node stand for all d of them: each counts d / sampled.
     """
     degree = edges.degree(dtype)
-    weights = (degree[edges.source] * degree[edges.target]).rsqrt()
+    total = degree if edges.weighted_degree is None else edges.weighted_degree.to(dtype)
+    weights = (total[edges.source] * total[edges.target]).rsqrt()
+    if edges.weight is not None:
+        weights = weights * edges.weight.to(dtype)
     if edges.sampled:
         weights = weights * (degree / edges.in_degree.to(dtype))[edges.target]
     return weights[:, None]

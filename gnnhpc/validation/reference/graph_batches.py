@@ -13,9 +13,9 @@ from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.partition import metis_clusters
+from gnnhpc.graphs.graph import IGNORED, Graph, block_weights
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.metis import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, first_input
@@ -143,7 +143,15 @@ def _chunk(graph: Graph, nodes: Tensor, layers: list[Edges]) -> GraphChunk:
     degree = torch.ones(graph.nodes, dtype=torch.int64)
     if layers:
         degree += torch.bincount(layers[0][1], minlength=graph.nodes)
-    return replace(chunk_of_edges(graph, nodes, layers), degree=degree[nodes], sampled=False)
+    chunk = chunk_of_edges(graph, nodes, layers)
+    weighted = None
+    if graph.edge_weight is not None:
+        weighted = torch.ones(graph.nodes, dtype=torch.float64)
+        if layers:
+            weights = graph.edge_weight[layers[0][2]].double()
+            weighted.index_add_(0, layers[0][1], weights)
+        weighted = weighted[nodes]
+    return replace(chunk, degree=degree[nodes], sampled=False, weighted_degree=weighted)
 
 
 def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:
@@ -159,6 +167,10 @@ def chunk_of_edges(graph: Graph, seeds: Tensor, layers: Sequence[Edges]) -> Grap
     that a layer adds follow the others, ascending.
     """
     degree = torch.bincount(graph.edges[1], minlength=graph.nodes) + 1
+    weighted = None
+    if graph.edge_weight is not None:
+        weighted = torch.ones(graph.nodes, dtype=torch.float64)
+        weighted.index_add_(0, graph.edges[1], graph.edge_weight.double())
     place = torch.full((graph.nodes,), -1)
     nodes, rows, blocks = seeds, [len(seeds)], []
     for source, target, number in layers:
@@ -171,7 +183,9 @@ def chunk_of_edges(graph: Graph, seeds: Tensor, layers: Sequence[Edges]) -> Grap
         order = torch.argsort(rows_out, stable=True)
         counts = torch.bincount(rows_out, minlength=len(computed))
         indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
-        blocks.append(Block(indptr, rows_in[order], rows_out[order], numbers[order], len(nodes)))
+        weights = block_weights(graph.edge_weight, numbers[order])
+        ends = rows_in[order], rows_out[order], numbers[order]
+        blocks.append(Block(indptr, *ends, len(nodes), weights))
         rows.append(len(nodes))
     return GraphChunk(
         nodes=nodes,
@@ -182,6 +196,7 @@ def chunk_of_edges(graph: Graph, seeds: Tensor, layers: Sequence[Edges]) -> Grap
         own=len(seeds),
         full=FullGraph.of(graph),
         sampled=True,
+        weighted_degree=None if weighted is None else weighted[nodes],
     )
 
 
@@ -195,11 +210,18 @@ def whole_graph_batch(experiment: Experiment, graph: Graph) -> ReferenceBatch:
         source, target, number = source[kept], target[kept], number[kept]
     loops = graph.edges.shape[1] + node
     ends = torch.cat((source, node)), torch.cat((target, node))
+    number = torch.cat((number, loops))
+    weights = block_weights(graph.edge_weight, number)
+    edges = EdgeList(graph.nodes, *ends, number)
+    if weights is not None:
+        total = torch.zeros(graph.nodes, dtype=torch.float64)
+        total.index_add_(0, ends[1], weights.double())
+        edges = replace(edges, weight=weights.double(), weighted_degree=total)
     return ReferenceBatch(
         node_features(graph),
         graph.targets(node),
         nodes=node,
-        edges=EdgeList(graph.nodes, *ends, torch.cat((number, loops))),
+        edges=edges,
     )
 
 

@@ -143,7 +143,9 @@ def _neighbors_and_root(
     """
     edges = here.graph.without_loops()
     h = product(x, p[f"{neighbors}.weight"].T)
-    total = sum_over_edges(h, edges)
+    weighted = not mean and edges.weight is not None
+    weights = edges.weight[:, None].to(h.dtype) if weighted and edges.weight is not None else None
+    total = sum_over_edges(h, edges, weights)
     if mean:
         total = total / mean_divisor(edges, h.dtype).clamp(min=1)[:, None]
     return total + p[f"{neighbors}.bias"] + product(x, p[f"{root}.weight"].T)

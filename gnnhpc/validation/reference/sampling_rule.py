@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
-from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
 from gnnhpc.validation.reference.edge_lists import EdgeList, node_features, rows_of
 from gnnhpc.validation.reference.link_split import LinkSplit
@@ -53,6 +53,10 @@ class AllowedEdges:
     """int64 [nodes]"""
     total: int
     """Edges of the graph."""
+    edge_weight: Tensor | None
+    """float32 [total]; None for a graph without weights."""
+    weighted_degrees: Tensor | None
+    """float64 [nodes]: the sum of the weights into each node, with 1 for its self-loop."""
 
     @classmethod
     def of(cls, graph: Graph, left_out: Ids | None = None) -> AllowedEdges:
@@ -61,7 +65,12 @@ class AllowedEdges:
         if left_out is not None:
             number = number[~torch.isin(number, torch.from_numpy(left_out))]
         source, target = graph.edges[:, number]
-        return cls(source, number, torch.bincount(target, minlength=graph.nodes), total)
+        weighted = None
+        if graph.edge_weight is not None:
+            weighted = torch.ones(graph.nodes, dtype=torch.float64)
+            weighted.index_add_(0, target, graph.edge_weight[number].double())
+        degrees = torch.bincount(target, minlength=graph.nodes)
+        return cls(source, number, degrees, total, graph.edge_weight, weighted)
 
 
 class SampledMiniBatches:
@@ -73,8 +82,7 @@ class SampledMiniBatches:
         self._whole, self._trained = graph, graph
         if experiment.sampling is not None and experiment.sampling.inductive:
             # Training uses the edges between training nodes alone.
-            kept = graph.masks["train"][graph.edges].all(0)
-            self._trained = replace(graph, edges=graph.edges[:, kept], stored_in_edges=None)
+            self._trained = graph.among(graph.masks["train"])
 
     def graph(self, step: int) -> Graph:
         """The graph that a step samples from."""
@@ -187,11 +195,15 @@ def _edge_list(
     """One layer's edges between the rows of `ids`, ascending nodes, with a self-loop each."""
     rows = torch.arange(len(ids))
     sampled = torch.bincount(target, minlength=len(allowed.degrees))
+    number = torch.cat((number, allowed.total + ids))
+    weight, weighted = block_weights(allowed.edge_weight, number), allowed.weighted_degrees
     return EdgeList(
         len(ids),
         torch.cat((torch.searchsorted(ids, source), rows)),
         torch.cat((torch.searchsorted(ids, target), rows)),
-        torch.cat((number, allowed.total + ids)),
+        number,
         (allowed.degrees - sampled)[ids],
         sampled=True,
+        weight=None if weight is None else weight.double(),
+        weighted_degree=None if weighted is None else weighted[ids],
     )

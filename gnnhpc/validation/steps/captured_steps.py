@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken

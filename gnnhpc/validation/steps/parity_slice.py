@@ -1,8 +1,8 @@
 """The part of an experiment's data that an engine parity check computes on.
 
 Layers, layout, schedule, engine, chunks, sampler and task stay as they are. Micro-batches have few
-images, or the top left corner of each; a large graph becomes a neighbourhood of labelled nodes; of
-many small graphs some of each split are kept. The reference then takes about a second.
+images, or the top left corner of each; a large graph becomes a neighbourhood of nodes with valid
+targets; of many small graphs some of each split are kept. The reference then takes about a second.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs, check_outline
-from gnnhpc.data.graphs import load_graph
-from gnnhpc.data.load_graph_sets import load_graph_set
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import Graph

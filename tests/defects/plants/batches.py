@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gnnhpc.batches import image_loader
-from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.batches import image_batches
+from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.shuffle import Share, Shares
+from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
@@ -23,28 +24,28 @@ order = functools.partial(defect, mechanism="data-digests", words="the samples a
 
 @parity("labels rolled in the loader", cell=cells.VIG)
 def rolled() -> None:
-    def fill(original: Any, loader: ImageLoader, step: int, buffers: Any) -> Any:
-        loaded = original(loader, step, buffers)
-        buffers.labels.numpy()[:] = np.roll(buffers.labels.numpy(), 1)
+    def load(original: Any, *args: Any) -> Any:
+        loaded = original(*args)
+        loaded.labels.numpy()[:] = np.roll(loaded.labels.numpy(), 1)
         return loaded
 
-    around(ImageLoader, "_fill", fill)
+    around(ImageBatches, "load", load)
 
 
 @parity("labels of the next mini-batch", cell=cells.VIG)
 def next_labels() -> None:
-    def fill(original: Any, loader: ImageLoader, step: int, buffers: Any) -> Any:
-        loaded = original(loader, step, buffers)
-        buffers.labels.numpy()[:] = loader._images.labels[loader._part(step + 1)[1]]
+    def load(original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any) -> Any:
+        loaded = original(batches, phase, step, memory)
+        loaded.labels.numpy()[:] = original(batches, phase, step + 1, FRESH).labels.numpy()
         return loaded
 
-    around(ImageLoader, "_fill", fill)
+    around(ImageBatches, "load", load)
 
 
 @order("every epoch in the order of the first", cell=cells.VIG, words="epoch")
 def never_shuffled_again() -> None:
     around(
-        image_loader,
+        image_batches,
         "permutation",
         lambda original, samples, seed, epoch: original(samples, seed, 0),
     )
@@ -74,7 +75,7 @@ def overlapping() -> None:
             indices = np.concatenate((before[-1:], indices[:-1]))
         return epoch, indices
 
-    around(image_loader, "epoch_indices", one_early)
+    around(image_batches, "epoch_indices", one_early)
 
 
 @order("a mini-batch without its last graph", cell=cells.GRAPHS)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnhpc.data import graphs as graph_data
 from gnnhpc.data import images as image_data
+from gnnhpc.data import load_graph as graph_data
 from gnnhpc.data.images import Images
 from tests.defects import cells
 from tests.defects.defect import around, planted

@@ -33,7 +33,9 @@ def divided_twice() -> None:
 def summed_microbatches() -> None:
     """The loss of each micro-batch is its own mean."""
 
-    def summed(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
+    def summed(
+        loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int
+    ) -> Tensor:
         return functional.cross_entropy(output, microbatch.targets["train"])
 
     replace(MeanLoss, "__call__", summed)
@@ -41,7 +43,7 @@ def summed_microbatches() -> None:
 
 @defect("the mean of each chunk's mean", cell=cells.GAT, words="mean of the micro-batches' means")
 def mean_of_means() -> None:
-    def mean(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, labelled: int) -> Tensor:
+    def mean(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
         count = loss.task.valid_targets(microbatch.targets, "train")
         return loss.task.summed_loss(output, microbatch.targets, "train") / count / 3
 
@@ -66,6 +68,6 @@ def summed_replicas() -> None:
 def divided_by_batch_size() -> None:
     def whole(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
         batch: Batch = original(batches, sampled)
-        return dataclasses.replace(batch, labelled=batches.samples)
+        return dataclasses.replace(batch, valid_targets=batches.samples)
 
     around(SampledBatches, "_batch", whole)

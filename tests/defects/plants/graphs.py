@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from gnnhpc.graphs import chunks
+from gnnhpc.graphs import halo_chunks
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.disjoint_union import DisjointUnions
+from gnnhpc.graphs.graph_set import DisjointUnions
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
@@ -33,21 +33,21 @@ def one_hop_short() -> None:
         zones = original(edges, own, hops)
         return [*zones[:-1], zones[-1][:0]]
 
-    around(chunks, "_zones", shorter)
+    around(halo_chunks, "_zones", shorter)
 
 
 @defect("edges of a halo lost in the first layer", cell=cells.GAT)
 def first_layer_edges() -> None:
     blocks = itertools.count()
 
-    def fewer(original: Any, edges: Any, nodes: Any, rows_out: int) -> Block:
-        block: Block = original(edges, nodes, rows_out)
+    def fewer(original: Any, edges: Any, *args: Any) -> Block:
+        block: Block = original(edges, *args)
         if next(blocks) % 2:
             return block
         number = torch.arange(len(block.edge))
         return kept(block, (number % 7 != 0) | (block.edge >= edges.loops))
 
-    around(chunks, "_block", fewer)
+    around(halo_chunks, "_block", fewer)
 
 
 @defect("degrees within the chunk for those of the graph", cell=cells.GCN)
@@ -59,7 +59,7 @@ def local_degree() -> None:
         degree[first.rows_out :] = 1
         return dataclasses.replace(chunk, degree=degree)
 
-    around(chunks, "_chunk", local)
+    around(halo_chunks, "_chunk", local)
 
 
 def change_unions(change: Any) -> None:

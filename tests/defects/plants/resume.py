@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from gnnhpc.batches.image_loader import ImageLoader
+from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.training import checkpoint
 from tests.defects import cells
 from tests.defects.defect import around, planted
@@ -38,8 +38,7 @@ def without_moments() -> None:
     words="inputs: train step 6",
 )
 def order_anew() -> None:
-    def opened(original: Any, loader: ImageLoader, *args: Any, **kwargs: Any) -> None:
-        first = kwargs["start"]
-        original(loader, *args, **kwargs | {"start": 0, "stop": kwargs["stop"] - first})
+    def opened(original: Any, batches: ImageBatches, phase: Any, start: int, stop: int) -> Any:
+        return original(batches, phase, 0, stop - start)
 
-    around(ImageLoader, "__init__", opened)
+    around(ImageBatches, "open", opened)

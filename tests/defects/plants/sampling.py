@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
-from gnnhpc.batches.sampled.learnt import Asked, LinksLearnt
-from gnnhpc.batches.sampled.libraries.dgl_sampler import DglSampler
+from gnnhpc.batches.sampled.dgl_loader import DglSampler
+from gnnhpc.batches.sampled.negatives import Negatives
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
+from gnnhpc.batches.sampled.training_samples import RequestedNodes, TrainingLinks
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Memory, Sampler
-from gnnhpc.links.negatives import Negatives
 from tests.defects import cells
 from tests.defects.defect import around, planted
 
@@ -56,12 +56,12 @@ def biased() -> None:
 )
 def stale_sample() -> None:
     def stale(
-        original: Any, sampler: GraphSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
+        original: Any, sampler: NeighborSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
     ) -> GraphChunk:
         chunk: GraphChunk = original(sampler, seeds, max(step - 1, 0), *rest, **memory)
         return chunk
 
-    around(GraphSampler, "chunk", stale)
+    around(NeighborSampler, "chunk", stale)
 
 
 @defect("a library's edges of the step before", cell=cells.SAMPLED_DGL)
@@ -84,11 +84,11 @@ def librarys_step_before() -> None:
 
 @defect("the links that a step predicts in its message graph", cell=cells.LINKS)
 def leaking_links() -> None:
-    def whole(original: Any, learnt: LinksLearnt, share: Share) -> tuple[Asked, ...]:
+    def whole(original: Any, learnt: TrainingLinks, share: Share) -> tuple[RequestedNodes, ...]:
         asked = original(learnt, share)
         return tuple(dataclasses.replace(each, without=None) for each in asked)
 
-    around(LinksLearnt, "asked", whole)
+    around(TrainingLinks, "asked", whole)
 
 
 @defect(

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import hops
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.features import feature_rows
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.context import Context
 from gnnhpc.models.model import BuildOptions

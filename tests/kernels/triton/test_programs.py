@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.chunks import build_chunks
-from gnnhpc.graphs.sparse_rows import SparseRows
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, layer_mask, number_entries
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate, torch_attention, torch_products
@@ -347,24 +347,3 @@ def test_why_programs_do_not_run_is_one_line() -> None:
     assert (found == "") == torch.cuda.is_available()
     assert len(found.splitlines()) <= 1
     assert here.status() == {"triton": found or "runs"}
-
-
-@settings(max_examples=300)
-@given(st.integers(1, 10**6))
-def test_sizes_are_powers_of_two_that_a_program_holds(count: int) -> None:
-    padded = here.power_of_two(count)
-    assert count <= padded < 2 * count
-    assert padded & (padded - 1) == 0
-    for dtype in NEAR:
-        edges = here.at_once(padded, dtype)
-        assert 1 <= edges <= here._EDGES
-        assert edges * padded * dtype.itemsize <= max(padded * dtype.itemsize, here._BYTES)
-        assert here.warps(edges * padded, dtype) in (1, 2, 4, 8)
-
-
-@given(st.integers(0, 2**32 - 1))
-@example(2**31)
-def test_numbers_of_a_mask_fit_into_32_bits(number: int) -> None:
-    (signed, _, _) = here.mask_arguments(Mask(number, 0, 0, 1.0))
-    assert -(2**31) <= signed < 2**31
-    assert signed % 2**32 == number

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.batches.image_loader import epoch_indices
+from gnnhpc.batches.image_batches import epoch_indices
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 

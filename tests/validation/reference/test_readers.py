@@ -14,20 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.graph_sets import SyntheticGraphs
-from gnnhpc.data.graphs import load_graph
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_settings import (
+    Cifar10,
+    Data,
+    RedditShaped,
+    SyntheticCifar10,
+    SyntheticCitation,
+    SyntheticGraphs,
+)
 from gnnhpc.data.images import load_images
-from gnnhpc.data.load_graph_sets import load_graph_set
-from gnnhpc.data.own_graph import OwnGraph
-from gnnhpc.data.published import PublishedGraph
-from gnnhpc.data.settings import Cifar10, Data, RedditShaped, SyntheticCifar10, SyntheticCitation
+from gnnhpc.data.load_graph import load_graph, load_graph_set
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.validation.readers.read_graph_sets import read_graph_set
 from gnnhpc.validation.readers.read_graphs import Features, read_graph, sorted_edges
 from gnnhpc.validation.readers.read_images import read_images
 from tests.tools.data_files import (
     as_csr,
     cifar_records,
-    own_arrays,
+    custom_arrays,
     set_facts,
     write_binary,
     write_npz,
@@ -63,9 +68,9 @@ def compare_images(data: Data, root: Path | None) -> None:
 
 
 def custom_graph(folder: Path, *, sparse: bool) -> Data:
-    path, arrays = folder / "graph.npz", own_arrays()
+    path, arrays = folder / "graph.npz", custom_arrays()
     np.savez(path, **(as_csr(arrays) if sparse else arrays))
-    return OwnGraph(path=str(path)).planned(folder)
+    return CustomGraph(path=str(path)).planned(folder)
 
 
 @pytest.mark.parametrize(

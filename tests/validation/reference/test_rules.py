@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.batches.sampled.graph_sampler import GraphSampler
+from gnnhpc.batches.sampled.negatives import Negatives, pool
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dropout_mask import layer_mask
-from gnnhpc.links.negatives import Negatives, pool
-from gnnhpc.links.split import split_links
 from gnnhpc.validation.reference.link_split import LinkSplit
 from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped, lr_factor
 from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
@@ -45,7 +45,7 @@ def test_dropout_masks(seed: int, step: int, layer: str, p: float, numbers: list
 def test_sampled_edges(step: int, replace: bool) -> None:
     graph = make_graph(60, 500, seed=1)
     seeds = torch.arange(0, 60, 3)
-    chunk = GraphSampler(graph, (4,), 5, replace=replace).chunk(seeds, step)
+    chunk = NeighborSampler(graph, (4,), 5, replace=replace).chunk(seeds, step)
     degrees = torch.bincount(graph.edges[1], minlength=60)
     rule = NeighborSampling(4, 5, step, 0, replace)
     places = rule.places(seeds.tolist(), degrees[seeds].tolist())

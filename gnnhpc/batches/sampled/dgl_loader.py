@@ -1,0 +1,165 @@
+"""Samples mini-batches by DGL's DataLoader and NeighborSampler, with its worker processes.
+
+Each layer samples anew. A step has the same sample where one thread samples, as in each worker, and
+with `fused=False`; DGL's fused sampler numbers nodes by which of its threads comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.sampled.library_loader import (
+    LibraryBlock,
+    LibraryChunks,
+    loader_options,
+    random_seed,
+    running,
+)
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.models.libraries import SAMPLER_KEY, import_dgl
+
+
+class DglSampler:
+    """Raises InputError where DGL cannot be imported.
+
+    `fanouts` are the most neighbours of a node, from the seeds outward; `workers` is the loader's
+    `num_workers`, `fused` the sampler's own argument.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        fanouts: Sequence[int],
+        seed: int,
+        *,
+        workers: int = 0,
+        replace: bool = False,
+        fused: bool = True,
+    ) -> None:
+        self._dgl = import_dgl(*SAMPLER_KEY)
+        self._seed = seed
+        self._options = loader_options(workers)
+        self._chunks = LibraryChunks(graph)
+        # DGL seeds a thread when it first needs a random number.
+        self._dgl.random.choice(1, 1)
+        numbers = torch.empty(0, dtype=torch.int64)
+        columns = ("csc", (self._chunks.indptr, graph.edges[0].contiguous(), numbers))
+        # Loaders with workers make all formats that a graph allows; sampling needs this one.
+        self._graph = self._dgl.graph(columns, num_nodes=graph.nodes).formats(["csc"])
+        self._sampler = self._dgl.dataloading.NeighborSampler(
+            list(fanouts)[::-1], replace=replace, fused=fused
+        )
+
+    @contextmanager
+    def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
+        """Like `LibrarySampler.open`."""
+        loader = self._dgl.dataloading.DataLoader(
+            self._graph,
+            _Seeds(seeds, first_step),
+            _Repeating(self._dgl, self._sampler, self._seed),
+            **self._options,
+        )
+        with running(loader, "DGL") as batches:
+            yield map(self._chunk, batches)
+
+    def _chunk(self, sampled: tuple[Tensor, Tensor, list[Any]]) -> GraphChunk:
+        nodes, seeds, graphs = sampled
+        whole = self._chunks.graph
+        blocks = [DglBlock(graph, nodes[: graph.num_dst_nodes()], whole) for graph in graphs]
+        return self._chunks.chunk(nodes, len(seeds), blocks)
+
+
+class DglBlock(LibraryBlock):
+    """A message flow graph of DGL, which its layers without self-loops take as it is."""
+
+    def __init__(self, graph: Any, nodes: Tensor, whole: Graph) -> None:
+        super().__init__(nodes, graph.num_src_nodes(), whole)
+        self.__dict__.update(graph=graph)
+
+    graph: Any
+
+    @property
+    def neighbour_count(self) -> int:
+        return int(self.graph.num_edges())
+
+    @cached_property
+    def neighbours(self) -> Tensor:
+        return torch.stack(self.ends)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        source, target = self.graph.edges(order="eid")
+        return source, target
+
+    @property
+    def first_neighbours(self) -> Tensor:
+        indptr: Tensor = self.graph.adj_tensors("csc")[0]
+        return indptr
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        found: Tensor = self.graph.edata["_ID"]
+        return found
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        from gnnhpc.models.layers.dgl_layers import WITHOUT_LOOPS
+
+        return {WITHOUT_LOOPS: self.graph}
+
+    def to(self, device: torch.device | str) -> DglBlock:
+        if torch.device(device) == self._nodes.device:
+            return self
+        return DglBlock(self.graph.to(device), self._nodes.to(device), self._graph)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The nodes of one step; DGL would take a tensor for the nodes of all steps."""
+
+    step: int
+    seeds: Tensor
+
+
+class _Seeds:
+    """The mini-batches as a data set of DGL's loader, which gives them in order to its workers.
+
+    DGL would cut a tensor of all nodes between the workers, in an order that depends on them.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, seeds: Sequence[Tensor], first_step: int) -> None:
+        self._seeds, self._first = seeds, first_step
+
+    def __len__(self) -> int:
+        return len(self._seeds)
+
+    def __getitem__(self, number: int) -> _Batch:
+        return _Batch(self._first + number, self._seeds[number])
+
+
+@dataclass(frozen=True)
+class _Repeating:
+    """DGL's sampler, seeded for each step.
+
+    Else all workers of all epochs would begin with the same random numbers: they are forked from
+    one process, whose generator does not move.
+    """
+
+    dgl: Any
+    sampler: Any
+    seed: int
+
+    def sample(self, graph: Any, batch: _Batch) -> Any:
+        self.dgl.seed(random_seed(self.seed, batch.step, int(batch.seeds[0])))
+        # A worker sends them too, which moves their memory.
+        return self.sampler.sample(graph, batch.seeds.clone())

@@ -1,0 +1,274 @@
+"""PyG's and DGL's own data loaders as sources of mini-batches: workers, random numbers, blocks.
+
+A loader begins anew in each epoch, as in its users' programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from gnnhpc.batches.sampled.neighbor_sampler import SampledBlock
+from gnnhpc.batches.sampled.training_samples import SampledChunks, edges_of
+from gnnhpc.batches.shuffle import Shares
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.experiment.sampling import Sampling
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
+from gnnhpc.graphs.graph import Graph, block_weights, weighted_degrees
+
+TIMEOUT_S = 300.0
+"""The seconds that workers may take for a mini-batch."""
+_SHARED_MEMORY = "/dev/shm"
+_WORKER_ERRORS = ("DataLoader worker", "DataLoader timed out")
+"""How torch's messages about workers begin."""
+
+
+class LibrarySampler(Protocol):
+    """A library's sampler, which `pyg_loader` and `dgl_loader` have."""
+
+    def open(
+        self, seeds: Sequence[Tensor], first_step: int
+    ) -> contextlib.AbstractContextManager[Iterator[GraphChunk]]:
+        """The chunks of these nodes, int64 [batch] each, none twice in one, in this order.
+
+        Workers start at once, prefetch, and have ended when the context ends.
+        """
+        ...
+
+
+class LibraryLoader:
+    """Mini-batches from a library's sampler, whose settings are `sampling`."""
+
+    def __init__(self, sampler: LibrarySampler, sampling: Sampling, steps_per_epoch: int) -> None:
+        self._sampler, self._steps_per_epoch = sampler, steps_per_epoch
+        self._workers, self._semantics = sampling.workers, sampling.semantics
+        self._library = "PyG" if sampling.sampler == "pyg" else "DGL"
+
+    @contextlib.contextmanager
+    def open(self, shares: Shares, steps: range) -> Iterator[Iterator[SampledChunks]]:
+        sampled = self._epochs(shares, steps)
+        # torch raises the death of a worker in whatever the process computes.
+        with contextlib.closing(sampled), worker_errors(self._library):
+            yield sampled
+
+    def _epochs(self, shares: Shares, steps: range) -> Generator[SampledChunks]:
+        start = steps.start
+        while start < steps.stop:
+            end = (start // self._steps_per_epoch + 1) * self._steps_per_epoch
+            yield from self._epoch(shares, range(start, min(end, steps.stop)))
+            start = end
+
+    def _epoch(self, shares: Shares, steps: range) -> Iterator[SampledChunks]:
+        all_shares = [shares.of_step(step) for step in steps]
+        seeds = [part for share in all_shares for part in share.seeds]
+        began_s = time.perf_counter()
+        with self._sampler.open(seeds, steps.start * shares.microbatches) as chunks:
+            for share in all_shares:
+                parts = tuple(next(chunks) for _ in share.seeds)
+                sample_s = None if self._workers else time.perf_counter() - began_s
+                yield SampledChunks(share, parts, edges_of(parts, self._semantics), sample_s)
+                began_s = time.perf_counter()
+
+
+def random_seed(seed: int, step: int, first: int) -> int:
+    """A seed of 31 bits from the experiment's seed, a step and the first node of its mini-batch.
+
+    A step then has the same random numbers after a resume and in whichever worker, and replicas,
+    whose nodes differ, have different ones.
+    """
+    return int(np.random.SeedSequence([seed, step, first]).generate_state(1)[0]) >> 1
+
+
+def loader_options(workers: int) -> dict[str, Any]:
+    """Options of torch's DataLoader, which leave the process's random numbers alone."""
+    options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0)}
+    if workers:
+        options |= {"num_workers": workers, "timeout": TIMEOUT_S, "worker_init_fn": _begin_worker}
+        # Forked workers share the graph's memory.
+        options["multiprocessing_context"] = "fork"
+    return options
+
+
+def _begin_worker(_worker: int) -> None:
+    # Slurm may signal all processes of a job, while the rank still saves a checkpoint.
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_the_rank_signals, daemon=True).start()
+
+
+def _end_when_the_rank_signals() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def running(loader: DataLoader[Any], library: str) -> Iterator[Iterator[Any]]:
+    """The loader's iterator; its workers start now and have ended when the context ends.
+
+    Raises what a worker raised, and GnnhpcError where a worker died or timed out.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
+        batches = iter(loader)
+    try:
+        with worker_errors(library):
+            yield _fetched(batches)
+    finally:
+        # torch ends workers when the iterator is dropped, which a traceback may still hold.
+        inner: Any = getattr(batches, "dataloader_it", batches)
+        if hasattr(inner, "_shutdown_workers"):
+            with contextlib.suppress(RuntimeError):
+                inner._shutdown_workers()
+
+
+def _fetched(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        # A mini-batch is fetched from the worker that made it.
+        raise RuntimeError(f"{_WORKER_ERRORS[0]} ended before its mini-batch ({error})") from error
+
+
+@contextlib.contextmanager
+def worker_errors(library: str) -> Iterator[None]:
+    """Raise GnnhpcError, which is one line, where a worker died or gave nothing."""
+    try:
+        yield
+    except RuntimeError as error:
+        line = " ".join(str(error).split()).removesuffix(".")
+        if not line.startswith(_WORKER_ERRORS):
+            raise
+        with contextlib.suppress(OSError):
+            size = shutil.disk_usage(_SHARED_MEMORY).total >> 20
+            line += f"; {_SHARED_MEMORY}, through which mini-batches pass, has {size} MiB"
+        raise GnnhpcError(f"{library}'s data loader: {line}") from error
+
+
+class LibraryBlock(SampledBlock):
+    """A block in a library's form, which its own layers take as it is.
+
+    `indptr`, `source`, `target` and `edge`, which include the self-loops that libraries do not
+    sample, are made when our layers or validation ask for them. `nodes` int64 [rows_out] are global
+    ids of the rows of the output.
+    """
+
+    def __init__(self, nodes: Tensor, rows_in: int, graph: Graph) -> None:
+        # Fields of a frozen dataclass are set past it.
+        self.__dict__.update(_nodes=nodes, rows_in=rows_in, _graph=graph)
+
+    _nodes: Tensor
+    _graph: Graph
+
+    @cached_property
+    def neighbours(self) -> Tensor:
+        """int64 [2, edges without self-loops], rows of the output ascending."""
+        raise NotImplementedError
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """int64 [edges without self-loops], their numbers in the full graph."""
+        raise NotImplementedError
+
+    @property
+    def neighbour_count(self) -> int:
+        return self.neighbours.shape[1]
+
+    @property
+    def rows_out(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """The rows of `neighbours`, int64 [edges without self-loops] each."""
+        source, target = self.neighbours
+        return source, target
+
+    @property
+    def first_neighbours(self) -> Tensor:
+        """int64 [rows_out + 1]: the place of each row's first neighbour."""
+        target = self.ends[1]
+        return torch.searchsorted(target, torch.arange(self.rows_out + 1, device=target.device))
+
+    @cached_property
+    def indptr(self) -> Tensor:  # type: ignore[override]
+        first = self.first_neighbours
+        return first + torch.arange(len(first), device=first.device)
+
+    @cached_property
+    def source(self) -> Tensor:
+        return self._with_loops(self.ends[0], torch.arange(self.rows_out))
+
+    @cached_property
+    def target(self) -> Tensor:
+        rows = torch.arange(self.rows_out, device=self.indptr.device)
+        return torch.repeat_interleave(rows, self.indptr.diff())
+
+    @cached_property
+    def edge(self) -> Tensor:
+        return self._with_loops(self.numbers, self._nodes + self._graph.edges.shape[1])
+
+    @cached_property
+    def edge_weight(self) -> Tensor | None:
+        return block_weights(self._weights, self.edge)
+
+    @cached_property
+    def neighbour_weight(self) -> Tensor | None:
+        return block_weights(self._weights, self.numbers)
+
+    @property
+    def _weights(self) -> Tensor | None:
+        weights = self._graph.edge_weight
+        return None if weights is None else weights.to(self._nodes.device)
+
+    def _with_loops(self, neighbours: Tensor, loops: Tensor) -> Tensor:
+        """The values of each row's neighbours, then that of its self-loop."""
+        out = neighbours.new_empty(len(neighbours) + len(loops))
+        out[self._places] = neighbours
+        out[self.indptr[1:] - 1] = loops.to(out.device)
+        return out
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """The place of each neighbour among all edges: every row before it has a self-loop."""
+        target = self.ends[1]
+        return torch.arange(len(target), device=target.device) + target
+
+
+class LibraryChunks:
+    """Makes chunks of one graph from blocks that a library sampled."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.indptr = graph, graph.in_edges.indptr
+        self._degree = graph.in_edges.degrees
+        self._weighted_degree = weighted_degrees(graph.edge_weight, self.indptr)
+        self._full = FullGraph.of(graph)
+
+    def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
+        """The chunk of global ids int64 [rows], of which the first `seeds` have targets."""
+        rows = (*(block.rows_in for block in blocks), blocks[-1].rows_out)
+        weighted = self._weighted_degree
+        return GraphChunk(
+            nodes=nodes,
+            rows=rows,
+            blocks=tuple(blocks),
+            degree=self._degree[nodes] + 1,
+            targets=self.graph.targets(nodes[:seeds], rows[-1]),
+            own=seeds,
+            full=self._full,
+            sampled=True,
+            weighted_degree=None if weighted is None else weighted[nodes],
+        )

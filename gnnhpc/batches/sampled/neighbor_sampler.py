@@ -1,0 +1,141 @@
+"""Samples mini-batches of a graph: some of its nodes, and neighbours of these for each layer.
+
+A sampled mini-batch is a chunk with a halo in which each node keeps a few of its edges. Random
+numbers are keyed by seed, step, layer and node, so a node has the same neighbours whichever other
+nodes its mini-batch has.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gnnhpc.experiment.sampling import Semantics
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
+from gnnhpc.graphs.graph import Graph, InEdges, block_weights, weighted_degrees
+from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, Sampler, by_source
+from gnnhpc.kernels.torch.torch_sampler import TorchSampler
+
+
+@dataclass(frozen=True)
+class SampledBlock(Block):
+    """A block of one step, whose edges are sorted by source in one pass."""
+
+    memory: Memory = field(default=FRESH, repr=False, compare=False)
+    """The memory of its tensors, and of its edges by source."""
+
+    @cached_property
+    def transpose(self) -> Transpose:
+        if self.source.device.type != "cpu":
+            return sorted_by_source(self)
+        drawn = Drawn(self.indptr, self.source, self.edge, self.rows_in)
+        indptr, edge, target = by_source(drawn, memory=self.memory)
+        return Transpose(indptr, edge, target)
+
+
+class NeighborSampler:
+    """Samples mini-batches of one graph for a model with as many hops as there are `fanouts`.
+
+    `fanouts` are the most neighbours of a node, from the seeds outward. Sampling takes `threads`
+    threads, by default as many as torch; mini-batches do not depend on them. One thread at a time
+    may use a sampler. `edges` (and `edge_weight`, float32 [edges]) replace the graph's; edges are
+    then numbered by them. With a `device` the edges are copied there and sampled there by torch,
+    with the same result bit for bit.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        fanouts: Sequence[int],
+        seed: int,
+        *,
+        semantics: Semantics = "resample",
+        replace: bool = False,
+        threads: int | None = None,
+        edges: InEdges | None = None,
+        edge_weight: Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
+        self.semantics, self.replace = semantics, replace
+        if edges is None:
+            edges, edge_weight = graph.in_edges, graph.edge_weight
+        self._sampler: Sampler | TorchSampler
+        if device is None:
+            self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
+        else:
+            self._sampler = TorchSampler(edges.indptr.to(device), edges.source.to(device))
+        self._degree = self._sampler.indptr.diff()
+        self._edge_weight = None if edge_weight is None else edge_weight.to(self.indptr.device)
+        self._weighted_degree = weighted_degrees(self._edge_weight, self.indptr)
+        self._full = FullGraph.of(graph, edges=len(edges.source))
+
+    def another(self) -> NeighborSampler:
+        """A sampler with the same results for another thread; the graph is shared."""
+        other = copy.copy(self)
+        other._sampler = self._sampler.another()
+        return other
+
+    def whole(self) -> NeighborSampler:
+        """A sampler that takes all neighbours of a node, for a single layer."""
+        other = self.another()
+        other.fanouts = (max(int(self._degree.max()), 1),)
+        other.semantics, other.replace = "resample", False
+        return other
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [nodes + 1]: the place of each node's first edge."""
+        return self._sampler.indptr
+
+    def chunk(
+        self,
+        seeds: Tensor,
+        step: int,
+        without: Tensor | None = None,
+        *,
+        memory: Memory = FRESH,
+    ) -> GraphChunk:
+        """Sample the mini-batch of these nodes, int64 [batch], none twice.
+
+        The edges of the numbers `without`, int64 [n] ascending, are left out, also from `degree`,
+        which else counts the edges of the whole graph. Rows and blocks lie in `memory`, on the
+        device of the edges.
+        """
+        self._sampler.begin(seeds, without)
+        rows, blocks = [len(seeds)], []
+        for hop, fanout in enumerate(self.fanouts):
+            number = hop if self.semantics == "resample" else 0
+            layer = Layer(fanout, self.seed, step, number, self.replace)
+            drawn = self._sampler.draw(layer, memory)
+            rows.append(drawn.rows_in)
+            target = self._sampler.targets(drawn, memory)
+            own = (drawn.indptr, drawn.source, target, drawn.edge)
+            weights = block_weights(self._edge_weight, drawn.edge)
+            blocks.append(SampledBlock(*own, drawn.rows_in, weights, memory))
+        nodes = memory.empty(rows[-1], torch.int64).copy_(self._sampler.nodes)
+        degree = memory.empty(rows[-1], torch.int64)
+        torch.index_select(self._degree, 0, nodes, out=degree).add_(1)
+        if without is not None:
+            without = without.to(self.indptr.device)
+            into = torch.searchsorted(self.indptr, without, right=True) - 1
+            into, left_out = into.unique(return_counts=True)
+            less = torch.zeros_like(self._degree)
+            less[into] = left_out
+            degree -= less[nodes]
+        return GraphChunk(
+            nodes=nodes,
+            rows=tuple(rows[::-1]),
+            blocks=tuple(blocks[::-1]),
+            degree=degree,
+            targets=self.graph.targets(nodes[: rows[0]].cpu()),
+            own=rows[0],
+            full=self._full,
+            sampled=True,
+            weighted_degree=None if self._weighted_degree is None else self._weighted_degree[nodes],
+        )

@@ -1,0 +1,137 @@
+"""What a sampled step trains on: nodes with their labels, or links with negatives.
+
+A loader samples the neighbours of the nodes that each micro-batch requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.sampled.negatives import Negatives
+from gnnhpc.batches.shuffle import Share, Shares
+from gnnhpc.experiment.sampling import Semantics
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.link_split import LinkSplit
+
+
+@dataclass(frozen=True)
+class RequestedNodes:
+    """The nodes whose outputs one micro-batch needs."""
+
+    nodes: Tensor
+    """int64 [n], none twice."""
+    without: Tensor | None = None
+    """The numbers of edges that no layer may use, int64 [edges], ascending."""
+    targets: Tensor | None = None
+    """None where they are the labels of the nodes."""
+
+
+class TrainingSamples(Protocol):
+    """The samples of a graph that are shared among replicas and micro-batches."""
+
+    graph: Graph
+    """The graph whose edges are sampled."""
+    train: Tensor
+    """int64 [samples], ascending: nodes, or the numbers of links."""
+    name: str
+    """The name of the samples, in the plural."""
+    predictions: int
+    """The terms that a sample adds to the loss."""
+
+    def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
+        """The nodes that each micro-batch of a replica's share needs."""
+        ...
+
+
+class TrainingNodes:
+    """The nodes of a graph's training split."""
+
+    name = "nodes to train on"
+    predictions = 1
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.train = graph.masks["train"].nonzero().flatten()
+
+    def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
+        return tuple(RequestedNodes(seeds) for seeds in share.seeds)
+
+
+class TrainingLinks:
+    """Links to train on, each with `negatives` negatives.
+
+    No micro-batch of any replica sees an edge of a link that the step predicts, in either
+    direction, so that replicas compute together what one process computes alone.
+    Raises InputError for a graph with a node that is joined to all others.
+    """
+
+    name = "links to train on"
+
+    def __init__(self, split: LinkSplit, negatives: int, seed: int) -> None:
+        self.graph, self._split, self._count = split.message, split, negatives
+        self.train = torch.arange(len(split.train))
+        self.predictions = 1 + negatives
+        self._negatives = Negatives(split.message, seed)
+
+    def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
+        without = self._split.both[torch.from_numpy(share.whole)].flatten().sort().values
+        return tuple(self._of(numbers, share.step, without) for numbers in share.seeds)
+
+    def _of(self, numbers: Tensor, step: int, without: Tensor) -> RequestedNodes:
+        ends = self._split.train[numbers]
+        others = self._negatives.of(ends[:, 0], numbers, step, self._count)
+        kept = ends[:, :1].expand_as(others)
+        pairs = torch.cat((ends, torch.stack((kept, others), 2).view(-1, 2)))
+        nodes = pairs.unique()
+        return RequestedNodes(nodes, without, link_targets(nodes, pairs, len(ends)))
+
+
+def link_targets(nodes: Tensor, pairs: Tensor, links: int) -> Tensor:
+    """Targets int64 [pairs, 3]: the rows of each pair's two nodes among `nodes`, which ascend, and
+    1 if it is one of the first `links`, else 0."""
+    labels = (torch.arange(len(pairs)) < links).long()
+    return torch.cat((torch.searchsorted(nodes, pairs), labels[:, None]), 1)
+
+
+@dataclass(frozen=True)
+class SampledChunks:
+    """One replica's mini-batch of a step, as a loader gives it."""
+
+    share: Share
+    chunks: tuple[GraphChunk, ...]
+    """One for each micro-batch."""
+    edges: int
+    """The number of sampled edges, without self-loops."""
+    sample_s: float | None
+    """Seconds of sampling the edges; None where another process samples them."""
+    inputs: tuple[Inputs, ...] | None = None
+    """The features of the chunks; None where they are gathered later."""
+    gather_s: float | None = None
+    """Seconds of copying the features together."""
+
+
+class ChunkLoader(Protocol):
+    """A sampler with the threads or processes that sample in advance."""
+
+    def open(
+        self, shares: Shares, steps: range
+    ) -> contextlib.AbstractContextManager[Iterator[SampledChunks]]:
+        """The mini-batches of these steps, in order; nothing runs after the context."""
+        ...
+
+
+def edges_of(chunks: tuple[GraphChunk, ...], semantics: Semantics = "resample") -> int:
+    """The number of edges that were sampled for these chunks, without self-loops.
+
+    With `once` the first layer has all of them, and other layers have some of the same.
+    """
+    layers = slice(1) if semantics == "once" else slice(None)
+    return sum(block.neighbour_count for chunk in chunks for block in chunk.blocks[layers])

@@ -1,1 +1,0 @@
-"""`gnnhpc data`: listing, getting and checking data sets. Imports everything in data."""

@@ -1,0 +1,267 @@
+"""The commands of `gnnhpc data`: list, get and record data sets, and what `check` reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from gnnhpc.core.dataset_sizes import Facts
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.settings import input_error
+from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.data_files import (
+    CHECKSUMS,
+    changed_files,
+    data_root,
+    existing_root,
+    read_checksums,
+    root_to_fill,
+    sha256,
+    write_checksums,
+)
+from gnnhpc.data.data_settings import Data
+from gnnhpc.data.published_graphs import PUBLISHED
+from gnnhpc.data.registry import DATA, allowed_data, data_class
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, download, record and check data sets.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Root = Annotated[
+    str | None,
+    typer.Option(
+        "--data-root",
+        help="Folder of the data sets; default $GNNHPC_DATA, then ./data, then "
+        "~/.cache/gnnhpc/data.",
+    ),
+]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of `gnnhpc data list`.")]
+NamesOrFiles = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="Names, or .npz files with custom graphs."),
+]
+_EDGES_MAY_LACK = 0.2
+"""The share of published edges that may be self-loops and duplicates, which are left out here."""
+
+
+@app.command("list")
+def list_(root: Root = None) -> int:
+    """List every data set: its name, kind, sizes, and where it is."""
+    for line in listing(data_root(root)):
+        print(line)
+    return 0
+
+
+@app.command(epilog="Example: gnnhpc data get cifar10 cora --data-root /scratch/data")
+def get(names: Names, root: Root = None) -> int:
+    """Download data sets. Existing files stay; a download that fails adds nothing."""
+    from gnnhpc.data.download import get_data
+
+    found = [named_data(name) for name in names]
+    for data in found:
+        print("\n".join(get_data(data, root_to_fill(root))))
+    return 0
+
+
+@app.command(epilog="Example: gnnhpc data record cora --data-root /scratch/data")
+def record(names: Names, root: Root = None) -> int:
+    """Record the SHA-256 of the files of data sets that were copied by hand.
+
+    Downloads are recorded by `get`. `gnnhpc check` compares the files of a run with the record.
+    """
+    for name in names:
+        print(record_data(named_data(name), data_root(root)))
+    return 0
+
+
+def named_data(name: str, *, custom: bool = False) -> Data:
+    """The data set of this name; with `custom`, a path that ends in .npz is a custom graph.
+
+    Raises InputError for any other name.
+    """
+    if custom and name.endswith(".npz"):
+        return CustomGraph(path=name).planned(Path.cwd())
+    found = data_class(name)
+    if found is None:
+        allowed = allowed_data() + (", or the path of an .npz file" if custom else "")
+        raise InputError("data", None, repr(name), allowed)
+    if found is CustomGraph:
+        if custom:
+            raise InputError("data", None, repr(name), "the path of its .npz file")
+        found_text = f"{name!r}, which has no files in a data root"
+        raise InputError("data", None, found_text, "a data set with published files")
+    try:
+        return found.model_validate({"name": name})
+    except ValidationError as error:
+        raise input_error(error, "data") from None
+
+
+def listing(root: Path | None) -> Iterator[str]:
+    """A line for each data set, in columns."""
+    rows = [("name", "kind", "sizes", f"where (data root {root or 'none'})")]
+    rows += [_row(name, root) for name in DATA]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        yield "  ".join((*cells, row[3]))
+
+
+def _row(name: str, root: Path | None) -> tuple[str, str, str, str]:
+    if name in PUBLISHED and PUBLISHED[name].refused:
+        row = PUBLISHED[name]
+        return name, "graph", _sizes(row.facts), f"not usable: {row.refused}"
+    if DATA[name] is CustomGraph:
+        return name, "graph", "those of the file", "data: {name: file, path: graph.npz}"
+    data = named_data(name)
+    facts = data.facts()
+    return name, facts.kind, _sizes(facts), _where(data, root)
+
+
+def _sizes(facts: Facts) -> str:
+    if facts.kind == "images":
+        size = facts.image_size
+        return f"{facts.train:,} + {facts.test:,} of {size} x {size}, {facts.classes} classes"
+    graphs = f"{facts.graphs:,} graphs, " if facts.kind == "graphs" else ""
+    return (
+        f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {facts.features:,} features, "
+        f"{facts.classes} classes"
+    )
+
+
+def _where(data: Data, root: Path | None) -> str:
+    files = data.files(root)
+    if files is None:
+        return "synthetic"
+    missing = files.names if root is None else files.missing(root)
+    if root is None or len(missing) == len(files.names):
+        return "not here"
+    folder = files.directory(root)
+    if missing:
+        return f"{folder}, without {len(missing)} of {len(files.names)} files"
+    return str(folder)
+
+
+def record_data(data: Data, root: Path | None) -> str:
+    """Write the digests of a data set's files beside them; returns a line that says so.
+
+    Raises InputError for data without files, for missing files, and for files that differ from an
+    earlier record.
+    """
+    files = data.files(root)
+    if files is None:
+        found = "no files: it is made from its settings"
+        raise InputError(f"data {data.name}", None, found, "a data set with published files")
+    root = existing_root(data.name, root)
+    folder, missing = files.directory(root), files.missing(root)
+    if len(missing) == len(files.names):
+        raise InputError(folder, None, "no such files", f"`gnnhpc data get {data.name}`")
+    changed = changed_files(folder)
+    if changed:
+        found = f"{', '.join(changed)}, which differs from the record"
+        allowed = f"the recorded files, or no {CHECKSUMS}, to record these"
+        raise InputError(folder, None, found, allowed)
+    present = [name for name in files.names if name not in missing]
+    sums = {name: sha256(folder / name) for name in present}
+    try:
+        write_checksums(folder, read_checksums(folder) | sums)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(folder, None, reason, "a folder that may be written") from None
+    lacking = f"; {', '.join(missing)} are missing" if missing else ""
+    return f"{data.name}: {len(sums)} digests written to {folder / CHECKSUMS}{lacking}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check of one data set."""
+
+    whole: bool
+    text: str
+
+
+def check_data_set(data: Data, root: Path | None) -> Finding:
+    """Whether the files of a data set exist, are as recorded, and have the published sizes.
+
+    Graphs and images are read as a run reads them.
+    """
+    if data.files(root) is not None:
+        problem = _file_problem(data, root)
+        if problem:
+            return Finding(False, problem)
+    facts = data.facts()
+    try:
+        found = _image_counts(data, root) if facts.kind == "images" else _graph_sizes(data, root)
+    except InputError as error:
+        return Finding(False, f"damaged: {error}")
+    wrong = [
+        f"{count:,} {key}, not {getattr(facts, key):,}"
+        for key, count in found.items()
+        if not _fits(data, key, count, getattr(facts, key))
+    ]
+    if wrong:
+        return Finding(False, f"of another size: {', '.join(wrong)}")
+    sizes = ", ".join(f"{count:,} {key}" for key, count in found.items())
+    return Finding(True, f"whole: {sizes}{_recorded(data, root)}")
+
+
+def _file_problem(data: Data, root: Path | None) -> str | None:
+    files = data.files(root)
+    assert files is not None
+    missing = files.names if root is None else files.missing(root)
+    if root is None or len(missing) == len(files.names):
+        return f"not here; `gnnhpc data get {data.name}` gets it"
+    folder = files.directory(root)
+    if missing:
+        here = f"{len(files.names) - len(missing)} of {len(files.names)} files in {folder}"
+        rest = f"without {', '.join(missing)}; `gnnhpc data get {data.name}` gets the rest"
+        return f"a part: {here}, {rest}"
+    changed = changed_files(folder)
+    if changed:
+        return f"damaged: {', '.join(changed)} in {folder} differs from {CHECKSUMS} beside it"
+    return None
+
+
+def _fits(data: Data, key: str, found: int, expected: int) -> bool:
+    if key == "edges" and isinstance(data, CustomGraph):
+        # Duplicates, self-loops and reverses change the number; the digest of the file is checked.
+        return True
+    lack = _EDGES_MAY_LACK * expected if key == "edges" else 0
+    return expected - lack <= found <= expected
+
+
+def _recorded(data: Data, root: Path | None) -> str:
+    files = data.files(root)
+    if files is None or root is None:
+        return ""
+    if read_checksums(files.directory(root)).keys() >= set(files.names):
+        return f"; files as recorded in {CHECKSUMS}"
+    return f"; no record of its digests: `gnnhpc data record {data.name}` writes one"
+
+
+def _image_counts(data: Data, root: Path | None) -> dict[str, int]:
+    from gnnhpc.data.images import load_images
+
+    return {
+        "train": len(load_images(data, root, "train")),
+        "test": len(load_images(data, root, "test")),
+    }
+
+
+def _graph_sizes(data: Data, root: Path | None) -> dict[str, int]:
+    from gnnhpc.data.load_graph import load_graph, load_graph_set
+
+    found: dict[str, int] = {}
+    if data.facts().kind == "graphs":
+        graphs = load_graph_set(data, root)
+        found, features, edges = {"graphs": len(graphs)}, graphs.features, graphs.edges
+    else:
+        graph = load_graph(data, root)
+        features, edges = graph.features, graph.edges
+    nodes, columns = features.shape
+    return found | {"nodes": nodes, "edges": edges.shape[1], "features": columns}

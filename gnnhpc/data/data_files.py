@@ -1,0 +1,149 @@
+"""The data root and the files of data sets under it. Does not import torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.settings import expand_user
+
+ROOT_VARIABLE = "GNNHPC_DATA"
+CACHE_VARIABLE = "GNNHPC_CACHE"
+CHECKSUMS = "SHA256SUMS"
+"""The record of a data set's digests, beside its files; `sha256sum -c` reads it too."""
+
+
+def cache_root() -> Path:
+    """The folder of the cache: $GNNHPC_CACHE, else the user's own cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return expand_user(named, "environment", CACHE_VARIABLE).absolute()
+    return platformdirs.user_cache_path("gnnhpc").absolute()
+
+
+def data_root(flag: str | Path | None) -> Path | None:
+    """The folder of a flag or spec, else $GNNHPC_DATA, else the first default that exists.
+
+    The path is absolute, so that a job which starts elsewhere finds the same folder. A data set's
+    `check` finds out whether a named folder exists.
+    """
+    named = flag or os.environ.get(ROOT_VARIABLE)
+    if named:
+        return expand_user(named, "data root").absolute()
+    return next((folder for folder in default_roots() if folder.is_dir()), None)
+
+
+def root_to_fill(flag: str | Path | None) -> Path:
+    """The folder for downloads: as `data_root`, else the user's cache, whether it exists or not."""
+    return data_root(flag) or default_roots()[-1]
+
+
+def default_roots() -> tuple[Path, ...]:
+    """The folders where data are looked for without a flag or variable, in this order."""
+    return Path("data").absolute(), cache_root() / "data"
+
+
+def existing_root(name: str, root: Path | None) -> Path:
+    """`root`; raises InputError where there is none for the data set `name`."""
+    if root is None:
+        raise InputError(f"data {name}", "data root", "none", how_to_have(name))
+    if not (os.access(root, os.R_OK | os.X_OK) and root.is_dir()):
+        raise InputError(root, "data root", absence(root, "folder"), how_to_have(name))
+    return root
+
+
+def how_to_have(name: str) -> str:
+    """Every place where a data root is looked for, and the command that gets this data set."""
+    defaults = " or ".join(_shown(folder) for folder in default_roots())
+    named = f"a data root by --data-root, data_root in the spec, or ${ROOT_VARIABLE}"
+    return f"{named}, else {defaults}, which `gnnhpc data get {name}` makes"
+
+
+def _shown(folder: Path) -> str:
+    """A path as people write it."""
+    for base, word in ((Path.cwd(), "."), (Path.home(), "~")):
+        if folder.is_relative_to(base):
+            return f"{word}/{folder.relative_to(base)}"
+    return str(folder)
+
+
+def absence(path: Path, kind: str) -> str:
+    """Why `path` cannot be read."""
+    exists = os.access(path, os.F_OK)
+    return f"no {kind} that may be read" if exists else f"no such {kind}"
+
+
+@dataclass(frozen=True)
+class Download:
+    """One address: of a file, or of an archive of several files."""
+
+    url: str
+    file: str = ""
+    """The file's place in the data set's folder; empty for an archive."""
+    archive: Literal["tar.gz", "zip"] | None = None
+    strip: int = 0
+    """The number of leading folders in the archive that are left out."""
+    md5: str | None = None
+    """The published digest, if there is one."""
+    megabytes: int | None = None
+    """The approximate size of a large download."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a data set under a data root."""
+
+    folder: str
+    """Relative to the data root."""
+    names: tuple[str, ...]
+    """Relative to the folder, in a fixed order."""
+    downloads: tuple[Download, ...]
+
+    def directory(self, root: Path) -> Path:
+        return root / self.folder
+
+    def missing(self, root: Path) -> list[str]:
+        """The names of files that do not exist."""
+        return [name for name in self.names if not (self.directory(root) / name).is_file()]
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file; raises InputError where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(path, None, error.strerror or str(error), "a readable file") from None
+
+
+def read_checksums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file, relative to `folder`; empty where nothing was recorded."""
+    try:
+        lines = (folder / CHECKSUMS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = (line.split("  ", 1) for line in lines if "  " in line)
+    return {name: digest for digest, name in pairs}
+
+
+def write_checksums(folder: Path, sums: dict[str, str]) -> None:
+    """Replace the record of a folder's files; raises OSError where it cannot be written."""
+    lines = (f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+    partial = folder / f".{CHECKSUMS}.partial"
+    partial.write_text("".join(lines), encoding="utf-8")
+    partial.replace(folder / CHECKSUMS)
+
+
+def changed_files(folder: Path) -> list[str]:
+    """The recorded files whose content is not the recorded one."""
+    return [
+        name
+        for name, digest in read_checksums(folder).items()
+        if (folder / name).is_file() and sha256(folder / name) != digest
+    ]

@@ -1,0 +1,1 @@
+"""Synthetic data with structure that can be learned: the same for the same settings."""

@@ -1,0 +1,222 @@
+"""Cuts a graph into chunks of equal shape, one for each micro-batch, with or without a halo.
+
+`contiguous` and `clustered` chunks lose the edges between chunks. `halo` chunks lose none: a chunk
+has the neighbours that its layers reach, ordered by hops from its own nodes, so that every layer
+that uses neighbours drops the outermost zone and computes only what the next layers need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
+from gnnhpc.graphs.csr import Ids, offsets, segments
+from gnnhpc.graphs.graph import Graph, block_weights, weighted_degrees
+from gnnhpc.graphs.metis import contiguous_ranges, metis_clusters
+
+ChunkMode = Literal["contiguous", "clustered", "halo"]
+
+
+@dataclass(frozen=True)
+class ChunkSet:
+    """All chunks of a graph, padded to equal rows, with the shares of lost and repeated work."""
+
+    chunks: tuple[GraphChunk, ...]
+    mode: ChunkMode
+    edges_kept: float
+    """The share of directed edges, without self-loops, that the chunk of their target sees."""
+    node_redundancy: float
+    """The real rows that enter the first layer, over all chunks, for each node of the graph."""
+    edge_redundancy: float
+    """The edges aggregated over all chunks and layers, without self-loops, for each edge into a
+    chunk's own nodes; 1 when nothing is computed twice."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows of every chunk: those that enter each layer with a hop, then the output's."""
+        return self.chunks[0].rows
+
+
+def build_chunks(
+    graph: Graph,
+    count: int,
+    mode: ChunkMode,
+    hops: int,
+) -> ChunkSet:
+    """Cut `graph` into `count` chunks for a model with `hops` layers that use neighbours.
+
+    One chunk is the full graph in every mode. Raises ValueError for fewer than one chunk, for more
+    chunks than nodes, and for edges that are unsorted, doubled or self-loops.
+    """
+    nodes = len(graph.labels)
+    if not 1 <= count <= nodes:
+        raise ValueError(f"{count} chunks of a graph of {nodes} nodes")
+    edges = _InEdges.of(graph)
+    if mode == "contiguous":
+        owner = contiguous_ranges(nodes, count)
+    else:
+        owner = metis_clusters(edges.indptr, edges.source, count)
+    if mode == "halo":
+        zones = [_zones(edges, np.flatnonzero(owner == chunk), hops) for chunk in range(count)]
+        kept = edges
+    else:
+        zones = [[np.flatnonzero(owner == chunk)] for chunk in range(count)]
+        kept = edges.within(owner)
+    depth = len(zones[0])
+    capacity = [max(len(chunk[zone]) for chunk in zones) for zone in range(depth)]
+    weighted = kept.weighted_degrees(graph)
+    chunks = tuple(_chunk(graph, kept, chunk, capacity, hops, weighted) for chunk in zones)
+    reaching = [[_real_edges(block, edges) for block in chunk.blocks] for chunk in chunks]
+    seen = sum(layers[-1] for layers in reaching if layers)
+    return ChunkSet(
+        chunks,
+        mode,
+        edges_kept=_ratio(seen, len(edges.source)) if hops else 1.0,
+        node_redundancy=sum(len(zone) for chunk in zones for zone in chunk) / nodes,
+        edge_redundancy=_ratio(sum(map(sum, reaching)), hops * seen),
+    )
+
+
+def block_builder(graph: Graph) -> Callable[[Tensor], Block]:
+    """Return a function from nodes, int64 [rows] with -1 for padding, to the block among them.
+
+    Raises ValueError as `build_chunks` does.
+    """
+    edges = _InEdges.of(graph)
+    return lambda nodes: _block(edges, nodes.numpy(), len(nodes), graph.edge_weight)
+
+
+def _real_edges(block: Block, edges: _InEdges) -> int:
+    return int((block.edge < edges.loops).sum())
+
+
+@dataclass(frozen=True)
+class _InEdges:
+    """Edges by target: `source[indptr[i]:indptr[i + 1]]` lead into node i; `edge` are their ids.
+
+    `loops` is the number of the first self-loop, which is the number of edges in the full graph.
+    """
+
+    indptr: Ids
+    source: Ids
+    edge: Ids
+    loops: int
+
+    @classmethod
+    def of(cls, graph: Graph) -> _InEdges:
+        nodes = len(graph.labels)
+        source, target = graph.edges.numpy()
+        if np.any(np.diff(target * nodes + source) <= 0) or np.any(source == target):
+            raise ValueError("edges must be sorted by (target, source), single, no self-loops")
+        indptr = offsets(np.bincount(target, minlength=nodes))
+        return cls(indptr, source, np.arange(len(source)), len(source))
+
+    def within(self, owner: Ids) -> _InEdges:
+        """The edges whose two ends have one owner."""
+        degree = np.diff(self.indptr)
+        kept = owner[self.source] == np.repeat(owner, degree)
+        target = np.repeat(np.arange(len(degree)), degree)[kept]
+        indptr = offsets(np.bincount(target, minlength=len(degree)))
+        return _InEdges(indptr, self.source[kept], self.edge[kept], self.loops)
+
+    def weighted_degrees(self, graph: Graph) -> Tensor | None:
+        """float64 [nodes]: the sum of the weights of these edges and 1; None without weights."""
+        if graph.edge_weight is None:
+            return None
+        weights = graph.edge_weight[torch.from_numpy(self.edge)]
+        return weighted_degrees(weights, torch.from_numpy(self.indptr))
+
+
+def _zones(edges: _InEdges, own: Ids, hops: int) -> list[Ids]:
+    """The nodes at exactly 0, 1, ..., `hops` in-edges from `own`, each zone ascending."""
+    seen = np.zeros(len(edges.indptr) - 1, dtype=bool)
+    seen[own] = True
+    zones = [own]
+    for _ in range(hops):
+        places, _ = segments(edges.indptr, zones[-1])
+        reached = np.unique(edges.source[places])
+        zones.append(reached[~seen[reached]])
+        seen[zones[-1]] = True
+    return zones
+
+
+def _chunk(
+    graph: Graph,
+    edges: _InEdges,
+    zones: list[Ids],
+    capacity: list[int],
+    hops: int,
+    weighted: Tensor | None,
+) -> GraphChunk:
+    """Build one chunk, every zone padded to its capacity."""
+    ends = np.cumsum(capacity)
+    nodes = np.full(ends[-1], -1, dtype=np.int64)
+    for zone, end, size in zip(zones, ends, capacity, strict=True):
+        nodes[end - size : end - size + len(zone)] = zone
+    if len(zones) == 1:
+        rows = (int(ends[0]),) * (hops + 1)
+        blocks = (_block(edges, nodes, rows[0], graph.edge_weight),) * hops
+    else:
+        rows = tuple(int(end) for end in ends[::-1])
+        blocks = tuple(
+            _block(edges, nodes[: rows[k]], rows[k + 1], graph.edge_weight) for k in range(hops)
+        )
+    return GraphChunk(
+        nodes=torch.from_numpy(nodes),
+        rows=rows,
+        blocks=blocks,
+        degree=torch.from_numpy(_degree(edges, nodes)),
+        targets=graph.targets(torch.from_numpy(zones[0]), rows[-1]),
+        own=len(zones[0]),
+        full=FullGraph.of(graph),
+        weighted_degree=None if weighted is None else _of_rows(weighted, nodes),
+    )
+
+
+def _of_rows(values: Tensor, nodes: Ids) -> Tensor:
+    """The values [nodes of the graph] of these rows; 0 for padding."""
+    return values[torch.from_numpy(nodes)] * torch.from_numpy(nodes >= 0)
+
+
+def _block(edges: _InEdges, nodes: Ids, rows_out: int, edge_weight: Tensor | None) -> Block:
+    """The edges from `nodes` into the first `rows_out` of them, each row's self-loop last."""
+    local = np.full(len(edges.indptr), -1, dtype=np.int64)
+    rows = np.flatnonzero(nodes >= 0)
+    local[nodes[rows]] = rows
+    rows = rows[rows < rows_out]
+    places, degree = segments(edges.indptr, nodes[rows])
+    within = local[edges.source[places]] >= 0
+    if not within.all():
+        found, ends = offsets(within.astype(np.int64)), offsets(degree)
+        places, degree = places[within], np.diff(found[ends])
+    counts = np.zeros(rows_out, dtype=np.int64)
+    counts[rows] = degree + 1
+    indptr = offsets(counts)
+    target = np.repeat(np.arange(rows_out), counts)
+    source, edge = np.empty_like(target), np.empty_like(target)
+    loops = indptr[rows + 1] - 1
+    others = np.ones(len(target), dtype=bool)
+    others[loops] = False
+    source[loops], edge[loops] = rows, edges.loops + nodes[rows]
+    source[others], edge[others] = local[edges.source[places]], edges.edge[places]
+    parts = [torch.from_numpy(each) for each in (indptr, source, target, edge)]
+    weights = block_weights(edge_weight, parts[3])
+    return Block(parts[0], parts[1], parts[2], parts[3], len(nodes), weights)
+
+
+def _degree(edges: _InEdges, nodes: Ids) -> Ids:
+    degree = np.zeros(len(nodes), dtype=np.int64)
+    real = nodes >= 0
+    degree[real] = np.diff(edges.indptr)[nodes[real]] + 1
+    return degree
+
+
+def _ratio(part: int, whole: int) -> float:
+    """A share or a redundancy; 1 if the whole is 0."""
+    return part / whole if whole else 1.0

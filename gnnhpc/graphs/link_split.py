@@ -1,0 +1,83 @@
+"""Splits a graph's links into those to train on, to validate and to test.
+
+A link is an unordered pair of nodes with an edge in either direction. The message graph has the
+links to train on, in both directions, and no others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.graphs.graph import Graph
+
+Codes = NDArray[np.int64]
+SPLIT, ORDER = 101, 102
+"""Second numbers of the seeds, after the experiment's: for the split, and for each link's order."""
+
+
+@dataclass(frozen=True)
+class LinkSplit:
+    """Links are int64 [n, 2]; the order of a link's two ends is random, once for each link."""
+
+    message: Graph
+    """The graph with the edges of the links to train on alone, in both directions."""
+    train: Tensor
+    """Numbered by the pair of nodes, the smaller node first."""
+    val: Tensor
+    test: Tensor
+    both: Tensor
+    """int64 [train, 2]: the numbers in `message` of the two edges of each link to train on."""
+    joined: Codes
+    """int64 [links]: smaller node * nodes + larger node of every link, ascending."""
+
+
+def split_links(graph: Graph, seed: int, val_share: float, test_share: float) -> LinkSplit:
+    """Take a share of all links to validate and one to test, rounded down; the others train.
+
+    Raises InputError for a graph with a split that would be empty, and for edge weights.
+    """
+    where = f"data {graph.name}"
+    if graph.edge_weight is not None:
+        found = "links of a graph with edge_weight"
+        raise InputError(where, "task", found, "a graph without weights, to predict its links")
+    nodes = graph.nodes
+    source, target = graph.edges.numpy()
+    joined = np.unique(np.minimum(source, target) * nodes + np.maximum(source, target))
+    links = len(joined)
+    first, second = int(links * val_share), int(links * test_share)
+    if min(first, second, links - first - second) < 1:
+        found = f"{links} links, of which {first} validate and {second} test"
+        raise InputError(where, "task", found, "at least one link in each split")
+    order = np.random.default_rng([seed, SPLIT]).permutation(links)
+    turned = np.random.default_rng([seed, ORDER]).integers(0, 2, links).astype(bool)
+    places = {
+        "val": order[:first],
+        "test": order[first : first + second],
+        "train": np.sort(order[first + second :]),
+    }
+    parts = {}
+    for split, chosen in places.items():
+        ends = np.stack((joined[chosen] // nodes, joined[chosen] % nodes), 1)
+        ends[turned[chosen]] = ends[turned[chosen], ::-1]
+        parts[split] = torch.from_numpy(ends)
+    message, both = _message(graph, parts["train"])
+    return LinkSplit(message, parts["train"], parts["val"], parts["test"], both, joined)
+
+
+def _message(graph: Graph, links: Tensor) -> tuple[Graph, Tensor]:
+    """Return the graph of these links in both directions, and the two edges of each in it."""
+    one, other = links.T
+    codes = torch.cat((other * graph.nodes + one, one * graph.nodes + other))
+    ordered, order = codes.sort()
+    edges = torch.stack((ordered % graph.nodes, ordered // graph.nodes))
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    message = dataclasses.replace(graph, edges=edges, stored_in_edges=None)
+    return message, places.view(2, -1).T.contiguous()

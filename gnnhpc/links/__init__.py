@@ -1,4 +1,0 @@
-"""Links of a graph: which are trained on, which are scored, and negative pairs.
-
-Imports kernels and below.
-"""

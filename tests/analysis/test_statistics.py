@@ -1,0 +1,280 @@
+"""Statistics of step times by their properties: intervals, pairs, ratios, warm-up, outliers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp, ttest_ind
+
+from analysis.statistics.intervals import (
+    FEW_STEPS,
+    ONE_RUN,
+    Interval,
+    interval_of_runs,
+    interval_of_shares,
+    ratio_in_words,
+    ratio_of_pairs,
+    ratio_of_runs,
+    t_bounds,
+    welch_bounds,
+)
+from analysis.statistics.pairs import Repeat, paired
+from analysis.statistics.sample import Sample
+from analysis.statistics.signed_ranks import signed_rank_interval
+from analysis.statistics.skewness import skewness_of_means
+from analysis.statistics.warmup import (
+    detect_warmup,
+    drift,
+    effective_n,
+    mark_outliers,
+    robust_std,
+    step_statistics,
+)
+
+seconds = st.floats(min_value=1e-3, max_value=1e3)
+series = st.lists(seconds, min_size=5, max_size=40)
+several = st.lists(series, min_size=2, max_size=4)
+differences = st.lists(st.floats(-5, 5), min_size=6, max_size=30)
+few = settings(max_examples=40, deadline=None)
+
+
+@given(several, st.floats(0.1, 10))
+@few
+def test_an_interval_holds_its_value_and_scales_with_it(
+    runs: list[list[float]], factor: float
+) -> None:
+    one, other = Sample(runs), Sample([[factor * value for value in run] for run in runs])
+    for mine, scaled in ((one.mean, other.mean), (one.median, other.median)):
+        assert mine.low is not None and mine.high is not None
+        assert 0.0 < mine.low <= mine.value <= mine.high
+        assert (scaled.low, scaled.value, scaled.high) == pytest.approx(
+            (factor * mine.low, factor * mine.value, factor * mine.high), rel=1e-6
+        )
+
+
+@given(st.lists(seconds, min_size=2, max_size=9, unique=True))
+@few
+def test_a_run_is_one_observation_of_students_t_on_logarithms(means: list[float]) -> None:
+    expected = ttest_1samp(np.log(means), 0.0).confidence_interval(0.95)
+    bounds = t_bounds(np.log(means))
+    assert bounds == pytest.approx((expected.low, expected.high))
+    found = Sample([[mean] * 9 for mean in means]).median
+    value = float(np.mean(means))
+    assert found.low == pytest.approx(min(math.exp(expected.low), value))
+    assert found.high == pytest.approx(max(math.exp(expected.high), value))
+
+
+@given(st.lists(seconds, min_size=2, max_size=9), st.lists(seconds, min_size=3, max_size=9))
+@few
+def test_unpaired_runs_are_compared_by_welch(one: list[float], other: list[float]) -> None:
+    if np.ptp(one) == 0.0 or np.ptp(other) == 0.0:
+        return
+    expected = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert np.allclose(welch_bounds(one, other), (expected.low, expected.high), rtol=1e-5)
+
+
+@given(st.lists(seconds, min_size=3, max_size=9), st.floats(0.5, 2.0))
+@few
+def test_a_ratio_of_pairs_is_free_of_what_they_share(machine: list[float], factor: float) -> None:
+    hour = np.array(machine)
+    found = ratio_of_pairs(factor * hour, hour)
+    assert (found.low, found.value, found.high) == pytest.approx((factor,) * 3)
+    assert ratio_of_runs(factor * hour, hour).value == pytest.approx(factor)
+    assert found.basis == f"{len(machine)} pairs"
+
+
+@given(differences, st.floats(-2, 2))
+def test_signed_ranks_move_with_the_differences(values: list[float], by: float) -> None:
+    one, other = (signed_rank_interval(np.array(values) + shift, 0.9) for shift in (0.0, by))
+    assert one is not None and other is not None
+    assert np.allclose(np.array(other) - np.array(one), by)
+    assert one[1] <= one[0] <= one[2]
+
+
+def test_signed_ranks_of_six_pairs_are_those_of_all_signs_tried() -> None:
+    """Of 64 equally likely signs one has no positive rank: 1/64 a side, and no less."""
+    values = np.array([0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
+    pairs = itertools.combinations_with_replacement(values, 2)
+    centre = np.median([(a + b) / 2.0 for a, b in pairs])
+    assert signed_rank_interval(values, 1.0 - 2.0 / 64.0) == (centre, 0.5, 8.0)
+    assert signed_rank_interval(values, 1.0 - 1.9 / 64.0) is None
+
+
+def test_two_disturbed_repeats_do_not_hide_what_sixteen_show() -> None:
+    rng = np.random.default_rng(0)
+    both = 1.0 + 0.01 * rng.standard_normal((2, 18))
+    both[1] *= 1.05
+    both[1, 3], both[0, 9] = 3.0, 2.0
+    repeats = [Repeat(0, number) for number in range(18)]
+    before, after = (Sample([[value] * 5 for value in side], repeats) for side in both)
+    ranked = after.mean_over(before, by_ranks=True)
+    assert not after.mean_over(before).excludes(1.0)
+    assert ranked.low is not None and ranked.low > 1.03
+
+
+@pytest.mark.parametrize(
+    ("sample", "why"),
+    [
+        (Sample([[1.0] * 9]), ONE_RUN),
+        (Sample([[1.0] * 9, []]), ONE_RUN),
+        (Sample([[1.0, 1.1], [1.2, 1.3]]), FEW_STEPS),
+        (Sample([[0.0] * 5, [1.0] * 5]), "a time of zero"),
+    ],
+)
+def test_too_few_runs_or_steps_have_no_interval(sample: Sample, why: str) -> None:
+    enough = Sample([[1.0] * 9] * 3)
+    for found in (sample.mean, sample.mean_over(enough), enough.median_over(sample)):
+        assert (found.low, found.high, found.basis) == (None, None, why)
+        assert why in ratio_in_words(found)
+
+
+def test_nothing_has_no_value_and_missing_values_are_left_out() -> None:
+    assert math.isnan(Sample([]).mean.value) and Sample([]).values.shape == (0,)
+    assert math.isnan(Sample([[]]).median.value)
+    assert Sample([[1.0, math.nan, 3.0]]).mean.value == 2.0
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_shares_stay_shares(values: list[float]) -> None:
+    found = interval_of_shares(values)
+    assert found.low is not None and found.high is not None
+    assert 0.0 <= found.low <= found.value <= found.high <= 1.0
+    assert interval_of_shares(values, steps=4).low is None
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        (Interval(1.5, 1.4, 1.6), "faster: 1.500 (1.400 to 1.600)"),
+        (Interval(0.95, 0.9, 0.99996), "slower: 0.95000 (0.90000 to 0.99996)"),
+        (Interval(1e-5, 0.0, 2e-5), "slower: 0.00001 (0.00000 to 0.00002)"),
+        (Interval(1.02, 0.98, 1.05), "no difference shown: 1.020 (0.980 to 1.050) contains 1"),
+        (Interval(1.0, None, 1.1), f"1.000 times, no interval: {ONE_RUN}"),
+    ],
+)
+def test_small_effects_are_worded_as_such(interval: Interval, words: str) -> None:
+    assert ratio_in_words(interval) == words
+
+
+A, B = frozenset({"a"}), frozenset({"b"})
+
+
+def test_runs_of_one_repeat_and_machine_belong_together() -> None:
+    mine = [Repeat(0, number, A) for number in range(4)]
+    theirs = [Repeat(0, number, A | B) for number in (3, 2, 0)]
+    assert paired(mine, theirs) == [(0, 2), (2, 1), (3, 0)]
+    for others in ([Repeat(1, n, A) for n in range(4)], [Repeat(0, n, B) for n in range(4)]):
+        assert paired(mine, others) == []
+    assert paired(mine[:2], theirs) == []
+    most_without = [Repeat(0, number, A) for number in range(7)]
+    assert paired(most_without, theirs) == []
+    assert paired([Repeat(0, 0, A)] * 3, theirs) == [], "a run is in one pair"
+
+
+def exponential(correlation: float, *shape: int) -> np.ndarray:
+    from benchmarks.coverage import autoregressive
+
+    *outer, steps = shape
+    shocks = np.random.default_rng(5).exponential(size=(*outer, 40 + steps)) - 1.0
+    return 1.0 + 0.03 * autoregressive(shocks, correlation)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_skewness_is_that_of_means_of_exponential_shocks(correlation: float) -> None:
+    """The truth is measured on the means of 40,000 runs; one estimate is of ten of them."""
+    steps = exponential(correlation, 4_000, 10, 100)
+    means = steps.mean(axis=-1).ravel()
+    true = float(((means - means.mean()) ** 3).mean() / means.std() ** 3)
+    assert float(skewness_of_means(steps, np.zeros(4_000)).mean()) == pytest.approx(true, rel=0.15)
+
+
+def test_skewness_lengthens_the_upper_side_of_a_mean_alone() -> None:
+    sample = Sample([list(run) for run in exponential(0.7, 3, 10)])
+    plain = interval_of_runs(sample.means)
+    assert sample.mean.low == plain.low
+    assert sample.mean.high is not None and plain.high is not None
+    assert sample.mean.high > plain.high
+    for steps in (2.0 - exponential(0.0, 5, 50), np.ones((3, 10)), exponential(0.0, 5, 4)):
+        assert skewness_of_means(steps, np.asarray(0.0)) == 0.0
+
+
+def plain_effective_n(values: list[float]) -> float:
+    """n / (1 + 2 sum of autocorrelations), pairs of lags as long as they are positive."""
+    n, mean = len(values), sum(values) / len(values)
+    off = [value - mean for value in values]
+
+    def correlation(lag: int) -> float:
+        return sum(off[i] * off[i + lag] for i in range(n - lag)) / sum(v * v for v in off)
+
+    total, lag = 0.0, 1
+    while lag < n - 1 and (pair := correlation(lag) + correlation(lag + 1)) > 0:
+        total, lag = total + pair, lag + 2
+    return n / (1 + 2 * total)
+
+
+@given(st.integers(4, 40), st.floats(0.2, 20), st.integers(0, 99))
+def test_steps_count_as_many_independent_ones(n: int, period: float, seed: int) -> None:
+    noise = np.random.default_rng(seed).normal(0, 0.3, n)
+    values = [10 + math.sin(i / period) + noise[i] for i in range(n)]
+    assert effective_n(values) == pytest.approx(plain_effective_n(values), rel=1e-9)
+    assert effective_n([2.0] * n) == n
+
+
+@given(st.lists(seconds, min_size=5, max_size=30))
+def test_an_outlier_is_further_off_than_others_are(values: list[float]) -> None:
+    middle = float(np.median(values))
+    spread = 1.4826 * float(np.median([abs(value - middle) for value in values]))
+    assert robust_std(values) == pytest.approx(spread, rel=1e-9, abs=1e-12)
+    assert mark_outliers(values).tolist() == [
+        abs(value - middle) > 3.5 * robust_std(values) for value in values
+    ]
+    assert not mark_outliers(values[:4]).any()
+
+
+@pytest.mark.parametrize("extra", [[5.0, 2.0, 1.0], [5.0], [1.0] * 20])
+def test_slow_steps_at_the_start_are_warmup(extra: list[float]) -> None:
+    """A hiccup later on does not pass for their end."""
+    values = np.random.default_rng(4).normal(10, 0.1, 100)
+    values[: len(extra)] += extra
+    values[40] += 30.0
+    assert len(extra) <= detect_warmup(values) <= len(extra) + 2
+
+
+@given(st.lists(seconds, min_size=0, max_size=60))
+@few
+def test_at_most_a_fifth_is_warmup_and_of_few_steps_none(values: list[float]) -> None:
+    assert 0 <= detect_warmup(values) <= (len(values) // 5 if len(values) >= 8 else 0)
+
+
+@pytest.mark.parametrize("at", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("by", [0.92, 1.08])
+def test_a_later_change_is_no_warmup(at: float, by: float) -> None:
+    for seed, n in itertools.product(range(20), (10, 30, 100)):
+        values = np.random.default_rng(seed).normal(10, 0.1, n)
+        values[round(at * n) :] *= by
+        assert detect_warmup(values) == 0
+
+
+def test_steady_series_are_seldom_cut() -> None:
+    rng = np.random.default_rng(5)
+    assert sum(detect_warmup(rng.normal(10, 0.1, n)) > 0 for n in (10, 50) * 500) <= 50
+    assert detect_warmup([0.5, 0.5, *[1.0] * 20]) == 0, "fast steps at the start"
+
+
+@given(st.lists(seconds, min_size=6, max_size=30))
+def test_drift_is_of_medians_of_thirds(values: list[float]) -> None:
+    third = len(values) // 3
+    expected = np.median(values[-third:]) / np.median(values[:third]) - 1
+    assert drift(values) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert drift(values[:5]) is None
+
+
+def test_step_statistics_are_of_the_sample() -> None:
+    found = step_statistics(np.array([1.0, 2.0, 6.0]))
+    assert found == {"mean_s": 3.0, "std_s": math.sqrt(7), "min_s": 1.0, "max_s": 6.0, "n": 3.0}
+    assert math.isnan(step_statistics(np.array([1.0]))["std_s"])

@@ -1,0 +1,339 @@
+"""`gnnhpc data list|get|check`, against a site on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnnhpc.cli import main
+from gnnhpc.data import data_settings
+from gnnhpc.data.data_files import Download
+from gnnhpc.data.published_graphs import PUBLISHED, graph_sizes
+from gnnhpc.data.registry import DATA
+from tests.tools.data_files import (
+    cifar_archive,
+    cifar_records,
+    custom_arrays,
+    set_facts,
+    write_npz,
+    write_ogb,
+    write_planetoid,
+    write_python,
+)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
+    """A data root that is not there yet, in an empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GNNHPC_DATA", str(tmp_path / "root"))
+    return tmp_path / "root"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = main(["data", *arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, downloads: list[Download]) -> None:
+    row = dataclasses.replace(PUBLISHED[name], downloads=tuple(downloads))
+    monkeypatch.setitem(PUBLISHED, name, row)
+
+
+@pytest.fixture
+def cora(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a site that publishes a small Cora, file by file."""
+    set_facts(monkeypatch, "cora", graph_sizes(700, 4_182, 40, 3))
+    site = write_planetoid(tmp_path / "site", "Cora")
+    names = PUBLISHED["cora"].files
+    publish(monkeypatch, "cora", [Download(f"{server}/Cora/raw/{n}", n) for n in names])
+    return site
+
+
+def test_list_says_what_there_is_and_where(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_planetoid(root, "Cora")
+    write_planetoid(root, "CiteSeer")
+    (root / "CiteSeer" / "raw" / "ind.citeseer.tx").unlink()
+    status, out, err = run(capsys, "list")
+    assert (status, err) == (0, "")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert lines.keys() == DATA.keys() | {"name"}
+    assert str(root) in lines["name"]
+    cora = "2,708 nodes, 10,556 edges, 1,433 features, 7 classes"
+    assert re.search(rf"graph +{cora} +{root}/Cora/raw$", lines["cora"])
+    assert lines["citeseer"].endswith("CiteSeer/raw, without 1 of 8 files")
+    assert lines["reddit"].endswith("not here")
+    assert lines["synthetic-citation"].endswith("synthetic")
+    assert "many labels" in lines["yelp"]
+    assert "50,000 + 10,000 of 32 x 32, 10 classes" in lines["cifar10"]
+
+
+def test_list_works_without_a_root(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not here" in run(capsys, "list", "--data-root", "nowhere")[1]
+
+
+def test_files_are_fetched_one_by_one_and_checked(
+    cora: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "get", "cora")
+    assert status == 0
+    assert err.count("fetching http") == 8
+    digest = hashlib.sha256((cora / "ind.cora.x").read_bytes()).hexdigest()
+    assert f"no checksum is published; SHA-256 found: {digest}" in out
+    raw = root / "Cora" / "raw"
+    assert out.endswith(f"cora is here: {raw}\n")
+    assert f"{digest}  ind.cora.x\n" in (raw / "SHA256SUMS").read_text()
+    status, out, _ = run(capsys, "check", "cora")
+    assert status == 0, out
+    assert re.match(r"cora: whole: 700 nodes, .* 40 features; files as recorded", out)
+    for path in cora.iterdir():
+        path.unlink()
+    assert run(capsys, "get", "cora") == (0, f"cora is here already: {raw}\n", "")
+
+
+def test_a_missing_file_is_fetched_alone(
+    cora: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = write_planetoid(root, "Cora")
+    before = (raw / "ind.cora.y").stat().st_mtime_ns
+    (raw / "ind.cora.allx").unlink()
+    status, out, _ = run(capsys, "check", "cora")
+    assert status == 1
+    assert "a part: 7 of 8 files" in out
+    assert "without ind.cora.allx; `gnnhpc data get cora` gets the rest" in out
+    status, _, err = run(capsys, "get", "cora")
+    assert status == 0
+    assert err.count("fetching http") == 1
+    assert (raw / "ind.cora.y").stat().st_mtime_ns == before
+    assert run(capsys, "check", "cora")[0] == 0
+
+
+def test_a_failure_adds_nothing(cora: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cora / "ind.cora.graph").unlink()
+    status, out, err = run(capsys, "get", "cora")
+    assert (status, out) == (1, "")
+    failure = err.splitlines()[-1]
+    assert failure.startswith("failed: data cora: http://127.0.0.1")
+    assert "ind.cora.graph cannot be fetched (404" in failure
+    assert "nothing was added. Run `gnnhpc data get cora` where there is a network" in failure
+    assert not (root / "Cora" / "raw").exists()
+
+
+def test_no_network_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Port 9 of this machine discards: nothing listens there.
+    publish(monkeypatch, "dblp", [Download("http://127.0.0.1:9/dblp.npz", "dblp.npz")])
+    status, _, err = run(capsys, "get", "dblp")
+    assert status == 1
+    assert "dblp.npz cannot be fetched" in err.splitlines()[-1]
+    assert err.count("failed:") == 1
+
+
+def zipped(folder: Path, name: str) -> bytes:
+    """A zip of a folder, under the name of its own that archives have."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.write(path, f"{name}/{path.relative_to(folder)}")
+    return content.getvalue()
+
+
+def test_a_zip_of_ogb(
+    tmp_path: Path,
+    root: Path,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    set_facts(monkeypatch, "ogbn-arxiv", graph_sizes(30, 60, 5, 4))
+    write_ogb(tmp_path / "made", "time", nodes=30, columns=5, classes=4)
+    (tmp_path / "site" / "arxiv.zip").write_bytes(zipped(tmp_path / "made", "arxiv"))
+    real = PUBLISHED["ogbn-arxiv"].downloads[0]
+    publish(monkeypatch, "ogbn-arxiv", [dataclasses.replace(real, url=f"{server}/arxiv.zip")])
+    assert run(capsys, "get", "ogbn-arxiv")[0] == 0
+    assert (root / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").is_file()
+    status, out, _ = run(capsys, "check", "ogbn-arxiv")
+    assert (status, out) == (
+        0,
+        "ogbn-arxiv: whole: 30 nodes, 60 edges, 5 features; files as recorded in SHA256SUMS; "
+        "the loaded arrays are those of a second call of their only reader\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"no zip", "sent a damaged archive ("),
+        (zipped(Path(__file__).parent, "arxiv"), "has no raw/edge.csv.gz, raw/node-label.csv.gz"),
+    ],
+)
+def test_an_archive_of_something_else(
+    content: bytes,
+    message: str,
+    tmp_path: Path,
+    root: Path,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "site" / "arxiv.zip").write_bytes(content)
+    real = PUBLISHED["ogbn-arxiv"].downloads[0]
+    publish(monkeypatch, "ogbn-arxiv", [dataclasses.replace(real, url=f"{server}/arxiv.zip")])
+    status, _, err = run(capsys, "get", "ogbn-arxiv")
+    assert status == 1
+    assert message in err
+    assert not (root / "ogbn_arxiv").exists()
+
+
+def test_images_with_their_published_checksum(
+    tmp_path: Path,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    archive = cifar_archive(tmp_path / "site", server)
+    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", dataclasses.replace(archive, md5="0" * 32))
+    status, _, err = run(capsys, "get", "cifar10")
+    assert status == 1
+    assert "does not match the known hash" in err
+    assert "nothing was added" in err
+    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", archive)
+    status, out, err = run(capsys, "get", "cifar10")
+    assert status == 0, err
+    assert f"MD5 as published ({archive.md5})" in out
+    status, out, _ = run(capsys, "check", "cifar10")
+    assert (status, out) == (
+        1,
+        "cifar10: of another size: 20 train, not 50,000, 4 test, not 10,000\n",
+    )
+
+
+def test_files_copied_by_hand_are_recorded(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_facts(monkeypatch, "cora", graph_sizes(700, 4_182, 40, 3))
+    raw = write_planetoid(root, "Cora")
+    status, out, _ = run(capsys, "check", "cora")
+    assert status == 0
+    assert "no record of its digests: `gnnhpc data record cora` writes one" in out
+    status, out, _ = run(capsys, "record", "cora")
+    assert (status, out) == (0, f"cora: 8 digests written to {raw / 'SHA256SUMS'}\n")
+    assert "files as recorded in SHA256SUMS" in run(capsys, "check", "cora")[1]
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], check=True, cwd=raw)
+    (raw / "ind.cora.y").write_bytes(b"other")
+    status, out, err = run(capsys, "record", "cora")
+    assert (status, out) == (2, "")
+    assert "found ind.cora.y, which differs from the record; allowed: the recorded files" in err
+
+
+def test_the_python_layout_is_seen(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root.mkdir()
+    write_python(root, "data_batch_1", cifar_records(3, 0))
+    status, out, _ = run(capsys, "check", "cifar10")
+    assert status == 1
+    assert "a part: 1 of 6 files in" in out
+    assert "cifar-10-batches-py" in out
+
+
+def test_damage_is_found(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_facts(monkeypatch, "photo", graph_sizes(240, 5_600, 20, 4))
+    file = "amazon_electronics_photo.npz"
+    path = write_npz(root / "Photo" / "raw", file, nodes=240, columns=20, classes=4)
+    status, out, _ = run(capsys, "check", "photo")
+    assert status == 0, out
+    assert "no record of its digests" in out
+    (path.parent / "SHA256SUMS").write_text(f"{'0' * 64}  {file}\n")
+    status, out, _ = run(capsys, "check", "photo")
+    assert (status, out) == (
+        1,
+        f"photo: damaged: {file} in {path.parent} differs from SHA256SUMS beside it\n",
+    )
+    (path.parent / "SHA256SUMS").unlink()
+    path.write_bytes(b"short")
+    status, out, _ = run(capsys, "check", "photo", "synthetic-citation")
+    assert status == 1
+    assert out.startswith(f"photo: damaged: {path.parent}: found damaged files")
+    assert "synthetic-citation: whole: 2,000 nodes" in out
+
+
+def test_a_graph_with_half_its_edges_is_of_another_size(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_facts(monkeypatch, "photo", graph_sizes(240, 11_000, 20, 4))
+    raw = root / "Photo" / "raw"
+    write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=4)
+    status, out, _ = run(capsys, "check", "photo")
+    assert status == 1
+    assert re.search(r"photo: of another size: \d,\d+ edges, not 11,000", out)
+
+
+def test_custom_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = custom_arrays()
+    np.savez(tmp_path / "good.npz", **arrays)
+    np.savez(tmp_path / "bad.npz", **arrays | {"x": np.full((60, 12), np.nan)})
+    status, out, _ = run(capsys, "check", "good.npz", "bad.npz")
+    assert status == 1
+    assert re.search(
+        r"^good.npz: whole: 60 nodes, \d+ edges, 12 features; the loaded", out, re.MULTILINE
+    )
+    assert re.search(r"^bad.npz: damaged: .*/bad.npz: x: found nan at node 0", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["get", "imagenet"], "error: data: found 'imagenet'; allowed: actor, amazon-ratings, "),
+        (["get", "yelp"], "error: data: name: found 'yelp': its nodes have many labels each"),
+        (["get", "file"], "error: data: found 'file', which has no files in a data root"),
+        (["get", "graph.npz"], "error: data: found 'graph.npz'; allowed: "),
+        (
+            ["get", "synthetic-citation"],
+            "error: data synthetic-citation: found no files to down",
+        ),
+        (["get"], "error: command line: found Missing argument 'NAME...'"),
+        (["check", "nowhere.npz"], "error: "),
+        (["check", "imagenet"], "error: data: found 'imagenet'"),
+        (["record", "cora"], "error: "),
+        (["record", "synthetic-graphs"], "error: data synthetic-graphs: found no files: it is"),
+        (["get", "cora", "--data-root", "file"], "error: "),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_get_makes_the_users_own_root(
+    cora: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("GNNHPC_DATA")
+    assert run(capsys, "get", "cora")[0] == 0
+    assert (cache / "data" / "Cora" / "raw" / "ind.cora.x").is_file()
+    assert run(capsys, "check", "cora")[0] == 0
+
+
+def test_listing_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys; from gnnhpc.cli import main; main(['data', 'list']); "
+    code += "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,517 @@
+"""Published graphs: the table, every layout as read from files, the cache, damaged files."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.datasets
+from pydantic import ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.data_settings import RedditShaped, SyntheticCitation
+from gnnhpc.data.load_graph import Graph, load_graph
+from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph, Pyg, graph_sizes
+from gnnhpc.data.registry import allowed_data, parse_data
+from gnnhpc.data.splits import shchur_split
+from tests.tools.data_files import (
+    real_file,
+    set_facts,
+    write_geom_gcn,
+    write_graphsaint,
+    write_heterophilous,
+    write_npz,
+    write_ogb,
+    write_planetoid,
+    write_table,
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
+    """A root with a Cora of 700 nodes, 40 columns, 3 classes, as if published so."""
+    set_facts(monkeypatch, "cora", graph_sizes(700, 4000, 40, 3))
+    write_planetoid(tmp_path / "root", "Cora")
+    return tmp_path / "root"
+
+
+def check(graph: Graph, features: int) -> None:
+    """What every loaded graph promises."""
+    assert graph.features.shape == (graph.nodes, features)
+    assert graph.features.dtype == torch.float32
+    source, target = graph.edges
+    assert (torch.diff(target * graph.nodes + source) > 0).all()
+    assert (source != target).all()
+    assert 0 <= int(source.min()) <= int(source.max()) < graph.nodes
+    assert sorted(graph.masks) == ["test", "train", "val"]
+    assert int(torch.stack(list(graph.masks.values())).sum(0).max()) == 1
+    assert 0 <= int(graph.labels.min()) <= int(graph.labels.max()) < graph.classes
+
+
+def counts(graph: Graph) -> list[int]:
+    return [int(graph.masks[key].sum()) for key in ("train", "val", "test")]
+
+
+def equal(a: Graph, b: Graph) -> bool:
+    return (
+        torch.equal(a.features.to_dense(), b.features.to_dense())
+        and torch.equal(a.edges, b.edges)
+        and torch.equal(a.labels, b.labels)
+        and all(torch.equal(a.masks[key], b.masks[key]) for key in a.masks)
+    )
+
+
+def files(folder: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_planetoid_files(small: Path) -> None:
+    before = files(small)
+    graph = load_graph(PublishedGraph(name="cora"), small)
+    check(graph, 40)
+    assert graph.features.layout == torch.sparse_csr
+    assert counts(graph) == [60, 500, 100]
+    assert torch.equal(graph.labels[:60], torch.arange(60) % 3)
+    sums = graph.features.to_dense().sum(1)
+    assert torch.allclose(sums[sums > 0], torch.ones(()))
+    assert files(small) == before
+    assert not (small / "Cora" / "processed").exists()
+
+
+def test_a_second_start_reads_the_cache_without_pyg(small: Path, cache: Path) -> None:
+    graph = load_graph(PublishedGraph(name="cora"), small)
+    before = files(cache)
+    code = f"""
+import sys, pathlib
+import dataclasses
+from gnnhpc.data.published_graphs import PUBLISHED, graph_sizes
+facts = graph_sizes(700, 4000, 40, 3)
+PUBLISHED["cora"] = dataclasses.replace(PUBLISHED["cora"], facts=facts)
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.published_graphs import graph_sizes
+from gnnhpc.data.published_graphs import PublishedGraph
+graph = load_graph(PublishedGraph(name="cora"), pathlib.Path({str(small)!r}))
+assert graph.edges.shape == {tuple(graph.edges.shape)}
+assert graph.features.values().sum() == {float(graph.features.values().sum())}
+sys.exit("torch_geometric" in sys.modules or "scipy" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    again = load_graph(PublishedGraph(name="cora"), small)
+    assert equal(graph, again)
+    again.labels[:] = 0
+    assert files(cache) == before
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+
+
+def test_the_cache_is_built_anew_for_changed_or_damaged_files(small: Path, cache: Path) -> None:
+    graph = load_graph(PublishedGraph(name="cora"), small)
+    (kept,) = (path for path in cache.iterdir() if path.is_dir())
+    (kept / "edges.npy").write_bytes(b"short")
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+    (kept / "test.npy").unlink()
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+    (kept / "labels.npy").write_bytes(b"")
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+    labels = small / "Cora" / "raw" / "ind.cora.y"
+    stat = labels.stat()
+    os.utime(labels, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    load_graph(PublishedGraph(name="cora"), small)
+    assert len([path for path in cache.iterdir() if path.is_dir()]) == 2
+
+
+def test_no_place_for_a_cache(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = load_graph(PublishedGraph(name="cora"), small)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "file" / "cache"))
+    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+
+
+def test_made_features_need_no_feature_files(small: Path) -> None:
+    real = load_graph(PublishedGraph(name="cora"), small)
+    for part in ("x", "tx", "allx"):
+        (small / "Cora" / "raw" / f"ind.cora.{part}").unlink()
+    made = load_graph(PublishedGraph(name="cora", features="made"), small)
+    check(made, 40)
+    assert torch.equal(made.edges, real.edges)
+    assert torch.equal(made.labels, real.labels)
+    assert counts(made) == counts(real)
+    with pytest.raises(InputError, match=r"raw/ind.cora.x: found no such file"):
+        load_graph(PublishedGraph(name="cora"), small)
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("was-here",)
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "message"),
+    [
+        ("graph", b"\x80\x02c", r"ind.cora.graph: found a damaged file .*fetch it again"),
+        ("ty", pickle.dumps(_Evil()), r"ind.cora.ty: found a damaged file \(it names posix.mkdir"),
+        ("ally", pickle.dumps(np.ones((9, 3))), "raw: found damaged files"),
+        ("graph", pickle.dumps({0: [1, 5000]}), "raw: edges: "),
+        ("test.index", b"one\n", "raw: found damaged files"),
+    ],
+)
+def test_damage_is_named(
+    small: Path, monkeypatch: pytest.MonkeyPatch, part: str, content: bytes, message: str
+) -> None:
+    monkeypatch.chdir(small)
+    (small / "Cora" / "raw" / f"ind.cora.{part}").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load_graph(PublishedGraph(name="cora"), small)
+    assert not (small / "was-here").exists()
+
+
+def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_facts(monkeypatch, "cora", graph_sizes(701, 4000, 40, 3))
+    with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
+        load_graph(PublishedGraph(name="cora"), small)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "file"),
+    [
+        ("photo", "Photo", "amazon_electronics_photo.npz"),
+        ("physics", "Physics", "ms_academic_phy.npz"),
+        ("computers", "Computers", "amazon_electronics_computers.npz"),
+        ("cs", "CS", "ms_academic_cs.npz"),
+        ("dblp", "dblp", "dblp.npz"),
+        ("cora-ml", "cora_ml", "cora_ml.npz"),
+    ],
+)
+def test_npz_files_and_their_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, name: Any, folder: str, file: str
+) -> None:
+    set_facts(monkeypatch, name, graph_sizes(240, 4000, 20, 4))
+    path = write_npz(tmp_path / folder / "raw", file, nodes=240, columns=20, classes=4)
+    graph = load_graph(PublishedGraph(name=name), tmp_path)
+    check(graph, 20)
+    assert counts(graph) == [80, 120, 40]
+    assert set(graph.features.values().tolist()) == {1.0}
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(InputError, match=f"{folder}/raw: found damaged files"):
+        load_graph(PublishedGraph(name=name), tmp_path)
+
+
+def test_labels_out_of_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    set_facts(monkeypatch, "photo", graph_sizes(240, 4000, 20, 4))
+    raw = tmp_path / "Photo" / "raw"
+    write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=5)
+    with pytest.raises(InputError, match=r"raw: labels: found 0 to 4; allowed: 0 to 3"):
+        load_graph(PublishedGraph(name="photo"), tmp_path)
+
+
+def test_reddit_files_stay_dense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    set_facts(monkeypatch, "reddit", graph_sizes(50, 400, 6, 3))
+    raw = tmp_path / "Reddit" / "raw"
+    raw.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    feature = rng.normal(size=(50, 6)).astype(np.float32)
+    np.savez(
+        raw / "reddit_data.npz",
+        feature=feature,
+        label=np.arange(50) % 3,
+        node_types=np.arange(50) % 3 + 1,
+    )
+    edges = scipy_sparse.random(50, 50, 0.1, "coo", np.float32, rng)
+    scipy_sparse.save_npz(raw / "reddit_graph.npz", edges)
+    graph = load_graph(PublishedGraph(name="reddit"), tmp_path)
+    check(graph, 6)
+    assert torch.equal(graph.features, torch.from_numpy(feature))
+    assert counts(graph) == [17, 17, 16]
+
+
+def test_a_split_is_20_and_30_a_class_and_the_rest() -> None:
+    labels = np.arange(1000) % 5
+    train, val, test = shchur_split(labels, 5, np.random.default_rng(0))
+    assert np.bincount(labels[train]).tolist() == [20] * 5
+    assert np.bincount(labels[val]).tolist() == [30] * 5
+    assert (train.astype(int) + val + test == 1).all()
+
+
+def test_a_generated_graph_is_a_graph() -> None:
+    config = SyntheticCitation(nodes=300, edges=1200, features=64, classes=4)
+    graph = load_graph(config, None)
+    check(graph, 64)
+    assert equal(graph, load_graph(config, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "split"),
+    [
+        ("cora", "real", [140, 500, 1000]),
+        ("citeseer", "real", [120, 500, 1000]),
+        ("pubmed", "made", [60, 500, 1000]),
+        ("photo", "real", [160, 240, 7250]),
+        ("cs", "real", [300, 450, 17_583]),
+    ],
+)
+def test_real_graphs_have_the_published_sizes(
+    cache: Path, name: Any, features: Any, split: list[int]
+) -> None:
+    config = PublishedGraph(name=name, features=features)
+    facts = config.facts()
+    graph = load_graph(config, real_file(config.published.folder).parents[1])
+    check(graph, facts.features)
+    assert graph.nodes == facts.nodes
+    assert graph.edges.shape == (2, facts.edges)
+    assert counts(graph) == split
+    assert int(graph.labels.max()) + 1 == graph.classes == facts.classes
+    source, target = graph.edges
+    assert torch.equal((source * graph.nodes + target).sort()[0], target * graph.nodes + source)
+    if features == "made":
+        density = graph.features.values().numel() / (facts.nodes * facts.features)
+        assert density == pytest.approx(0.1, abs=0.005)
+
+
+OF_PYG = {name: row for name, row in PUBLISHED.items() if isinstance(row.reader, Pyg)}
+
+
+def documented(reader: Pyg) -> list[int]:
+    """Nodes, edges, features and classes in the documentation of PyG's class."""
+    words = getattr(torch_geometric.datasets, reader.dataset).__doc__
+    row = rf"- {re.escape(reader.argument)}\n" if reader.argument else "#(?:classes|tasks)\n"
+    cells = re.search(rf"{row}((?:\s*\*?\s*- [\d,]+\n?)+)", words, re.IGNORECASE)
+    if cells is None:
+        said = re.search(r"([\d,]+) nodes,\s+([\d,]+) edges, (\d+) node features and (\d+)", words)
+        assert said is not None
+        return [int(number.replace(",", "")) for number in said.groups()]
+    return [int(number.replace(",", "")) for number in re.findall(r"[\d,]+", cells[1])][:4]
+
+
+@pytest.mark.parametrize("name", OF_PYG)
+def test_facts_are_those_of_pygs_documentation(name: str) -> None:
+    row = OF_PYG[name]
+    assert isinstance(row.reader, Pyg)
+    nodes, edges, features, classes = documented(row.reader)
+    # The heterophilous graphs are documented with each edge counted once.
+    directions = 2 if row.reader.dataset == "HeterophilousGraphDataset" else 1
+    found = dataclasses.replace(row.facts, train=0)
+    assert found == graph_sizes(nodes, directions * edges, features, classes)
+
+
+@pytest.mark.parametrize("name", OF_PYG)
+def test_files_are_those_that_pygs_class_looks_for(name: str, tmp_path: Path) -> None:
+    row = OF_PYG[name]
+    assert isinstance(row.reader, Pyg)
+    cls = getattr(torch_geometric.datasets, row.reader.dataset)
+    dataset = cls.__new__(cls)
+    dataset.root = str(tmp_path if row.reader.argument else row.directory(tmp_path).parent)
+    names = {"Coauthor": "CS" if name == "cs" else "Physics", "Planetoid": row.reader.argument}
+    lower = (row.reader.argument or "").lower().replace("-", "_")
+    dataset.name = names.get(row.reader.dataset, lower)
+    dataset.split = "public"
+    found = dataset.raw_file_names
+    listed = [found] if isinstance(found, str) else found
+    assert sorted(listed) == sorted(row.files)
+    assert Path(dataset.raw_dir) == row.directory(tmp_path)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_downloaded_is_what_is_needed(name: str) -> None:
+    row = PUBLISHED[name]
+    single = [one.file for one in row.downloads if not one.archive]
+    assert single in ([], list(row.files))
+    assert all(one.url.startswith("http") for one in row.downloads)
+
+
+Write = Callable[[Path], Any]
+LAYOUTS: dict[str, tuple[Write, tuple[int, int, int, int], list[int]]] = {
+    "flickr": (
+        lambda raw: write_graphsaint(raw, nodes=60, columns=6, classes=7),
+        (60, 180, 6, 7),
+        [20, 20, 20],
+    ),
+    "reddit2": (
+        lambda raw: write_graphsaint(raw, nodes=60, columns=6, classes=4),
+        (60, 180, 6, 4),
+        [20, 20, 20],
+    ),
+    "roman-empire": (
+        lambda raw: write_heterophilous(
+            raw / "roman_empire.npz", nodes=60, columns=6, classes=4
+        ),
+        (60, 180, 6, 4),
+        [30, 15, 15],
+    ),
+    "actor": (
+        lambda raw: write_geom_gcn(raw, "film", nodes=60, columns=9, binary=True),
+        (60, 180, 9, 5),
+        [20, 1, 39],
+    ),
+    "texas": (
+        lambda raw: write_geom_gcn(raw, "texas", nodes=60, columns=9, binary=False),
+        (60, 180, 9, 5),
+        [20, 1, 39],
+    ),
+    "lastfm-asia": (lambda raw: _write_embedded(raw / "lastfm_asia.npz"), (60, 180, 6, 4), []),
+}  # fmt: skip
+
+
+def _write_embedded(path: Path) -> None:
+    rng = np.random.default_rng(3)
+    path.parent.mkdir(parents=True)
+    edges, target = rng.integers(0, 60, (180, 2)), np.arange(60) % 4
+    np.savez(path, features=rng.normal(size=(60, 6)), target=target, edges=edges)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    write, sizes, split = LAYOUTS[name]
+    set_facts(monkeypatch, name, graph_sizes(*sizes))
+    config = PublishedGraph(name=name)
+    with pytest.raises(InputError, match=f"found no such file; .*`gnnhpc data get {name}`"):
+        load_graph(config, tmp_path)
+    write(config.published.directory(tmp_path))
+    graph = load_graph(config, tmp_path)
+    check(graph, sizes[2])
+    assert graph.nodes == sizes[0]
+    assert not split or counts(graph) == split
+    made = load_graph(PublishedGraph(name=name, features="made"), tmp_path)
+    assert torch.equal(made.edges, graph.edges)
+    assert made.features.layout == torch.sparse_csr
+
+
+def test_another_of_ten_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    set_facts(monkeypatch, "roman-empire", graph_sizes(60, 180, 6, 4))
+    path = tmp_path / "roman_empire" / "raw" / "roman_empire.npz"
+    write_heterophilous(path, nodes=60, columns=6, classes=4)
+    first, third = (
+        load_graph(PublishedGraph(name="roman-empire", split=n), tmp_path) for n in (0, 2)
+    )
+    assert torch.equal(third.masks["train"], first.masks["train"].roll(-2))
+    assert PublishedGraph(name="roman-empire").content() == {"name": "roman-empire"}
+    assert PublishedGraph(name="roman-empire", split=2).content()["split"] == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("yelp", r"name: found 'yelp': its nodes have many labels each.*; allowed: cora, "),
+        ({"name": "amazon-products"}, r"many labels each"),
+        ({"name": "cora", "split": 1}, "split: found 1; allowed: 0, cora has no other"),
+        ({"name": "photo", "split": 1}, "split: found 1; allowed: 0, photo has no other"),
+        ({"name": "actor", "split": 10}, "split: found 10; allowed: 0 to 9"),
+        ({"name": "actor", "split": -1}, "split: found -1; allowed: 0 to 9"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(value: object, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        parse_data(value)
+    assert "yelp" not in allowed_data()
+
+
+OGB_SPLITS = {"ogbn-arxiv": "time", "ogbn-products": "sales_ranking"}
+
+
+@pytest.fixture(params=OGB_SPLITS)
+def ogb(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> PublishedGraph:
+    """A graph of 30 nodes in the folder where OGB has it."""
+    name = request.param
+    set_facts(monkeypatch, name, graph_sizes(30, 60, 5, 4))
+    folder = tmp_path / name.replace("-", "_")
+    write_ogb(folder, OGB_SPLITS[name], nodes=30, columns=5, classes=4)
+    return PublishedGraph(name=name)
+
+
+def test_both_directions_of_every_edge(ogb: PublishedGraph, tmp_path: Path) -> None:
+    graph = load_graph(ogb, tmp_path)
+    check(graph, 5)
+    assert graph.edges.shape == (2, 60)
+    ring = {(node, (node + 1) % 30) for node in range(30)}
+    assert {tuple(ends) for ends in graph.edges.T.tolist()} == ring | {(b, a) for a, b in ring}
+    assert counts(graph) == [10, 10, 10]
+    assert graph.masks["val"][1]
+    assert torch.equal(graph.labels, torch.arange(30) % 4)
+    table = gzip.decompress((tmp_path / ogb.published.folder / "raw/node-feat.csv.gz").read_bytes())
+    expected = np.loadtxt(table.decode().splitlines(), delimiter=",", dtype=np.float32)
+    assert np.array_equal(graph.features.numpy(), expected)
+
+
+def test_made_features_need_no_table(ogb: PublishedGraph, tmp_path: Path) -> None:
+    (tmp_path / ogb.published.folder / "raw" / "node-feat.csv.gz").unlink()
+    with pytest.raises(InputError, match=r"node-feat.csv.gz: found no such file; .*features: made"):
+        load_graph(ogb, tmp_path)
+    made = PublishedGraph(name=ogb.name, features="made")
+    assert load_graph(made, tmp_path).features.shape == (30, 5)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "message"),
+    [
+        ("raw/edge", [[0, 30]], "edge.csv.gz: found 1 lines; allowed: .31. as num-edge-list"),
+        ("raw/edge", [[0, 1]] * 30 + [[0, 30]], "edge.csv.gz: found nodes 0 to 30; allowed: nodes"),
+        ("raw/edge", [[0, 1, 2]] * 31, "edge.csv.gz: found 3 columns; allowed: 2; the files as"),
+        ("raw/node-label", [[0]] * 29, "node-label.csv.gz: found 29 lines; allowed: .30. as num-n"),
+        ("raw/node-label", [["a"]] * 30, r"node-label.csv.gz: found a damaged file \(ValueError"),
+        ("raw/node-label", [[9]] * 30, "raw: labels: found 9 to 9; allowed: 0 to 3"),
+        ("raw/node-feat", [[1, 2]] * 30, r"raw: features: found \[30, 2\]; allowed: \[30, 5\]"),
+        ("split/{}/train", [[30]], "train.csv.gz: found nodes 30 to 30; allowed: nodes 0 t"),
+    ],
+)
+def test_damage_of_ogbs_tables_is_named(
+    ogb: PublishedGraph, tmp_path: Path, table: str, rows: list[list[object]], message: str
+) -> None:
+    name = f"{table.format(OGB_SPLITS[ogb.name])}.csv.gz"
+    write_table(tmp_path / ogb.published.folder / name, rows)
+    with pytest.raises(InputError, match=message):
+        load_graph(ogb, tmp_path)
+
+
+def test_a_cut_off_archive_is_named(ogb: PublishedGraph, tmp_path: Path) -> None:
+    path = tmp_path / ogb.published.folder / "raw" / "edge.csv.gz"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(InputError, match=r"edge.csv.gz: found a damaged file .*fetch them again"):
+        load_graph(ogb, tmp_path)
+
+
+def test_half_precision_rounds_features_and_nothing_else(cache: Path) -> None:
+    small = {"nodes": 60, "edges": 400, "features": 9, "classes": 3}
+    whole = load_graph(RedditShaped(**small), None)
+    for _ in ("made", "cached"):
+        rounded = load_graph(RedditShaped(**small, storage="float16"), None)
+        assert torch.equal(rounded.features, whole.features.half())
+        assert torch.equal(rounded.edges, whole.edges)
+    assert len(list(cache.rglob("dense.npy"))) == 2
+    assert len(list(cache.rglob("edges.npy"))) == 1
+
+
+@pytest.mark.parametrize("name", ["cora", "cs"])
+def test_half_precision_is_refused_for_sparse_features(name: str) -> None:
+    with pytest.raises(ValueError, match="storage: found 'float16'; allowed: float32 for features"):
+        PublishedGraph(name=name, storage="float16")
+    assert PublishedGraph(name="reddit", storage="float16").storage == "float16"
+
+
+def test_half_precision_is_refused_for_large_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    set_facts(monkeypatch, "flickr", graph_sizes(60, 180, 6, 7))
+    config = PublishedGraph(name="flickr", storage="float16")
+    raw = config.published.directory(tmp_path)
+    write_graphsaint(raw, nodes=60, columns=6, classes=7)
+    np.save(raw / "feats.npy", np.full((60, 6), 7e4))
+    with pytest.raises(InputError, match="allowed: float32, or numbers up to 65504"):
+        load_graph(config, tmp_path)

@@ -1,0 +1,212 @@
+"""Synthetic data: the same every time, well formed at any size, and with something to learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnhpc.data.data_settings import (
+    REDDIT_SHARES,
+    RedditShaped,
+    SyntheticCifar10,
+    SyntheticCitation,
+)
+from gnnhpc.data.load_graph import load_graph
+from gnnhpc.data.splits import distinct
+from gnnhpc.data.synthetic.citation import MadeGraph, SparseRows, made_words, synthetic_graph
+from gnnhpc.data.synthetic.images import synthetic_images
+from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
+
+SMALL = RedditShaped(nodes=6_000, edges=300_000, features=64, classes=12)
+
+
+def test_images_are_the_same_whatever_is_asked_for_with_them() -> None:
+    few = synthetic_images(SyntheticCifar10(train=30), "train")
+    many = synthetic_images(SyntheticCifar10(train=1200), "train")
+    assert np.array_equal(few[0], many[0][:30])
+    assert np.array_equal(few[1], many[1][:30])
+    test = synthetic_images(SyntheticCifar10(test=30), "test")
+    assert not np.array_equal(few[0], test[0])
+    assert np.bincount(many[1][:1000]).tolist() == [100] * 10
+
+
+@pytest.mark.parametrize(("size", "classes"), [(2, 2), (8, 3), (32, 40)])
+def test_images_of_any_size(size: int, classes: int) -> None:
+    pixels, labels = synthetic_images(
+        SyntheticCifar10(train=50, image_size=size, classes=classes), "train"
+    )
+    assert pixels.shape == (50, 3, size, size)
+    assert pixels.dtype == np.uint8
+    assert labels.min() >= 0
+    assert labels.max() < classes
+
+
+def test_mean_colour_tells_most_classes() -> None:
+    config = SyntheticCifar10(train=500, test=300)
+    (seen, seen_labels), (pixels, labels) = (
+        synthetic_images(config, split) for split in ("train", "test")
+    )
+    colours = seen.mean((2, 3))
+    centres = np.stack([colours[seen_labels == c].mean(0) for c in range(10)])
+    distance = np.linalg.norm(pixels.mean((2, 3))[:, None] - centres, axis=2)
+    right = (distance.argmin(1) == labels).mean()
+    assert 0.6 < right < 1
+
+
+def check_graph(config: SyntheticCitation, graph: MadeGraph) -> None:
+    source, target = graph.edges
+    key = target * config.nodes + source
+    assert (np.diff(key) > 0).all()
+    assert (source != target).all()
+    assert np.array_equal(np.sort(source * config.nodes + target), key)
+    assert graph.edges.shape[1] <= config.edges + 1
+    check_rows(graph.features, config.nodes, config.features)
+    masks = np.stack([graph.train, graph.val, graph.test])
+    assert masks.sum(0).max() == 1
+    assert masks.sum(1).min() >= 1
+    assert 0 <= graph.labels.min() <= graph.labels.max() < config.classes
+
+
+def check_rows(rows: SparseRows, nodes: int, columns: int) -> None:
+    assert rows.shape == (nodes, columns)
+    assert rows.indptr[0] == 0
+    assert rows.indptr[-1] == len(rows.columns) == len(rows.values)
+    row = np.repeat(np.arange(nodes), np.diff(rows.indptr))
+    assert (np.diff(row * columns + rows.columns) > 0).all()
+    assert np.diff(rows.indptr).min() >= 1
+    assert 0 <= rows.columns.min() <= rows.columns.max() < columns
+    assert np.bincount(row, rows.values**2) == pytest.approx(1, abs=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 400), st.integers(10, 3000), st.integers(8, 90), st.integers(2, 60))
+def test_graphs_of_any_size(nodes: int, edges: int, features: int, classes: int) -> None:
+    config = SyntheticCitation(nodes=nodes, edges=edges, features=features, classes=classes)
+    check_graph(config, synthetic_graph(config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SyntheticCitation(),
+        SyntheticCitation(nodes=600, edges=2400, features=128, classes=4),
+        SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3),
+    ],
+)
+def test_neighbourhoods_tell_what_nodes_alone_do_not(config: SyntheticCitation) -> None:
+    graph, again = synthetic_graph(config), synthetic_graph(config)
+    assert np.array_equal(graph.edges, again.edges)
+    assert np.array_equal(graph.features.values, again.features.values)
+    assert graph.edges.shape[1] == config.edges // 2 * 2
+    counts = np.bincount(graph.labels[graph.train], minlength=config.classes)
+    assert counts.min() == counts.max()
+    source, target = graph.edges
+    assert 0.7 < (graph.labels[source] == graph.labels[target]).mean() < 0.95
+    alone = _nearest_centre(graph, hops=0)
+    together = _nearest_centre(graph, hops=2)
+    assert alone < 0.9
+    assert together > max(0.85, alone + 0.05)
+
+
+def _nearest_centre(graph: MadeGraph, hops: int) -> float:
+    """Test accuracy of the nearest class centre after averaging over neighbours."""
+    rows = graph.features
+    x: npt.NDArray[Any] = scipy.sparse.csr_matrix(
+        (rows.values, rows.columns, rows.indptr), rows.shape
+    ).toarray()
+    source, target = graph.edges
+    itself = np.arange(len(x))
+    ends = (np.concatenate([target, itself]), np.concatenate([source, itself]))
+    neighbours = scipy.sparse.csr_matrix((np.ones(len(ends[0]), np.float32), ends))
+    for _ in range(hops):
+        x = neighbours @ x / np.asarray(neighbours.sum(1))
+    classes = graph.labels.max() + 1
+    centres = np.stack([x[graph.train & (graph.labels == c)].mean(0) for c in range(classes)])
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    return float(((x @ centres.T).argmax(1) == graph.labels)[graph.test].mean())
+
+
+def test_words_for_pubmed_are_a_tenth_of_the_columns() -> None:
+    rows = made_words(3000, 500, np.random.default_rng(0))
+    check_rows(rows, 3000, 500)
+    assert len(rows.values) / (3000 * 500) == pytest.approx(0.1, abs=0.005)
+
+
+@given(st.lists(st.integers(-50, 50)))
+def test_distinct(keys: list[int]) -> None:
+    assert distinct(np.array(keys, dtype=np.int64)).tolist() == sorted(set(keys))
+
+
+@pytest.mark.parametrize("nodes", [10, 40, 150, 2_000, 20_000])
+@pytest.mark.parametrize("classes", [2, 7])
+def test_it_is_known_before_it_is_made_how_many_nodes_are_trained_on(
+    nodes: int, classes: int
+) -> None:
+    config = SyntheticCitation(nodes=nodes, edges=4 * nodes, classes=classes)
+    assert 0 < int(synthetic_graph(config).train.sum()) <= config.facts().train
+    shaped = RedditShaped(nodes=nodes, edges=4 * nodes, features=8, classes=classes)
+    assert int(skewed_graph(shaped).train.sum()) == shaped.facts().train
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 300), st.integers(10, 3_000), st.integers(8, 20), st.integers(2, 9))
+def test_graphs_of_any_size_are_well_formed(
+    nodes: int, edges: int, features: int, classes: int
+) -> None:
+    config = RedditShaped(nodes=nodes, edges=edges, features=features, classes=classes)
+    made, again = skewed_graph(config), skewed_graph(config)
+    source, target = made.edges
+    assert np.all(np.diff(target * nodes + source) > 0)
+    assert np.all(source != target)
+    both = scipy.sparse.csr_matrix((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
+    assert (both != both.T).nnz == 0
+    assert len(source) <= edges
+    assert made.features.shape == (nodes, features)
+    assert made.features.dtype == np.float32
+    assert (made.train.astype(int) + made.val + made.test == 1).all()
+    assert made.train.any()
+    for name in ("features", "labels", "edges", "train"):
+        assert np.array_equal(getattr(made, name), getattr(again, name))
+
+
+def test_reddits_shape_is_skewed_and_has_the_published_shares() -> None:
+    made = skewed_graph(SMALL)
+    degree = np.bincount(made.edges[1], minlength=SMALL.nodes)
+    assert made.edges.shape[1] == SMALL.edges
+    assert degree.max() > 15 * np.median(degree)
+    within = (made.labels[made.edges[0]] == made.labels[made.edges[1]]).mean()
+    assert 0.7 < within < 0.8
+    assert made.train.mean() == pytest.approx(REDDIT_SHARES["train"], abs=1e-3)
+    assert made.val.mean() == pytest.approx(REDDIT_SHARES["val"], abs=1e-3)
+
+
+def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
+    config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
+    graph = load_graph(config, None)
+    (kept,) = tmp_path.rglob("arrays.json")
+    stamp = kept.stat().st_mtime_ns
+    again = load_graph(config, None)
+    assert kept.stat().st_mtime_ns == stamp
+    assert torch.equal(graph.features, again.features)
+    assert torch.equal(graph.edges, again.edges)
+    assert not load_graph(config.model_copy(update={"edges": 300}), None).edges.equal(graph.edges)
+
+
+def test_what_other_code_has_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
+    config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
+    load_graph(config, None)
+    monkeypatch.setattr("gnnhpc.data.load_graph.skewed_version", lambda: "other code")
+    load_graph(config, None)
+    assert len(list(tmp_path.rglob("arrays.json"))) == 2

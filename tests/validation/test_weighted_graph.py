@@ -1,0 +1,68 @@
+"""Weights of a user's graph reach the layers and the reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.experiment.manifest import write_manifest
+from jobs.sweep.plan import plan
+from tests.tools.cells import STEPS, run
+
+
+def spec_of(folder: Path, model: Any, **keys: Any) -> Path:
+    """A sweep of a weighted graph of 60 nodes."""
+    draw = np.random.default_rng(1)
+    ends = np.unique(draw.integers(0, 60, (2, 300)), axis=1)
+    ends = ends[:, ends[0] < ends[1]]
+    splits = draw.integers(0, 3, 60)
+    np.savez(
+        folder / "graph.npz",
+        edge_index=np.concatenate((ends, ends[::-1]), 1),
+        edge_weight=np.tile(draw.random(ends.shape[1]) * 3, 2),
+        x=draw.random((60, 7)).astype(np.float32),
+        y=draw.integers(0, 3, 60),
+        **{f"{name}_mask": splits == n for n, name in enumerate(("train", "val", "test"))},
+    )
+    grid = {"models": [model], "data": [{"name": "file", "path": "graph.npz"}], **STEPS, **keys}
+    path = folder / "weighted.yaml"
+    path.write_text(yaml.safe_dump({"name": "weighted", "grids": [grid]}))
+    return path
+
+
+CELLS: dict[str, dict[str, Any]] = {
+    "gcn in halo chunks": {"model": {"name": "gcn"}, "chunks": ["halo"], "microbatches": [2]},
+    "graphconv in two stages": {"model": {"name": "graphconv"}, "layouts": ["pp2"]},
+    "gcn of samples": {
+        "model": {"name": "gcn"},
+        "sampling": [{"fanouts": [3, 2]}],
+        "batch_size": [8],
+    },
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("keys", CELLS.values(), ids=CELLS)
+def test_a_cell_of_weighted_edges_agrees_with_the_reference(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    model, grid = keys["model"], {name: value for name, value in keys.items() if name != "model"}
+    cell = plan(spec_of(tmp_path, model, **grid)).cells[0]
+    (tmp_path / "run").mkdir()
+    write_manifest(RunPaths(tmp_path / "run").manifest, [cell])
+    ran = run(tmp_path / "run", cell)
+    assert set(ran.statuses) == {0}, ran.err
+    checks = {check.name: check for check in ran.result.audit}
+    assert checks["engine-parity"].verdict == "ok", checks["engine-parity"]
+    assert checks["kernel-parity"].verdict == "ok", checks["kernel-parity"]
+
+
+def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gat, which does not use weights of edges; allowed: gcn"):
+        plan(spec_of(tmp_path, "gat"))
