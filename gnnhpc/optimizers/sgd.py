@@ -33,3 +33,4 @@ class Sgd(OptimizerConfig):
         built: torch.optim.Optimizer = kind(
             parameters, lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum
         )
+        return built
