@@ -67,16 +67,6 @@ def _edge_weights(e: ExperimentSettings) -> str | None:
             f"model: found {e.model.name}, which does not use weights of edges; allowed: gcn, "
             "graphconv, resgcn, gcnii, or data.ignore: [edge_weight]"
         )
-    if e.task is not None:
-        return (
-            "data: found edge_weight; allowed: no weights with task links, or ignore: "
-            "[edge_weight] in data"
-        )
-    if not (e.model.uses_edge_weights or isinstance(e.model, CustomModel)):
-        return (
-            f"data: found edge_weight, which model {e.model.name} does not use; allowed: a custom "
-            "model, which reads block.edge_weight, or ignore: [edge_weight] in data"
-        )
     return None
 
 
@@ -182,6 +172,8 @@ def _links(e: ExperimentSettings) -> str | None:
         return "sampling.evaluation: found 'sampled'; allowed: whole with task links"
     if isinstance(e.model, CustomModel):
         return f"task: found 'links' and model {e.model.name!r}; allowed: a built-in model"
+    if getattr(e.data, "weighted", None):
+        return "task: found 'links' and edge_weight in data; allowed: data.ignore: [edge_weight]"
     return None
 
 

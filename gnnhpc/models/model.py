@@ -55,8 +55,6 @@ class Model(Strict):
     """The name in figures; the label is used where it is empty."""
     sparse_inputs: ClassVar[bool] = False
     """Whether the first layer accepts `SparseRows` where features are stored as sparse rows."""
-    uses_edge_weights: ClassVar[bool] = False
-    """Whether the layers use `Block.edge_weight`; a graph with weights is refused otherwise."""
     indexed_inputs: ClassVar[bool] = False
     """Whether the first layer accepts dense features as `IndexedRows`."""
 

@@ -28,15 +28,15 @@ TARGETS = {
         ("tests/validation/test_record_audit.py",),
     ),
     "chunks": Target(
-        ("gnnhpc/graphs/chunks.py", "gnnhpc/graphs/blocks.py", "gnnhpc/graphs/csr.py"),
+        ("gnnhpc/graphs/halo_chunks.py", "gnnhpc/graphs/blocks.py", "gnnhpc/graphs/csr.py"),
         ("tests/graphs/test_csr.py", "tests/graphs/test_chunks.py"),
     ),
     "masks": Target(("gnnhpc/kernels/dropout_mask.py",), ("tests/kernels/test_dropout_mask.py",)),
     "intervals": Target(
-        ("analysis/statistics/intervals.py",), ("tests/analysis/test_intervals.py",)
+        ("analysis/statistics/intervals.py",), ("tests/analysis/test_statistics.py",)
     ),
     "step times": Target(
-        ("analysis/statistics/warmup.py",), ("tests/analysis/test_step_times.py",)
+        ("analysis/statistics/warmup.py",), ("tests/analysis/test_statistics.py",)
     ),
     "noise": Target(("analysis/statistics/noise.py",), ("tests/analysis/test_load.py",)),
 }

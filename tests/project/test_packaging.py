@@ -104,8 +104,8 @@ def test_torch_is_pinned_first_and_without_a_local_build() -> None:
 def test_what_is_imported_is_declared() -> None:
     distributions = importlib.metadata.packages_distributions()
     known = declared()
-    # May be there; a part of pydantic; what torch for GPUs brings.
-    undeclared = {"dgl", "pydantic_core", "triton"}
+    # An extra; what pydantic, jinja2 and torch for GPUs bring.
+    undeclared = {"dgl", "pydantic_core", "markupsafe", "triton"}
     missing = {
         f"{path.relative_to(ROOT)}: {name}"
         for package in PACKAGES

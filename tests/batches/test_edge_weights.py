@@ -1,0 +1,90 @@
+"""The weights of edges in every kind of chunk, as layers read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gnnhpc.batches.rebuilt_blocks import subgraph_builder
+from gnnhpc.batches.sampled.dgl_loader import DglSampler
+from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
+from gnnhpc.graphs.blocks import Block, GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.kernels import sample_neighbors as sample
+from tests.tools.dgl import needs_dgl
+from tests.tools.graphs import make_graph
+
+
+@pytest.fixture
+def graph() -> Graph:
+    graph = make_graph(60, 200, seed=3)
+    return replace(graph, edge_weight=torch.rand(graph.edges.shape[1]))
+
+
+def check_block(graph: Graph, block: Block) -> None:
+    """Each edge has its own weight, and a self-loop 1."""
+    assert graph.edge_weight is not None
+    assert block.edge_weight is not None
+    loops = block.edge >= len(graph.edge_weight)
+    assert block.edge_weight.dtype == torch.float32
+    assert block.edge_weight[loops].eq(1).all()
+    assert block.edge_weight[~loops].equal(graph.edge_weight[block.edge[~loops].long()])
+    assert block.neighbour_weight is not None
+    assert block.neighbour_weight.equal(block.edge_weight[block.source != block.target])
+
+
+def check_chunk(graph: Graph, chunk: GraphChunk, kept: Any = slice(None)) -> None:
+    assert graph.edge_weight is not None
+    for block in chunk.blocks:
+        check_block(graph, block)
+    real = chunk.nodes >= 0
+    sums = torch.ones(graph.nodes, dtype=torch.float64)
+    sums.index_add_(0, graph.edges[1][kept], graph.edge_weight[kept].double())
+    assert chunk.weighted_degree is not None
+    assert torch.allclose(chunk.weighted_degree[real], sums[chunk.nodes[real]])
+    assert chunk.weighted_degree[~real].eq(0).all()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_chunks_with_a_halo(graph: Graph, count: int) -> None:
+    for chunk in build_chunks(graph, count, "halo", 2).chunks:
+        check_chunk(graph, chunk)
+        check_block(graph, chunk.to("cpu").blocks[0])
+
+
+def test_chunks_without_a_halo_count_the_edges_that_they_keep(graph: Graph) -> None:
+    owner = torch.arange(60) * 3 // 60
+    kept = owner[graph.edges[0]] == owner[graph.edges[1]]
+    for chunk in build_chunks(graph, 3, "contiguous", 2).chunks:
+        check_chunk(graph, chunk, kept)
+        check_block(graph, subgraph_builder(graph, "pyg")(chunk.nodes))
+
+
+@pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
+def test_sampled_chunks(graph: Graph) -> None:
+    check_chunk(graph, NeighborSampler(graph, (3, 2), 7).chunk(torch.arange(9), 1))
+    trained = graph.masks["train"]
+    inside = graph.among(trained)
+    edges = graph.in_edges.among(trained)
+    assert graph.edge_weight is not None
+    weight = graph.edge_weight[graph.in_edges.alive(trained)]
+    seeds = trained.nonzero().flatten()[:9]
+    sampler = NeighborSampler(graph, (3, 2), 7, edges=edges, edge_weight=weight)
+    check_chunk(inside, sampler.chunk(seeds, 1))
+
+
+def test_chunks_of_dgl(graph: Graph) -> None:
+    needs_dgl()
+    with DglSampler(graph, (3, 2), 7, fused=False).open([torch.arange(9)], 1) as chunks:
+        check_chunk(graph, next(chunks))
+
+
+def test_without_weights_there_are_none() -> None:
+    (chunk,) = build_chunks(make_graph(20, 40, seed=1), 1, "halo", 2).chunks
+    assert chunk.weighted_degree is None
+    assert chunk.blocks[0].edge_weight is None
+    assert chunk.blocks[0].neighbour_weight is None
