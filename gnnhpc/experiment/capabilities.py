@@ -170,6 +170,10 @@ def _links(e: ExperimentSettings) -> str | None:
         )
     if sampling.evaluation != "whole":
         return "sampling.evaluation: found 'sampled'; allowed: whole with task links"
+    return _links_of(e)
+
+
+def _links_of(e: ExperimentSettings) -> str | None:
     if isinstance(e.model, CustomModel):
         return f"task: found 'links' and model {e.model.name!r}; allowed: a built-in model"
     if getattr(e.data, "weighted", None):

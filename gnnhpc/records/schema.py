@@ -67,7 +67,7 @@ class Header:
     cpu_capability: str | None = None
     """Instructions that torch uses, such as AVX2."""
     variables: dict[str, str] | None = None
-    """Environment variables that are set and change rounding, or how tensors travel."""
+    """Environment variables that change rounding, how tensors travel, or OpenMP's threads."""
     site: dict[str, Any] | None = None
     """Name and settings of the job's site that may decide speed."""
     schema: int = SCHEMA
