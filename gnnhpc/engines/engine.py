@@ -140,6 +140,10 @@ class StageGradients(Protocol):
         """The norm of the whole gradient; None for a stage without parameters."""
         ...
 
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients by a factor."""
+        ...
+
 
 class SharedGradients(StageGradients, Protocol):
     """Gradients that an engine of ours averages itself."""

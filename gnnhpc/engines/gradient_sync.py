@@ -73,6 +73,10 @@ class FlatGradients:
     def norm(self) -> float | None:
         return norm_of(self.flats)
 
+    def scale(self, factor: float) -> None:
+        for flat in self.flats:
+            flat.mul_(factor)
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -158,6 +162,10 @@ class BucketedGradients:
 
     def norm(self) -> float | None:
         return norm_of(self.flats)
+
+    def scale(self, factor: float) -> None:
+        for flat in self.flats:
+            flat.mul_(factor)
 
 
 def gradient_buckets(sizes: Sequence[int], least: float) -> list[range]:

@@ -246,6 +246,11 @@ class DdpReplicas:
         norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in gradients]
         return math.hypot(*norms) if norms else None
 
+    def scale(self, factor: float) -> None:
+        for p in self._parameters:
+            if p.grad is not None:
+                p.grad.mul_(factor)
+
 
 @contextlib.contextmanager
 def taking_a_step() -> Iterator[None]:

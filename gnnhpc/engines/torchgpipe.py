@@ -224,11 +224,6 @@ class TorchgpipeEngine:
             torch.cuda.current_stream(first).wait_stream(torch.cuda.current_stream(device))
 
 
-_COPIES = {"adam": 4.0, "sgd": 2.0}
-"""Copies of a parameter: itself, its gradient and the optimizer's state, as torchgpipe counts
-them."""
-
-
 class _SharedStep(PresentStep):
     """torchgpipe measures deep copies of the layers, which need not each have the graph."""
 
@@ -258,7 +253,7 @@ def torchgpipe_balance(
             return balance_by_time(stages, layers, number, device=device)
         # It takes a sample for a mini-batch of as many rows, and measures one of them: here each
         # row is a micro-batch.
-        copies = _COPIES[experiment.optimizer.name]
+        copies = experiment.optimizer.copies
         return balance_by_size(stages, layers, number, param_scale=copies, device=device)
 
 

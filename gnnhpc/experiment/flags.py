@@ -15,7 +15,8 @@ from gnnhpc.data.data_files import data_root
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import DEFAULT
 from gnnhpc.experiment.custom_model_files import load_model
-from gnnhpc.experiment.experiment import DataField, Experiment, ModelField
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.experiment_settings import DataField, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.model import Model

@@ -67,7 +67,7 @@ class Header:
     cpu_capability: str | None = None
     """Instructions that torch uses, such as AVX2."""
     variables: dict[str, str] | None = None
-    """Environment variables that are set and change rounding, or how tensors travel."""
+    """Environment variables that change rounding, how tensors travel, or OpenMP's threads."""
     site: dict[str, Any] | None = None
     """Name and settings of the job's site that may decide speed."""
     schema: int = SCHEMA
@@ -116,6 +116,8 @@ class StepRecord:
     steal_s: float | None = None
     """Seconds that the host took from a CPU of this rank, on average over its CPUs."""
     grad_norm: float | None = None
+    lr: float | None = None
+    """The learning rate; none in a test step."""
     run_delay_s: float | None = None
     """Seconds that the main thread waited for a processor, read outside of the step."""
     recompute_s: float | None = None

@@ -20,6 +20,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.machine_readings import MachineReadings
+from gnnhpc.training.optimizer import clip_gradients
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import Measured, gather_metrics, step_record
 
@@ -129,6 +130,8 @@ class TrainingLoop:
         run = self._train if phase == "train" else self._test
         profile = self._profile(phase, step)
         timer = self.parts.timer
+        if phase == "train":
+            self._set_learning_rate(step)
         with profile or contextlib.nullcontext():
             before = MachineReadings.now()
             self.mesh.barrier()
@@ -144,16 +147,28 @@ class TrainingLoop:
 
     def _train(self, batch: Batch) -> StepOutput:
         parts, timer = self.parts, self.parts.timer
+        clip_norm = self.experiment.optimizer.clip_norm
         timer.begin("optimizer")
         parts.engine.gradients.zero()
         timer.end()
         output = parts.engine.train_step(batch)
         parts.stage.end_minibatch()
+        if clip_norm is not None:
+            timer.begin("optimizer")
+            clip_gradients(parts.engine.gradients, self.mesh, clip_norm)
+            timer.end()
         if parts.optimizer is not None:
             timer.begin("optimizer")
             parts.optimizer.step()
             timer.end()
         return output
+
+    def _set_learning_rate(self, step: int) -> None:
+        config, optimizer = self.experiment.optimizer, self.parts.optimizer
+        if config.lr_schedule.name == "constant":
+            return
+        for group in optimizer.param_groups if optimizer is not None else ():
+            group["lr"] = config.lr_at(step, self.experiment.train_steps)
 
     def _test(self, batch: Batch) -> StepOutput:
         return StepOutput(self.parts.engine.evaluate(batch))

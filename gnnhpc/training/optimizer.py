@@ -1,32 +1,17 @@
-"""The optimizer of one rank's stage."""
+"""The optimizer of one rank's stage, and the clipping of gradients over all stages."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+import math
 
 import torch
+import torch.distributed as dist
 
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import StageGradients
 from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
-
-
-def _without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """The same optimizer, bit for bit, that does not import torch's compiler on first use.
-
-    The decorators that torch puts around these three methods import `torch._dynamo` even where
-    nothing is compiled: one to two processor seconds at the start of every rank.
-    """
-    methods = {
-        name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad")
-    }
-    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
-    return type(kind.__name__, (kind,), methods)
-
-
-_SGD = _without_compiler(torch.optim.SGD)
-_Adam = _without_compiler(torch.optim.Adam)
 
 
 def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimizer | None:
@@ -34,9 +19,20 @@ def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimiz
     parameters = list(stage.parameters())
     if not parameters:
         return None
-    options = experiment.optimizer
-    if options.name == "sgd":
-        return _SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
     # The fused form goes through memory, and past the elements of a slice of something larger.
-    fused = all(p.stride() == dense_strides(p) for p in parameters) or None
-    return _Adam(parameters, lr=options.lr, weight_decay=options.weight_decay, fused=fused)
+    fused = all(p.stride() == dense_strides(p) for p in parameters)
+    return experiment.optimizer.build(parameters, fused=fused)
+
+
+def clip_gradients(gradients: StageGradients, mesh: Mesh, clip_norm: float) -> None:
+    """Scale gradients, averaged over replicas, so that their norm over all stages is no larger.
+
+    A collective of the stages of a replica.
+    """
+    norm = gradients.norm() or 0.0
+    if mesh.forward is not None:
+        squares = torch.tensor(norm * norm, dtype=torch.float64)
+        dist.all_reduce(squares, group=mesh.forward)
+        norm = math.sqrt(float(squares))
+    if norm > clip_norm:
+        gradients.scale(clip_norm / norm)

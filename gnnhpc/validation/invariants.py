@@ -198,7 +198,8 @@ class Invariants(Listener):
         if not parameter.requires_grad or gradient is None or not parameter.numel():
             return False
         least = 4 * torch.finfo(parameter.dtype).eps * float(parameter.detach().abs().max())
-        return self._experiment.optimizer.lr * float(gradient.abs().max()) > least
+        groups = self._optimizer.param_groups if self._optimizer else [{"lr": 0.0}]
+        return min(group["lr"] for group in groups) * float(gradient.abs().max()) > least
 
     def _check_reductions(self) -> None:
         gradients = self._parts.engine.gradients

@@ -62,6 +62,16 @@ Word = Annotated[str, Field(pattern=r"^[^\s'\"\\`$;&|<>]+$")]
 Line = Annotated[str, AfterValidator(_one_line)]
 
 
+def _interface_names(text: str) -> str:
+    """gloo takes names alone, while NCCL has `^lo` for all but some and `=ib0` for one."""
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*", text):
+        raise ValueError(
+            f"found {text!r}; allowed: the name of an interface, such as ib0, or several with "
+            "commas between them"
+        )
+    return text
+
+
 Value = bool | int | Annotated[str, AfterValidator(_one_line)]
 
 
@@ -108,7 +118,7 @@ class Site(Strict):
     """Interpreter; none takes the submitting one, or `python` with activate or container."""
     container: Line | None = None
     """Command put before the interpreter, such as `apptainer exec image.sif`."""
-    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:=^,-]+$")] | None = None
+    interface: Annotated[str, AfterValidator(_interface_names)] | None = None
     """Network interface of gloo and nccl, such as ib0."""
     scratch: Line | None = None
     """Folder for temporary files on the nodes, set as TMPDIR."""

@@ -7,7 +7,7 @@ rows, and the reference pages of the documentation contain them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -15,9 +15,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gnnhpc.core.settings import Strict
-from gnnhpc.experiment.experiment import Experiment, OptimizerConfig
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
+from gnnhpc.optimizers.optimizer import OptimizerConfig
+from gnnhpc.optimizers.registry import LR_SCHEDULES, OPTIMIZERS, lr_schedule_class, optimizer_class
 from jobs.sweep.sweep import AXES, Grid, Sweep
 from jobs.sweep.sweep_schema import plain_schema
 
@@ -53,7 +55,17 @@ EXAMPLES = {
         "profile_steps": "10",
         "save_every": "100",
     },
-    "OptimizerConfig": {"lr": "0.01", "weight_decay": "5.0e-4"},
+    "OptimizerConfig": {
+        "name": "adamw",
+        "lr": "0.01",
+        "lr_schedule": "{name: cosine, final: 0.1}",
+        "weight_decay": "5.0e-4",
+        "clip_norm": "1.0",
+    },
+    "Sgd": {"momentum": "0.9"},
+    "StepDecay": {"every": "30", "gamma": "0.5"},
+    "Cosine": {"final": "0.1"},
+    "Warmup": {"steps": "10", "then": "cosine"},
     "Sampling": {"fanouts": "[25, 10]", "workers": "0"},
     "Links": {"embedding": "128", "negatives": "5", "val_share": "0.1", "hits": "50"},
     "Site": {
@@ -111,10 +123,35 @@ def sweep_rows() -> list[tuple[str, list[SettingRow]]]:
     return [
         ("A sweep", list(setting_rows(Sweep))),
         ("`defaults` and each grid", list(_grid_rows())),
-        ("`optimizer`", list(setting_rows(OptimizerConfig))),
+        ("`optimizer`", _optimizer_rows()),
+        ("`optimizer.lr_schedule`", _lr_schedule_rows()),
         ("`sampling`", list(setting_rows(Sampling))),
         ("`task`", list(setting_rows(Links))),
     ]
+
+
+def _optimizer_rows() -> list[SettingRow]:
+    """The keys of every optimizer, then those of each."""
+    rows = list(setting_rows(OptimizerConfig))
+    for name in OPTIMIZERS:
+        kind = optimizer_class(name)
+        own = setting_rows(kind) if kind is not None else ()
+        rows += [_of(name, row) for row in own if row.key not in OptimizerConfig.model_fields]
+    return rows
+
+
+def _lr_schedule_rows() -> list[SettingRow]:
+    """The keys of each learning-rate schedule."""
+    rows: list[SettingRow] = []
+    for name in LR_SCHEDULES:
+        kind = lr_schedule_class(name)
+        own = setting_rows(kind) if kind is not None else ()
+        rows += [_of(name, row) for row in own if row.key != "name"]
+    return rows
+
+
+def _of(name: str, row: SettingRow) -> SettingRow:
+    return replace(row, meaning=f"{name}: {row.meaning}")
 
 
 def setting_rows(cls: type[BaseModel]) -> Iterator[SettingRow]:

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.data.published_graphs import PUBLISHED
 from gnnhpc.data.registry import DATA
-from gnnhpc.experiment.experiment import OptimizerConfig
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model_registry import BUILT_IN, model_class
+from gnnhpc.optimizers.registry import OPTIMIZERS, optimizer_class
 from jobs.sweep.sweep import SINGULAR, Sweep
 
 Schema = dict[str, Any]
@@ -34,7 +34,9 @@ def sweep_schema() -> Schema:
     schema = plain_schema(Sweep)
     grid = schema["$defs"]["Grid"]
     # Both are merged into the settings of the defaults, so no setting of them is required.
-    grid["properties"]["optimizer"] = settings_schema(OptimizerConfig, partial=True)
+    kinds = [optimizer_class(name) for name in OPTIMIZERS]
+    optimizers = [settings_schema(kind, partial=True) for kind in kinds if kind is not None]
+    grid["properties"]["optimizer"] = {"anyOf": optimizers}
     one = {"anyOf": [settings_schema(Sampling, partial=True), {"type": "null"}]}
     several = {"type": "array", "items": one, "minItems": 1}
     grid["properties"]["sampling"] |= {"anyOf": [*one["anyOf"], several]}

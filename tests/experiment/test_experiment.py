@@ -49,9 +49,8 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "data.size: found an unknown key; allowed: classes, image_size, name, test, train": vig(
         data={"name": "synthetic-cifar10", "size": 16}
     ),
-    "optimizer.rate: found an unknown key; allowed: lr, name, weight_decay": vig(
-        optimizer={"rate": 1}
-    ),
+    "optimizer.rate: found an unknown key; allowed: clip_norm, lr, lr_schedule, name, "
+    "weight_decay": vig(optimizer={"rate": 1}),
     # Wrong kinds of value.
     "model: found 3; allowed: a mapping of keys to values": vig(model=3),
     "data: found ['cora']; allowed: a mapping of keys to values": gat(data=["cora"]),
@@ -114,7 +113,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "measured by torchgpipe": vig(layout="pp2", balance="time"),
     "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, torchgpipe measures "
     "the memory of GPUs alone": vig(layout="pp2", engine="torchgpipe", balance="size"),
-    "optimizer.name: found 'lamb'; allowed: 'adam' or 'sgd'": vig(optimizer={"name": "lamb"}),
+    "optimizer.name: found 'lamb'; allowed: adam, adamw, sgd": vig(optimizer={"name": "lamb"}),
     "chunks: found 'metis'; allowed: 'contiguous', 'clustered' or 'halo'": gat(chunks="metis"),
     "rebuild: found 'step'; allowed: 'once' or 'layer'": gat(rebuild="step"),
     "batchnorm: found 'sync'; allowed: 'micro' or 'deferred'": vig(batchnorm="sync"),

@@ -224,3 +224,11 @@ def test_the_least_limit_of_jobs_counts(slurm: FakeSlurm) -> None:
     slurm.answer("sacctmgr", "qos", "normal||40", "long|5|")
     assert submit_limit() == 40
     assert submit_limit("long") == 5
+
+
+@pytest.mark.parametrize("text", ["^lo", "=ib0", "ib0,^lo", "ib0,", ""])
+def test_an_interface_that_gloo_does_not_take_is_refused_at_submit(text: str) -> None:
+    """NCCL's forms: `^lo` is every interface but lo, which gloo would take for a name."""
+    with pytest.raises(InputError, match=r"interface: found .*; allowed: the name of an interface"):
+        changed_site(Site(), {"interface": text})
+    assert changed_site(Site(), {"interface": "ib0,eth1"}).interface == "ib0,eth1"

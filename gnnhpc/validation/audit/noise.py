@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gnnhpc.distributed.cpus import binding_variable
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.audit.level_shift import most_different_stretch
@@ -45,6 +46,8 @@ def threads(attempt: AttemptRecords) -> Check:
         machines.setdefault(_machine(rank), []).append(rank)
     short = [fault for ranks in machines.values() for fault in _lack_of_cpus(ranks)]
     if short:
+        bound = (binding_variable(rank.header.variables or {}) for rank in attempt.ranks)
+        short += [f"OpenMP binds threads by {each}" for each in dict.fromkeys(bound) if each]
         return verdict_of("oversubscribed", short, "", fault="suspect")
     return Check("threads", "ok", f"{planned} threads a rank on CPUs of their own")
 

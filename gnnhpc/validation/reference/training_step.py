@@ -1,16 +1,15 @@
-"""The reference's training step and evaluation from given parameters, metrics and optimizers."""
+"""The reference's training step and evaluation from given parameters, and metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.experiment.experiment import OptimizerConfig
 from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.model import OutputKind
@@ -21,7 +20,6 @@ from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_parts import log_softmax
 
 EPS = 2.0**-52
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True)
@@ -211,50 +209,3 @@ def link_metrics(
         if split == phase:
             found["loss"] = loss
     return found
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Adam's state of one parameter: running means of the gradient and its square, steps taken."""
-
-    mean: Array
-    square: Array
-    steps: float
-
-
-@dataclass
-class OptimizerRule:
-    """What a step of Adam or SGD should make of parameters, in plain float64.
-
-    Adam: Kingma & Ba 2015 (arXiv:1412.6980), algorithm 1, with the paper's betas and epsilon and
-    weight decay added to the gradient; SGD without momentum.
-    """
-
-    config: OptimizerConfig
-    moments: dict[str, Moments] = field(default_factory=dict)
-    """Parameter -> moments; a parameter without an entry has taken no step yet."""
-
-    def step(
-        self, parameters: Mapping[str, Array], gradients: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """The change of each parameter in one step; 0 for a parameter without a gradient."""
-        return {
-            name: self._change(name, value, gradients[name])
-            if name in gradients
-            else np.zeros_like(value)
-            for name, value in parameters.items()
-        }
-
-    def _change(self, name: str, value: Array, gradient: Array) -> Array:
-        gradient = gradient + self.config.weight_decay * value
-        if self.config.name == "sgd":
-            return -self.config.lr * gradient
-        zeros = np.zeros_like(value)
-        last = self.moments.get(name, Moments(zeros, zeros, 0.0))
-        steps = last.steps + 1
-        mean = BETA1 * last.mean + (1 - BETA1) * gradient
-        square = BETA2 * last.square + (1 - BETA2) * gradient**2
-        self.moments[name] = Moments(mean, square, steps)
-        denominator = np.sqrt(square) / np.sqrt(1 - BETA2**steps) + EPSILON
-        change: Array = -self.config.lr / (1 - BETA1**steps) * mean / denominator
-        return change

@@ -26,8 +26,8 @@ from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.validation.reference.batches import Ids
 from gnnhpc.validation.reference.built_in_model import Array
 from gnnhpc.validation.reference.edge_lists import SparseFeatures
+from gnnhpc.validation.reference.optimizer_rule import State
 from gnnhpc.validation.reference.sampling_rule import Edges
-from gnnhpc.validation.reference.training_step import Moments
 
 INPUT = ""
 """Stands for the first layer's input among the names of layers."""
@@ -59,11 +59,11 @@ class CapturedTargets:
 
 @dataclass
 class Held:
-    """What a replica holds: parameters and buffers by full name, and Adam's moments."""
+    """What a replica holds: parameters and buffers by full name, and the optimizer's state."""
 
     parameters: dict[str, Array] = field(default_factory=dict)
     buffers: dict[str, Array] = field(default_factory=dict)
-    moments: dict[str, Moments] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)
 
 
 @dataclass
@@ -146,8 +146,8 @@ class CapturesSteps(Listener):
         self._stage, self._keeps_edges = stage, keeps_edges and number == 0
         self._replica = replica
         self._phase: Phase = "train"
-        moments = _moments(stage, optimizer)
-        start = Held(arrays(stage.named_parameters()), arrays(buffers_of(stage)), moments)
+        states = _states(stage, optimizer)
+        start = Held(arrays(stage.named_parameters()), arrays(buffers_of(stage)), states)
         of_stage = [name for name, _ in stage.named_parameters()]
         self.found = Capture({replica: start})
         for spec in stage.specs:
@@ -238,13 +238,11 @@ def buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     return list(module.named_buffers(remove_duplicate=False))
 
 
-def _moments(stage: Stage, optimizer: torch.optim.Optimizer | None) -> dict[str, Moments]:
-    found = {}
+def _states(stage: Stage, optimizer: torch.optim.Optimizer | None) -> dict[str, State]:
+    found: dict[str, State] = {}
     for name, parameter in stage.named_parameters():
-        state: Mapping[str, Tensor] = optimizer.state.get(parameter, {}) if optimizer else {}
-        if "exp_avg" in state:
-            moments = array_of(state["exp_avg"]), array_of(state["exp_avg_sq"])
-            found[name] = Moments(*moments, float(state["step"]))
+        state: Mapping[str, Any] = optimizer.state.get(parameter, {}) if optimizer else {}
+        found[name] = {key: array_of(x) for key, x in state.items() if isinstance(x, Tensor)}
     return found
 
 

@@ -6,6 +6,7 @@ first difference is the first error.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import ReferenceBatch, ReferenceData
 from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
 from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped
 from gnnhpc.validation.reference.training_step import (
-    OptimizerRule,
     ReferenceStep,
     classification_metrics,
     evaluate,
@@ -111,7 +112,9 @@ class StepComparison:
         for replica in range(self._replicas):
             held = self.captured.start[replica]
             self.model.restore(replica, held.buffers)
-            rules.append(OptimizerRule(self.experiment.optimizer, dict(held.moments)))
+            states = {name: dict(state) for name, state in held.states.items()}
+            optimizer, total = self.experiment.optimizer, self.experiment.train_steps
+            rules.append(OptimizerRule(optimizer, total, states))
             for name, value in held.parameters.items():
                 cause = f"{name} on replica {replica} differs from replica 0's"
                 self._note("parameters", relative_difference(value, parameters[name]), cause)
@@ -126,6 +129,8 @@ class StepComparison:
     ) -> None:
         batches = self.data.batches("train", step)
         expected = train_step(self.model, batches, parameters, step, self.experiment.outputs)
+        gradients = clipped(expected.gradients, self.experiment.optimizer.clip_norm)
+        expected = dataclasses.replace(expected, gradients=gradients)
         self._inputs("train", step, batches)
         self._layer_outputs("train", step, batches, expected.activations)
         self._loss(step, expected)
@@ -328,7 +333,7 @@ class StepComparison:
         rule: OptimizerRule,
     ) -> None:
         """Compare the move of each parameter with the optimizer's rule for its own gradient."""
-        for name, move in rule.step(before, taken.gradients).items():
+        for name, move in rule.step(before, taken.gradients, step).items():
             least = SMALL_MOVE * float(np.linalg.norm(before[name]))
             actual = taken.after.parameters[name] - before[name]
             factor = float(np.linalg.norm(actual)) / max(float(np.linalg.norm(move)), 1e-300)

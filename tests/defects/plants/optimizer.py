@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from gnnhpc.engines.gradient_sync import FlatGradients
+from gnnhpc.optimizers.without_compiler import without_compiler
 from gnnhpc.training import optimizer as module
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
 defect = functools.partial(planted, kind="optimizer", mechanism="engine-parity")
 VIG_SGD = cells.VIG.but(optimizer=cells.SGD)
-KINDS: tuple[Any, ...] = (module._Adam, module._SGD)
+ADAM = without_compiler(torch.optim.Adam)
+KINDS: tuple[Any, ...] = (ADAM, without_compiler(torch.optim.SGD))
 
 
 def change_built(change: Any) -> None:
@@ -91,7 +93,7 @@ def forgotten() -> None:
         optimizer.state.clear()
         original(optimizer)
 
-    around(module._Adam, "step", forgetful)
+    around(ADAM, "step", forgetful)
 
 
 @defect(

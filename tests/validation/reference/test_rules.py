@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +12,14 @@ from hypothesis import strategies as st
 
 from gnnhpc.batches.sampled.negatives import Negatives, pool
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
-from gnnhpc.experiment.experiment import OptimizerConfig
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.validation.reference.link_split import LinkSplit
+from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped, lr_factor
 from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
-from gnnhpc.validation.reference.training_step import OptimizerRule
-from tests.tools.cells import linked
+from tests.tools.cells import GAT, linked
 from tests.tools.graphs import make_graph
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -101,20 +103,54 @@ def test_negatives_of_a_step() -> None:
     assert np.array_equal(found[:, 1], expected.flatten().numpy())
 
 
-@pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_optimizers(name: str) -> None:
-    config = OptimizerConfig(name=name, lr=0.01, weight_decay=0.1)  # type: ignore[arg-type]
-    rule, rng = OptimizerRule(config), np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("name", "kind", "extra"),
+    [
+        ("adam", torch.optim.Adam, {}),
+        ("adamw", torch.optim.AdamW, {}),
+        ("sgd", torch.optim.SGD, {}),
+        ("sgd", torch.optim.SGD, {"momentum": 0.9}),
+    ],
+)
+def test_optimizers(name: str, kind: Any, extra: dict[str, float]) -> None:
+    settings = {"lr": 0.01, "weight_decay": 0.1, **extra}
+    config = Experiment.model_validate(GAT | {"optimizer": {"name": name, **settings}}).optimizer
+    rule, rng = OptimizerRule(config, 4), np.random.default_rng(0)
     value = {"a": rng.normal(size=(3, 4)), "b": rng.normal(size=5)}
     tensors = {n: torch.nn.Parameter(torch.from_numpy(v.copy())) for n, v in value.items()}
-    kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
-    optimizer = kind(tensors.values(), lr=0.01, weight_decay=0.1)
-    for _ in range(4):
+    optimizer = kind(tensors.values(), **settings)
+    for step in range(4):
         gradients = {n: rng.normal(size=v.shape) for n, v in value.items()}
         for n, tensor in tensors.items():
             tensor.grad = torch.from_numpy(gradients[n].copy())
         optimizer.step()
-        moves = rule.step(value, gradients)
+        moves = rule.step(value, gradients, step)
         value = {n: v + moves[n] for n, v in value.items()}
         for n, tensor in tensors.items():
             np.testing.assert_allclose(value[n], tensor.detach().numpy(), rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "constant"},
+        {"name": "step", "every": 3, "gamma": 0.5},
+        {"name": "cosine", "final": 0.1},
+        {"name": "warmup", "steps": 4},
+        {"name": "warmup", "steps": 4, "then": "cosine"},
+    ],
+    ids=str,
+)
+def test_learning_rate_schedules(settings: dict[str, Any]) -> None:
+    config = Experiment.model_validate(GAT | {"optimizer": {"lr_schedule": settings}}).optimizer
+    for step in range(20):
+        expected = config.lr * lr_factor(config.lr_schedule, step, 20)
+        assert config.lr_at(step, 20) == pytest.approx(expected, rel=1e-12)
+
+
+def test_gradients_are_clipped_by_the_norm_of_all() -> None:
+    gradients = {"a": np.array([3.0, 0.0]), "b": np.array([4.0])}
+    assert clipped(gradients, 5.0).keys() == gradients.keys()
+    half = clipped(gradients, 2.5)
+    assert (half["a"].tolist(), half["b"].tolist()) == ([1.5, 0.0], [2.0])
+    assert clipped(gradients, None) == gradients

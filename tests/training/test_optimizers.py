@@ -1,0 +1,184 @@
+"""Optimizers, learning-rate schedules and clipping: what a user may write, and what it does."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from gnnhpc.core.errors import InputError
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import build_experiment
+from gnnhpc.optimizers import registry
+from gnnhpc.optimizers.lr_schedules import LrSchedule
+from gnnhpc.optimizers.optimizer import OptimizerConfig
+from tests.engines.steps import parts_of
+from tests.tools.cells import GAT, RunOnce, gat
+from tests.validation.parity import checked
+
+FULL = {
+    "name": "sgd",
+    "momentum": 0.9,
+    "weight_decay": 0.01,
+    "clip_norm": 0.05,
+    "lr_schedule": {"name": "warmup", "steps": 3, "then": "cosine"},
+}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "line"),
+    [
+        ({"name": "lion"}, "optimizer.name: found 'lion'; allowed: adam, adamw, sgd"),
+        (
+            {"momentum": 0.9},
+            "optimizer.momentum: found an unknown key; allowed: clip_norm, lr, lr_schedule, name, "
+            "weight_decay",
+        ),
+        (
+            {"lr_schedule": {"name": "step", "evry": 3}},
+            "optimizer.lr_schedule.evry: found an unknown key (is every meant?); allowed: every, "
+            "gamma, name",
+        ),
+        (
+            {"lr_schedule": "exponential"},
+            "optimizer.lr_schedule.name: found 'exponential'; allowed: constant, step, cosine, "
+            "warmup",
+        ),
+        ({"clip_norm": 0}, "optimizer.clip_norm: found 0; allowed: more than 0.0"),
+    ],
+)
+def test_a_wrong_setting_names_what_is_allowed(optimizer: dict[str, Any], line: str) -> None:
+    with pytest.raises(InputError) as refused:
+        build_experiment(GAT | {"optimizer": optimizer}, "spec")
+    assert str(refused.value) == f"spec: {line}"
+
+
+def test_cells_of_other_optimizers_have_other_ids() -> None:
+    settings: list[Any] = [
+        {},
+        {"name": "adamw"},
+        {"name": "sgd"},
+        {"name": "sgd", "momentum": 0.9},
+        {"lr_schedule": "cosine"},
+        {"lr_schedule": "step"},
+        {"lr_schedule": {"name": "warmup", "then": "cosine"}},
+        {"clip_norm": 1.0},
+    ]
+    experiments = [gat(optimizer=each) for each in settings]
+    assert len({each.id for each in experiments}) == len(settings)
+    for each in experiments:
+        assert Experiment.model_validate(each.model_dump(mode="json")).id == each.id
+    assert gat(optimizer="adam").id == gat().id
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("constant", [1, 1, 1, 1, 1, 1]),
+        ({"name": "step", "every": 2, "gamma": 0.5}, [1, 1, 0.5, 0.5, 0.25, 0.25]),
+        ({"name": "warmup", "steps": 4}, [0.25, 0.5, 0.75, 1, 1, 1]),
+        ("cosine", [(1 + math.cos(math.pi * step / 6)) / 2 for step in range(6)]),
+        ({"name": "warmup", "steps": 2, "then": "cosine"}, [0.5, 1, 1, 0.854, 0.5, 0.146]),
+    ],
+)
+def test_learning_rates_follow_from_the_step(schedule: Any, factors: list[float]) -> None:
+    config = gat(optimizer={"lr": 0.1, "lr_schedule": schedule}).optimizer
+    found = [config.lr_at(step, 6) for step in range(6)]
+    assert found == pytest.approx([0.1 * factor for factor in factors], abs=1e-4)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("raw", "optimizer"),
+    [
+        ({}, {"name": "adamw", "weight_decay": 0.1, "lr_schedule": "cosine"}),
+        ({"layout": "dp2-pp2", "microbatches": 2}, FULL),
+        ({"layout": "dp2-pp2", "microbatches": 2, "engine": "pipelining"}, FULL),
+        ({"layout": "pp2", "engine": "torchgpipe"}, FULL),
+    ],
+    ids=["adamw", "native", "pipelining", "torchgpipe"],
+)
+@pytest.mark.parametrize("first", [0, 2])
+def test_engines_agree_with_the_reference(
+    raw: dict[str, Any], optimizer: dict[str, Any], first: int
+) -> None:
+    check = checked(GAT | raw | {"optimizer": optimizer}, first=first)
+    assert check.verdict == "ok", check.detail
+
+
+@pytest.mark.distributed
+def test_layouts_learn_the_same_and_record_the_learning_rate(run_once: RunOnce) -> None:
+    seq, pipeline = run_once(gat(optimizer=FULL)), run_once(gat(layout="pp2", optimizer=FULL))
+    assert pipeline.losses() == pytest.approx(seq.losses(), rel=1e-5)
+    config = seq.cell.experiment.optimizer
+    rates = [config.lr_at(step, 6) for step in range(6)]
+    assert [step["lr"] for step in pipeline.steps(1, "train")] == pytest.approx(rates)
+    assert seq.result.valid, seq.result.audit
+    assert pipeline.result.valid, pipeline.result.audit
+
+
+def test_a_clipped_gradient_has_the_norm_that_is_allowed() -> None:
+    from gnnhpc.training.loop import TrainingLoop
+
+    experiment = gat(optimizer={"clip_norm": 0.01}, train_steps=1, test_steps=0)
+    parts = parts_of(experiment)
+    TrainingLoop(experiment, parts.plan.mesh, parts).run()
+    norms = [p.grad.norm() for p in parts.stage.parameters() if p.grad is not None]
+    assert float(torch.stack(norms).norm()) == pytest.approx(0.01, rel=1e-4)
+
+
+# To add an optimizer or a schedule: one class as here, in a file of `gnnhpc/optimizers/`, ...
+class SignSgd(OptimizerConfig):
+    """Moves each parameter by the sign of its gradient."""
+
+    name: Literal["signsgd"] = "signsgd"
+
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        return _SignSgd(parameters, {"lr": self.lr})
+
+    def reference_move(
+        self, value: Any, gradient: Any, state: dict[str, Any], lr: float
+    ) -> np.ndarray[Any, Any]:
+        move: np.ndarray[Any, Any] = -lr * np.sign(gradient)
+        return move
+
+
+class _SignSgd(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad.sign())
+
+
+class Halves(LrSchedule):
+    """Half the learning rate in every second step."""
+
+    name: Literal["halves"] = "halves"
+
+    def factor(self, step: int, total: int) -> float:
+        return 0.5 if step % 2 else 1.0
+
+
+def add() -> None:
+    """... and one row of the table."""
+    registry.OPTIMIZERS["signsgd"] = f"{__name__}:SignSgd"
+    registry.LR_SCHEDULES["halves"] = f"{__name__}:Halves"
+
+
+def test_an_optimizer_and_a_schedule_are_added_by_one_class_and_one_row_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = GAT | {"layout": "pp2", "optimizer": {"name": "signsgd", "lr_schedule": "halves"}}
+    with pytest.raises(ValidationError):
+        Experiment.model_validate(raw)
+    monkeypatch.setattr(registry, "OPTIMIZERS", dict(registry.OPTIMIZERS))
+    monkeypatch.setattr(registry, "LR_SCHEDULES", dict(registry.LR_SCHEDULES))
+    check = checked(raw, functools.partial(add))
+    assert check.verdict == "ok", check.detail
