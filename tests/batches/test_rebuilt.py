@@ -82,7 +82,11 @@ def test_each_layer_gets_edges_of_its_own_in_each_step() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_run_learns_the_same_to_the_bit_and_is_valid(tmp_path: Path) -> None:
-    setting = {"layout": "pp2", "model": {"name": "gat", "implementation": "pyg"}}
+    setting = {
+        "layout": "pp2",
+        "model": {"name": "gat", "implementation": "pyg"},
+        "chunks": "contiguous",
+    }
     ran = [
         run(tmp_path / rebuild, manifest_of(tmp_path / rebuild, gat(rebuild=rebuild, **setting))[0])
         for rebuild in ("once", "layer")

@@ -54,7 +54,7 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], list[list[s
                 parameter.grad.zero_()
             timer.start()
             engine.train_step(batch)
-            assert timer.stop().arrival_s is not None
+            assert timer.stop().gradients_ready_s is not None
             parts.stage.end_minibatch()
             found += [p.grad.clone() for p in parts.stage.parameters() if p.grad is not None]
     Mesh.begin_sum_over_replicas = true  # type: ignore[method-assign]

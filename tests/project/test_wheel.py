@@ -96,7 +96,7 @@ def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     result = json.loads(next(run.glob("cells/*/attempt-1/result.json")).read_text())
     assert result["status"] == "done"
     assert result["provenance"]["code_from"] == "snapshot"
-    assert (run / "code/gnnhpc/kernels/vig.cpp").is_file()
+    assert (run / "code/gnnhpc/kernels/cpp/vig_mlp.cpp").is_file()
     assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig_mlp-*.so"))
     provenance = json.loads((run / "provenance.json").read_text())
     assert provenance["command"] == submit
