@@ -158,7 +158,7 @@ def test_result_and_headers_tell_what_decides_whether_times_may_be_compared(
         assert facts["threads"] == provenance["threads"]
         assert facts["cpu_model"]
         assert (facts["device"], facts["device_facts"]) == ("cpu", None)
-        assert facts["kernels"].keys() <= {"vig", "gat", "channel"}
+        assert facts["kernels"].keys() <= {"vig_mlp", "attention", "shared_memory_channel"}
         if facts["implementation"].startswith("fused"):
             assert facts["kernels"]
 
@@ -300,7 +300,7 @@ def without_kernels(rank: int) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.skipif(load_kernel("gat") is None, reason="no compiler")
+@pytest.mark.skipif(load_kernel("attention") is None, reason="no compiler")
 def test_a_node_without_a_compiler_makes_the_cell_invalid(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, gat(layout="pp2"))
     ran = run(tmp_path, cell, plant=functools.partial(without_kernels, 1))
