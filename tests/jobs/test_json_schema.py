@@ -48,7 +48,7 @@ BAD = [
     SAMPLED | {"sampling": "dgl"},
     SAMPLED | {"sampling": {"fanouts": [10, 0]}},
     GRID | {"optimizer": {"lr": 0}},
-    GRID | {"optimizer": {"momentum": 0.9}},
+    GRID | {"optimizer": {"momentun": 0.9}},
     GRID | {"repeat": 1},
 ]
 SITES = [

@@ -8,9 +8,9 @@ from gnnhpc.records.record_writer import Written
 from gnnhpc.records.resume_points import EarlierAttempts
 from gnnhpc.records.schema import Check
 
-QUIET = [Check("drift", "ok", "no stretch differs"), Check("noise", "ok", "no other process")]
+QUIET = [Check("drift", "ok", "no stretch differs"), Check("noisy", "ok", "no other process")]
 DRIFT = Check("drift", "suspect", "slower from step 3 on")
-NOISE = Check("noise", "suspect", "other processes took 9%")
+NOISE = Check("noisy", "suspect", "other processes took 9%")
 
 
 def file(size: int) -> Written:
@@ -23,7 +23,7 @@ def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
     found = EarlierAttempts.from_metadata(json.loads(json.dumps(found.to_metadata())))
     assert {check.name: check.detail for check in found.merged_with(QUIET)} == {
         "drift": "attempt-1: slower from step 3 on",
-        "noise": "attempt-2: other processes took 9%",
+        "noisy": "attempt-2: other processes took 9%",
     }
     assert {name: each["size"] for name, each in found.records.items()} == {
         "attempt-1/rank-0000.jsonl": 10,

@@ -121,7 +121,7 @@ def noise(attempt: AttemptRecords) -> Check:
         reasons += _asleep(attempt, rank, delay)
     if reasons:
         return verdict_of("noisy", reasons, "", fault="suspect", values=values)
-    return Check("noise", "ok", "no other process took processor time from the ranks", values)
+    return Check("noisy", "ok", "no other process took processor time from the ranks", values)
 
 
 def _asleep(attempt: AttemptRecords, rank: RankRecords, delay: float | None) -> list[str]:
