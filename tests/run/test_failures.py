@@ -175,7 +175,7 @@ def test_a_stuck_rank_that_is_stopped_says_so(tmp_path: Path) -> None:
     failure = cell.result.failure
     assert failure is not None
     assert (failure.rank, failure.step) == (1, 2)
-    assert failure.error == "GnnhpcError: SIGTERM asked to stop and the step did not end in time"
+    assert failure.error == "SIGTERM asked to stop and the step did not end in time"
 
 
 @pytest.mark.parametrize("layout", ["seq", "dp2"])
