@@ -88,10 +88,11 @@ FIGURES = (
         "speedup",
         "headline",
         "speedup",
-        "Speedup over the baseline that the axis names (samples a second, training), with "
-        "intervals over runs (an arrow: it goes on); ticks are the bound, R·S·M/(M+(S-1)/V) over "
-        "the baseline's, with V virtual stages (zero-bubble, zbv: by order). Hollow: not valid, "
-        "above it without a reason in its layers' seconds.",
+        "Speedup in samples a second of training over the baseline that the axis names, with "
+        "intervals over runs; an arrow shows that an interval goes on. Ticks are the bound: "
+        "R·S·M/(M+(S-1)/V) with V virtual stages, or the order of actions for zero-bubble and "
+        "zbv, over that of the baseline. A hollow marker lies above its bound, its layers' "
+        "seconds do not explain why, and it is not valid.",
         scaling.speedup,
         _in_microbatches,
     ),
@@ -100,8 +101,8 @@ FIGURES = (
         "headline",
         "speedup of an epoch against ranks",
         "Speedup of an epoch (samples a second) over the baseline of the same sampler, semantics, "
-        "fan-outs, workers and mini-batch a rank, with intervals over runs (an arrow: it goes on), "
-        "and the ideal.",
+        "fan-outs, workers and mini-batch a rank, with intervals over runs; an arrow shows that "
+        "an interval goes on. The line is the ideal.",
         scaling.epoch_speedup,
         _of_samples,
     ),
@@ -273,12 +274,12 @@ FIGURES = (
         "step-parts",
         "sampled",
         "where a step's time goes",
-        "Milliseconds of a training step: waiting for its mini-batch, divided as sampling and "
-        "copying features divide its making, or where ranks copy features themselves into that and "
-        "waiting for the loader; computing; averaging gradients; and the rest, such as what lies "
-        "between spans of work. With several ranks it includes waiting for one another, which "
-        "records do not separate. Bars are means, with intervals of the step over runs (an arrow: "
-        "it goes on).",
+        "Milliseconds of a training step: the wait for its mini-batch, computing, averaging "
+        "gradients, and the rest. The wait is divided as sampling and copying of features divide "
+        "the making of a mini-batch; where ranks copy features themselves, it is that copying and "
+        "the wait for the loader. The rest is what lies between spans of work and, with several "
+        "ranks, their wait for one another. Bars are means, with intervals of the step over runs; "
+        "an arrow shows that an interval goes on.",
         step_time.sampled_step_parts,
         _of_samples,
     ),

@@ -76,12 +76,12 @@ class Finding:
             return ". ".join(filter(None, words))
         why = ""
         if self.outcome == "cannot be decided":
-            why = f", {self._why_not_told()}"
+            why = f", {self._why_undecided()}"
         elif self.outcome == "does not hold" and self.is_negligible:
             why = f", the difference is less than {self.claim.negligible:g}"
         return f"{self.claim.text}: {self.outcome}{why}"
 
-    def _why_not_told(self) -> str:
+    def _why_undecided(self) -> str:
         assert self.ours is not None
         if self.ours.low is None or self.ours.high is None:
             return f"no interval, {self.ours.basis}"

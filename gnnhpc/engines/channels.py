@@ -91,7 +91,7 @@ class SharedSender:
             self._slots = Slots(self._memory.bytes, slots, slot_bytes)
             fd = self._memory.fd
         self._place = torch.tensor([fd, slots, slot_bytes])
-        self._told = by.send(self._place)
+        self._announced = by.send(self._place)
 
     @property
     def shares(self) -> bool:
@@ -100,7 +100,7 @@ class SharedSender:
 
     def open(self) -> None:
         """Wait until the other end knows the memory."""
-        self._told.wait()
+        self._announced.wait()
 
     def send(self, tensor: Tensor) -> Transfer:
         """Copies it at once. Raises RuntimeError where there is no room and the peer has ended."""
@@ -122,7 +122,7 @@ class SharedReceiver:
         self._peer, self._by = peer, by
         self._sizes = [slots, slot_bytes]
         self._place = torch.zeros(3, dtype=torch.int64)
-        self._told = by.receive(self._place)
+        self._announced = by.receive(self._place)
         self._slots: Slots | None = None
 
     @property
@@ -132,7 +132,7 @@ class SharedReceiver:
 
     def open(self) -> None:
         """Wait for the other end. Raises RuntimeError for one of other sizes."""
-        self._told.wait()
+        self._announced.wait()
         fd, *sizes = self._place.tolist()
         if sizes != self._sizes:
             raise RuntimeError(

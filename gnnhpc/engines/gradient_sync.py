@@ -13,10 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.engine import SharedGradients, StagePlan, VirtualStagePlan, parameters_of
+from gnnhpc.engines.engine import (
+    SharedGradients,
+    StageGradients,
+    StagePlan,
+    VirtualStagePlan,
+    parameters_of,
+)
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
 
@@ -166,6 +173,20 @@ class BucketedGradients:
     def scale(self, factor: float) -> None:
         for flat in self.flats:
             flat.mul_(factor)
+
+
+def clip_gradients(gradients: StageGradients, mesh: Mesh, clip_norm: float) -> None:
+    """Scale gradients, averaged over replicas, so that their norm over all stages is no larger.
+
+    A collective of the stages of a replica.
+    """
+    norm = gradients.norm() or 0.0
+    if mesh.forward is not None:
+        squares = torch.tensor(norm * norm, dtype=torch.float64)
+        dist.all_reduce(squares, group=mesh.forward)
+        norm = math.sqrt(float(squares))
+    if norm > clip_norm:
+        gradients.scale(clip_norm / norm)
 
 
 def gradient_buckets(sizes: Sequence[int], least: float) -> list[range]:

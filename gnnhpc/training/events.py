@@ -14,8 +14,9 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.engines.step_timer import Span
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.result_file import Result
-from gnnhpc.records.schema import Check, EventRecord, Phase, StepRecord
+from gnnhpc.records.schema import Check, EventRecord, Phase, SpanRecord, StepRecord
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import StepMetrics
 
@@ -51,6 +52,26 @@ class Listener:
 
     def training_ended(self, step: int) -> None:
         """Called after the last step; `step` is the next one."""
+
+
+class RecordsSteps(Listener):
+    """Writes each step's record, and its spans where the experiment asks for them."""
+
+    def __init__(self, writer: RecordWriter, *, spans: bool) -> None:
+        self._writer, self._spans = writer, spans
+
+    def step_taken(self, taken: StepTaken) -> None:
+        spans = taken.spans if self._spans else []
+        self._writer.write(
+            taken.record,
+            *(
+                SpanRecord(
+                    *(taken.phase, taken.step, each.name, each.microbatch),
+                    *(each.start_s, each.end_s, each.virtual_stage),
+                )
+                for each in spans
+            ),
+        )
 
 
 class Validator(Protocol):

@@ -15,12 +15,12 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
+from gnnhpc.engines.gradient_sync import clip_gradients
 from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.machine_readings import MachineReadings
-from gnnhpc.training.optimizer import clip_gradients
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import Measured, gather_metrics, step_record
 

@@ -22,13 +22,13 @@ from gnnhpc.core.schedules import (
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
+from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
 from gnnhpc.training.link_ranking import LinkPrediction
 from gnnhpc.training.loss_and_metrics import Classification, MeanLoss, Task
-from gnnhpc.training.optimizer import build_optimizer
 
 
 @dataclass(frozen=True)
@@ -210,3 +210,13 @@ def build_task(experiment: Experiment) -> Task:
         return LinkPrediction(experiment.task.hits)
     outputs = experiment.model.loaded.outputs
     return Classification(outputs, splits=experiment.data.facts().kind != "images")
+
+
+def build_optimizer(experiment: Experiment, stage: Stage) -> torch.optim.Optimizer | None:
+    """None for a stage without parameters, such as one that holds only a dropout layer."""
+    parameters = list(stage.parameters())
+    if not parameters:
+        return None
+    # The fused form goes through memory, and past the elements of a slice of something larger.
+    fused = all(p.stride() == dense_strides(p) for p in parameters)
+    return experiment.optimizer.build(parameters, fused=fused)

@@ -13,11 +13,10 @@ from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.resume_points import environment_of
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
-from gnnhpc.training.events import Validator, WrongRunError
+from gnnhpc.training.events import RecordsSteps, Validator, WrongRunError
 from gnnhpc.training.generators import seed_generators
 from gnnhpc.training.loop import Stopped, TrainingLoop
 from gnnhpc.training.progress_line import progress_listener
-from gnnhpc.training.record_listener import RecordsSteps
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.write_result import write_done, write_interrupted
 

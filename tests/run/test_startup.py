@@ -13,7 +13,7 @@ from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
-from gnnhpc.training.optimizer import build_optimizer
+from gnnhpc.training.setup import build_optimizer
 from tests.tools.cells import gat, manifest_of, vig
 from tests.tools.ranks import run_ranks
 
