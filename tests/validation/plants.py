@@ -26,7 +26,7 @@ from gnnhpc.engines.transfers import Receiver, Sender
 from gnnhpc.graphs import halo_chunks
 from gnnhpc.models.layers import dropout
 from gnnhpc.models.layers.batchnorm import BatchNorm
-from gnnhpc.training import loop, optimizer
+from gnnhpc.training import loop, setup
 from gnnhpc.training.loss_and_metrics import Classification, MeanLoss
 
 
@@ -178,7 +178,7 @@ def optimizer_step_skipped_on_one_stage() -> None:
             found.step = lambda: None
         return found
 
-    around(optimizer, "build_optimizer", wrong)
+    around(setup, "build_optimizer", wrong)
 
 
 def learning_rate_of_one_stage() -> None:
@@ -188,7 +188,7 @@ def learning_rate_of_one_stage() -> None:
             found.param_groups[0]["lr"] *= 2
         return found
 
-    around(optimizer, "build_optimizer", wrong)
+    around(setup, "build_optimizer", wrong)
 
 
 def running_variance_biased() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.optimizers.without_compiler import without_compiler
-from gnnhpc.training import optimizer as module
+from gnnhpc.training import setup as module
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
