@@ -23,10 +23,10 @@ from torch.autograd.function import once_differentiable
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels.dispatch import backend, call, filled, index_of, mask_argument, structures
 from gnnhpc.kernels.dropout_mask import Mask
+from gnnhpc.kernels.torch import torch_attention
+from gnnhpc.kernels.torch.torch_attention import SLOPE
 
 KERNEL = "attention"
-SLOPE = 0.2
-"""Slope of the leaky ReLU below 0, PyG's default and the papers'."""
 _LAYERS = structures(
     pointers="indptr source edge by_source order target "
     "features targets att_source att_target bias upstream "
@@ -85,10 +85,9 @@ def attend(
         args = (source, target, vectors, bias, block, heads.average, mask)
         result: Tensor = _Attention.apply(*args)  # type: ignore[no-untyped-call]
         return result
+    module: Any = torch_attention
     if code == "triton":
         from gnnhpc.kernels.triton import triton_attention as module
-    else:
-        from gnnhpc.kernels.torch import torch_attention as module  # type: ignore[no-redef]
     return heads.joined(module.attend(source, target, vectors, block, mask)) + bias
 
 

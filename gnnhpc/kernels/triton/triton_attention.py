@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gnnhpc.kernels.attention import SLOPE
 from gnnhpc.kernels.dropout_mask import Mask
+from gnnhpc.kernels.torch.torch_attention import SLOPE
 from gnnhpc.kernels.triton import attention_programs as programs
 from gnnhpc.kernels.triton.launch import attention_sizes, launch, mask_arguments
 
