@@ -14,10 +14,10 @@ from gnnhpc.distributed.environment import (
     SITE_VARIABLE,
     Environment,
     check_world_size,
+    expand_nodelist,
     local_rank_variables,
     read_environment,
 )
-from gnnhpc.distributed.nodelist import expand_nodelist
 
 TORCHRUN = {
     "RANK": "3",
@@ -203,23 +203,6 @@ def test_a_wrong_world_size_says_how_to_start() -> None:
         "environment: world size under torchrun: found 4; allowed: 2, one rank for each of pp2; "
         "start it with srun -n 2 or torchrun --nproc-per-node 2"
     )
-
-
-@pytest.mark.parametrize(
-    ("env", "several"),
-    [
-        (SRUN, True),
-        (SRUN | {"SLURM_STEP_NODELIST": "n1"}, False),
-        (SRUN | {"SLURM_STEP_NUM_NODES": "1"}, False),
-        (TORCHRUN, True),
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, False),
-        (without(TORCHRUN, "LOCAL_WORLD_SIZE"), True),
-        (LOCAL, False),
-        ({}, False),
-    ],
-)
-def test_whether_ranks_may_be_on_other_hosts(env: dict[str, str], several: bool) -> None:
-    assert read_environment(env).several_hosts == several
 
 
 @pytest.mark.parametrize(

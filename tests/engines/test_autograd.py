@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.engines.backward import backward
+from gnnhpc.engines.engine import backward
 
 
 def model(x: Tensor, weight: Tensor) -> Tensor:

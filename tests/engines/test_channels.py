@@ -5,24 +5,20 @@ On real ranks, as the two ends are in processes of their own.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import resource
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.engines import channels
-from gnnhpc.engines.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.transfers import Receiver, Sender
 from tests.tools.forked import spawn
 from tests.tools.ranks import run_ranks
@@ -136,26 +132,6 @@ def test_what_was_not_taken_is_never_overwritten() -> None:
     assert spawn(no_room, 2)[0] == list(range(SLOTS))
 
 
-def other_sizes() -> str:
-    mesh, peer, notifier = joined()
-    end = (SharedReceiver if mesh.rank else SharedSender)(
-        SLOTS, BYTES + 4 * mesh.rank, mesh.peers[peer], notifier
-    )
-    said = ""
-    try:
-        end.open()
-    except RuntimeError as error:
-        said = str(error)
-    mesh.barrier()
-    leave()
-    return said
-
-
-def test_ends_of_other_sizes_do_not_meet() -> None:
-    said = "rank 0 sends 4 tensors of 4000 bytes a step, where 4 of 4004 bytes are expected"
-    assert spawn(other_sizes, 2) == ["", said]
-
-
 def too_few_bytes() -> str:
     mesh, end = ends()
     said = ""
@@ -244,51 +220,3 @@ def without_memory() -> list[float]:
 
 def test_a_process_that_may_not_have_the_memory_sends_by_its_group() -> None:
     assert spawn(without_memory, 2) == [[], [0.0, 1.0, 2.0, 3.0]]
-
-
-def left_behind() -> list[str]:
-    """Files in the folder of shared memory, and descriptors of any, once channels are gone."""
-    mesh, peer, notifier = joined()
-    for _ in range(3):
-        kind = SharedReceiver if mesh.rank else SharedSender
-        end = kind(SLOTS, BYTES, mesh.peers[peer], notifier)
-        end.open()
-        mesh.barrier()
-        del end
-    gc.collect()
-    names = [each.name for each in Path("/dev/shm").glob("*gnnhpc*")]
-    opened = []
-    for each in Path("/proc/self/fd").iterdir():
-        # Not the one by which this folder is read, which is closed by now.
-        with contextlib.suppress(FileNotFoundError):
-            opened.append(str(each.readlink()))
-    mesh.barrier()
-    leave()
-    return names + [place for place in opened if "memfd:gnnhpc" in place]
-
-
-def test_nothing_is_left_behind() -> None:
-    assert spawn(left_behind, 2) == [[], []]
-
-
-def silent() -> list[str]:
-    """What each rank says of one that lives and neither sends nor takes."""
-    channels.COLLECTIVE_S = 0.5
-    mesh, end = ends()
-    try:
-        while True:
-            if isinstance(end, SharedSender):
-                end.send(numbered(1))
-            else:
-                end.take(torch.zeros(ROWS))
-                time.sleep(2)
-    except RuntimeError as error:
-        said = [str(error)]
-    mesh.barrier()
-    leave()
-    return said
-
-
-@pytest.mark.slow
-def test_a_rank_that_lives_is_not_waited_for_without_end() -> None:
-    assert spawn(silent, 2)[0] == ["Timed out waiting 0.5 s for rank 1"]

@@ -18,7 +18,7 @@ from gnnhpc.core.schedules import (
     timeline,
     virtual_stage_number,
 )
-from gnnhpc.engines.receive_order import done_before_posting
+from gnnhpc.engines.transfers import done_before_posting
 
 Needs = dict[tuple[int, Action], int]
 Plan = tuple[ScheduleName, int, int, int]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.backward import backward
-from gnnhpc.engines.engine import first_input
+from gnnhpc.engines.engine import backward, first_input
 from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.engines.step_timer import Span, StepTimer, StepTimes
 from gnnhpc.experiment.experiment import Experiment

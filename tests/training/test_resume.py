@@ -22,7 +22,6 @@ from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputErr
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import with_digest
-from gnnhpc.distributed.environment import SIGNAL_VARIABLE
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
@@ -49,11 +48,7 @@ CELLS = {
 
 
 def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
-    """A rank is sent what a site sends ahead of a time limit, in these training steps.
-
-    Far ahead: however slow this machine is, there is time to write a checkpoint.
-    """
-    os.environ[SIGNAL_VARIABLE] = "600"
+    """A rank is sent what a site sends ahead of a time limit, in these training steps."""
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
