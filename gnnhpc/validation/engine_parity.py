@@ -114,7 +114,8 @@ def compare_engine(
         refused = _why_not_comparable(part, root) if mesh.rank == 0 else None
         refused = mesh.gather_objects(refused)[0]
         if refused is not None:
-            return Parity(part, time.perf_counter() - began, not_comparable=refused)
+            refusal = Parity(part, time.perf_counter() - began, not_comparable=refused)
+            return refusal if mesh.rank == 0 else None
         capture, not_finite = _take_steps(part, parts, mesh, root)
         ranks = mesh.gather_on_first(capture)
         if mesh.rank != 0:
