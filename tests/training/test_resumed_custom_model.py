@@ -62,38 +62,44 @@ HELD = {
     "torch": ("pass", "x = nn.functional.dropout(x, 0.3)"),
     "numpy": ("self.lin.weight.data *= 0.5 + np.random.rand()", "x = x * (0.5 + np.random.rand())"),
     "python": ("pass", "x = x * (0.5 + random.gauss(0.5, 0.1))"),
-    "buffer that is not persistent": (
+    "buffer": (
         "self.register_buffer('n', torch.ones(()), persistent=False)",
         "self.n += 1; x = x / float(self.n)",
     ),
 }
 
 
-def cell(root: Path, kind: tuple[str, str], layout: str = "seq") -> Experiment:
+def cell(root: Path, kind: tuple[str, str], **changes: object) -> Experiment:
     made, forward = kind
     root.mkdir(parents=True, exist_ok=True)
     text = MODEL.replace("MADE", made).replace("FORWARD", forward)
     (root / "drawing.py").write_text(text)
     model = CustomModel(name="drawing:Drawing").planned(root)
     steps = {"train_steps": 10, "test_steps": 1, "save_every": 5, "microbatches": 2}
-    return Experiment.model_validate(GAT | {"model": model, "layout": layout, **steps})
+    return Experiment.model_validate(GAT | {"model": model, **steps, **changes})
 
 
-def whole_and_in_parts(root: Path, kind: tuple[str, str], layout: str) -> tuple[Ran, list[Ran]]:
-    experiment = cell(root / "source", kind, layout)
+def whole_and_in_parts(
+    root: Path,
+    kind: tuple[str, str],
+    layout: str,
+    env: dict[str, str] | None = None,
+    **changes: object,
+) -> tuple[Ran, list[Ran]]:
+    experiment = cell(root / "source", kind, layout=layout, **changes)
     warned = functools.partial(warn_at, 3, rank=experiment.layout.world_size - 1)
     found = []
     for name, plants in (("whole", [None]), ("parts", [warned, None])):
         (one,) = manifest_of(root / name, experiment)
         copy_models(RunPaths(root / name), [experiment])
-        found.append([run(root / name, one, plant=plant) for plant in plants])
+        found.append([run(root / name, one, plant=plant, env=env) for plant in plants])
     (whole,), parts = found
     assert set(parts[0].statuses) == {EXIT_UNFINISHED}, parts[0].err
     assert parts[1].result.resumed_from is not None
     return whole, parts
 
 
-CASES = [("torch", "dp2"), ("numpy", "pp2"), ("python", "dp2"), (list(HELD)[-1], "pp2")]
+CASES = [("torch", "dp2"), ("numpy", "pp2"), ("python", "dp2"), ("buffer", "pp2")]
 
 
 @pytest.mark.quick("numpy-pp2")
