@@ -12,8 +12,8 @@ from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
 from gnnhpc.kernels import cpp_aggregate
 from gnnhpc.kernels.dispatch import backend
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate
-from gnnhpc.kernels.torch.torch_aggregate import NeighbourWeights
 
 
 def weighted_sum(

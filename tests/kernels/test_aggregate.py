@@ -18,8 +18,8 @@ from torch import Tensor
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import cpp_aggregate as aggregate
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate
-from gnnhpc.kernels.torch.torch_aggregate import NeighbourWeights
 from tests.tools.backends import needs_compiler
 from tests.tools.graphs import make_graph
 

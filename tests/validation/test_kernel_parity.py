@@ -202,7 +202,7 @@ def test_all_ranks_layers_are_compared(raw: dict[str, Any]) -> None:
 def test_sums_reach_rows_beyond_2_to_the_31st_number(index: torch.dtype, width: int) -> None:
     """Three rows lie so far apart that their places need more than 32 bits."""
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.torch.torch_aggregate import NeighbourWeights
+    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 
     apart = 2**30 + 1
     try:

@@ -16,13 +16,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
+from gnnhpc.kernels.neighbour_weights import SLOPE
 from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-
-SLOPE = 0.2
-"""Slope of the leaky ReLU below 0, PyG's default and the papers'."""
 
 
 def attend(

@@ -15,7 +15,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gnnhpc.kernels.torch.torch_aggregate import NeighbourWeights
+from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
 from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
 
