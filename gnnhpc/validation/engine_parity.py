@@ -116,12 +116,13 @@ def compare_engine(
                 mesh, lambda: _why_not_comparable(part, root) if mesh.rank == 0 else None
             )
             if refused is not None:
-                return Parity(part, time.perf_counter() - began, not_comparable=refused)
+                raise CheckError(refused)
             # Building gathers once, so that a rank that fails alone ends the run.
             separate: list[TrainingParts] = []
             on_all_ranks(mesh, lambda: separate.append(_build(part, parts, mesh, root)))
         except CheckError as error:
-            return Parity(part, time.perf_counter() - began, not_comparable=str(error))
+            refusal = Parity(part, time.perf_counter() - began, not_comparable=str(error))
+            return refusal if mesh.rank == 0 else None
         capture, not_finite = _take_steps(part, separate[0], mesh)
         ranks = mesh.gather_on_first(capture)
         if mesh.rank != 0:

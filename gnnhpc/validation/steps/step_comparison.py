@@ -223,6 +223,8 @@ class StepComparison:
                 relative, why = sketch_difference(
                     each, batches[number], sketches[number], squares[number], least
                 )
+                if not why and not np.isfinite(each.sketch).all():
+                    why = "it has NaN or infinite values"
                 why = f": {why}" if why else (_LAYER_KEEPS_STATE if custom else "")
                 if each.trains != (phase == "train") and layer:
                     why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
