@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gnnhpc.distributed.channels import SharedReceiver
 from gnnhpc.engines import native
-from gnnhpc.engines.channels import SharedReceiver
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.torch_pipelining import TimedStage
 from gnnhpc.engines.transfers import Receiver, Sender
