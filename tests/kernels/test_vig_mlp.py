@@ -75,8 +75,9 @@ def test_gelu_and_its_slope(built: str) -> None:
     value = F.gelu(exact)
     value.sum().backward()
     bound = u.double().abs().clamp_min(1)
-    # 2e-7 by vig/vectors.h, and the roundings of the layers before and after.
-    assert float(((result.saved[0][:, 0] - value.detach()).abs() / bound).max()) < 8 * UNIT
+    # 2e-7 by vig/vectors.h, and the roundings of the layers before and after and of the residual.
+    found = result.out[:, 0].double() - u.double()
+    assert float(((found - value.detach()).abs() / bound).max()) < 10 * UNIT
 
     g = torch.zeros_like(x)
     g[:, 0] = 1
