@@ -17,7 +17,6 @@ from torch_geometric.nn import GCNConv
 from gnnhpc import models
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layer_specs import hops
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
@@ -201,18 +200,6 @@ def files_below(folder: Path) -> set[str]:
     return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_package_is_kept_whole(folder: Path) -> None:
-    package = package_in(folder)
-    (package / "table.csv").write_text("1")
-    before = experiment_of(folder)
-    run = RunPaths(folder / "run")
-    copy_models(run, [before])
-    kept = run.custom_model(digest_of(before)) / "deep"
-    assert files_below(kept) == {"__init__.py", "model.py", "width.py", "table.csv"}
-    (package / "table.csv").write_text("2")
-    assert digest_of(experiment_of(folder)) != digest_of(before), "data of the package count too"
-
-
 def test_a_package_is_read_again_where_any_of_it_is_edited(folder: Path) -> None:
     package = package_in(folder)
     first = experiment_of(folder)
@@ -282,27 +269,46 @@ def test_planning_imports_torch_only_where_the_users_file_does(folder: Path) -> 
     assert "note: deep_gcn.py imports torch at its top" in done.stderr
 
 
-def test_the_readmes_model_computes_the_whole_graph_in_halo_chunks(folder: Path) -> None:
-    readme = README.read_text()
-    (folder / "mean_net.py").write_text(readme.split("```python\n")[1].split("```")[0])
-    graph = make_graph(40, 60, seed=1)
-    custom = CustomModel.model_validate({"name": "mean_net:MeanNet", "hidden": 8})
-    model = custom.planned(folder).loaded
-    layers = model.outline(Facts("graph", 12, 3, nodes=40, edges=graph.edges.shape[1]))
+def output(built: list[torch.nn.Module], graph: Graph, count: int, hops: int) -> torch.Tensor:
+    """Of all nodes [40, 3], computed in so many chunks."""
+    out = torch.empty(40, 3, dtype=torch.float64)
+    for number, chunk in enumerate(build_chunks(graph, count, "halo", hops).chunks):
+        x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
+        for module in built:
+            x = module(x, Context(number, step=3, graph=chunk))
+            assert x.isfinite().all(), "in padding too, else the parameters' gradients are NaN"
+        out[chunk.nodes[: chunk.own]] = x[: chunk.own]
+    return out
+
+
+def built_by(model: CustomModel, folder: Path, graph: Graph) -> list[torch.nn.Module]:
+    loaded = model.planned(folder).loaded
+    layers = loaded.outline(Facts("graph", 12, 3, nodes=40, edges=graph.edges.shape[1]))
     torch.manual_seed(0)
-    built = [model.build(layer, BuildOptions(torch.float64)) for layer in layers]
+    return [loaded.build(layer, BuildOptions(torch.float64)) for layer in layers]
 
-    def run(count: int) -> torch.Tensor:
-        out = torch.empty(40, 3, dtype=torch.float64)
-        for number, chunk in enumerate(build_chunks(graph, count, "halo", 2).chunks):
-            x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
-            for module in built:
-                x = module(x, Context(number, step=3, graph=chunk))
-                assert x.isfinite().all(), "in padding too, else the parameters' gradients are NaN"
-            out[chunk.nodes[: chunk.own]] = x[: chunk.own]
-        return out
 
-    assert relative_error(run(3), run(1)) < 1e-12
+def test_the_readmes_model_computes_the_whole_graph_in_halo_chunks(folder: Path) -> None:
+    readme, graph = README.read_text(), make_graph(40, 60, seed=1)
+    (folder / "mean_net.py").write_text(readme.split("```python\n")[1].split("```")[0])
+    custom = CustomModel.model_validate({"name": "mean_net:MeanNet", "hidden": 8})
+    built = built_by(custom, folder, graph)
+    assert relative_error(output(built, graph, 3, 2), output(built, graph, 1, 2)) < 1e-12
+
+
+def test_the_example_is_pygs_gcn_on_the_whole_graph_and_in_halo_chunks(folder: Path) -> None:
+    graph = make_graph(40, 60, seed=1)
+    shutil.copyfile(EXAMPLE / "deep_gcn.py", folder / "deep_gcn.py")
+    own = CustomModel.model_validate({"name": "deep_gcn:DeepGcn", "layers": 3, "hidden": 8})
+    built: Any = built_by(own, folder, graph)
+    x = built[0].linear(graph.features.to_dense().double())
+    for module in built[1:-1]:
+        plain = GCNConv(8, 8).double()
+        plain.load_state_dict(module.conv.state_dict())
+        x = x + plain(x, graph.edges).relu()
+    expected = built[-1].linear(x)
+    for count in (1, 3):
+        assert relative_error(output(built, graph, count, len(built) - 2), expected) < 1e-12
 
 
 def test_the_readmes_chunk_is_that_of_a_path() -> None:
@@ -316,36 +322,3 @@ def test_the_readmes_chunk_is_that_of_a_path() -> None:
     for expression, value in lines:
         found = eval(expression, {"chunk": chunk})
         assert str(found.tolist() if isinstance(found, torch.Tensor) else found) == value
-
-
-def test_the_example_is_pygs_gcn_on_the_whole_graph_and_in_halo_chunks(folder: Path) -> None:
-    graph = make_graph(40, 60, seed=1)
-    shutil.copyfile(EXAMPLE / "deep_gcn.py", folder / "deep_gcn.py")
-    own = CustomModel.model_validate({"name": "deep_gcn:DeepGcn", "layers": 3, "hidden": 8})
-    model = own.planned(folder).loaded
-    data = {"name": "synthetic-citation", "nodes": 40, "edges": 60, "features": 12, "classes": 3}
-    experiment = Experiment.model_validate({"model": {"name": "gat"}, "data": data})
-    layers = model.outline(experiment.data.facts())
-    torch.manual_seed(0)
-    built = [model.build(layer, BuildOptions(torch.float64)) for layer in layers]
-    for layer, module in zip(layers, built, strict=True):
-        if layer.parameters is not None:
-            assert sum(p.numel() for p in module.parameters()) == layer.parameters
-
-    def run(count: int) -> torch.Tensor:
-        out = torch.empty(40, 3, dtype=torch.float64)
-        for number, chunk in enumerate(build_chunks(graph, count, "halo", hops(layers)).chunks):
-            x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
-            for module in built:
-                x = module(x, Context(number, graph=chunk))
-            out[chunk.nodes[: chunk.own]] = x[: chunk.own]
-        return out
-
-    x = built[0].linear(graph.features.to_dense().double())
-    for module in built[1:-1]:
-        plain = GCNConv(8, 8).double()
-        plain.load_state_dict(module.conv.state_dict())
-        x = x + plain(x, graph.edges).relu()
-    expected = built[-1].linear(x)
-    assert relative_error(run(1), expected) < 1e-12
-    assert relative_error(run(3), expected) < 1e-12

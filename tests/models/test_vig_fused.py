@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 
 import pytest
 import torch
@@ -21,9 +20,12 @@ from tests.tools.rounding import assert_within, tolerances
 KINDS = ("grapher", "ffn")
 CPU = torch.device("cpu")
 needs_kernel = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
-paths = pytest.mark.parametrize(
-    "kernels", [pytest.param(vig_kernel, marks=needs_kernel, id="c++"), vig_torch]
-)
+
+
+@pytest.fixture(params=[pytest.param(vig_kernel, marks=needs_kernel, id="c++"), vig_torch])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that computes single precision."""
+    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: request.param)
 
 
 def make(
@@ -128,46 +130,30 @@ def test_float64_is_the_reference(kind: str, train: bool, grid: vig.Grid) -> Non
     assert_equal(ours, theirs, 1e-10)
 
 
-@paths
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize(
-    ("count", "grid"), [(1, (5, 7)), (3, (1, 4)), (150, (9, 11)), (2, (40, 33))]
+    ("train", "count", "grid", "wide"),
+    [
+        *((train, *size, False) for train in (True, False) for size in ((1, (5, 7)), (3, (1, 4)))),
+        (True, 150, (9, 11), False),
+        (True, 2, (32, 32), True),
+    ],
 )
 def test_float32_is_the_exact_reference(
-    kernels: ModuleType,
-    kind: str,
-    train: bool,
-    count: int,
-    grid: vig.Grid,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, train: bool, count: int, grid: vig.Grid, wide: bool
 ) -> None:
-    """The float64 reference is what both float32 implementations round."""
-    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: kernels)
+    """The float64 reference is what both float32 implementations round; published widths, too."""
+    width = {"grapher": 256, "ffn": 512}[kind] if wide else 11
     x = images(count, grid).float().double()
-    ours = make(kind, grid, fused=True, dtype=torch.float32)
-    assert_within(results(ours, x, train=train), *reference(kind, count, grid, train))
-
-
-@paths
-@pytest.mark.parametrize("kind", KINDS)
-def test_published_widths_in_float32(
-    kernels: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: kernels)
-    grid, width = (32, 32), 256 if kind == "grapher" else 512
     ours = make(kind, grid, fused=True, dtype=torch.float32, width=width)
-    found = results(ours, images(2, grid), train=True)
-    assert_within(found, *reference(kind, 2, grid, True, width))
+    assert_within(results(ours, x, train=train), *reference(kind, count, grid, train, width))
 
 
-@paths
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batchnorm", ["micro", "deferred"])
-def test_micro_batches_accumulate(
-    kernels: ModuleType, kind: str, batchnorm: BatchNormMode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: kernels)
+def test_micro_batches_accumulate(kind: str, batchnorm: BatchNormMode) -> None:
     grid, found = (4, 3), []
     ours = make(kind, grid, fused=True, dtype=torch.float32, batchnorm=batchnorm)
     theirs = make(kind, grid, fused=False, batchnorm=batchnorm)
@@ -220,12 +206,9 @@ def test_hidden_activations_are_not_kept(kind: str, dtype: torch.dtype) -> None:
     assert sum(kept.values()) <= (2 * x.numel() + 4 * parameters) * x.element_size()
 
 
-@paths
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("kind", KINDS)
-def test_not_a_number_is_not_hidden(
-    kernels: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: kernels)
+def test_not_a_number_is_not_hidden(kind: str) -> None:
     layer = make(kind, (4, 4), fused=True, dtype=torch.float32).eval()
     x = images(2, (4, 4)).float()
     x[0, 5, 1] = torch.nan
