@@ -15,7 +15,12 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_forms import LayerForm
-from gnnhpc.validation.reference.layer_parts import ForwardPass, RunningStatistics
+from gnnhpc.validation.reference.layer_parts import (
+    ForwardPass,
+    RunningStatistics,
+    parameters_of_layer,
+    statistics_of,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -89,13 +94,7 @@ class BuiltInModel:
         for spec, form in zip(self._specs, self._forms, strict=True):
             if spec.rows == "hop" and batch.layer_edges:
                 here.edges = next(layer_edges)
-            start = f"{spec.name}."
-            mine = {
-                name.removeprefix(start): value
-                for name, value in self._parameters.items()
-                if name.startswith(start)
-            }
-            x = form(x, mine, here)
+            x = form(x, parameters_of_layer(self._parameters, spec.name), here)
             outputs.append(x)
         return outputs
 
@@ -120,20 +119,11 @@ class BuiltInModel:
                 statistics.mean, statistics.variance = mean, variance
 
     def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
-        norms = [n.removesuffix(".running_mean") for n in buffers if n.endswith(".running_mean")]
-        self._statistics[replica] = {
-            norm: RunningStatistics(
-                torch.from_numpy(buffers[f"{norm}.running_mean"]),
-                torch.from_numpy(buffers[f"{norm}.running_var"]),
-                int(buffers[f"{norm}.num_batches_tracked"]),
-            )
-            for norm in norms
-        }
+        tensors = {name: torch.from_numpy(value) for name, value in buffers.items()}
+        self._statistics[replica] = statistics_of(tensors)
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, statistics in self._statistics[replica].items():
-            found[f"{name}.running_mean"] = statistics.mean
-            found[f"{name}.running_var"] = statistics.variance
-            found[f"{name}.num_batches_tracked"] = torch.tensor(statistics.batches)
+            found |= statistics.buffers(name)
         return found
