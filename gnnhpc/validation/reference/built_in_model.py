@@ -51,11 +51,11 @@ class ReferenceModel:
     def end_minibatch(self) -> None:
         """Move the statistics that move once a mini-batch."""
         for buffers, pending in zip(self._buffers, self._pending, strict=True):
-            for name, before in statistics_of(buffers).items():
+            for name, statistics in statistics_of(buffers).items():
                 if name in pending:
-                    before.pending = pending.pop(name).pending
-                    before.move()
-                    buffers |= before.buffers(name)
+                    statistics.pending = pending.pop(name).pending
+                    statistics.move()
+                    buffers.update(statistics.buffers(name))
 
     def average_statistics(self) -> None:
         """Give each replica the mean of all replicas' running statistics, as before evaluation."""
@@ -96,7 +96,11 @@ class BuiltInModel(ReferenceModel):
         here = ForwardPass(
             *(step, self._experiment.seed, training, deferred),
             statistics_of(self._buffers[batch.replica]),
-            *(batch.edges, batch.nodes, batch.graph_of_row, batch.graphs, self._side),
+            edges=batch.edges,
+            ids=batch.nodes,
+            graph_of_row=batch.graph_of_row,
+            graphs=batch.graphs,
+            side=self._side,
         )
         outputs: list[Activation] = []
         x, layer_edges = batch.inputs, iter(batch.layer_edges)
