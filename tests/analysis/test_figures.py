@@ -278,7 +278,7 @@ def test_panels_are_below_one_another_in_a_column_and_side_by_side_in_two() -> N
     columns = []
     for width in (84 / 25.4, None):
         with styled(), at_width(width):
-            _, axes = panel_grid(3)
+            _, axes = panel_grid([""] * 3, "title")
         columns.append(len({round(one.get_position().x0, 3) for one in axes}))
     assert columns == [1, 3]
 
