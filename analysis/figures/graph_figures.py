@@ -260,8 +260,9 @@ def _by_framework(
         error_bars(axes, across, part, column, interval)
         if published is not None:
             beside = [order.index(place) + 0.22 for place in published["place"]]
-            points = {"ls": "none", "marker": "x", "color": GREY, "label": "published"}
-            axes.plot(beside, published["shown"], **points)
+            axes.plot(
+                beside, published["shown"], ls="none", marker="x", color=GREY, label="published"
+            )
         count_ticks(axes, order, "framework and device")
         if log:
             plain_log_scale(axes)

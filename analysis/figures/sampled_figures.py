@@ -78,8 +78,8 @@ def epoch_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
             error_bars(axes, across, mine, "epoch_s", ("epoch_low", "epoch_high"))
         if published is not None:
             points = published[published["batch_size"].isin(set(part["batch_size"]))]
-            for library, mine in points[points["ranks"].isin(ranks)].groupby("library"):
-                number = libraries.index(str(library)) if library in libraries else len(libraries)
+            for name, mine in points[points["ranks"].isin(ranks)].groupby("library"):
+                number = libraries.index(str(name)) if name in libraries else len(libraries)
                 across = [ranks.index(int(count)) for count in mine["ranks"]]
                 dash = _STYLES[number % len(_STYLES)][1]
                 axes.plot(across, mine["epoch_s"], color=GREY, ls=dash, lw=0.7, marker="x")

@@ -130,7 +130,8 @@ def _draw_ranks(
     bounds = (f"{column}_low", f"{column}_high")
     limits = axis_limits([*best[column], *ideal], best[bounds[0]], best[bounds[1]])
     axes.plot(counts, ideal, color=GREY, lw=0.8, label="ideal")
-    for ranks, same in best.groupby("ranks"):
+    for ranks in counts:
+        same = best[best["ranks"] == ranks]
         names = layouts_in(same)
         for place, name in enumerate(names):
             mine, style = same[same["layout"] == name], layout_style(name)

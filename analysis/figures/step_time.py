@@ -60,7 +60,7 @@ def step_times(group: ModelOnData) -> Figure | str:
     for values, part in steps.groupby(keys, observed=True, dropna=False):
         extra = settings_label(dict(zip(group.variants, values[2:], strict=True)))
         name = f"{values[0]}, {values[1]}" + (f", {extra}" if extra else "")
-        rows.append((layout_order(values[0]), name, str(values[0]), part["step_s"].to_numpy()))
+        rows.append((layout_order(str(values[0])), name, str(values[0]), part["step_s"].to_numpy()))
     rows = sorted(rows, key=lambda row: row[0])
     with styled():
         letters = int(_NAMES_WIDTH * figure_width(FULL_IN) / _LETTER_IN)

@@ -134,7 +134,7 @@ def ideal_bars(
     seconds = (measured["end_s"] - measured["start_s"]).groupby(
         [measured[name] for name in _PLACE], observed=True
     )
-    known = {key: float(total) for key, total in seconds.sum().items()}
+    known = {cast(tuple[object, ...], key): float(s) for key, s in seconds.sum().items()}
     of_kind = {(rank, name, v) for rank, name, v, _ in known}
     for _, replica in ranks.sort_values("stage").groupby("replica"):
         numbers = [int(rank) for rank in replica["rank"]]
@@ -213,7 +213,7 @@ def _draw_panel(
         of_rank = bars[bars["rank"] == rank]
         for name, colour in _COLOURS.items():
             mine = of_rank[of_rank["name"] == name]
-            style = {"facecolors": colour, "edgecolors": "white", "linewidth": 0.3}
+            style: dict[str, Any] = {"facecolors": colour, "edgecolors": "white", "linewidth": 0.3}
             axes.broken_barh(_spans(mine, scale), (number - 0.4, 0.8), **style)
             # Lines of virtual stages are seen where there is no room for a number, in grey too.
             for line in range(int(mine["virtual_stage"].max()) if len(mine) else 0):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from analysis.statistics.student_t import MOST_REPEATS, repeats_needed, t_quantile
+from analysis.statistics.power import MOST_REPEATS, repeats_needed, t_quantile
 
 
 @pytest.mark.parametrize(
