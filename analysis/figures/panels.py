@@ -261,6 +261,7 @@ def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) 
 
 def legend_entry(label: str, **style: Any) -> Any:
     """A legend entry of a line or marker, grey unless `style` says otherwise."""
-    from matplotlib.lines import Line2D
+    with styled():
+        from matplotlib.lines import Line2D
 
-    return Line2D([], [], **{"color": GREY, "label": label, **style})
+        return Line2D([], [], **{"color": GREY, "label": label, **style})
