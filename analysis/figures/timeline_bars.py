@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from analysis.summary.cell_measures import timed_as_a_whole
 from analysis.summary.ideal_step import has_split_backward, shares_of
-from gnnhpc.core.bound_and_bubble import bound_with_split_backward, ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, timeline
+from gnnhpc.core.schedules import (
+    ScheduleName,
+    bound_with_split_backward,
+    ideal_bubble,
+    place_of_virtual_stage,
+    timeline,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.bound_and_bubble import bound, bound_with_split_backward, ideal_bubble
 from gnnhpc.core.schedules import (
     SPLIT_BACKWARD,
     Action,
     ScheduleName,
     Slot,
+    bound,
+    bound_with_split_backward,
     gradients_in_flight,
+    ideal_bubble,
     ideal_step_s,
     in_flight,
     input_from,

@@ -129,7 +129,7 @@ def test_a_wrong_experiment_is_named_when_it_is_used(
 @pytest.mark.parametrize("changes", [{"index": 0}, {"id": CELL.id}])
 def test_a_cell_that_is_there_twice_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = write(tmp_path / "manifest.jsonl", CELL.to_line(), changed(**changes))
-    with pytest.raises(InputError, match=rf"^{path}:2: (id|index): found .*, as in {path}:1; "):
+    with pytest.raises(InputError, match=rf"^{path}:2: cell: found .*, and {path}:1; "):
         read_manifest(path)
 
 
