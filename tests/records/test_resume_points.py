@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.records.record_writer import Written
@@ -19,7 +17,6 @@ from gnnhpc.records.resume_points import (
     EarlierAttempts,
     digests,
     find_resume_point,
-    read_checkpoint,
 )
 from gnnhpc.records.schema import Check
 from tests.records.test_schema import RESULT
@@ -44,7 +41,7 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
         facts |= {"step": step, "tested": step // 10, "environment": HERE}
         written = [Written("rank-0000.jsonl", 0, "", 0.0)]
         earlier = EarlierAttempts().with_attempt(claimed.root.name, [], written)
-        facts |= {"files": digests(folder), "earlier_attempts": earlier.to_metadata()}
+        facts |= {"files": digests(folder), "earlier": asdict(earlier)}
         (folder / "metadata.json").write_text(json.dumps(with_digest(facts)))
     if status is not None:
         replace(RESULT, status=status).write(claimed.result)  # type: ignore[arg-type]
@@ -63,18 +60,6 @@ def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
 ) -> None:
     attempt(cell, 5, 10, 100, status=status)
     assert resume_point(cell) == (1, 100, 10)
-
-
-def test_another_attempts_checkpoint_is_no_checkpoint(cell: CellPaths) -> None:
-    """Copied into its folder: what it says is of other files than those that would count."""
-    first, second = attempt(cell, 5), attempt(cell, 10, 20)
-    newest = second.checkpoints / "step-00000020"
-    shutil.rmtree(newest)
-    moved = first.checkpoints / "step-00000005"
-    shutil.copytree(moved, second.checkpoints / "step-00000025")
-    with pytest.raises(InputError, match="earlier_attempts: found attempt-1"):
-        read_checkpoint(shutil.copytree(moved, second.checkpoints / moved.name), 2)
-    assert resume_point(cell) == (2, 10, 1)
 
 
 def test_nothing_to_resume_from(cell: CellPaths) -> None:
@@ -176,7 +161,7 @@ def file(size: int) -> Written:
 def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
     found = EarlierAttempts().with_attempt("attempt-1", [DRIFT, QUIET[1]], [file(10)])
     found = found.with_attempt("attempt-2", [Check("drift", "suspect", "again"), NOISE], [file(20)])
-    found = EarlierAttempts.from_metadata(json.loads(json.dumps(found.to_metadata())))
+    found = EarlierAttempts(**json.loads(json.dumps(asdict(found))))
     assert {check.name: check.detail for check in found.merged_with(QUIET)} == {
         "drift": "attempt-1: slower from step 3 on",
         "noisy": "attempt-2: other processes took 9%",
