@@ -108,8 +108,8 @@ def _check_names(names: Sequence[str], where: object) -> None:
     before: set[str] = set()
     for number, name in enumerate(names):
         if name in before or name in groups:
-            found = f"{name!r} twice" if name in before else f"{name!r}, which others begin with"
-            raise InputError(where, f"outline.{number}.name", found, "another name")
+            how = " twice" if name in before else ", which other layers begin with"
+            raise InputError(where, f"outline.{number}.name", f"{name!r}{how}", "another name")
         before.add(name)
 
 
