@@ -45,7 +45,7 @@ def load_graph(config: Data, root: Path | None, seed: int = DATA_SEED) -> Graph:
     `seed` is for random features and for the random split of graphs published without one; it does
     not depend on the experiment. Raises InputError for a missing or damaged file.
     """
-    arrays = _READERS[type(config)](config, root)
+    arrays = graph_arrays(config, root)
     facts = config.facts()
     labels = arrays["labels"]
     rng = np.random.default_rng([seed, len(labels)])
@@ -85,8 +85,7 @@ def _citation_arrays(config: SyntheticCitation, root: Path | None) -> Arrays:
     return arrays | rows | masks
 
 
-def skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
-    """The arrays of a graph of Reddit's shape, from the cache once it has been made."""
+def _skewed_arrays(config: RedditShaped, root: Path | None) -> Arrays:
     arrays = load_or_build(config, [], _make_skewed, made_by=skewed_version())
     return _stored(config, [], arrays, skewed_version())
 
@@ -98,8 +97,7 @@ def _make_skewed(config: RedditShaped, raw: list[Path], work: Path) -> Arrays:
     return _with_in_edges(arrays | masks)
 
 
-def published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:
-    """The arrays of a published graph, from the cache once its files have been read."""
+def _published_arrays(config: PublishedGraph, root: Path | None) -> Arrays:
     raw = config.raw_files(existing_root(config.name, root))
     return _stored(config, raw, load_or_build(config, raw, _read_published))
 
@@ -122,10 +120,18 @@ def _custom_arrays(config: CustomGraph, root: Path | None) -> Arrays:
 
 _READERS: dict[type[Data], Callable[[Any, Path | None], Arrays]] = {
     SyntheticCitation: _citation_arrays,
-    RedditShaped: skewed_arrays,
-    PublishedGraph: published_arrays,
+    RedditShaped: _skewed_arrays,
+    PublishedGraph: _published_arrays,
     CustomGraph: _custom_arrays,
 }
+
+
+def graph_arrays(config: Data, root: Path | None) -> Arrays:
+    """The arrays of a graph as its reader gives them, without a split where none is published.
+
+    Raises InputError for a missing or damaged file.
+    """
+    return _READERS[type(config)](config, root)
 
 
 def _with_in_edges(arrays: Arrays) -> Arrays:

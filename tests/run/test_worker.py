@@ -238,7 +238,7 @@ def test_every_check_was_made(ran: RanCells) -> None:
     replicas = ran["gat in 4 contiguous chunks", "dp2-pp2 native 1f1b"]
     audit = {check.name for check in replicas.result.audit}
     made = {"engine-parity", "kernel-parity", "data", "replica parameters", "evaluation"}
-    assert made | {"records", "losses", "noisy", "drift"} <= audit
+    assert made | {"records", "step times", "noisy", "drift"} <= audit
 
 
 def test_the_command_alone_and_under_torchruns_variables(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def scale_last_backward(factor: float) -> None:
 @defect(
     "the backward of one micro-batch left out",
     cell=cells.VIG,
-    words="micro-batch 3 of replica 0 is missing",
+    words="the gradient of readout differs",
 )
 def backward_left_out() -> None:
     scale_last_backward(0.0)
