@@ -50,8 +50,8 @@ def read_graph_set(data: Data, root: Path | None) -> ReferenceGraphSet:
     else:
         assert isinstance(data, SyntheticGraphs)
         made = synthetic_threads(data)
-        graph_of = np.repeat(np.arange(data.graphs), np.diff(made.first))
-        labels, ends = made.labels, made.edges
+        graph_of = np.repeat(np.arange(data.graphs), np.diff(made["first"]))
+        labels, ends = made["labels"], made["edges"]
     source, target = sorted_edges(ends[0], ends[1], len(graph_of))
     degree = np.bincount(target, minlength=len(graph_of))
     return ReferenceGraphSet(

@@ -17,11 +17,11 @@ from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.data.data_files import existing_root
 from gnnhpc.data.data_settings import Data, RedditShaped, SyntheticCitation
-from gnnhpc.data.load_graph import published_arrays, skewed_arrays
+from gnnhpc.data.load_graph import graph_arrays
 from gnnhpc.data.published_graphs import PublishedGraph, Pyg
 from gnnhpc.data.readers.safe_pickle import read_arrays
 from gnnhpc.data.splits import DATA_SEED
-from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
+from gnnhpc.data.synthetic.citation import made_words
 
 Ids = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -58,10 +58,8 @@ def read_graph(data: Data, root: Path | None) -> ReferenceGraph:
 
     Raises InputError for missing files.
     """
-    if isinstance(data, SyntheticCitation):
-        return _synthetic(data)
-    if isinstance(data, RedditShaped):
-        return _from_arrays(skewed_arrays(data, root), data)
+    if isinstance(data, SyntheticCitation | RedditShaped):
+        return _from_arrays(graph_arrays(data, root), data)
     if isinstance(data, CustomGraph):
         return _custom(data)
     assert isinstance(data, PublishedGraph)
@@ -77,7 +75,7 @@ def read_graph(data: Data, root: Path | None) -> ReferenceGraph:
             rng = np.random.default_rng([DATA_SEED, len(labels)])
             masks = _random_split(labels, data.facts().classes, rng)
             return ReferenceGraph(labels, masks, *sorted_edges(*ends, len(labels)), features)
-    return _from_arrays(published_arrays(data, root), data)
+    return _from_arrays(graph_arrays(data, root), data)
 
 
 def sorted_edges(source: Ids, target: Ids, nodes: int) -> tuple[Ids, Ids]:
@@ -87,15 +85,6 @@ def sorted_edges(source: Ids, target: Ids, nodes: int) -> tuple[Ids, Ids]:
     first[1:] = np.diff(codes) > 0
     codes = codes[first]
     return codes % nodes, codes // nodes
-
-
-def _synthetic(data: SyntheticCitation) -> ReferenceGraph:
-    made = synthetic_graph(data)
-    words = made.features
-    features = scipy.sparse.csr_array((words.values, words.columns, words.indptr), words.shape)
-    masks = {split: getattr(made, split) for split in SPLITS}
-    edges = sorted_edges(made.edges[0], made.edges[1], len(made.labels))
-    return ReferenceGraph(made.labels, masks, *edges, features, independent=False)
 
 
 def _custom(data: CustomGraph) -> ReferenceGraph:
@@ -154,7 +143,7 @@ def _custom_mask(file: Any, split: str, nodes: int, column: int) -> Mask:
 
 
 def _from_arrays(
-    arrays: dict[str, npt.NDArray[Any]], data: PublishedGraph | RedditShaped
+    arrays: dict[str, npt.NDArray[Any]], data: PublishedGraph | RedditShaped | SyntheticCitation
 ) -> ReferenceGraph:
     labels, sizes = arrays["labels"], data.facts()
     rng = np.random.default_rng([DATA_SEED, len(labels)])
@@ -166,11 +155,8 @@ def _from_arrays(
     if "dense" in arrays:
         features = arrays["dense"]
     else:
-        if "indptr" in arrays:
-            rows = (arrays["values"], arrays["columns"], arrays["indptr"])
-        else:
-            words = made_words(len(labels), sizes.features, rng)
-            rows = (words.values, words.columns, words.indptr)
+        words = arrays if "indptr" in arrays else made_words(len(labels), sizes.features, rng)
+        rows = (words["values"], words["columns"], words["indptr"])
         features = scipy.sparse.csr_array(rows, shape=(len(labels), sizes.features))
     source, target = arrays["edges"]
     return ReferenceGraph(labels, masks, source, target, features, independent=False)
@@ -200,7 +186,7 @@ def _read_planetoid(
     labels; their class is 0. Features are float64, rows with a sum below one are not divided.
     """
     parts = {
-        part: read_arrays(folder / f"ind.{name.lower()}.{part}", encoding="latin1", graphs=True)
+        part: read_arrays(folder / f"ind.{name.lower()}.{part}", encoding="latin1")
         for part in ("tx", "allx", "y", "ty", "ally", "graph")
     }
     text = (folder / f"ind.{name.lower()}.test.index").read_text(encoding="ascii")
