@@ -127,7 +127,7 @@ def verify(
     """Compare a few steps of all ranks, in float64, with the same steps in one process."""
     keep_numpy_to_one_thread()
     from gnnhpc.experiment.flags import cell_from_flags, read_cell
-    from gnnhpc.validation.verify_command import verify_cells, verify_manifest
+    from gnnhpc.validation.verify import verify_cells, verify_manifest
 
     if manifest is not None:
         return verify_manifest(manifest, steps)

@@ -174,7 +174,7 @@ def _speedup(
     assert log.setting.layout is not None
     mine = log.setting.layout.replicas
     theirs = baseline.setting.layout.replicas if baseline.setting.layout else 1
-    return _sample(baseline, phase, drop_warmup).mean_over(sample, mine / theirs)
+    return _sample(baseline, phase, drop_warmup).over(sample, mine / theirs)
 
 
 def _verdict(

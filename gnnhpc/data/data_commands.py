@@ -75,6 +75,9 @@ def record(names: Names, root: Root = None) -> int:
     Downloads are recorded by `get`. `gnnhpc check` compares the files of a run with the record.
     """
     for name in names:
+        if name.endswith(".npz"):
+            needs = "a published data set; a run records the digest of a custom graph itself"
+            raise InputError("data", None, repr(name), needs)
         print(record_data(named_data(name), data_root(root)))
     return 0
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
+import random
 import shutil
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
@@ -28,7 +31,6 @@ from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, EarlierAttempts, digests
-from gnnhpc.training.generators import generator_states, restore_generators
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
@@ -64,7 +66,7 @@ def save(
     try:
         with _no_warning_of_one_process():
             dcp.save(
-                generator_states(mesh) | _state(mesh, stage, optimizer),
+                _generator_states(mesh) | _state(mesh, stage, optimizer),
                 checkpoint_id=temporary,
                 process_group=mesh.control,
                 no_dist=mesh.control is None,
@@ -114,7 +116,7 @@ def load(
     # Some have another size each time.
     generators = {
         name: torch.empty(one.size, dtype=torch.uint8)
-        for name in generator_states(mesh)
+        for name in _generator_states(mesh)
         if isinstance(one := known.get(name), TensorStorageMetadata)
     }
     buffers = dict(stage.named_buffers())
@@ -134,7 +136,7 @@ def load(
         # No Exception: it would pass by all that ends an attempt in words.
         causes = {str(each[0]) for each in error.failures.values()}
         raise GnnhpcError(f"{path}: cannot be read ({'; '.join(sorted(causes))})") from None
-    restore_generators(mesh, generators)
+    _restore_generators(mesh, generators)
     for name, copies in others.items():
         together = torch.stack([buffers[name], *copies])
         mean = together.mean(0) if together.is_floating_point() else together[0]
@@ -213,3 +215,31 @@ def _prepare(optimizer: torch.optim.Optimizer) -> None:
         group["lr"] = rate
     for parameter, gradient in held:
         parameter.grad = gradient
+
+
+def _generator_states(mesh: Mesh) -> dict[str, Tensor]:
+    """This rank's generators, which layers of a custom model may use, by their names in a
+    checkpoint."""
+    held = pickle.dumps((random.getstate(), np.random.get_state()))
+    states = {
+        "torch": torch.get_rng_state(),
+        "python and numpy": torch.frombuffer(bytearray(held), dtype=torch.uint8),
+    }
+    for number, device in enumerate(mesh.devices):
+        if device.type == "cuda":
+            states[f"device {number}"] = torch.cuda.get_rng_state(device)
+    return {f"generators/{mesh.rank}/{name}": state for name, state in states.items()}
+
+
+def _restore_generators(mesh: Mesh, states: Mapping[str, Tensor]) -> None:
+    """Set the generators whose states a checkpoint has; one of fewer ranks has not all."""
+    here = {name.rpartition("/")[2]: state for name, state in states.items()}
+    if "torch" in here:
+        torch.set_rng_state(here["torch"])
+    if "python and numpy" in here:
+        python, numpy = pickle.loads(bytes(here["python and numpy"].tolist()))
+        random.setstate(python)
+        np.random.set_state(numpy)
+    for number, device in enumerate(mesh.devices):
+        if f"device {number}" in here:
+            torch.cuda.set_rng_state(here[f"device {number}"], device)

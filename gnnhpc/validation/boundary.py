@@ -28,7 +28,7 @@ from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.sample_order import SampleOrder
-from gnnhpc.validation.verdicts import one_a_name, why_failed
+from gnnhpc.validation.verdicts import CheckError, one_a_name, why_failed
 
 OFF = Check(
     "not-validated",
@@ -54,7 +54,7 @@ class Validation:
         self._invariants = Invariants(experiment, mesh, parts)
         order = SampleOrder(experiment, mesh, parts.batches)
         self._observers = [_Observer(self._invariants), _Observer(order)]
-        self._processors = ProcessorUse(parts.batches)
+        self._processors = ProcessorUse()
 
     @property
     def seconds(self) -> float:
@@ -150,10 +150,12 @@ class Validation:
     def _guarded(self, name: str, check: Callable[[], list[Check]]) -> list[Check]:
         """A check's findings, or why the check itself failed.
 
-        Ranks that wait for one whose check fails would wait for ever, so there the run ends.
+        Only an error while ranks wait for each other ends the run.
         """
         try:
             return check()
+        except CheckError as error:
+            return [Check(name, "inconclusive", str(error))]
         except GnnhpcError:
             raise
         except Exception as error:

@@ -356,6 +356,7 @@ def test_the_readmes_model_computes_the_whole_graph_in_halo_chunks(folder: Path)
             x: Any = feature_rows(graph.features, chunk.nodes, torch.float64).to_dense()
             for module in built:
                 x = module(x, Context(number, step=3, graph=chunk))
+                assert x.isfinite().all(), "in padding too, else the parameters' gradients are NaN"
             out[chunk.nodes[: chunk.own]] = x[: chunk.own]
         return out
 

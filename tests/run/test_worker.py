@@ -266,7 +266,7 @@ def test_chunks_say_what_they_kept(ran: RanCells) -> None:
 def test_every_check_was_made(ran: RanCells) -> None:
     audit = {check.name for check in ran["vig, batch 16 in 8", "dp2"].result.audit}
     made = {"engine-parity", "kernel-parity", "data", "order", "replica parameters", "evaluation"}
-    assert made | {"records", "losses", "noisy", "drift"} <= audit
+    assert made | {"records", "step times", "noisy", "drift"} <= audit
 
 
 def test_words_go_to_the_logs_of_their_ranks(ran: RanCells) -> None:

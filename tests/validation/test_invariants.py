@@ -12,9 +12,9 @@ from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.events import Listener
-from gnnhpc.training.generators import seed_generators
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.invariants import Invariants

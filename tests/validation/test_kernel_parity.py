@@ -11,8 +11,8 @@ from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.kernels import cpp_aggregate as aggregate
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.cpp import cpp_aggregate as aggregate
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation import kernel_parity

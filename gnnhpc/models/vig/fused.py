@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import vig_mlp
-from gnnhpc.kernels.compile import kernel_status, kernel_traits
+from gnnhpc.kernels.compile import kernel_status
 from gnnhpc.kernels.torch import torch_vig
 from gnnhpc.kernels.torch.torch_vig import Moved, Result, Statistics, Weights
 from gnnhpc.kernels.vig_mlp import ReadoutWeights, Stack, StackLayer
@@ -114,9 +114,9 @@ def _fits_readout(weights: ReadoutWeights, x: Tensor) -> bool:
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
-    """Which code runs for such tensors: `fused/c++ <vectors> <traits>` or `fused/torch`."""
+    """Which code runs for such tensors: `fused/c++ <vectors>` or `fused/torch`."""
     if kernels_for(dtype, device) is vig_mlp:
-        return f"fused/c++ {vig_mlp.instructions()}{kernel_traits(vig_mlp.KERNEL)}"
+        return f"fused/c++ {vig_mlp.instructions()}"
     return "fused/torch"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.engines.backward import backward
+from gnnhpc.engines.engine import backward
 from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows

@@ -7,8 +7,11 @@ which keeps anything else, such as the edges of its first micro-batch, differs f
 from __future__ import annotations
 
 import hashlib
+import re
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +31,8 @@ from gnnhpc.validation.reference.layer_parts import RunningStatistics
 SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
 _USE_DTYPE = "build layers with `options.dtype`"
+_PACKAGE = str(Path(__file__).parents[2])
+_TORCH = str(Path(torch.__file__).parent)
 Layers = dict[str, nn.Module]
 """Name -> layer, first to last."""
 
@@ -153,7 +158,7 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
         once, again = model.build(), model.build()
     # A user's code may fail in any way.
     except Exception as error:
-        return f"the model cannot be built in float64 ({_in_words(error)}): {_USE_DTYPE}"
+        return f"the model cannot be built: {_in_words(error)}"
     for name, parameter in parameters_of(once).items():
         if parameter.requires_grad and parameter.dtype != torch.float64:
             kind = _name(parameter.dtype)
@@ -167,7 +172,7 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
                 try:
                     outputs.append(_dense(_call(layers[name].train(), x, batch)))
                 except Exception as error:
-                    return f"layer {name} fails in float64 ({_in_words(error)}): {_USE_DTYPE}"
+                    return f"layer {name} fails: {_in_words(error)}"
             x = outputs[0]
             if x.dtype != torch.float64:
                 return f"layer {name} returns {_name(x.dtype)} in a model of float64: {_USE_DTYPE}"
@@ -180,8 +185,13 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
 
 
 def _in_words(error: Exception) -> str:
+    """The error, the line of the user's file, and advice where it is about kinds of numbers."""
     first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [each for each in frames if not each.filename.startswith((_PACKAGE, _TORCH))]
+    place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno})" if users else ""
+    advice = f"; {_USE_DTYPE}" if re.search("dtype|float|double", first, re.IGNORECASE) else ""
+    return f"{type(error).__name__}: {first}{place}{advice}"
 
 
 def _name(dtype: torch.dtype) -> str:
