@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -23,13 +25,14 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.node_features import sparse_tensor
 from gnnhpc.models.custom_model import CustomModel
 
 FLOPS = 3e9
 """Operations of the reference over all steps: with the ranks' own steps about half a second of one
 core in float64."""
 RUN_SHARE = 0.01
-"""All micro-batches of images are kept up to this share of the run's own operations."""
+"""Images may take this share of the run's own operations, if that is more."""
 STEPS = 2
 IMAGES, CUSTOM_IMAGES = 2, 4
 """Images of a micro-batch: a BatchNorm of a custom model needs more than two to have a gradient."""
@@ -97,9 +100,9 @@ def parity_slice(
     specs = outline(experiment)
     match experiment.data.facts().kind:
         case "images":
-            images = 3.0 * experiment.train_steps * (experiment.batch_size or 1)
-            most = RUN_SHARE * images * experiment.layout.replicas * _image_flops(specs)
-            found = _image_slice(small, specs, flops, most, steps)
+            images = experiment.train_steps * (experiment.batch_size or 1)
+            run_flops = 3.0 * images * experiment.layout.replicas * _image_flops(specs)
+            found = _image_slice(small, specs, flops, run_flops, steps)
         case "graph":
             found = _graph_slice(small, specs, flops, steps)
         case "graphs":
@@ -108,18 +111,16 @@ def parity_slice(
 
 
 def _image_slice(
-    small: Experiment, specs: LayerSpecs, flops: float, most: float, steps: int
+    small: Experiment, specs: LayerSpecs, flops: float, run_flops: float, steps: int
 ) -> ParitySlice:
-    """`most` are the operations up to which all micro-batches are kept."""
-    found = None
-    for found in _image_slices(small, specs, larger=flops > FLOPS):
-        images = (found.experiment.batch_size or 0) * small.layout.replicas
-        needed = images * (3 * steps + 1) * _image_flops(found.layer_specs)
-        smallest = images == small.total_chunks and found.side == _smallest_side(small)
-        if needed <= flops or (smallest and needed <= most):
-            break
-    assert found is not None
-    return found
+    *larger, smallest = _image_slices(small, specs, larger=flops > FLOPS)
+    passes = (3 * steps + 1) * small.layout.replicas
+    flops = max(flops, RUN_SHARE * run_flops)
+    for found in larger:
+        images = passes * (found.experiment.batch_size or 0)
+        if images * _image_flops(found.layer_specs) <= flops:
+            return found
+    return smallest
 
 
 def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iterator[ParitySlice]:
@@ -149,14 +150,6 @@ def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iter
             extent += f", {side} x {side} pixels of each"
         update = {"batch_size": microbatches * each, "microbatches": microbatches}
         yield ParitySlice(small.model_copy(update=update), kept, side=side, extent=extent)
-
-
-def _smallest_side(small: Experiment) -> int | None:
-    """The least that images are cropped to; None where they are not. Custom models may take images
-    of one size only."""
-    size = small.data.facts().image_size
-    sides = [side for side in _SIDES if side < size]
-    return None if isinstance(small.model, CustomModel) or not sides else sides[-1]
 
 
 def _image_flops(specs: Sequence[LayerSpec]) -> float:
@@ -268,13 +261,8 @@ def _feature_rows(features: Tensor, nodes: Tensor) -> Tensor:
     """The stored features of these nodes."""
     if features.layout != torch.sparse_csr:
         return features[nodes]
-    starts, counts = features.crow_indices()[nodes], features.crow_indices().diff()[nodes]
-    ends = counts.cumsum(0)
-    places = torch.arange(int(ends[-1])) + torch.repeat_interleave(starts - ends + counts, counts)
-    return torch.sparse_csr_tensor(
-        torch.cat((torch.zeros(1, dtype=ends.dtype), ends)),
-        features.col_indices()[places],
-        features.values()[places],
-        (len(nodes), features.shape[1]),
-        check_invariants=False,
-    )
+    parts = (features.values(), features.col_indices(), features.crow_indices())
+    shape = (features.shape[0], features.shape[1])
+    rows = scipy.sparse.csr_array(tuple(part.numpy() for part in parts), shape=shape)[nodes.numpy()]
+    indptr, columns = (each.astype(np.int64) for each in (rows.indptr, rows.indices))
+    return sparse_tensor(indptr, columns, rows.data, (len(nodes), shape[1]))
