@@ -79,10 +79,11 @@ class CustomGraph(Data):
         Raises InputError for a file that has no such graph, and for sizes or a digest in the spec
         that are not the file's.
         """
-        from gnnhpc.data.readers.custom_graph_file import read_sizes
+        from gnnhpc.data.readers.custom_graph_file import Choices, read_sizes
 
         path = (folder / expand_user(self.path, f"data {self.name}", "path")).resolve()
-        found = read_sizes(path, self) | {"digest": sha256(path)}
+        choices = Choices(self.split, self.directed, self.ignore, self.classes)
+        found = read_sizes(path, choices) | {"digest": sha256(path)}
         for key, value in found.items():
             given = getattr(self, key)
             if given is not None and given != value:

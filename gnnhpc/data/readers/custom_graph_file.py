@@ -10,7 +10,6 @@ import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.data.data_files import sha256
 from gnnhpc.data.ordered_edges import Arrays, distinct, ordered_edges
 from gnnhpc.data.readers.npz_file import NpzFile
@@ -31,12 +30,21 @@ _BENCHMARK = {
 """The keys of gnn-benchmark's files for ours."""
 
 
-def read_sizes(path: Path, config: CustomGraph) -> dict[str, Any]:
+class Choices(NamedTuple):
+    """What the settings say of a file; `CustomGraph` documents them."""
+
+    split: int
+    directed: bool | None
+    ignore: tuple[str, ...]
+    classes: int | None
+
+
+def read_sizes(path: Path, choices: Choices) -> dict[str, Any]:
     """The sizes of the graph in a file, for planning; features are not read.
 
     Raises InputError for a mistake in edges, weights, labels, splits, or the shape of features.
     """
-    graph = _read(path, config)
+    graph = _read(path, choices)
     return {
         "nodes": len(graph.arrays["labels"]),
         "edges": graph.listed_edges,
@@ -46,17 +54,16 @@ def read_sizes(path: Path, config: CustomGraph) -> dict[str, Any]:
     }
 
 
-def read_custom_graph(config: CustomGraph) -> Arrays:
+def read_custom_graph(path: Path, choices: Choices, digest: str | None) -> Arrays:
     """The arrays of a planned graph.
 
     Raises InputError for a file of another digest, and for features that are no finite numbers.
     """
-    path = Path(config.path)
     found = sha256(path)
-    if found != config.digest:
-        allowed = f"{config.digest}, the file as it was planned; submit again for a new one"
+    if found != digest:
+        allowed = f"{digest}, the file as it was planned; submit again for a new one"
         raise InputError(path, "digest", found, allowed)
-    graph = _read(path, config)
+    graph = _read(path, choices)
     if "x" in graph.file:
         return graph.arrays | {"dense": _finite(graph.file, "x")}
     rows = _rows(graph.file, (len(graph.arrays["labels"]), graph.features))
@@ -74,7 +81,7 @@ class _Graph(NamedTuple):
     classes: int
 
 
-def _read(path: Path, config: CustomGraph) -> _Graph:
+def _read(path: Path, choices: Choices) -> _Graph:
     file = NpzFile(path)
     benchmark = "adj_indptr" in file and "edge_index" not in file
     if benchmark:
@@ -84,18 +91,18 @@ def _read(path: Path, config: CustomGraph) -> _Graph:
     if nodes != len(labels):
         key = "x" if "x" in file else "x_shape"
         raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in {file.key('y')}")
-    classes = _classes(file, labels, config.classes)
+    classes = _classes(file, labels, choices.classes)
     listed = any(f"{split}_{form}" in file for split in SPLITS for form in ("mask", "idx"))
     if benchmark and not listed:
         masks = shchur_split(labels, classes, np.random.default_rng([DATA_SEED, nodes]))
         masks["test"] &= labels != UNLABELLED
     else:
-        masks = _masks(file, labels, config.split)
+        masks = _masks(file, labels, choices.split)
     source, target = _benchmark_edges(file, nodes) if benchmark else _listed_edges(file, nodes)
-    weights = _weights(file, len(source), config.ignore)
+    weights = _weights(file, len(source), choices.ignore)
     if benchmark and weights is not None and (weights == 1).all():
         weights = None
-    directed = False if benchmark and config.directed is None else config.directed
+    directed = False if benchmark and choices.directed is None else choices.directed
     edges = _ordered(file, source, target, weights, nodes, directed)
     return _Graph(file, {"labels": labels, **edges, **masks}, len(source), features, classes)
 
