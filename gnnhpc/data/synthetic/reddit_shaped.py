@@ -33,7 +33,8 @@ def skewed_graph(config: RedditShaped) -> Arrays:
     weights = rng.lognormal(0.0, SKEW, config.nodes)
     edges = _edges(labels, weights, config, rng)
     masks = _split(config.nodes, rng)
-    return {"labels": labels, "edges": edges, "dense": _features(labels, config, rng)} | masks
+    features = _features(labels, config, rng)
+    return {"labels": labels, "edges": edges, "dense": features, **masks}
 
 
 class _Ends:
