@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from analysis.figures.timeline_bars import measured_timeline
+from analysis.figures.timeline import measured_timeline
 from analysis.load.run_data import load_run
 from analysis.summary.summary_table import summarize
 from gnnhpc.data.custom_graph import CustomGraph
