@@ -303,12 +303,11 @@ def trace(
 ) -> int:
     """Write a cell's spans as a Chrome trace."""
     from analysis.figures.chrome_trace import write_trace
-    from analysis.figures.timeline_bars import find_cell
     from analysis.load.run_data import load_run
     from gnnhpc.core.run_paths import RunPaths
 
     loaded = load_run(run)
-    path = out or RunPaths(run).report / "traces" / f"{find_cell(loaded, cell)}.json"
+    path = out or RunPaths(run).report / "traces" / f"{loaded.find_cell(cell)}.json"
     try:
         print(f"trace: {write_trace(loaded, cell, path)}")
     except OSError as error:

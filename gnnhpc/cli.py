@@ -127,7 +127,7 @@ def verify(
     """Compare a few steps of all ranks, in float64, with the same steps in one process."""
     keep_numpy_to_one_thread()
     from gnnhpc.experiment.flags import cell_from_flags, read_cell
-    from gnnhpc.validation.verify_command import verify_cells, verify_manifest
+    from gnnhpc.validation.verify import verify_cells, verify_manifest
 
     if manifest is not None:
         return verify_manifest(manifest, steps)
@@ -154,9 +154,9 @@ def check(names: NamesOrFiles, data_root: Root = None) -> int:
     root, whole = find_root(data_root), True
     for name in names:
         data = named_data(name, custom=True)
-        finding = check_data_set(data, root)
-        text, whole = finding.text, whole and finding.whole
-        if finding.whole:
+        sound, text = check_data_set(data, root)
+        whole = whole and sound
+        if sound:
             digests = verify_data(data, root)
             text, whole = f"{text}; {digests.detail}", whole and digests.verdict == "ok"
         print(f"{name}: {text}")

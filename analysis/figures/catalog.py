@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.figures import graph_figures, scaling, step_time, training_curves
+from analysis.figures import graph_figures, sampled_figures, scaling, step_time, training_curves
 from analysis.figures.model_on_data import ModelOnData
 from analysis.studies.study import published_studies, read_published
 from analysis.studies.study_rows import published_epochs
@@ -37,30 +37,10 @@ def _single_device_points(group: ModelOnData) -> pd.DataFrame | None:
     return mine if group.model == "gat" and len(mine) else None
 
 
-def _sampled_points(group: ModelOnData) -> pd.DataFrame | None:
+def _epoch_points(group: ModelOnData) -> pd.DataFrame | None:
     points = published_epochs(published_studies()["boca"])
     mine = points[points["model"] == group.model]
     return mine if group.data == "reddit" and len(mine) else None
-
-
-def _in_microbatches(group: ModelOnData) -> bool:
-    """Whether the rows are not of sampled ranks with a mini-batch each, which `epoch-speedup`
-    shows."""
-    cells = group.cells
-    alone = (cells["stages"] == 1) & (cells["microbatches"] == 1)
-    return not (group.sampled and bool((alone & cells["sampler"].notna()).all()))
-
-
-def _of_graphs(group: ModelOnData) -> bool:
-    return group.graphs
-
-
-def _of_frameworks(group: ModelOnData) -> bool:
-    return group.graphs and group.cells["implementation"].nunique() > 1
-
-
-def _of_samples(group: ModelOnData) -> bool:
-    return group.sampled
 
 
 @dataclass(frozen=True)
@@ -79,8 +59,17 @@ class FigureKind:
     """Whether a model and data can have this figure at all."""
     points: Points | None = None
     """Published points of the same model and data, None without any."""
-    points_are: str = ""
+    published: str = ""
     """What the caption says of them."""
+
+
+def _waits(group: ModelOnData) -> bool:
+    """Whether stages wait for one another, or replicas of one mini-batch do."""
+    return not group.sampled or bool((group.cells["stages"] > 1).any())
+
+
+def _of_frameworks(group: ModelOnData) -> bool:
+    return group.graphs and group.cells["implementation"].nunique() > 1
 
 
 FIGURES = (
@@ -94,17 +83,6 @@ FIGURES = (
         "zbv, over that of the baseline. A hollow marker lies above its bound, its layers' "
         "seconds do not explain why, and it is not valid.",
         scaling.speedup,
-        _in_microbatches,
-    ),
-    FigureKind(
-        "epoch-speedup",
-        "headline",
-        "speedup of an epoch against ranks",
-        "Speedup of an epoch (samples a second) over the baseline of the same sampler, semantics, "
-        "fan-outs, workers and mini-batch a rank, with intervals over runs; an arrow shows that "
-        "an interval goes on. The line is the ideal.",
-        scaling.epoch_speedup,
-        _of_samples,
     ),
     FigureKind(
         "efficiency",
@@ -113,7 +91,7 @@ FIGURES = (
         "Ideal step time (the schedule with the measured forward and backward seconds of each "
         "stage, and nothing else) over the measured step time.",
         scaling.efficiency,
-        _in_microbatches,
+        _waits,
     ),
     FigureKind(
         "strong-scaling",
@@ -122,7 +100,7 @@ FIGURES = (
         "Speedup, and speedup over ranks, of layouts that share the baseline's samples a step; of "
         "each layout the fastest configuration.",
         scaling.strong_scaling,
-        _in_microbatches,
+        _waits,
     ),
     FigureKind(
         "weak-scaling",
@@ -131,7 +109,7 @@ FIGURES = (
         "Speedup of samples a second, and speedup over ranks, of layouts in which each replica has "
         "the baseline's mini-batch; of each layout the fastest configuration.",
         scaling.weak_scaling,
-        lambda group: _in_microbatches(group) and not group.graphs,
+        lambda group: not group.graphs,
     ),
     FigureKind(
         "waterfall",
@@ -154,16 +132,16 @@ FIGURES = (
         "V virtual stages; of zero-bubble and zbv with the measured ratio of forwards, gradients "
         "of inputs and gradients of weights.",
         scaling.bubble,
-        _in_microbatches,
+        _waits,
     ),
     FigureKind(
         "step-times",
         "speed",
         "step times",
-        "Spread of the steps after warm-up, barrier to barrier, which says nothing about how runs "
-        "differ. Boxes span the quartiles, whiskers 1.5 times that; every step beyond is drawn, "
-        "none is dropped. Fewer than five steps are points. The median is that of the steps of all "
-        "runs together; in tables it is the mean of the runs' medians.",
+        "Spread of the training steps after warm-up, barrier to barrier, which says nothing about "
+        "how runs differ. Boxes span the quartiles, whiskers 1.5 times that; every step beyond is "
+        "drawn, none is dropped. The median is that of the steps of all runs together; in tables "
+        "it is the mean of the runs' medians.",
         step_time.step_times,
     ),
     FigureKind(
@@ -205,7 +183,7 @@ FIGURES = (
         "loss of data-parallel copies",
         "Training loss of the sequential run against that of the data-parallel copies.",
         training_curves.replica_losses,
-        _in_microbatches,
+        _waits,
         _loss_points,
         "As figure 3 of Raffi & Dazzi 2024, whose points are crosses.",
     ),
@@ -237,7 +215,7 @@ FIGURES = (
         "time against chunks",
         "Seconds an epoch against the number of chunks.",
         graph_figures.chunk_time,
-        _of_graphs,
+        lambda group: group.graphs,
         _chunk_points,
         "As figure 3 of Dearing & Wang 2021, whose points are crosses.",
     ),
@@ -247,7 +225,7 @@ FIGURES = (
         "accuracy against chunks",
         "Accuracy after training against the number of chunks, mean and range over seeds.",
         graph_figures.chunk_accuracy,
-        _of_graphs,
+        lambda group: group.graphs,
         _chunk_points,
         "As figure 4 of Dearing & Wang 2021, whose points are crosses.",
     ),
@@ -257,7 +235,7 @@ FIGURES = (
         "what chunks lose or repeat",
         "Share of edges that are kept, and nodes and edges computed for each of the graph.",
         graph_figures.chunk_losses,
-        _of_graphs,
+        lambda group: group.graphs,
     ),
     FigureKind(
         "epoch-time",
@@ -265,9 +243,9 @@ FIGURES = (
         "time of an epoch against ranks",
         "Seconds of an epoch of sampled mini-batches against the number of ranks, each with its "
         "own mini-batch, with intervals over runs.",
-        scaling.epoch_time,
-        _of_samples,
-        _sampled_points,
+        sampled_figures.epoch_time,
+        lambda group: group.sampled,
+        _epoch_points,
         "As table 2 and figure 1 of Boca's study, whose points are crosses.",
     ),
     FigureKind(
@@ -278,9 +256,8 @@ FIGURES = (
         "gradients, and the rest. The wait is divided as sampling and copying of features divide "
         "the making of a mini-batch; where ranks copy features themselves, it is that copying and "
         "the wait for the loader. The rest is what lies between spans of work and, with several "
-        "ranks, their wait for one another. Bars are means, with intervals of the step over runs; "
-        "an arrow shows that an interval goes on.",
-        step_time.sampled_step_parts,
-        _of_samples,
+        "ranks, their wait for one another.",
+        sampled_figures.step_parts,
+        lambda group: group.sampled,
     ),
 )

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import FIGURES
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.panels import MAX_PANELS, marks_of
+from analysis.figures.panels import MAX_PANELS
 from analysis.figures.style import COLUMN_IN, FORMATS, Format, at_width, save_figure
-from analysis.figures.timeline import draw_timeline, timeline_caption
-from analysis.figures.timeline_bars import cells_with_spans, find_cell, measured_timeline
+from analysis.figures.timeline import draw_timeline, measured_timeline, timeline_caption
 from analysis.load.comparable import SEPARATE
 from analysis.render.document import Picture
 from analysis.summary.baseline_and_speedup import Baseline
@@ -42,8 +41,6 @@ _UNITS_IN = {"mm": 1 / 25.4, "cm": 1 / 2.54, "in": 1.0}
 class Drawn:
     """A figure that was drawn."""
 
-    name: str
-    """Name of its kind, or `timeline`."""
     section: str
     files: tuple[Path, ...]
     picture: Picture
@@ -59,7 +56,6 @@ class FigureTask:
 
     name: str
     """Stem of its files' names."""
-    kind: str
     section: str
     of: str
     title: str
@@ -71,16 +67,14 @@ class FigureTask:
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of a report: drawn ones, and those that were left out."""
+    """The figures of a report, in the order of the registry, and those that were left out."""
 
     drawn: tuple[Drawn, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
 
     def of_section(self, section: str) -> tuple[Picture, ...]:
-        """The pictures of a section, in the order of the registry."""
-        order = [kind.name for kind in FIGURES] + [TIMELINE]
-        mine = [one for one in self.drawn if one.section == section]
-        return tuple(one.picture for one in sorted(mine, key=lambda one: order.index(one.name)))
+        """The pictures of a section."""
+        return tuple(one.picture for one in self.drawn if one.section == section)
 
 
 def make_figures(run: RunData, summary: pd.DataFrame, folder: Path) -> Figures:
@@ -98,21 +92,17 @@ def make_figures(run: RunData, summary: pd.DataFrame, folder: Path) -> Figures:
 
 
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
-    for group in groups:
-        for kind in FIGURES:
-            if not kind.applies(group):
-                continue
+    for kind in FIGURES:
+        for group in filter(kind.applies, groups):
             points = kind.points(group) if kind.points else None
-            given = [] if points is None else [points]
-            caption = kind.caption if points is None else f"{kind.caption} {kind.points_are}"
+            caption = kind.caption if points is None else f"{kind.caption} {kind.published}"
             yield FigureTask(
                 f"{kind.name}-{group.slug}",
-                kind.name,
                 kind.section,
                 group.title,
                 kind.title,
                 tuple(map(str, group.cells["cell"])),
-                partial(kind.draw, group, *given),
+                partial(kind.draw, group, *(() if points is None else (points,))),
                 partial(str, caption),
                 group.baseline,
             )
@@ -122,7 +112,6 @@ def timeline_task(run: RunData, cell: str) -> FigureTask:
     """The timeline of a cell."""
     return FigureTask(
         f"{TIMELINE}-{cell}",
-        TIMELINE,
         TIMELINE,
         cell,
         TIMELINE,
@@ -151,19 +140,12 @@ def draw(
         origin = origin_of(run, task.cells, task.name, task.baseline, width)
         name = task.name if width is None else f"{task.name}-{width.strip()}"
         files = save_figure(figure, folder, name, origin, formats)
-        picture = Picture(
-            f"{task.of}. {task.caption()}",
-            where,
-            files[0],
-            files[-1],
-            wide=figure.get_figwidth() > COLUMN_IN,
-            marks=marks_of(figure),
-        )
+        caption, wide = f"{task.of}. {task.caption()}", figure.get_figwidth() > COLUMN_IN
     except OSError:
         raise
     except Exception as error:
         return where, f"drawing it failed: {type(error).__name__}: {error}"
-    return Drawn(task.kind, task.section, tuple(files), picture)
+    return Drawn(task.section, tuple(files), Picture(caption, where, files[0], files[-1], wide))
 
 
 def origin_of(
@@ -205,29 +187,26 @@ def _groups_left_out(groups: Sequence[ModelOnData]) -> Iterator[LeftOut]:
 
 
 def timeline_cells(run: RunData) -> tuple[list[str], list[LeftOut]]:
-    """The cells whose timelines are drawn, one of each setting; and those left out."""
+    """The cells whose timelines are drawn, one of each setting; and those left out.
+
+    Of each layout and schedule those with the most micro-batches come first, pipelines before
+    single stages.
+    """
     counted = run.cells["counts"].astype(bool)
-    cells = run.cells[run.cells["cell"].isin(cells_with_spans(run)) & counted]
+    cells = run.cells[run.cells["cell"].isin(run.cells_with_spans()) & counted]
     if cells.empty:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
     keys = ["model", "data", "layout", "schedule", "virtual_stages"]
     chosen, left_out = cells.drop_duplicates([*keys, "microbatches"]), []
     if len(chosen) > MAX_TIMELINES:
-        # Of each layout and schedule the most micro-batches first, then a second one of each;
-        # pipelines first, a model and data after another.
         chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
-        chosen["round"] = chosen.groupby(keys, observed=True).cumcount()
-        chosen["alone"] = chosen["stages"] == 1
-        chosen = chosen.sort_values(["round", "alone"], kind="stable")
-        chosen["place"] = chosen.groupby(["model", "data"], observed=True).cumcount()
-        chosen = chosen.sort_values(["round", "alone", "place"], kind="stable")
-        left_out.append(
-            (
-                f"timelines of {len(chosen) - MAX_TIMELINES} more configurations",
-                f"at most {MAX_TIMELINES} are drawn; `python -m analysis report RUN --only "
-                "timeline-CELL` draws any other",
-            )
+        place = chosen.groupby(keys, observed=True).cumcount()
+        chosen = chosen.assign(place=place, alone=chosen["stages"] == 1)
+        chosen = chosen.sort_values(["place", "alone"], kind="stable")
+        words = (
+            f"at most {MAX_TIMELINES} are drawn; `gnnhpc report RUN --only timeline-CELL` draws any"
         )
+        left_out = [(f"timelines of {len(chosen) - MAX_TIMELINES} more configurations", words)]
     return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out
 
 
@@ -266,14 +245,14 @@ def remake_figures(
     inches = None if width is None else parse_width(width)
     tasks = [*_group_tasks(find_models_on_data(run, summary))]
     tasks += [timeline_task(run, cell) for cell in timeline_cells(run)[0]]
-    known = {task.name: task for task in tasks}
     start = only if only.startswith(f"{TIMELINE}-") else f"{only}-"
-    chosen = [task for name, task in known.items() if name == only or name.startswith(start)]
+    chosen = [task for task in tasks if task.name == only or task.name.startswith(start)]
     if not chosen and only.startswith(f"{TIMELINE}-"):
         # A report has no room for every timeline.
-        chosen = [timeline_task(run, find_cell(run, only.removeprefix(f"{TIMELINE}-")))]
+        chosen = [timeline_task(run, run.find_cell(only.removeprefix(f"{TIMELINE}-")))]
     if not chosen:
-        raise InputError("--only", None, repr(only), ", ".join(known) or "a run with valid cells")
+        known = ", ".join(task.name for task in tasks)
+        raise InputError("--only", None, repr(only), known or "a run with valid cells")
     with at_width(inches):
         made = [draw(run, task, folder, formats, width) for task in chosen]
     paths = [path for one in made if isinstance(one, Drawn) for path in one.files]
@@ -287,17 +266,11 @@ _tasks: list[Callable[[], Drawn | LeftOut]] = []
 """The tasks in progress, which forked processes find here: figures and frames need no pickling."""
 
 
-def usable_cores() -> int:
-    """How many cores this process may use; 1 where forking is not safe or not allowed."""
-    # Some libraries of macOS crash after a fork.
-    if sys.platform != "linux" or multiprocessing.current_process().daemon:
-        return 1
-    return len(os.sched_getaffinity(0))
-
-
 def _in_parallel(tasks: Sequence[Callable[[], Drawn | LeftOut]]) -> list[Drawn | LeftOut]:
     """The results of all tasks, in order; in this process with one core, or if a process dies."""
-    workers = min(len(tasks), usable_cores(), MAX_PROCESSES)
+    # Some libraries of macOS crash after a fork.
+    forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
+    workers = min(len(tasks), len(os.sched_getaffinity(0)), MAX_PROCESSES) if forks else 1
     if workers > 1:
         _tasks[:] = tasks
         try:

@@ -7,34 +7,24 @@ Colours are layouts, markers and line styles are chunk modes. Published points a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
 from analysis.figures.panels import (
     EVERYWHERE,
-    Limits,
     add_legend,
     axis_limits,
-    count_in_decades,
+    count_ticks,
+    draw_panels,
     error_bars,
-    keep_words,
     layouts_in,
     legend_entry,
     panel_grid,
-    row_words,
-    title_panels,
+    plain_log_scale,
 )
-from analysis.figures.style import (
-    FULL_IN,
-    GREY,
-    SERIES_COLOURS,
-    Dash,
-    layout_style,
-    new_figure,
-    styled,
-)
+from analysis.figures.style import GREY, SERIES_COLOURS, Dash, layout_style, styled
 from analysis.summary.settings_in_words import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -56,8 +46,6 @@ _PIPELINE = (
     *("engine", "schedule", "virtual_stages", "balance", "activation_checkpointing", "bucket_mib"),
 )
 """Settings that decide neither which edges are kept nor which nodes are computed."""
-_BESIDE = 0.22
-"""How far a published point is from ours, in places."""
 _MADE_UP = "features are made up, so accuracy says nothing"
 
 
@@ -66,22 +54,10 @@ def chunk_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
     rows = group.training.dropna(subset=["mean_s"])
     if rows.empty:
         return "no training step after warm-up"
-    known = [] if published is None else list(published["avg_epoch_s"])
-    marks = [*rows["mean_s"], *known]
-    log = min(marks) > 0 and max(marks) > 20 * min(marks)
-    limits = EVERYWHERE if log else axis_limits(marks, rows["mean_low"], rows["mean_high"])
-    bounds = ("mean_low", "mean_high")
-    with styled():
-        figure, axes, entries = _against_chunks(group, rows, "mean_s", bounds, limits)
-        if published is not None:
-            _plot_published(_panel_of_dgl(group, rows, axes), published, "avg_epoch_s")
-        axes[0].set_ylabel("epoch time (s)")
-        if log:
-            axes[0].set_yscale("log")
-        else:
-            axes[0].set_ylim(*limits)
-        add_legend(figure, axes, entries)
-    return figure
+    points = None if published is None else published["avg_epoch_s"]
+    return _against_chunks(
+        group, rows, "mean_s", ("mean_low", "mean_high"), "epoch time (s)", published, points
+    )
 
 
 def chunk_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
@@ -95,14 +71,84 @@ def chunk_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) ->
         return _MADE_UP
     if not known:
         return "no accuracy in the results"
-    rows = _mean_and_range(group.cells, known[0], ("chunks", "rebuild", *group.variants))
-    with styled():
-        figure, axes, entries = _against_chunks(group, rows, "mean", ("min", "max"), EVERYWHERE)
-        if published is not None:
-            _plot_published(_panel_of_dgl(group, rows, axes), published, "val_acc")
-        axes[0].set_ylabel(f"{known[0].split('_')[0]} accuracy")
-        add_legend(figure, axes, entries)
-    return figure
+    rows = _mean_and_range(group.cells, known[0], (*_MODE, *group.variants))
+    points = None if published is None else published["val_acc"]
+    label = f"{known[0].split('_')[0]} accuracy"
+    return _against_chunks(group, rows, "mean", ("min", "max"), label, published, points)
+
+
+def _features_are_made_up(group: ModelOnData) -> bool:
+    """Whether nothing can be learnt of the real data."""
+    return "data_features" in group.cells and bool((group.cells["data_features"] == "made").all())
+
+
+def _mean_and_range(cells: pd.DataFrame, metric: str, settings: Sequence[str]) -> pd.DataFrame:
+    """A row a layout, micro-batches and settings, with mean, min and max over seeds and repeats."""
+    keys = ["layout", "stages", "replicas", "microbatches", *settings]
+    keys = list(dict.fromkeys(key for key in keys if key in cells))
+    found = cells.groupby(keys, observed=True, dropna=False)[metric].agg(["mean", "min", "max"])
+    return found.reset_index().dropna(subset=["mean"])
+
+
+def _against_chunks(
+    group: ModelOnData,
+    rows: pd.DataFrame,
+    column: str,
+    interval: tuple[str, str],
+    label: str,
+    published: pd.DataFrame | None,
+    points: pd.Series[float] | None,
+) -> Figure:
+    """A line a layout and chunk mode, and the published points, which are DGL's.
+
+    Where there are several modes, markers and dashes are modes, else layouts.
+    """
+    if "rebuild" not in rows:
+        rows = rows.assign(rebuild=group.cells["rebuild"].iloc[0])
+    rebuilt = rows["rebuild"].map({"layer": _REBUILT}).fillna("")
+    total = rows["microbatches"] * rows["replicas"]
+    rows = rows.assign(total=total, mode=rows["chunks"].astype(str) + rebuilt)
+    modes = sorted(set(rows["mode"]))
+    by_mode = len(modes) > 1 or modes[0].endswith(_REBUILT)
+    marks = [*rows[column], *(() if points is None else points)]
+    log = min(marks) > 0 and max(marks) > 20 * min(marks)
+    limits = axis_limits(marks, rows[interval[0]], rows[interval[1]])
+    panels = [part for _, part in group.panels(rows, _MODE)]
+    dgl = [p for p in panels if "implementation" in p and (p["implementation"] == "dgl").all()]
+    with_points = (dgl or panels)[0].index[0]
+
+    def draw(axes: Axes, part: pd.DataFrame) -> None:
+        lines = dict(iter(part.groupby(["layout", "mode"], observed=True)))
+        order = [(n, m) for n in layouts_in(part) for m in modes if (n, m) in lines]
+        apart = min(0.03, 0.1 / len(order)) * max(1, part["total"].max() - part["total"].min())
+        for number, (name, mode) in enumerate(order):
+            style = layout_style(name)
+            marker, dash = _MODES[mode] if by_mode else (style.marker, style.dash)
+            mine = lines[name, mode].sort_values("total")
+            across = list(mine["total"] + (number - (len(order) - 1) / 2) * apart)
+            axes.plot(
+                across, mine[column], color=style.colour, marker=marker, ls=dash,
+                label=f"_{name}" if by_mode else name,
+            )  # fmt: skip
+            error_bars(axes, across, mine, column, interval, EVERYWHERE if log else limits)
+        chunks = sorted(set(rows["total"]))
+        if published is not None and points is not None and with_points in part.index:
+            axes.plot(
+                published["chunks"], points, ls="--", lw=0.8, marker="x", color=GREY,
+                label="published: DGL, 4 GPU",
+            )  # fmt: skip
+            chunks = sorted({*chunks, *published["chunks"]})
+        _integer_ticks(axes, chunks)
+        axes.set_xlabel("chunks of the graph (all replicas)" if len(panels) == 1 else "chunks")
+        if log:
+            axes.set_yscale("log")
+
+    legend = []
+    if by_mode:
+        legend = [legend_entry(name, color=layout_style(name).colour) for name in layouts_in(rows)]
+        legend += [legend_entry(mode, marker=_MODES[mode][0], ls=_MODES[mode][1]) for mode in modes]
+    limited = None if log or column == "mean" else limits
+    return draw_panels(group, rows, draw, label, but=_MODE, limits=limited, legend=legend)
 
 
 def chunk_losses(group: ModelOnData) -> Figure | str:
@@ -118,18 +164,15 @@ def chunk_losses(group: ModelOnData) -> Figure | str:
     cells = group.cells.astype(dict.fromkeys(shown, float)).dropna(subset=["edges_kept"])
     if cells.empty:
         return "no edges kept in the results"
-    cells = cells.assign(
-        total=cells["microbatches"] * cells["replicas"], edges_kept=100 * cells["edges_kept"]
-    )
-    skipped = (*_MODE, "implementation", *_PIPELINE)
+    total, kept = cells["microbatches"] * cells["replicas"], 100 * cells["edges_kept"]
+    cells = cells.assign(total=total, edges_kept=kept)
     lines = [
         (str(mode), title, part.groupby("total")[list(shown)].mean().reset_index())
-        for title, of_title in group.panels(cells, but=skipped)
+        for title, of_title in group.panels(cells, (*_MODE, "implementation", *_PIPELINE))
         for mode, part in of_title.groupby("chunks", observed=True)
     ]
     with styled():
-        figure = new_figure(FULL_IN, 2.4)
-        axes = list(figure.subplots(1, 3))
+        figure, axes = panel_grid([""] * len(shown), group.title, sharey=False)
         for one, (column, words) in zip(axes, shown.items(), strict=True):
             for number, (mode, title, part) in enumerate(lines):
                 marker, dash = _MODES[mode]
@@ -140,109 +183,13 @@ def chunk_losses(group: ModelOnData) -> Figure | str:
                 )  # fmt: skip
             one.set_ylabel(words)
             one.set_xlabel("chunks")
-            if column == "edges_kept":
-                one.set_ylim(0, 105)
-            else:
-                one.set_ylim(bottom=min(1.0, float(cells[column].min())))
-            _integer_ticks(one, cells["total"])
-        axes[0].set_title(group.title, loc="left")
+            one.set_ylim(bottom=0 if column == "edges_kept" else min(1.0, cells[column].min()))
+            _integer_ticks(one, sorted(set(cells["total"])))
         add_legend(figure, axes)
     return figure
 
 
-def _features_are_made_up(group: ModelOnData) -> bool:
-    """Whether nothing can be learnt of the real data."""
-    return "data_features" in group.cells and bool((group.cells["data_features"] == "made").all())
-
-
-def _mean_and_range(cells: pd.DataFrame, metric: str, settings: Sequence[str]) -> pd.DataFrame:
-    """A row a layout, micro-batches and settings, with mean, min and max over seeds and repeats."""
-    keys = ["layout", "stages", "replicas", "microbatches"]
-    keys = list(dict.fromkeys([*keys, *(name for name in settings if name in cells)]))
-    found = cells.groupby(keys, observed=True, dropna=False)[metric].agg(["mean", "min", "max"])
-    return found.reset_index().dropna(subset=["mean"])
-
-
-def _panel_of_dgl(group: ModelOnData, rows: pd.DataFrame, axes: list[Axes]) -> Axes:
-    """The panel of the published points, which are DGL's; the first panel where it has none."""
-    for one, (_, part) in zip(axes, group.panels(rows, but=_MODE), strict=False):
-        if "implementation" in part and (part["implementation"] == "dgl").all():
-            return one
-    return axes[0]
-
-
-def _against_chunks(
-    group: ModelOnData,
-    rows: pd.DataFrame,
-    column: str,
-    interval: tuple[str, str],
-    limits: Limits,
-) -> tuple[Figure, list[Axes], list[Any]]:
-    """Figure, panels and the legend entries of chunk modes, where markers mean these."""
-    if "rebuild" not in rows:
-        rows = rows.assign(rebuild=group.cells["rebuild"].iloc[0])
-    rows = rows.assign(
-        total=rows["microbatches"] * rows["replicas"],
-        mode=rows["chunks"].astype(str) + rows["rebuild"].map({"layer": _REBUILT}).fillna(""),
-    )
-    modes = sorted({str(mode) for mode in rows["mode"]})
-    # Over all panels: in one figure a marker means either a layout or a mode.
-    by_mode = len(modes) > 1 or any(mode.endswith(_REBUILT) for mode in modes)
-    parts = list(group.panels(rows, but=_MODE))
-    figure, axes = panel_grid(len(parts))
-    title_panels(figure, axes, [title for title, _ in parts], group.title)
-    for one, (_, part) in zip(axes, parts, strict=False):
-        _plot_modes(one, part, column, interval, limits, by_mode=by_mode)
-        one.set_xlabel("chunks of the graph (all replicas)" if len(axes) == 1 else "chunks")
-        _integer_ticks(one, rows["total"])
-    if not by_mode:
-        return figure, axes, []
-    # In the legend a layout is its colour alone.
-    entries = [legend_entry(name, color=layout_style(name).colour) for name in layouts_in(rows)]
-    entries += [legend_entry(mode, marker=_MODES[mode][0], ls=_MODES[mode][1]) for mode in modes]
-    return figure, axes, entries
-
-
-def _plot_modes(
-    axes: Axes,
-    rows: pd.DataFrame,
-    column: str,
-    interval: tuple[str, str],
-    limits: Limits,
-    *,
-    by_mode: bool,
-) -> None:
-    """A line a layout and chunk mode, next to one another so that their intervals are seen."""
-    lines = dict(iter(rows.groupby(["layout", "mode"], observed=True)))
-    order = [(n, mode) for n in layouts_in(rows) for mode in sorted(set(rows["mode"]))]
-    order = [key for key in order if key in lines]
-    apart = min(0.03, 0.1 / len(order)) * max(1, int(rows["total"].max() - rows["total"].min()))
-    for number, (name, mode) in enumerate(order):
-        shift = (number - (len(order) - 1) / 2) * apart
-        style, (marker, dash) = layout_style(name), _MODES[mode]
-        mine = lines[name, mode].sort_values("total")
-        across = [count + shift for count in mine["total"]]
-        axes.plot(
-            across, mine[column], color=style.colour,
-            marker=marker if by_mode else style.marker, ls=dash if by_mode else style.dash,
-            # A label with an underscore is in no legend.
-            label=f"_{name}" if by_mode else name,
-        )  # fmt: skip
-        error_bars(axes, across, mine, column, interval, limits)
-        keep_words(axes, row_words(across, mine, "total", column, interval))
-
-
-def _plot_published(axes: Axes, points: pd.DataFrame, column: str) -> None:
-    axes.plot(
-        points["chunks"], points[column], ls="--", lw=0.8, marker="x", color=GREY,
-        label="published: DGL, 4 GPU",
-    )  # fmt: skip
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, points["chunks"].min() - 0.2), max(high, points["chunks"].max() + 0.2))
-
-
-def _integer_ticks(axes: Axes, counts: pd.Series[int]) -> None:
-    ticks = sorted({int(count) for count in counts})
+def _integer_ticks(axes: Axes, ticks: Sequence[int]) -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     beside = 0.08 * max(ticks[-1] - ticks[0], 1)
     axes.set_xlim(ticks[0] - beside, ticks[-1] + beside)
@@ -287,7 +234,7 @@ def _by_framework(
     rows: pd.DataFrame,
     column: str,
     interval: tuple[str, str],
-    unit: str,
+    label: str,
     published: pd.DataFrame | None,
     *,
     log: bool = False,
@@ -295,56 +242,30 @@ def _by_framework(
     """A place for each framework and device, ours and published; a panel for other settings."""
     if rows["implementation"].nunique() < 2:
         return "one framework alone on one device"
-    places = [_place(*pair) for pair in zip(rows["implementation"], rows["device"], strict=True)]
-    rows, known = rows.assign(place=places), set(places)
+    names = rows["implementation"].map(lambda name: IMPLEMENTATIONS.get(name, name))
+    rows = rows.assign(place=names + "\n" + rows["device"].str.upper())
+    known = set(rows["place"])
     if published is not None:
         published = published.assign(place=published["framework"] + "\n" + published["compute"])
         known |= set(published["place"])
-    order = sorted(known, key=_order)
-    parts = list(group.panels(rows, but=("implementation", "device", *_MODE, *_PIPELINE)))
+    # CPU before GPU, ours before the libraries.
+    order = sorted(known, key=lambda at: ("CPU" not in at, not at.startswith("ours"), at))
     style = layout_style("seq")
-    with styled():
-        figure, axes = panel_grid(len(parts))
-        title_panels(figure, axes, [title for title, _ in parts], group.title)
-        for one, (_, part) in zip(axes, parts, strict=False):
-            across = [float(order.index(place)) for place in part["place"]]
-            one.plot(
-                across, part[column], ls="none", marker=style.marker, c=style.colour,
-                label="seq, measured",
-            )  # fmt: skip
-            error_bars(one, across, part, column, interval)
-            words = row_words(across, part, "microbatches", column, interval)
-            names = [place.replace("\n", ", ") for place in part["place"]]
-            keep_words(
-                one,
-                (
-                    (x, y, f"{name}: {text.partition(': ')[2]}")
-                    for (x, y, text), name in zip(words, names, strict=True)
-                ),
+
+    def draw(axes: Axes, part: pd.DataFrame) -> None:
+        across = [float(order.index(place)) for place in part["place"]]
+        axes.plot(
+            across, part[column], ls="none", marker=style.marker, c=style.colour, label="measured"
+        )
+        error_bars(axes, across, part, column, interval)
+        if published is not None:
+            beside = [order.index(place) + 0.22 for place in published["place"]]
+            axes.plot(
+                beside, published["shown"], ls="none", marker="x", color=GREY, label="published"
             )
-            if published is not None:
-                beside = [order.index(place) + _BESIDE for place in published["place"]]
-                one.plot(
-                    beside, published["shown"], ls="none", marker="x", color=GREY,
-                    label="published",
-                )  # fmt: skip
-            one.set_xticks(range(len(order)), order)
-            one.set_xlim(-0.5, len(order) - 0.5)
-            one.grid(visible=False, axis="x")
-            one.set_xlabel("framework and device")
+        count_ticks(axes, order, "framework and device")
         if log:
-            count_in_decades(axes[0])
-        axes[0].set_ylabel(unit)
-        add_legend(figure, axes)
-    return figure
+            plain_log_scale(axes)
 
-
-def _place(implementation: object, device: object) -> str:
-    name = str(implementation)
-    return f"{IMPLEMENTATIONS.get(name, name)}\n{str(device).upper()}"
-
-
-def _order(place: str) -> tuple[bool, bool, str]:
-    """CPU before GPU, ours before the libraries."""
-    framework, _, device = place.partition("\n")
-    return device != "CPU", framework != "ours", framework
+    but = ("implementation", "device", *_MODE, *_PIPELINE)
+    return draw_panels(group, rows, draw, label, but=but)

@@ -1,12 +1,11 @@
-"""Panels, axes, error bars, legends and the numbers behind marks, which figures share."""
+"""Panels, axes, error bars and legends, which figures share."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,79 +17,89 @@ from analysis.figures.style import (
     layout_order,
     layout_style,
     new_figure,
+    styled,
 )
-from analysis.render.document import Mark
-from analysis.render.number_text import interval_text
-from analysis.statistics.intervals import Interval
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from analysis.figures.model_on_data import ModelOnData
+
 MAX_PANELS = 12
 """Four rows of three, which fit on a page."""
 EVERYWHERE = (-math.inf, math.inf)
-_BLACK = "#000000"
-_IN_FRONT = 4
-"""Order of drawing: in front of lines and marks."""
-_ARROW: dict[str, Any] = {
-    "ls": "none", "ms": 5.0, "mfc": _BLACK, "mec": "white", "mew": 0.4,
-    "zorder": _IN_FRONT + 1, "clip_on": False,
-}  # fmt: skip
-"""Mark of an interval that goes on beyond the axis."""
 _HEIGHT_IN, _NARROWEST_IN, _MOST_ROWS = 2.6, 2.2, 6
-_CHARACTER_IN, _LINE_IN, _TITLE_LINES = 0.085, 0.14, 4
-"""Width that a title's character takes at most, with the axis labels' share of a panel; height of a
-title's line."""
+_LETTER_IN, _LINE_IN = 0.085, 0.14
+"""Width of a title's letter, with the axis labels' share of a panel; height of its line."""
+_ARROW: dict[str, Any] = {
+    "ls": "none", "ms": 5.0, "mfc": "black", "mec": "white", "mew": 0.4, "zorder": 5,
+    "clip_on": False,
+}  # fmt: skip
+"""Style of the arrow of an interval that goes on beyond the axis."""
 Limits = tuple[float, float]
 
 
 def panel_grid(
-    count: int, *, sharex: bool = False, sharey: bool = True
+    titles: Sequence[str], whole: str, *, sharex: bool = False, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
     """A figure of one column with one panel, or of both columns with three panels a row.
 
-    Call within `styled`.
+    `whole` is the title of the figure. Titles are broken into lines as wide as a panel. Where there
+    are more titles than panels, the figure says so. Call within `styled`.
     """
+    count = len(titles)
     width = figure_width(COLUMN_IN if count == 1 else FULL_IN)
     across = max(1, min(3, count, int(width / _NARROWEST_IN)))
-    count = min(count, MAX_PANELS, _MOST_ROWS * across)
-    down = math.ceil(count / across)
-    figure = new_figure(width, _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down)
-    axes = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=sharey)
-    flat = list(axes.flat)
-    for unused in flat[count:]:
+    shown = min(count, MAX_PANELS, _MOST_ROWS * across)
+    down = math.ceil(shown / across)
+    letters = int(width / across / _LETTER_IN)
+    broken = [textwrap.fill(one, letters, max_lines=4, placeholder=" …") for one in titles[:shown]]
+    lines = max(title.count("\n") for title in broken)
+    height = _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down
+    figure = new_figure(width, height + lines * down * _LINE_IN)
+    axes = list(figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=sharey).flat)
+    for unused in axes[shown:]:
         unused.set_visible(False)
-    for lowest in flat[max(0, count - across) : count]:
+    for lowest in axes[max(0, shown - across) : shown]:
         # One with an unused panel below it has its numbers hidden by `sharex`.
         lowest.tick_params(labelbottom=True)
-    return figure, flat[:count]
+    if shown < count:
+        whole += f" (the first {shown} of {count} settings)"
+    if any(broken):
+        figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
+        for one, title in zip(axes, broken, strict=False):
+            one.set_title(title, loc="left")
+    else:
+        axes[0].set_title(whole, loc="left")
+    return figure, axes[:shown]
 
 
-def title_panels(figure: Figure, axes: Sequence[Axes], titles: Sequence[str], whole: str) -> None:
-    """Set the panels' titles, and `whole` as title of the figure or of its only panel.
+def draw_panels(
+    group: ModelOnData,
+    rows: pd.DataFrame,
+    draw: Callable[[Axes, pd.DataFrame], None],
+    label: str,
+    *,
+    but: tuple[str, ...] = (),
+    limits: Limits | None = None,
+    legend: Sequence[Any] = (),
+) -> Figure:
+    """A figure with a panel for each combination of settings, which `draw` fills.
 
-    Titles are broken into lines as wide as a panel, for which the figure grows. Where there are
-    more titles than panels, the figure says so.
+    Settings in `but` have no panels of their own. `limits` and `label` are of the vertical axis.
     """
-    if len(titles) > len(axes):
-        whole += f" (the first {len(axes)} of {len(titles)} settings)"
-    if not any(titles):
-        for one in axes:
-            one.set_title(whole, loc="left")
-        return
-    across = len({one.get_position().x0 for one in axes})
-    characters = int(figure.get_figwidth() / across / _CHARACTER_IN)
-    broken = [
-        textwrap.wrap(title, characters, max_lines=_TITLE_LINES, placeholder=" …") or [whole]
-        for title in titles[: len(axes)]
-    ]
-    for one, lines in zip(axes, broken, strict=True):
-        one.set_title("\n".join(lines), loc="left")
-    more = (max(map(len, broken)) - 1) * _LINE_IN * math.ceil(len(axes) / across)
-    figure.set_figheight(figure.get_figheight() + more)
-    figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
+    parts = list(group.panels(rows, but))
+    with styled():
+        figure, axes = panel_grid([title for title, _ in parts], group.title)
+        for one, (_, part) in zip(axes, parts, strict=False):
+            draw(one, part)
+        axes[0].set_ylabel(label)
+        if limits is not None:
+            axes[0].set_ylim(*limits)
+        add_legend(figure, axes, legend)
+    return figure
 
 
 def layouts_in(frame: pd.DataFrame) -> list[str]:
@@ -107,11 +116,9 @@ def axis_limits(marks: Any, lows: Any, highs: Any, *, zero: bool = True) -> Limi
     drawn = drawn[np.isfinite(drawn)]
     least, most = (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 1.0)
     room = most if zero else max(most - least, 0.1 * abs(most))
-    bounds = np.concatenate([np.asarray(each, float).ravel() for each in (lows, highs)])
-    bounds = bounds[np.isfinite(bounds)]
-    top = min(most + 0.6 * room, max(most, float(bounds.max(initial=most)))) + 0.05 * room
-    bottom = max(least - 0.6 * room, min(least, float(bounds.min(initial=least)))) - 0.05 * room
-    return (0.0 if zero else bottom), top
+    top = min(most + 0.6 * room, np.nanmax([most, *highs])) + 0.05 * room
+    bottom = max(least - 0.6 * room, np.nanmin([least, *lows])) - 0.05 * room
+    return (0.0 if zero else float(bottom)), float(top)
 
 
 def plot_against_microbatches(
@@ -119,16 +126,14 @@ def plot_against_microbatches(
     rows: pd.DataFrame,
     column: str,
     every: pd.DataFrame,
-    *,
-    interval: tuple[str, str] | None = None,
+    limits: Limits,
     reference: str | None = None,
-    limits: Limits = EVERYWHERE,
 ) -> None:
     """Plot a line a layout against micro-batches, with intervals, and `reference` as ticks.
 
     Where no layout of several ranks has several numbers of micro-batches the axis is the layout.
     `every` has the rows of all panels, which decide this. Counts are at equal distances, layouts
-    side by side so that their intervals can be seen. Marks of rows that are not valid are hollow.
+    side by side so that their intervals can be seen. Markers of rows that are not valid are hollow.
     """
     names = layouts_in(every)
     several = every[every["stages"] * every["replicas"] > 1].groupby("layout")["microbatches"]
@@ -158,39 +163,36 @@ def plot_against_microbatches(
         for x, value, valid in zip(across, mine[column], mine["valid"], strict=True):
             if not valid:
                 axes.plot(x, value, marker=style.marker, mfc="white", mec=style.colour, zorder=3)
-        if interval is not None:
-            error_bars(axes, across, mine, column, interval, limits)
-        keep_words(axes, row_words(across, mine, "microbatches", column, interval, reference))
+        error_bars(axes, across, mine, column, (f"{column}_low", f"{column}_high"), limits)
+    graphs = bool(every["batch_size"].isna().all())
+    words = "chunks a replica" if graphs else "micro-batches a mini-batch"
     if by_layout:
-        labels = [f"{name}\nm {m}" if len(counts) > 1 else name for name, m in pairs]
+        many = len(counts) > 1
         turned = max(map(len, names)) * len(pairs) > 40
-        axes.set_xticks(range(len(pairs)), labels, rotation=45 if turned else 0)
-        axes.set_xlim(-0.5, len(pairs) - 0.5)
+        labels = [f"{name}\nm {m}" if many else name for name, m in pairs]
+        count_ticks(axes, labels, f"layout ({'m:' if many else counts[0]} {words})")
+        axes.tick_params(axis="x", rotation=45 if turned else 0)
     else:
         step = math.ceil(len(counts) / 10)
-        axes.set_xticks(range(0, len(counts), step), [str(m) for m in counts[::step]])
-        axes.set_xlim(-0.5, len(counts) - 0.5)
-    axes.set_xlabel(_across_label(every, by_layout))
+        labels = ["" if place % step else str(m) for place, m in enumerate(counts)]
+        count_ticks(axes, labels, words)
+
+
+def count_ticks(axes: Axes, labels: Sequence[str], title: str) -> None:
+    """Label the places 0, 1, ... of the horizontal axis."""
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_xlim(-0.5, len(labels) - 0.5)
+    axes.set_xlabel(title)
     axes.grid(visible=False, axis="x")
 
 
-def _across_label(every: pd.DataFrame, by_layout: bool) -> str:
-    graphs = "batch_size" in every and bool(every["batch_size"].isna().all())
-    words = "chunks a replica" if graphs else "micro-batches a mini-batch"
-    if not by_layout:
-        return words
-    counts = sorted({int(m) for m in every["microbatches"]})
-    return f"layout (m: {words})" if len(counts) > 1 else f"layout ({counts[0]} {words})"
-
-
-def count_in_decades(axes: Axes) -> None:
+def plain_log_scale(axes: Axes) -> None:
     """A logarithmic scale upward, whose numbers are plain ones: 0.5 and 20, no powers of ten."""
     from matplotlib.ticker import FuncFormatter
 
     axes.set_yscale("log")
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     between = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else "")
-    axes.yaxis.set_major_formatter(plain)
     axes.yaxis.set_minor_formatter(between)
 
 
@@ -206,9 +208,9 @@ def error_bars(
 ) -> None:
     """Draw bars from the lower to the upper column of `interval`; rows without bounds get none.
 
-    One that goes on beyond `limits` ends in an arrow there. They are in front of the marks, with a
-    white edge, so that an interval smaller than its mark is seen, in grey too. `sideways`: along
-    the horizontal axis.
+    One that goes on beyond `limits` ends in an arrow there. They are in front of the markers, with
+    a white edge, so that an interval smaller than its marker is seen. `sideways`: along the
+    horizontal axis.
     """
     from matplotlib.patheffects import withStroke
 
@@ -223,8 +225,8 @@ def error_bars(
     )
     points = (value, places) if sideways else (places, value)
     drawn = axes.errorbar(
-        *points, **{"xerr" if sideways else "yerr": ends}, ls="none", ecolor=_BLACK,
-        elinewidth=0.7, capsize=3.6, capthick=0.7, zorder=_IN_FRONT,
+        *points, **{"xerr" if sideways else "yerr": ends}, ls="none", ecolor="black",
+        elinewidth=0.7, capsize=3.6, capthick=0.7, zorder=4,
     )  # fmt: skip
     for part in (*drawn.lines[1], *drawn.lines[2]):
         part.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
@@ -244,74 +246,22 @@ def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) 
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             seen.setdefault(label, handle)
-    for handle in extra:
-        seen.setdefault(handle.get_label(), handle)
+    seen |= {handle.get_label(): handle for handle in extra}
     if not seen:
         return
     # All columns are as wide as the widest label with its handle, inches.
-    widest = max(len(name) for name in seen) * 0.058 + 0.38
-    across = max(1, int(figure.get_figwidth() / widest))
-    rows = math.ceil(len(seen) / across)
+    widest = max(map(len, seen)) * 0.058 + 0.38
+    rows = math.ceil(len(seen) / max(1, int(figure.get_figwidth() / widest)))
+    columns = math.ceil(len(seen) / rows)
     figure.legend(
-        seen.values(),
-        seen.keys(),
-        loc="outside lower center",
-        ncols=math.ceil(len(seen) / rows),
-        columnspacing=1.0,
+        seen.values(), seen.keys(), loc="outside lower center", ncols=columns, columnspacing=1.0,
         handletextpad=0.5,
-    )
+    )  # fmt: skip
 
 
 def legend_entry(label: str, **style: Any) -> Any:
-    """A legend entry of a line or mark, grey unless `style` says otherwise."""
-    from matplotlib.lines import Line2D
+    """A legend entry of a line or marker, grey unless `style` says otherwise."""
+    with styled():
+        from matplotlib.lines import Line2D
 
-    return Line2D([], [], **{"color": GREY, "label": label, **style})
-
-
-def reference_handle(label: str) -> Any:
-    """The legend entry of a reference tick."""
-    return legend_entry(label, ls="none", marker="_", ms=10, mew=1.4)
-
-
-Words = tuple[float, float, str]
-"""Data coordinates of a mark, and what a page says when a reader points at it."""
-_WORDS: WeakKeyDictionary[Axes, list[Words]] = WeakKeyDictionary()
-
-
-def keep_words(axes: Axes, words: Iterable[Words]) -> None:
-    """Keep what marks of these axes say; `marks_of` finds it again."""
-    _WORDS.setdefault(axes, []).extend(words)
-
-
-def row_words(
-    across: Sequence[float],
-    rows: pd.DataFrame,
-    count: str,
-    column: str,
-    interval: tuple[str, str] | None,
-    reference: str | None = None,
-) -> Iterator[Words]:
-    """Layout, count, value with its interval, and reference of the mark of each row."""
-    for x, row in zip(across, rows.to_dict("records"), strict=True):
-        value = float(row[column])
-        bounds = [float(row[name]) for name in interval or ()]
-        known = bool(bounds) and all(map(math.isfinite, bounds))
-        low, high = bounds if known else (None, None)
-        shown = Interval(value, low, high)
-        words = f"{row['layout']}, {int(row[count])}: {interval_text(shown)}"
-        if reference is not None:
-            words += f"; {reference} {interval_text(Interval(float(row[reference]), None, None))}"
-        yield x, value, words
-
-
-def marks_of(figure: Figure) -> tuple[Mark, ...]:
-    """What the marks of a figure say; call when its layout is final."""
-    found = []
-    for axes in figure.axes:
-        for x, y, text in _WORDS.get(axes, []):
-            across, up = axes.transData.transform((x, y))
-            place = across / figure.bbox.width, 1.0 - up / figure.bbox.height
-            if all(0.0 <= share <= 1.0 for share in place):
-                found.append(Mark(*place, text))
-    return tuple(found)
+        return Line2D([], [], **{"color": GREY, "label": label, **style})

@@ -110,26 +110,14 @@ def heading_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A place in a picture that says something when it is pointed at."""
-
-    x: float
-    """Distance from the left, as a share of the picture's width."""
-    y: float
-    """Distance from the top, as a share of its height."""
-    text: str
-
-
-@dataclass(frozen=True)
 class Picture:
-    """A figure's files, and what its marks say."""
+    """A figure's files."""
 
     caption: str
     alt: str
     png: Path
     pdf: Path
     wide: bool = False
-    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)

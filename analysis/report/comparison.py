@@ -10,7 +10,7 @@ from analysis.load.comparable import differences
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
-from analysis.statistics.student_t import CONFIDENCE
+from analysis.statistics.power import CONFIDENCE
 from analysis.summary.compare_runs import (
     ComparedGroup,
     Comparison,

@@ -27,7 +27,7 @@ from analysis.report.advice import advice_of
 from analysis.report.run_facts import what_was_run
 from analysis.report.tables import split_backward_in_name
 from analysis.statistics.intervals import ONE_RUN, Interval
-from analysis.statistics.student_t import CONFIDENCE
+from analysis.statistics.power import CONFIDENCE
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
 from gnnhpc.models.model_registry import BUILT_IN
 

@@ -16,8 +16,8 @@ from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
 from analysis.studies.study import printed_beside_log, published_studies, table_made_from_log
-from gnnhpc.core.bound_and_bubble import bound
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.schedules import bound
 
 PHASES = ("train", "test")
 _MOST_APART = 100.0
@@ -174,7 +174,7 @@ def _speedup(
     assert log.setting.layout is not None
     mine = log.setting.layout.replicas
     theirs = baseline.setting.layout.replicas if baseline.setting.layout else 1
-    return _sample(baseline, phase, drop_warmup).mean_over(sample, mine / theirs)
+    return _sample(baseline, phase, drop_warmup).over(sample, mine / theirs)
 
 
 def _verdict(

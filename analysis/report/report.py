@@ -15,7 +15,6 @@ from analysis.figures.draw_figures import (
     parse_width,
     remake_figures,
 )
-from analysis.figures.timeline_bars import cells_with_spans
 from analysis.load.concat_runs import load_runs
 from analysis.load.run_data import RunData
 from analysis.render.document import Document, Table
@@ -62,7 +61,7 @@ def write_report(
         for table in tables:
             write_table(table, folder / "tables", columns)
         figures = make_figures(run, summary, folder / "figures")
-        for cell in cells_with_spans(run)[:MAX_TRACES]:
+        for cell in run.cells_with_spans()[:MAX_TRACES]:
             write_trace(run, cell, folder / "traces" / f"{cell}.json")
         write_page(report_document(run, summary, tables, figures, folder), folder)
     return run, summary, report

@@ -18,7 +18,7 @@ from analysis.render.document import (
     rows_table,
 )
 from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
-from analysis.statistics.student_t import CONFIDENCE
+from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.warmup import OUTLIER_Z
 from analysis.studies.study import published_studies
 from analysis.summary.settings_in_words import ROW_KEYS, with_study

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.render.document import Table
-from analysis.statistics.student_t import CONFIDENCE
+from analysis.statistics.power import CONFIDENCE
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
 from analysis.summary.ideal_step import LEAST_SHARE

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.statistics.power import repeats_to_show
+from analysis.statistics.power import CONFIDENCE, repeats_to_show, t_quantile
 from analysis.statistics.signed_ranks import signed_rank_interval
-from analysis.statistics.student_t import CONFIDENCE, t_quantile
 
 Values = NDArray[np.float64]
 SHOWN = 0.05

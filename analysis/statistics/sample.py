@@ -21,8 +21,8 @@ from analysis.statistics.intervals import (
     ratio_of_runs,
 )
 from analysis.statistics.pairs import Repeat, paired
+from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.skewness import skewness_of_means
-from analysis.statistics.student_t import CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -74,49 +74,26 @@ class Sample:
         """The mean of the runs' medians."""
         return interval_of_runs(self.medians, self.values.size)
 
-    def mean_over(
+    def over(
         self,
         other: Sample,
         factor: float = 1.0,
+        of: str = "mean",
         confidence: float = CONFIDENCE,
         *,
         by_ranks: bool = False,
     ) -> Interval:
-        """`factor` times these means over the other's, with the interval of the ratio.
+        """`factor` times these means (or medians) over the other's, with the ratio's interval.
 
+        It is the geometric mean of the pairs' ratios; without pairs the ratio of geometric means.
         `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
         """
-        return self._ratio(other, self.means, other.means, factor, confidence, by_ranks)
-
-    def median_over(
-        self,
-        other: Sample,
-        factor: float = 1.0,
-        confidence: float = CONFIDENCE,
-        *,
-        by_ranks: bool = False,
-    ) -> Interval:
-        """`factor` times these medians over the other's, with the interval of the ratio.
-
-        `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
-        """
-        return self._ratio(other, self.medians, other.medians, factor, confidence, by_ranks)
-
-    def _ratio(
-        self,
-        other: Sample,
-        mine: Values,
-        theirs: Values,
-        factor: float,
-        confidence: float,
-        by_ranks: bool,
-    ) -> Interval:
-        """The geometric mean of the pairs' ratios; without pairs the ratio of geometric means."""
-        pairs = paired(self.repeats, other.repeats)
+        mine, theirs = (one.means if of == "mean" else one.medians for one in (self, other))
         steps = min(self.values.size, other.values.size)
-        if pairs:
-            ours, others = (list(side) for side in zip(*pairs, strict=True))
-            of_pairs = ratio_of_pairs_by_ranks if by_ranks else ratio_of_pairs
-            return of_pairs(mine[ours], theirs[others], factor, steps, confidence)
-        runs = finite_values(mine), finite_values(theirs)
-        return ratio_of_runs(*runs, factor, steps, confidence)
+        pairs = paired(self.repeats, other.repeats)
+        if not pairs:
+            runs = finite_values(mine), finite_values(theirs)
+            return ratio_of_runs(*runs, factor, steps, confidence)
+        ours, others = (list(side) for side in zip(*pairs, strict=True))
+        of_pairs = ratio_of_pairs_by_ranks if by_ranks else ratio_of_pairs
+        return of_pairs(mine[ours], theirs[others], factor, steps, confidence)

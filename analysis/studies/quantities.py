@@ -16,7 +16,7 @@ from analysis.statistics.intervals import Interval, ratio_of_pairs, t_bounds
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.study_rows import Row
 from analysis.summary.frameworks import find_like, same_value
-from gnnhpc.core.bound_and_bubble import bound
+from gnnhpc.core.schedules import bound
 
 Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
 

@@ -1,4 +1,4 @@
 """Computes summary.csv: configurations, baselines, ideal step times, speedups.
 
-Imports loading and stats.
+Imports load and statistics.
 """

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from analysis.load.concat_runs import compare_losses
 from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import FEWEST_STEPS, Interval, repeats_in_words
+from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.sample import Sample
-from analysis.statistics.student_t import CONFIDENCE
 from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match, match_runs, nearest_difference
 from gnnhpc.core.errors import InputError
@@ -212,8 +212,8 @@ def _ratios(pairs: Sequence[Pair], of: str, *, among: int | None = None) -> list
     confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, count)
     found = []
     for pair in pairs:
-        over = pair.b.mean_over if of == "mean" else pair.b.median_over
-        found.append(Compared(pair, over(pair.a, confidence=confidence, by_ranks=True)))
+        ratio = pair.b.over(pair.a, of=of, confidence=confidence, by_ranks=True)
+        found.append(Compared(pair, ratio))
     return found
 
 

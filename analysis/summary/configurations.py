@@ -171,11 +171,7 @@ class Configuration:
         if other is self:
             several = self.sample.mean.low is not None
             return Interval(1.0, 1.0, 1.0) if several else Interval(1.0, None, None, ONE_RUN)
-        factor = mine / theirs
-        if of == "mean":
-            speedup = other.sample.mean_over(self.sample, factor)
-        else:
-            speedup = other.sample.median_over(self.sample, factor)
+        speedup = other.sample.over(self.sample, mine / theirs, of)
         return speedup if math.isfinite(speedup.value) else None
 
 

@@ -98,7 +98,7 @@ def _compared_with_libraries(
             name = IMPLEMENTATIONS[implementation]
             flags[name] = counted_flags(other)
             line |= _bounded(f"{name.lower()}_ms", other.sample.mean, 1e3)
-            line |= _bounded(f"over_{name.lower()}", other.sample.mean_over(row.sample))
+            line |= _bounded(f"over_{name.lower()}", other.sample.over(row.sample))
     if len(flags) == 1:
         return {}
     words = [f"{name}: {', '.join(found)}" for name, found in flags.items() if found]

@@ -9,25 +9,48 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.cpus import process_cpus
-from gnnhpc.distributed.nodelist import expand_nodelist
 
 Launcher = Literal["alone", "torchrun", "slurm", "local"]
-
 SITE_VARIABLE = "GNNHPC_SITE"
 """Name and settings of the site that a job was submitted with: JSON, set by its script."""
 MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
 """How often a job may go back into the queue; set by its script."""
 MAX_REQUEUES = 5
-SIGNAL_VARIABLE = "GNNHPC_SIGNAL_S"
-"""How many seconds ahead of its time limit a job is sent a signal; set by its script."""
+_OF_LAUNCHERS = (
+    *("SLURM_", "SUBMITIT_", "TORCHELASTIC_", "PMI", "OMPI_", "GROUP_", "ROLE_"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_"),
+)
+"""How variables of launchers begin."""
+_KEPT = (
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_CLUSTER_NAME",
+    "SLURMD_NODENAME",
+)
+_GRANTED = {
+    "cluster": "SLURM_CLUSTER_NAME",
+    "partition": "SLURM_JOB_PARTITION",
+    "constraint": "SLURM_JOB_CONSTRAINTS",
+    "hint": "SLURM_HINT",
+    "threads_per_core": "SLURM_THREADS_PER_CORE",
+    "cpus_per_task": "SLURM_CPUS_PER_TASK",
+}
+"""Settings that decide how fast a rank runs, and where Slurm says what was granted of them."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +73,11 @@ class Environment:
     node: str = ""
     """The same on ranks that the launcher started on one node, which may be one of several that
     a machine plays."""
-    several_hosts: bool = False
-    """Whether ranks may be on more than this host."""
     job_id: str | None = None
     array_job_id: str | None = None
     array_task_id: str | None = None
     restart_count: int = 0
     max_requeues: int = MAX_REQUEUES
-    signal_s: int | None = None
-    """Seconds between the signal ahead of the time limit and that; None if nobody says."""
     slurm: tuple[tuple[str, str], ...] = ()
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
@@ -76,109 +95,26 @@ class Environment:
             )
 
 
-_OF_LAUNCHERS = (
-    *("SLURM_", "SUBMITIT_", "TORCHELASTIC_", "PMI", "OMPI_", "GROUP_", "ROLE_"),
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_"),
-)
-"""How variables of launchers begin."""
-
-_KEPT = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_STEP_ID",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_CPUS_PER_NODE",
-    "SLURM_CLUSTER_NAME",
-    "SLURMD_NODENAME",
-)
-
-
-class _Common(TypedDict):
-    host: str
-    cpus: int
-    job_id: str | None
-    array_job_id: str | None
-    array_task_id: str | None
-    restart_count: int
-    max_requeues: int
-    signal_s: int | None
-    slurm: tuple[tuple[str, str], ...]
-    site: dict[str, Any] | None
-
-
 def read_environment(env: Mapping[str, str] | None = None) -> Environment:
     """Read the variables of torchrun, submitit or srun, whichever are set.
 
     Raises InputError with the variable's name for missing or impossible values.
     """
     env = os.environ if env is None else env
-    common: _Common = {
-        "host": env.get("SLURMD_NODENAME") or socket.gethostname(),
-        "cpus": _cpus(env),
-        "job_id": env.get("SLURM_JOB_ID"),
-        "array_job_id": env.get("SLURM_ARRAY_JOB_ID"),
-        "array_task_id": env.get("SLURM_ARRAY_TASK_ID"),
-        "restart_count": _number(env, "SLURM_RESTART_COUNT", 0),
-        "max_requeues": _number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
-        "signal_s": _number(env, SIGNAL_VARIABLE) if SIGNAL_VARIABLE in env else None,
-        "slurm": tuple((name, env[name]) for name in _KEPT if name in env),
-        "site": _site(env),
-    }
     launcher = _launcher(env)
-    if launcher == "torchrun":
-        return Environment(
-            launcher=launcher,
-            rank=_number(env, "RANK"),
-            world_size=_number(env, "WORLD_SIZE"),
-            local_rank=_number(env, "LOCAL_RANK", 0),
-            node=_node(env, env.get("GROUP_RANK") or _first_of_node(env)),
-            first_host=_required(env, "MASTER_ADDR"),
-            port=_number(env, "MASTER_PORT"),
-            several_hosts=env.get("LOCAL_WORLD_SIZE") != env["WORLD_SIZE"],
-            job_key=env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
-            **common,
-        )
-    if launcher == "local":
-        return Environment(
-            launcher=launcher,
-            rank=_number(env, "SUBMITIT_LOCAL_GLOBALID"),
-            world_size=_number(env, "SUBMITIT_LOCAL_NTASKS"),
-            local_rank=_number(env, "SUBMITIT_LOCAL_LOCALID"),
-            node=_node(env, "0"),
-            first_host="127.0.0.1",
-            port=None,
-            job_key=f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
-            ignored=_contradiction(env, "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS"),
-            **common,
-        )
-    if launcher == "slurm":
-        restart = env.get("SLURM_RESTART_COUNT", "0")
-        size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-        return Environment(
-            launcher=launcher,
-            rank=_number(env, "SLURM_PROCID"),
-            world_size=_number(env, size, 1),
-            local_rank=_number(env, "SLURM_LOCALID", 0),
-            node=_node(env, env.get("SLURM_NODEID", "")),
-            first_host=_first_host(env),
-            port=_number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
-            several_hosts=_nodes(env) > 1,
-            job_key=f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
-            ignored=_contradiction(env, "SLURM_PROCID", size),
-            **common,
-        )
+    readers = {"torchrun": _torchrun, "local": _submitit, "slurm": _slurm_step, "alone": _alone}
     return Environment(
-        launcher="alone",
-        rank=0,
-        world_size=1,
-        local_rank=0,
-        first_host="127.0.0.1",
-        port=None,
-        job_key=f"alone-{os.getpid()}",
-        **common,
+        launcher=launcher,
+        host=env.get("SLURMD_NODENAME") or socket.gethostname(),
+        cpus=_cpus(env, launcher),
+        job_id=env.get("SLURM_JOB_ID"),
+        array_job_id=env.get("SLURM_ARRAY_JOB_ID"),
+        array_task_id=env.get("SLURM_ARRAY_TASK_ID"),
+        restart_count=_number(env, "SLURM_RESTART_COUNT", 0),
+        max_requeues=_number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
+        slurm=tuple((name, env[name]) for name in _KEPT if name in env),
+        site=_site(env),
+        **readers[launcher](env),
     )
 
 
@@ -197,12 +133,60 @@ def _launcher(env: Mapping[str, str]) -> Launcher:
     return "alone"
 
 
+def _torchrun(env: Mapping[str, str]) -> dict[str, Any]:
+    local_rank = _number(env, "LOCAL_RANK", 0)
+    # A launcher that numbers no nodes has a first rank on each.
+    node = env.get("GROUP_RANK") or f"from {_number(env, 'RANK') - local_rank}"
+    return {
+        "rank": _number(env, "RANK"),
+        "world_size": _number(env, "WORLD_SIZE"),
+        "local_rank": local_rank,
+        "node": _node(env, node),
+        "first_host": _required(env, "MASTER_ADDR"),
+        "port": _number(env, "MASTER_PORT"),
+        "job_key": env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
+    }
+
+
+def _submitit(env: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "rank": _number(env, "SUBMITIT_LOCAL_GLOBALID"),
+        "world_size": _number(env, "SUBMITIT_LOCAL_NTASKS"),
+        "local_rank": _number(env, "SUBMITIT_LOCAL_LOCALID"),
+        "node": _node(env, "0"),
+        "first_host": "127.0.0.1",
+        "port": None,
+        "job_key": f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
+        "ignored": _contradiction(env, "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS"),
+    }
+
+
+def _slurm_step(env: Mapping[str, str]) -> dict[str, Any]:
+    restart = env.get("SLURM_RESTART_COUNT", "0")
+    size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    return {
+        "rank": _number(env, "SLURM_PROCID"),
+        "world_size": _number(env, size, 1),
+        "local_rank": _number(env, "SLURM_LOCALID", 0),
+        "node": _node(env, env.get("SLURM_NODEID", "")),
+        "first_host": _first_host(env),
+        "port": _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+        "job_key": f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
+        "ignored": _contradiction(env, "SLURM_PROCID", size),
+    }
+
+
+def _alone(env: Mapping[str, str]) -> dict[str, Any]:
+    key = f"alone-{os.getpid()}"
+    place = {"rank": 0, "world_size": 1, "local_rank": 0}
+    return {**place, "first_host": "127.0.0.1", "port": None, "job_key": key}
+
+
 def _contradiction(env: Mapping[str, str], rank: str, size: str) -> str | None:
     """What RANK and WORLD_SIZE say against the launcher's own variables; None where nothing."""
-    pairs = [("RANK", rank), ("WORLD_SIZE", size)]
     wrong = [
         f"{other}={env[other]} is ignored, as {mine}={env[mine]}"
-        for other, mine in pairs
+        for other, mine in [("RANK", rank), ("WORLD_SIZE", size)]
         if env.get(other) and env.get(mine) and env[other] != env[mine]
     ]
     return "; ".join(wrong) or None
@@ -245,16 +229,16 @@ def _first_host(env: Mapping[str, str]) -> str:
 
     Ranks of other nodes cannot reach a loopback address, which a script may set for one node.
     """
+    names = expand_nodelist(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""))
+    several = _number(env, "SLURM_STEP_NUM_NODES", len(names)) > 1
     named = env.get("MASTER_ADDR")
-    if named and not (_nodes(env) > 1 and _is_loopback(named)):
+    if named and not (several and (named in ("localhost", "::1") or named.startswith("127."))):
         return named
-    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
-    names = expand_nodelist(nodelist)
     name = names[0] if names else "127.0.0.1"
-    return name if resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
+    return name if _resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
 
 
-def resolves(name: str) -> bool:
+def _resolves(name: str) -> bool:
     """Whether a host name has an address here."""
     try:
         return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
@@ -262,35 +246,30 @@ def resolves(name: str) -> bool:
         return False
 
 
-def _is_loopback(name: str) -> bool:
-    return name == "localhost" or name.startswith("127.") or name == "::1"
+def expand_nodelist(nodelist: str) -> list[str]:
+    """Slurm's `n[1-3,7],gpu01` as names; scontrol may be missing on compute nodes."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodelist):
+        expanded = [""]
+        for text, inside in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
+            choices = [text] if text else _range(inside)
+            expanded = [done + choice for done in expanded for choice in choices]
+        names += [name for name in expanded if name]
+    return names
+
+
+def _range(inside: str) -> list[str]:
+    values: list[str] = []
+    for item in inside.split(","):
+        first, _, last = item.partition("-")
+        numbers = range(int(first), int(last) + 1) if last else ()
+        values += [str(n).zfill(len(first)) for n in numbers] or [first]
+    return values
 
 
 def _node(env: Mapping[str, str], number: str) -> str:
     """The node's name in Slurm or the system, and the launcher's number."""
     return f"{number} {env.get('SLURMD_NODENAME') or socket.gethostname()}"
-
-
-def _first_of_node(env: Mapping[str, str]) -> str:
-    """The rank of the first process on this node, where a launcher numbers no nodes."""
-    return f"from {_number(env, 'RANK') - _number(env, 'LOCAL_RANK', 0)}"
-
-
-def _nodes(env: Mapping[str, str]) -> int:
-    """How many nodes a step of Slurm's has."""
-    nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
-    return _number(env, "SLURM_STEP_NUM_NODES", len(expand_nodelist(nodelist)))
-
-
-_GRANTED = {
-    "cluster": "SLURM_CLUSTER_NAME",
-    "partition": "SLURM_JOB_PARTITION",
-    "constraint": "SLURM_JOB_CONSTRAINTS",
-    "hint": "SLURM_HINT",
-    "threads_per_core": "SLURM_THREADS_PER_CORE",
-    "cpus_per_task": "SLURM_CPUS_PER_TASK",
-}
-"""Settings that decide how fast a rank runs, and where Slurm says what was granted of them."""
 
 
 def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
@@ -310,14 +289,14 @@ def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
     return site | granted
 
 
-def _cpus(env: Mapping[str, str]) -> int:
+def _cpus(env: Mapping[str, str], launcher: Launcher) -> int:
     """Threads a rank: $GNNHPC_THREADS, what Slurm grants a task, or an equal share of the CPUs.
 
     Ranks that a task of Slurm's starts, as torchrun does, share the CPUs of that task.
     """
     if env.get("GNNHPC_THREADS"):
         return _positive(env, "GNNHPC_THREADS")
-    launcher, allowed = _launcher(env), len(process_cpus())
+    allowed = len(process_cpus())
     granted = _positive(env, "SLURM_CPUS_PER_TASK") if env.get("SLURM_CPUS_PER_TASK") else None
     if launcher == "slurm" and granted:
         return granted
@@ -343,11 +322,11 @@ def _positive(env: Mapping[str, str], name: str) -> int:
 
 def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = env.get(name)
-    if text is None or not text:
-        if default is None:
-            raise InputError("environment", name, "nothing", "a whole number")
+    if not text and default is not None:
         return default
     try:
-        return int(text)
+        return int(text or "")
     except ValueError:
-        raise InputError("environment", name, repr(text), "a whole number") from None
+        raise InputError(
+            "environment", name, repr(text) if text else "nothing", "a whole number"
+        ) from None

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+from gnnhpc.core.slurm_commands import ask, run_slurm
 from gnnhpc.distributed.environment import Environment
 
 BEFORE_TIME_LIMIT = ("SIGUSR1", "SIGUSR2")
@@ -62,7 +63,7 @@ def requeue_if_interrupted(environment: Environment, received: str | None) -> bo
     if not _ends_for_another_start(job, received):
         return False
     try:
-        subprocess.run(["scontrol", "requeue", job], check=True, capture_output=True, timeout=30)
+        run_slurm("scontrol", "requeue", job, timeout_s=30)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"job {job} could not be requeued ({error}); a rerun resumes", file=sys.stderr)
         return False
@@ -76,13 +77,8 @@ def _ends_for_another_start(job: str, received: str | None) -> bool:
 
 def _is_preempted(job: str) -> bool:
     """Whether Slurm says that it ends this job for another one; false if it does not answer."""
-    try:
-        shown = subprocess.run(
-            ["scontrol", "show", "job", job], check=True, capture_output=True, timeout=30, text=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return re.search(r"\bPreemptTime=\d", shown.stdout) is not None
+    shown = ask("scontrol", "show", "job", job, timeout_s=30)
+    return re.search(r"\bPreemptTime=\d", shown or "") is not None
 
 
 def _job_name(environment: Environment) -> str:

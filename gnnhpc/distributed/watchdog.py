@@ -38,18 +38,6 @@ _SLOW_FACTOR = 30
 """These may take this many times as long as anything else."""
 
 
-class Store(Protocol):
-    """The part of torch's store that watchdogs use."""
-
-    def set(self, key: str, value: str) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def check(self, keys: list[str]) -> bool: ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]: ...
-
-
 class Activity(Protocol):
     """What a rank is doing, as the step timer knows it."""
 
@@ -78,43 +66,36 @@ def hang_seconds() -> float:
     return seconds
 
 
-_NOT_STARTED = json.dumps({"beat": 0, "work": 0, "doing": "starting", "slow": False})
-
-
 class Watchdog:
     """Writes this rank's heartbeats, reads all ranks', calls `on_hang(rank, why)` once.
 
-    Time is counted in beats, one a second, so that an hour in which the job was suspended does not
-    count.
+    `store` is torch's. Time is counted in beats, one a second, so that an hour in which the job was
+    suspended does not count. Where the store of rank 0 does not answer any more, no beat changes.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Any,
         rank: int,
         world_size: int,
         activity: Activity,
         on_hang: Callable[[int, str], None],
     ) -> None:
-        self._store, self._rank, self._activity = store, rank, activity
-        self._on_hang = on_hang
+        self._store, self._activity, self._on_hang = store, activity, on_hang
         self._keys = [f"watchdog/{each}" for each in range(world_size)]
+        self._key = self._keys[rank]
         self._limit = max(1, round(hang_seconds() / _EVERY_S))
         self._finished = threading.Event()
-        self._store_gone = False
-        self._own = json.loads(_NOT_STARTED)
         self._cpu_s = time.process_time()
-        self._busy = 0
-        """Beats between which this process has computed."""
-        self._beats: dict[int, dict[str, Any]] = {}
+        self._beat = self._busy = 0
+        """Beats of this rank, and those between which its process has computed."""
+        self._beats: list[dict[str, Any]] = []
         """The last heartbeat of each rank, as the store had it."""
-        self._before: dict[int, dict[str, Any]] = {}
+        self._before: list[dict[str, Any]] = []
         self._idle = 0
         """Beats since any rank's work grew."""
-        self._missed = dict.fromkeys(range(world_size), 0)
+        self._missed = [0] * world_size
         """Beats since each rank's own last one."""
-        self._unanswered = 0
-        """Beats since the store last answered."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
         # A request to a store whose process is stopped never returns, so `close` does not wait.
@@ -124,60 +105,45 @@ class Watchdog:
         self._finished.set()
         self._thread.join()
 
-    def _watch(self) -> None:
-        while not self._finished.wait(_EVERY_S):
-            self._own = self._heartbeat()
-            beats = {self._rank: self._own} if self._store_gone else self._beats
-            hang = self._find_hang(beats)
-            if hang is not None and not self._finished.is_set():
-                self._on_hang(*hang)
-                return
+    def _exchange(self) -> None:
+        # The store ends with rank 0, whose beats then stay as they are.
+        with contextlib.suppress(RuntimeError):
+            self._store.set(self._key, json.dumps(self._heartbeat()))
+            self._store.wait(self._keys)
+            while not self._finished.wait(_EVERY_S):
+                self._store.set(self._key, json.dumps(self._heartbeat()))
+                self._beats = [json.loads(beat) for beat in self._store.multi_get(self._keys)]
 
     def _heartbeat(self) -> dict[str, Any]:
         cpu_s, doing = time.process_time(), self._activity.doing
         self._busy += cpu_s - self._cpu_s > _BUSY_CPU_S
         self._cpu_s = cpu_s
+        self._beat += 1
         return {
-            "beat": self._own["beat"] + 1,
+            "beat": self._beat,
             "work": self._activity.work + self._busy,
             "doing": doing,
             "slow": doing.startswith(_SLOW) or is_compiling(),
         }
 
-    def _exchange(self) -> None:
+    def _watch(self) -> None:
         while not self._finished.wait(_EVERY_S):
-            try:
-                self._store.set(self._keys[self._rank], json.dumps(self._own))
-                self._beats = dict(enumerate(map(json.loads, self._read_all())))
-                self._unanswered = 0
-            except RuntimeError:
-                # The store ended with rank 0. The collectives of other ranks fail then; this
-                # rank watches itself alone from now on.
-                self._store_gone = True
+            hang = self._find_hang(self._beats)
+            if hang is not None and not self._finished.is_set():
+                self._on_hang(*hang)
                 return
 
-    def _read_all(self) -> list[bytes | str]:
-        """The last heartbeat of each rank; one that stopped in its first second has none."""
-        if self._store.check(self._keys):
-            return [*self._store.multi_get(self._keys)]
-        return [
-            self._store.get(key) if self._store.check([key]) else _NOT_STARTED for key in self._keys
-        ]
-
-    def _find_hang(self, beats: dict[int, dict[str, Any]]) -> tuple[int, str] | None:
+    def _find_hang(self, beats: list[dict[str, Any]]) -> tuple[int, str] | None:
         """The rank that hangs and why, once no rank has done anything for the time allowed."""
-        self._unanswered += not self._store_gone
-        if self._unanswered > self._limit:
-            return 0, f"frozen: its store has not answered for {_seconds(self._unanswered)}"
         before, self._before = self._before, beats
-        for rank, beat in beats.items():
-            same = beat["beat"] == before.get(rank, {}).get("beat")
-            self._missed[rank] = self._missed[rank] + 1 if same else 0
-        moved = any(
-            beat["work"] != before.get(rank, {}).get("work") for rank, beat in beats.items()
-        )
-        self._idle = 0 if moved or not beats else self._idle + 1
-        slow = any(beat["slow"] and not self._is_frozen(rank) for rank, beat in beats.items())
+        if not before:
+            return None
+        moved = False
+        for rank, (last, beat) in enumerate(zip(before, beats, strict=True)):
+            self._missed[rank] = self._missed[rank] + 1 if beat["beat"] == last["beat"] else 0
+            moved = moved or beat["work"] != last["work"]
+        self._idle = 0 if moved else self._idle + 1
+        slow = any(beat["slow"] and not self._is_frozen(rank) for rank, beat in enumerate(beats))
         if self._idle <= self._limit * (_SLOW_FACTOR if slow else 1):
             return None
         return self._hung_rank(beats)
@@ -185,21 +151,16 @@ class Watchdog:
     def _is_frozen(self, rank: int) -> bool:
         return self._missed[rank] >= _FROZEN_BEATS
 
-    def _hung_rank(self, beats: dict[int, dict[str, Any]]) -> tuple[int, str]:
+    def _hung_rank(self, beats: list[dict[str, Any]]) -> tuple[int, str]:
         """A stopped process; else a rank that waits for no other; else the one with least work."""
-        seconds = _seconds(self._idle)
-        if self._store_gone:
-            return self._rank, f"hung: it did nothing for {seconds} in {self._own['doing']}"
-        frozen = [rank for rank in beats if self._is_frozen(rank)]
+        seconds = f"{self._idle * _EVERY_S:.0f} s"
+        ranks = range(len(beats))
+        frozen = [rank for rank in ranks if self._is_frozen(rank)]
         if frozen:
             return frozen[0], f"frozen for {seconds} in {beats[frozen[0]]['doing']}"
-        idle = [rank for rank, beat in beats.items() if not beat["doing"].startswith(_WAITING)]
-        rank = idle[0] if idle else min(beats, key=lambda each: beats[each]["work"])
+        idle = [rank for rank in ranks if not beats[rank]["doing"].startswith(_WAITING)]
+        rank = idle[0] if idle else min(ranks, key=lambda each: beats[each]["work"])
         return rank, f"hung: no rank did anything for {seconds}; it was in {beats[rank]['doing']}"
-
-
-def _seconds(beats: int) -> str:
-    return f"{beats * _EVERY_S:.0f} s"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What every engine takes and returns: the stage's plan, a step's output, the protocol.
+"""What every engine takes and returns: the stage's plan, a step's output, the protocol; backward.
 
 The loss of a step is the sum over its valid targets, divided by how many there are over all
 replicas, so micro-batches and replicas of any size add up to the sequential gradient.
@@ -6,13 +6,17 @@ replicas, so micro-batches and replicas of any size add up to the sequential gra
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.variable import Variable
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.errors import GnnhpcError
@@ -20,6 +24,7 @@ from gnnhpc.core.schedules import Action, Recomputation, ScheduleName, stage_ord
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.models.layers.split_backward import DeferredGradient
 
 
 @dataclass(frozen=True)
@@ -126,35 +131,42 @@ class StepOutput:
     """What was differentiated."""
 
 
-class StageGradients(Protocol):
+class StageGradients:
     """One stage's gradients, averaged over replicas."""
 
-    reductions: int
+    reductions: int = 0
     """All-reduces since the start."""
 
-    def zero(self) -> None:
-        """Set all gradients to zero before a step."""
-        ...
-
-    def norm(self) -> float | None:
-        """The norm of the whole gradient; None for a stage without parameters."""
-        ...
-
-    def scale(self, factor: float) -> None:
-        """Multiply all gradients by a factor."""
-        ...
-
-
-class SharedGradients(StageGradients, Protocol):
-    """Gradients that an engine of ours averages itself."""
+    @property
+    def flats(self) -> list[Tensor]:
+        """Tensors that hold all gradients."""
+        raise NotImplementedError
 
     def last_of(self, place: int) -> AbstractContextManager[None]:
         """Around what gives a virtual stage of the rank its last gradients in a step."""
-        ...
+        return contextlib.nullcontext()
 
     def average(self) -> None:
         """Call once after a step's last backward; every replica then has the mean of all."""
-        ...
+        raise NotImplementedError
+
+    def zero(self) -> None:
+        """Set all gradients to zero before a step."""
+        for flat in self.flats:
+            flat.zero_()
+
+    def norm(self) -> float | None:
+        """The norm of the whole gradient; None for a stage without parameters.
+
+        It is summed in double precision, as in single a million squares are off by 1e-4.
+        """
+        norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in self.flats]
+        return math.hypot(*norms) if norms else None
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients by a factor."""
+        for flat in self.flats:
+            flat.mul_(factor)
 
 
 class Engine(Protocol):
@@ -176,3 +188,49 @@ class Engine(Protocol):
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
     return [p for p in module.parameters() if p.requires_grad]
+
+
+_engine: Any = Variable._execution_engine
+
+
+def backward(result: Tensor, gradient: Tensor | None) -> None:
+    """Backward from a loss, or from an output whose gradient the next stage has sent.
+
+    `result.backward(gradient)` is the same, but its Python takes a tenth of a millisecond where a
+    kernel has driven that out of the caches, and compares the two shapes by means of sympy, which
+    takes half a second to import. Megatron-LM's schedules call the engine of autograd so too.
+    """
+    if gradient is None:
+        if result.numel() != 1:
+            raise GnnhpcError(
+                f"backward begins with a loss of one number, not of {list(result.shape)}"
+            )
+        # A copy, as a hook may change it in place.
+        gradient = _one(result.dtype, result.device).clone().view_as(result)
+    if gradient.shape != result.shape:
+        raise GnnhpcError(
+            f"a gradient of {list(gradient.shape)} was given for {list(result.shape)}"
+        )
+    _engine.run_backward(
+        (result,),
+        (gradient,),
+        keep_graph=False,
+        create_graph=False,
+        inputs=(),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
+
+
+@functools.cache
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The gradient of a loss."""
+    return torch.ones((), dtype=dtype, device=device)
+
+
+def compute_deferred(deferred: Sequence[DeferredGradient]) -> None:
+    """Compute all gradients that a backward has deferred, and add them to the weights'."""
+    for each in deferred:
+        with torch.no_grad():
+            gradient = each.compute()
+        backward(each.weight, gradient)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import (
-    SharedGradients,
     StageGradients,
     StagePlan,
     VirtualStagePlan,
@@ -28,7 +27,7 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
 
 
-def gradients_of(plan: StagePlan, last_microbatches: Sequence[int]) -> SharedGradients:
+def gradients_of(plan: StagePlan, last_microbatches: Sequence[int]) -> StageGradients:
     """Gradients as the plan reduces them.
 
     `last_microbatches` are those that give each virtual stage of the rank its last gradients.
@@ -38,23 +37,19 @@ def gradients_of(plan: StagePlan, last_microbatches: Sequence[int]) -> SharedGra
     return BucketedGradients(plan, plan.bucket_mib, last_microbatches)
 
 
-class FlatGradients:
+class FlatGradients(StageGradients):
     """All gradients of a device in one buffer, which one all-reduce a step averages."""
 
     def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
         self.mesh = mesh
         self.timer = timer
-        self.reductions = 0
         parameters = parameters_of(stage)
         devices = dict.fromkeys(p.device for p in parameters)
-        self.flats = [flatten([p for p in parameters if p.device == each]) for each in devices]
+        self._flats = [flatten([p for p in parameters if p.device == each]) for each in devices]
 
-    def zero(self) -> None:
-        for flat in self.flats:
-            flat.zero_()
-
-    def last_of(self, place: int) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    @property
+    def flats(self) -> list[Tensor]:
+        return self._flats
 
     def average(self) -> None:
         if not self.flats or self.mesh.replicas is None:
@@ -77,13 +72,6 @@ class FlatGradients:
         for flat, piece in zip(self.flats, together.split(sizes), strict=True):
             flat.copy_(piece)
 
-    def norm(self) -> float | None:
-        return norm_of(self.flats)
-
-    def scale(self, factor: float) -> None:
-        for flat in self.flats:
-            flat.mul_(factor)
-
 
 @dataclass(frozen=True)
 class Bucket:
@@ -97,7 +85,7 @@ class Bucket:
     """Each parameter's gradient is a view of it."""
 
 
-class BucketedGradients:
+class BucketedGradients(StageGradients):
     """Gradients in buckets, each averaged while earlier layers go backward.
 
     A bucket's layers have all their gradients once the gradient of the output of the layer before
@@ -108,7 +96,6 @@ class BucketedGradients:
     def __init__(self, plan: StagePlan, mib: float, last_microbatches: Sequence[int]) -> None:
         self.mesh = plan.mesh
         self.timer = plan.timer
-        self.reductions = 0
         self.buckets: list[Bucket] = []
         self._ending: int | None = None
         """The virtual stage whose last gradients are being computed."""
@@ -139,10 +126,6 @@ class BucketedGradients:
     def flats(self) -> list[Tensor]:
         return [bucket.flat for bucket in self.buckets]
 
-    def zero(self) -> None:
-        for bucket in self.buckets:
-            bucket.flat.zero_()
-
     @contextlib.contextmanager
     def last_of(self, place: int) -> Iterator[None]:
         self._ending = place
@@ -166,13 +149,6 @@ class BucketedGradients:
             if bucket.place == place and bucket.first > layer and number not in self._begun:
                 bucket.flat.div_(self.mesh.layout.replicas)
                 self._begun[number] = self.mesh.begin_sum_over_replicas(bucket.flat)
-
-    def norm(self) -> float | None:
-        return norm_of(self.flats)
-
-    def scale(self, factor: float) -> None:
-        for flat in self.flats:
-            flat.mul_(factor)
 
 
 def clip_gradients(gradients: StageGradients, mesh: Mesh, clip_norm: float) -> None:
@@ -203,12 +179,6 @@ def gradient_buckets(sizes: Sequence[int], least: float) -> list[range]:
             buckets.append(range(layer, stop))
             stop, held = layer, 0
     return buckets
-
-
-def norm_of(flats: Sequence[Tensor]) -> float | None:
-    """The norm of all, summed in double precision: in single a million squares are off by 1e-4."""
-    norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in flats]
-    return math.hypot(*norms) if norms else None
 
 
 def flatten(parameters: Sequence[Tensor]) -> Tensor:

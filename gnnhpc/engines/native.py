@@ -11,10 +11,9 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
 from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
-from gnnhpc.engines.backward import backward, compute_deferred
-from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
+from gnnhpc.engines.engine import StagePlan, StepOutput, backward, compute_deferred, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.stage import changes_input, input_changed, without_gradient
+from gnnhpc.engines.stage import naming_changed_input, without_gradient
 from gnnhpc.engines.transfers import StageTransfers, transfers_of
 from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
@@ -102,19 +101,15 @@ class NativeEngine:
     ) -> Held:
         """Adds to `outputs` and `losses` where the model ends; else sends its output on."""
         plan, part, microbatch = self.plan, links.part, batch.microbatches[m]
-        received = self._received(links, m)
+        received = received_input(links, m)
         if received is None:
             x = first_input(microbatch)
         else:
             x = received.detach().requires_grad_(part.upstream_trains)
         plan.timer.begin("forward", m, part.place)
-        try:
-            with split_backward() if self._last_kind == "weights" else _NOTHING:
-                output = part.stage(x, microbatch.context)
-        except RuntimeError as error:
-            if changes_input(error):
-                raise input_changed(part.stage) from error
-            raise
+        split = split_backward() if self._last_kind == "weights" else _NOTHING
+        with naming_changed_input(part.stage), split:
+            output = part.stage(x, microbatch.context)
         result = plan.loss(output, microbatch, batch.valid_targets) if part.is_last else output
         plan.timer.end()
         if part.is_last:
@@ -123,15 +118,6 @@ class NativeEngine:
         elif links.activations_out is not None:
             links.activations_out.send(output.detach())
         return Held(x, result, received)
-
-    def _received(self, links: StageTransfers, m: int) -> Tensor | None:
-        """The output of the virtual stage before; None where there is none."""
-        if links.activations_in is None:
-            return None
-        self.plan.timer.begin("wait", m)
-        x = links.activations_in.take()
-        self.plan.timer.end()
-        return x
 
     def _backward(self, links: StageTransfers, m: int, held: Held) -> None:
         """Backward of inputs alone, as far as the layers can, under split backward."""
@@ -144,27 +130,20 @@ class NativeEngine:
         assert result is not None
         if result.requires_grad:
             timer.begin("backward", m, links.part.place)
-            if self._last_kind == "weights":
-                held.deferred = []
-                with deferring_to(held.deferred):
-                    self._through(links, result, held.gradient)
-            else:
-                self._through(links, result, held.gradient)
+            # A forward may be recomputed in it.
+            with naming_changed_input(links.part.stage):
+                if self._last_kind == "weights":
+                    held.deferred = []
+                    with deferring_to(held.deferred):
+                        backward(result, held.gradient)
+                else:
+                    backward(result, held.gradient)
             timer.end()
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
             if held.x.grad is None:
                 raise without_gradient(links.part.stage)
             links.gradients_out.send(held.x.grad)
-
-    def _through(self, links: StageTransfers, result: Tensor, gradient: Tensor | None) -> None:
-        """Backward, in which a forward may be recomputed."""
-        try:
-            backward(result, gradient)
-        except RuntimeError as error:
-            if changes_input(error):
-                raise input_changed(links.part.stage) from error
-            raise
 
     def _weights(self, links: StageTransfers, m: int, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""
@@ -213,11 +192,7 @@ class ForwardOnly:
 
     def _forward(self, links: StageTransfers, microbatch: MicroBatch, m: int) -> Tensor:
         timer = self.plan.timer
-        received: Tensor | None = None
-        if links.activations_in is not None:
-            timer.begin("wait", m)
-            received = links.activations_in.take()
-            timer.end()
+        received = received_input(links, m)
         x = first_input(microbatch) if received is None else received
         timer.begin("forward", m, links.part.place)
         output: Tensor = links.part.stage(x, microbatch.context)
@@ -231,6 +206,16 @@ class ForwardOnly:
         if links.activations_in is not None and received is not None:
             links.activations_in.release(received)
         return output
+
+
+def received_input(links: StageTransfers, m: int) -> Tensor | None:
+    """The output of the virtual stage before, for micro-batch `m`; None where there is none."""
+    if links.activations_in is None:
+        return None
+    links.plan.timer.begin("wait", m)
+    x = links.activations_in.take()
+    links.plan.timer.end()
+    return x
 
 
 def _last_of(order: Sequence[Action], kind: Kind, part: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gnnhpc.engines.channels import ReceivingEnd, SendingEnd, Transfer
+from gnnhpc.distributed.channels import ReceivingEnd, SendingEnd, Transfer
 
 
 class Receiver:
@@ -21,7 +21,7 @@ class Receiver:
 
     Receives are posted before their tensors are needed, one for each free buffer, so that they come
     while others are computed with. `needs[n]` is how many of the stage's actions must be done
-    before the n-th may be posted (gnnhpc.engines.receive_order); without it there is no such limit.
+    before the n-th may be posted (`done_before_posting`); without it there is no such limit.
     """
 
     def __init__(

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.backward import backward
-from gnnhpc.engines.engine import StagePlan, StepOutput, first_input
+from gnnhpc.engines.engine import StagePlan, StepOutput, backward, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
 
 

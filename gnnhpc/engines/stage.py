@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -199,16 +200,19 @@ def layer_seed(seed: int, name: str) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
-def changes_input(error: RuntimeError) -> bool:
-    """Whether a forward ended in torch's error for a change of its input."""
-    return "leaf Variable" in str(error) and "in-place" in str(error)
-
-
-def input_changed(stage: Stage) -> GnnhpcError:
-    return GnnhpcError(
-        f"layer {stage.specs[0].name} changes its input in place; as the first of its stage it "
-        "is given what the stage before sent, and is to make its output anew (inplace=False)"
-    )
+@contextlib.contextmanager
+def naming_changed_input(stage: Stage) -> Iterator[None]:
+    """Around a forward; raises GnnhpcError where torch refuses the change of a stage's input."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "leaf Variable" in str(error) and "in-place" in str(error):
+            raise GnnhpcError(
+                f"layer {stage.specs[0].name} changes its input in place; as the first of its "
+                "stage it is given what the stage before sent, and is to make its output anew "
+                "(inplace=False)"
+            ) from error
+        raise
 
 
 def without_gradient(stage: Stage) -> GnnhpcError:

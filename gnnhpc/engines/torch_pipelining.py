@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -24,14 +23,14 @@ from torch.distributed.pipelining import (
 from torch.nn.parallel import DistributedDataParallel
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedules import SPLIT_BACKWARD
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.backward import compute_deferred
 from gnnhpc.engines.engine import (
+    StageGradients,
     StagePlan,
     StepOutput,
     VirtualStagePlan,
+    compute_deferred,
     first_input,
     parameters_of,
 )
@@ -47,12 +46,6 @@ _OF_PARTS = {
     "zero-bubble": ScheduleInterleavedZeroBubble,
     "zbv": ScheduleZBVZeroBubble,
 }
-_SPARSE = "sparse gradients", "sparse=False"
-_REFUSED = (
-    ("storage of SparseTensorImpl", *_SPARSE),
-    ("Expected to have finished reduction", "some that no gradient reaches", "all in the loss"),
-)
-"""What torch says, what that means, and what DDP allows."""
 _ONE_BUCKET_MIB = 1024
 """Large enough for all gradients of a stage, so that there is one all-reduce."""
 
@@ -187,8 +180,7 @@ class PipeliningEngine:
         target = self._numbers if mesh.has_loss else None
         losses: list[Tensor] = []
         given = {"target": target, "losses": losses, "microbatch": self._numbers}
-        with taking_a_step():
-            output = self.schedule.step(*args, **given)
+        output = self.schedule.step(*args, **given)
         if not mesh.has_loss:
             return StepOutput()
         outputs = output.detach().split(plan.output_shape[0])
@@ -198,21 +190,15 @@ class PipeliningEngine:
         return self.forward_only.run(batch)
 
 
-class DdpReplicas:
-    """Wraps a stage in DDP if there are replicas and the stage has parameters.
-
-    Raises InputError for replicas of a layer whose gradients are sparse; so does `taking_a_step`,
-    and for one whose parameters have none.
-    """
+class DdpReplicas(StageGradients):
+    """Wraps a stage in DDP if there are replicas and the stage has parameters."""
 
     def __init__(self, stage: nn.Module, mesh: Mesh, timer: StepTimer) -> None:
         self.timer = timer
         self.mesh = mesh
-        self.reductions = 0
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
         if mesh.replicas is not None and self._parameters:
-            _refuse_sparse(stage)
             self.module = DistributedDataParallel(
                 stage,
                 process_group=mesh.replicas,
@@ -229,50 +215,13 @@ class DdpReplicas:
                 # Else the first gradient's form stays, and optimizers here take no sparse one.
                 p.grad = torch.zeros_like(p)
 
+    @property
+    def flats(self) -> list[Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
+
     def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average one bucket of gradients over the replicas."""
         self.reductions += 1
         self.timer.gradients_ready()
         assert self.mesh.replicas is not None
         return allreduce_hook(self.mesh.replicas, bucket)
-
-    def zero(self) -> None:
-        for p in self._parameters:
-            if p.grad is not None:
-                p.grad.zero_()
-
-    def norm(self) -> float | None:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norms = [float(torch.linalg.vector_norm(g, dtype=torch.float64)) for g in gradients]
-        return math.hypot(*norms) if norms else None
-
-    def scale(self, factor: float) -> None:
-        for p in self._parameters:
-            if p.grad is not None:
-                p.grad.mul_(factor)
-
-
-@contextlib.contextmanager
-def taking_a_step() -> Iterator[None]:
-    """Say in our words what DDP refuses of a model within a step."""
-    try:
-        yield
-    except RuntimeError as error:
-        # The schedule's own error may be from DDP's.
-        said = f"{error} {error.__cause__}"
-        for of_torchs, found, allowed in _REFUSED:
-            if of_torchs in said:
-                raise _refused("parameters", found, allowed) from error
-        raise
-
-
-def _refuse_sparse(stage: nn.Module) -> None:
-    """DDP gives them buckets of their own, which stay sparse."""
-    for name, module in stage.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise _refused(name, *_SPARSE)
-
-
-def _refused(key: str, found: str, allowed: str) -> InputError:
-    where = "in replicas of engine pipelining"
-    return InputError("model", key, f"{found} {where}", f"{allowed}, or engine native")

@@ -151,8 +151,8 @@ class GraphChunk:
     blocks: Sequence[Block]
     """One for each layer that uses neighbours."""
     degree: Tensor
-    """int64 [rows[0]], the edges into each node of the graph as it is cut, self-loop included; 0
-    for padding."""
+    """int64 [rows[0]], the edges into each node of the graph as it is cut, self-loop included; 1
+    for padding, so that a mean over no neighbours is not NaN."""
     targets: dict[str, Tensor]
     """The labels of each split, int64 [rows[-1]]; -100 where the node or graph is not this chunk's
     or not in the split."""

@@ -180,8 +180,8 @@ def _chunk(
 
 
 def _of_rows(values: Tensor, nodes: Ids) -> Tensor:
-    """The values [nodes of the graph] of these rows; 0 for padding."""
-    return values[torch.from_numpy(nodes)] * torch.from_numpy(nodes >= 0)
+    """The values [nodes of the graph] of these rows; 1 for padding, by which one may divide."""
+    return values[torch.from_numpy(nodes)].masked_fill(torch.from_numpy(nodes < 0), 1.0)
 
 
 def _block(edges: _InEdges, nodes: Ids, rows_out: int, edge_weight: Tensor | None) -> Block:
@@ -211,7 +211,7 @@ def _block(edges: _InEdges, nodes: Ids, rows_out: int, edge_weight: Tensor | Non
 
 
 def _degree(edges: _InEdges, nodes: Ids) -> Ids:
-    degree = np.zeros(len(nodes), dtype=np.int64)
+    degree = np.ones(len(nodes), dtype=np.int64)
     real = nodes >= 0
     degree[real] = np.diff(edges.indptr)[nodes[real]] + 1
     return degree

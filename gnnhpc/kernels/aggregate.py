@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
-from gnnhpc.kernels.cpp import cpp_aggregate
-from gnnhpc.kernels.dispatch import backend, reads_halves
+from gnnhpc.kernels import cpp_aggregate
+from gnnhpc.kernels.dispatch import backend
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate
 
@@ -28,7 +28,7 @@ def weighted_sum(
     `IndexedRows` are read where they lie, without a copy.
     """
     if isinstance(x, IndexedRows):
-        if _reads(x) and add is None and bias is None:
+        if _code(x.features) is cpp_aggregate and add is None and bias is None:
             return cpp_aggregate.sum_forward(x.features, block, weights, ids=x.nodes)
         x = x.to_dense()
     result: Tensor = _WeightedSum.apply(x, add, bias, block, weights)  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def weighted_sum(
 def sum_beside_own(x: Tensor | IndexedRows, block: Block, weights: NeighbourWeights) -> Tensor:
     """Each target's weighted sum of x [rows_in, D] and its own x, side by side: [rows_out, 2 D]."""
     if isinstance(x, IndexedRows):
-        if _reads(x):
+        if _code(x.features) is cpp_aggregate:
             shape = (block.rows_out, 2 * x.shape[1])
             out = torch.empty(shape, dtype=computed_dtype(x.features))
             total, own = out.tensor_split(2, dim=1)
@@ -64,10 +64,6 @@ def largest(x: Tensor, block: Block) -> Tensor:
     """
     result: Tensor = _Largest.apply(x, block)  # type: ignore[no-untyped-call]
     return result
-
-
-def _reads(x: IndexedRows) -> bool:
-    return reads_halves("rowwise", x.features, "copy_rows") and _code(x.features) is cpp_aggregate
 
 
 def _code(x: Tensor) -> Any:

@@ -21,33 +21,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.kernels.dispatch import (
-    REAL,
-    backend,
-    call,
-    filled,
-    index_of,
-    mask_argument,
-    structure,
-)
+from gnnhpc.kernels.dispatch import backend, call, filled, index_of, mask_argument, structures
 from gnnhpc.kernels.dropout_mask import Mask
+from gnnhpc.kernels.neighbour_weights import SLOPE
+from gnnhpc.kernels.torch import torch_attention
 
 KERNEL = "attention"
-SLOPE = 0.2
-"""Slope of the leaky ReLU below 0, PyG's default and the papers'."""
-_LAYERS = {
-    dtype: structure(
-        dtype,
-        "indptr source edge by_source order target "
-        "features targets att_source att_target bias upstream "
-        "out score_source score_target coefficient lanes pairs "
-        "grad_features grad_target grad_attention",
-        "rows_in rows_out heads channels parts",
-        "slope scale",
-        "average finite",
-    )
-    for dtype in REAL
-}
+_LAYERS = structures(
+    pointers="indptr source edge by_source order target "
+    "features targets att_source att_target bias upstream "
+    "out score_source score_target coefficient lanes pairs "
+    "grad_features grad_target grad_attention",
+    sizes="rows_in rows_out heads channels parts",
+    reals="slope scale",
+    flags="average finite",
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +50,7 @@ class Heads:
     average: bool = False
 
     def ordered(self, parameter: Tensor) -> Tensor:
-        """A weight or bias [count * channels, ...], rows in the order that `gat` and `gatv2` take
+        """A weight or bias [count * channels, ...], rows in the order that `attend` takes
         products in: permuting a weight permutes its product."""
         if backend(KERNEL, parameter) != "c++":
             return parameter
@@ -73,69 +61,34 @@ class Heads:
         return out.mean(1) if self.average else out.flatten(1)
 
 
-def gat(
-    h: Tensor,
-    att_source: Tensor,
-    att_target: Tensor,
-    bias: Tensor,
-    block: Block,
-    heads: Heads,
-    mask: Mask | None,
-) -> Tensor:
-    """GAT's attention of h [rows_in, H * C], `ordered`; both vectors are [1, H, C]."""
-    code = backend(KERNEL, bias)
-    if code == "c++":
-        vectors = torch.cat((att_source, att_target)).transpose(1, 2).contiguous()
-        h = h.view(-1, heads.channels, heads.count)
-        return _compiled(h, None, vectors, bias, block, heads, mask)
-    h = h.view(-1, heads.count, heads.channels)
-    out: Tensor = _code(code).gat(h, att_source, att_target, block, mask, SLOPE)
-    return heads.joined(out) + bias
-
-
-def gatv2(
+def attend(
     source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    bias: Tensor,
-    block: Block,
-    heads: Heads,
-    mask: Mask | None,
-) -> Tensor:
-    """GATv2's attention of two products [rows_in, H * C], `ordered`; the vector is [1, H, C]."""
-    code, target = backend(KERNEL, bias), target[: block.rows_out]
-    if code == "c++":
-        source, target = (x.view(-1, heads.channels, heads.count) for x in (source, target))
-        vector = attention.transpose(1, 2).contiguous()
-        return _compiled(source, target, vector, bias, block, heads, mask)
-    source, target = (x.view(-1, heads.count, heads.channels) for x in (source, target))
-    out: Tensor = _code(code).gatv2(source, target, attention, block, mask, SLOPE)
-    return heads.joined(out) + bias
-
-
-def _code(code: str) -> Any:
-    """The module that computes attention in Triton or torch."""
-    if code == "triton":
-        from gnnhpc.kernels.triton import triton_attention
-
-        return triton_attention
-    from gnnhpc.kernels.torch import torch_attention
-
-    return torch_attention
-
-
-def _compiled(
-    features: Tensor,
-    targets: Tensor | None,
+    target: Tensor | None,
     vectors: Tensor,
     bias: Tensor,
     block: Block,
     heads: Heads,
     mask: Mask | None,
 ) -> Tensor:
-    args = (features, targets, vectors, bias, block, heads.average, mask)
-    result: Tensor = _Attention.apply(*args)  # type: ignore[no-untyped-call]
-    return result
+    """The attention of a product [rows_in, H * C], `ordered`.
+
+    GATv2 has a second product `target`, of the same shape, and one vector [1, H, C]. GAT has none,
+    and the vectors of sources and of targets, [2, H, C].
+    """
+    code = backend(KERNEL, bias)
+    shape = (heads.channels, heads.count) if code == "c++" else (heads.count, heads.channels)
+    source = source.view(-1, *shape)
+    if target is not None:
+        target = target[: block.rows_out].view(-1, *shape)
+    if code == "c++":
+        vectors = vectors.transpose(1, 2).contiguous()
+        args = (source, target, vectors, bias, block, heads.average, mask)
+        result: Tensor = _Attention.apply(*args)  # type: ignore[no-untyped-call]
+        return result
+    module: Any = torch_attention
+    if code == "triton":
+        from gnnhpc.kernels.triton import triton_attention as module
+    return heads.joined(module.attend(source, target, vectors, block, mask)) + bias
 
 
 class _Attention(torch.autograd.Function):

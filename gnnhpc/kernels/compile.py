@@ -1,12 +1,12 @@
-"""Compiles `cpp/<name>.cpp` once for a kind of machine, and loads it.
+"""Compiles `cpp/<name>.cpp` once for each kind of machine, and loads it.
 
-A kernel is one C++ file with `extern "C"` functions, and the headers beside it that it includes.
-The machine's compiler builds it into a per-user cache. The file's name there has a hash of all that
-the machine code depends on, so that kernels for several processors lie side by side. Without a
-compiler the caller gets None, and a reason for the run's record.
+A kernel is one C++ file with `extern "C"` functions, and the headers below its folder that it
+includes. The machine's compiler builds it into a per-user cache. The name of the built file has a
+hash of all that the machine code depends on, so that kernels for several processors lie side by
+side. Without a compiler the caller gets None, and a reason for the run's record.
 
-Import torch before loading a kernel that uses OpenMP: both then use torch's thread pool; two
-pools would compete for the processors.
+Import torch before loading a kernel: both then use torch's pool of OpenMP threads. Two pools would
+compete for the processors.
 """
 
 from __future__ import annotations
@@ -32,38 +32,23 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-std=c++17",
     "-O3",
+    "-fopenmp",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
     "-shared",
 )
-OPENMP_FLAGS = (("-fopenmp",), ("-fopenmp-simd",), ())
-"""The first set that compiles is used: without OpenMP a kernel runs on one thread."""
 COMPILE_TIMEOUT_S = 120.0
 ARCHITECTURE_VARIABLE = "GNNHPC_KERNEL_ARCH"
-NATIVE = "native"
-_V2 = frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})
-_V3 = _V2 | {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
-_V4 = _V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
-LEVELS: dict[str, frozenset[str]] = {
-    "x86-64": frozenset(),
-    "x86-64-v2": _V2,
-    "x86-64-v3": _V3,
-    "x86-64-v4": _V4,
-}
-"""What a processor needs for each level of x86-64, in the names of /proc/cpuinfo (x86-64 psABI,
-section 3.1.1)."""
-_SOURCES = Path(__file__).with_name("cpp")
+SOURCES = Path(__file__).with_name("cpp")
 _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-_NOT_CACHED = ", built for this process alone"
 
 _calls: Counter[tuple[str, str]] = Counter()
 _counting = threading.Lock()
 """Stages on several GPUs compute in a thread each."""
 _compiling: list[str] = []
 _status: dict[str, str] = {}
-_traits: dict[str, str] = {}
 
 
 class KernelError(Exception):
@@ -76,14 +61,8 @@ def kernel_status(name: str) -> str:
 
 
 def kernel_statuses() -> dict[str, str]:
-    """`kernel_status` of every kernel that this process has requested, wherever it was built."""
-    return {name: line.removesuffix(_NOT_CACHED) for name, line in sorted(_status.items())}
-
-
-def kernel_traits(name: str) -> str:
-    """How a loaded kernel differs from the usual one, which is built for this processor and uses
-    several threads; empty for the usual one."""
-    return _traits.get(name, "")
+    """`kernel_status` of every kernel that this process has requested."""
+    return dict(sorted(_status.items()))
 
 
 def is_compiling() -> bool:
@@ -95,14 +74,14 @@ def is_compiling() -> bool:
 def load_kernel(name: str) -> ctypes.CDLL | None:
     """The compiled kernel, or None if it cannot be compiled or loaded (`kernel_status` says why).
 
-    Compiles on first use on a machine, a few seconds; later uses load from the cache
+    The first use on a machine compiles for a few seconds; later uses load from the cache
     ($GNNHPC_KERNEL_CACHE, else $XDG_CACHE_HOME/gnnhpc, else ~/.cache/gnnhpc). Ranks that start
     together compile once. $CXX names the compiler, $GNNHPC_KERNEL_ARCH another `-march=` than
     `native`; GNNHPC_KERNELS=off leaves everything to torch.
     """
     _compiling.append(name)
     try:
-        library, version, where = _load(name)
+        library, _status[name] = _load(name)
     except KernelError as error:
         _status[name] = f"none: {error}"
         return None
@@ -111,33 +90,26 @@ def load_kernel(name: str) -> ctypes.CDLL | None:
         return None
     finally:
         _compiling.remove(name)
-    architecture = requested_architecture()
-    traits = "" if architecture == NATIVE else f" -march={architecture}"
-    if hasattr(library, "has_threads") and not library.has_threads():
-        traits += " without OpenMP"
-    _traits[name] = traits
-    _status[name] = version + traits + where
     return library
 
 
-def _load(name: str) -> tuple[ctypes.CDLL, str, str]:
-    """The library, the compiler that built it, and where if not in the cache."""
+def _load(name: str) -> tuple[ctypes.CDLL, str]:
+    """The library, and the compiler that built it."""
     if os.environ.get("GNNHPC_KERNELS", "").lower() == "off":
         raise KernelError("switched off by GNNHPC_KERNELS=off")
-    architecture = requested_architecture()
-    if missing := lacking(architecture):
-        raise KernelError(f"{architecture} needs {', '.join(missing)}, which this processor lacks")
-    source = _SOURCES / f"{name}.cpp"
-    compiler = find_compiler()
-    version = compiler_version(compiler)
-    flags = (*FLAGS, f"-march={architecture}")
+    source, compiler = SOURCES / f"{name}.cpp", find_compiler()
+    version, flags = compiler_version(compiler), list(FLAGS)
+    status, architecture = version, os.environ.get(ARCHITECTURE_VARIABLE) or "native"
+    flags.append(f"-march={architecture}")
+    if architecture != "native":
+        status += f" -march={architecture}"
     file_name = f"{name}-{cache_key(source, version, flags)}.so"
     cache = cache_folder()
     if cache is None:
         with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
             path = Path(folder) / file_name
             _compile([compiler, *flags], source, path)
-            return _open(path), version, _NOT_CACHED
+            return _open(path), status
     path = cache / file_name
     if not path.exists():
         # Without locks that work, each rank compiles and renames.
@@ -149,34 +121,7 @@ def _load(name: str) -> tuple[ctypes.CDLL, str, str]:
                 _compile([compiler, *flags], source, path)
         finally:
             lock.release()
-    return _open(path), version, ""
-
-
-def requested_architecture() -> str:
-    """The compiler's `-march=`: `$GNNHPC_KERNEL_ARCH`, or `native`."""
-    return os.environ.get(ARCHITECTURE_VARIABLE) or NATIVE
-
-
-def lacking(architecture: str) -> list[str]:
-    """The instruction sets that a level of x86-64 needs and this processor lacks.
-
-    A kernel that used them would end the process. Other names are taken as they are.
-    """
-    if architecture not in LEVELS:
-        return []
-    if platform.machine() != "x86_64":
-        return [architecture]
-    return sorted(LEVELS[architecture] - set(_cpu_description().get("flags", "").split()))
-
-
-def _cpu_description() -> dict[str, str]:
-    """/proc/cpuinfo of the first processor; empty where there is none."""
-    found: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            found.setdefault(key.strip(), value.strip())
-    return found
+    return _open(path), status
 
 
 def find_compiler() -> str:
@@ -195,11 +140,10 @@ def compiler_version(compiler: str) -> str:
 
 def cache_key(source: Path, version: str, flags: Sequence[str]) -> str:
     """Hash of all that the machine code depends on. Raises KernelError if a source is missing."""
-    cpu = _cpu_description()
-    machine = [
-        platform.machine(),
-        *(cpu.get(key, "") for key in ("model name", "flags", "Features")),
-    ]
+    machine = [platform.machine()]
+    with contextlib.suppress(OSError):
+        first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
+        machine += re.findall(r"^(?:model name|flags|Features)\s*:.*", first, re.MULTILINE)
     texts = [path.read_bytes() for path in with_headers(source)]
     digest = hashlib.sha256()
     for part in (*texts, *(text.encode() for text in (version, *flags, *machine))):
@@ -208,7 +152,7 @@ def cache_key(source: Path, version: str, flags: Sequence[str]) -> str:
 
 
 def with_headers(source: Path) -> list[Path]:
-    """A source and the headers beside it that it includes, theirs too.
+    """A source and the headers that it and they include, from the folder of whoever includes them.
 
     Raises KernelError if one of them is missing.
     """
@@ -219,7 +163,7 @@ def with_headers(source: Path) -> list[Path]:
         except OSError as error:
             raise KernelError(f"{path.name} cannot be read ({error.strerror})") from None
         for name in _INCLUDED.findall(text):
-            if (header := path.with_name(name)) not in found:
+            if (header := path.parent / name) not in found:
                 found.append(header)
     return found
 
@@ -248,16 +192,8 @@ def _compile(command: list[str], source: Path, path: Path) -> None:
     """Build beside `path`, then rename, so that no rank ever loads half a file."""
     temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
-        for openmp in OPENMP_FLAGS:
-            try:
-                _run([*command, *openmp, str(source), "-o", str(temporary)])
-                break
-            except KernelError:
-                if openmp == OPENMP_FLAGS[-1]:
-                    raise
+        _run([*command, str(source), "-o", str(temporary)])
         temporary.replace(path)
-    except OSError as error:
-        raise KernelError(f"{path} cannot be written ({error.strerror})") from None
     finally:
         temporary.unlink(missing_ok=True)
 

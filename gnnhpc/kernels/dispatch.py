@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
 Backend = Literal["c++", "triton", "torch"]
 REAL: dict[torch.dtype, Any] = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
 """The precisions that kernels of graph layers are compiled for."""
-_SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16"}
-"""Functions for float16 read features in half precision and compute in single precision."""
-_INDEX = {torch.int32: "i32", torch.int64: "i64"}
-"""The types that kernels take edges and rows numbered in."""
+_SUFFIXES = {
+    torch.float16: "f16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+"""Ends of the names of functions. Those for float16 read features in half precision and compute in
+single precision; those for integers take edges and rows that are numbered in this type."""
 
 
 def backend(kernel: str, x: Tensor) -> Backend:
@@ -41,14 +47,6 @@ def triton_runs() -> bool:
     return not why_not()
 
 
-def reads_halves(kernel: str, features: Tensor, function: str) -> bool:
-    """Whether a C++ `function` reads `features` where they lie, half precision too."""
-    if features.dtype != torch.float16:
-        return backend(kernel, features) == "c++"
-    library = load_kernel(kernel) if features.device.type == "cpu" else None
-    return library is not None and hasattr(library, f"{function}_f16")
-
-
 def call(
     kernel: str, function: str, dtype: torch.dtype, *args: Any, index: torch.dtype | None = None
 ) -> None:
@@ -59,9 +57,23 @@ def call(
     library = load_kernel(kernel)
     assert library is not None
     count_call(library._name, function)
-    suffix = _SUFFIX[dtype] if index is None else f"{_SUFFIX[dtype]}_{_INDEX[index]}"
-    compiled: Callable[..., None] = getattr(library, f"{function}_{suffix}")
+    compiled = compiled_function(library, named(function, dtype, index))
     compiled(*(argument(each, dtype) for each in args), argument(torch.get_num_threads(), dtype))
+
+
+@functools.cache
+def compiled_function(
+    library: ctypes.CDLL, name: str, result: type[Any] | None = None
+) -> Callable[..., Any]:
+    """The function that a library has under this name by `EXPORT`, which returns a `result`."""
+    found = ctypes.c_void_p.in_dll(library, name).value
+    assert found is not None
+    return ctypes.CFUNCTYPE(result)(found)
+
+
+def named(function: str, *types: torch.dtype | None) -> str:
+    """The name of a function that is compiled for these types."""
+    return "_".join((function, *(_SUFFIXES[each] for each in types if each is not None)))
 
 
 def argument(value: Any, dtype: torch.dtype = torch.float32) -> Any:
@@ -89,11 +101,7 @@ def address(tensor: Tensor | None) -> int | None:
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = (
-        ("first", ctypes.c_uint32),
-        ("second", ctypes.c_uint32),
-        ("threshold", ctypes.c_uint32),
-    )
+    _fields_ = tuple((name, ctypes.c_uint32) for name in ("first", "second", "threshold"))
 
 
 def mask_argument(mask: Mask | None) -> ctypes.Structure:
@@ -101,26 +109,26 @@ def mask_argument(mask: Mask | None) -> ctypes.Structure:
     return _Mask(mask.first, mask.second, mask.threshold) if mask else _Mask(0, 0, 0)
 
 
-def structure(
-    dtype: torch.dtype, pointers: str, sizes: str, reals: str, flags: str
-) -> type[ctypes.Structure]:
-    """A C++ struct of these fields, in this order: pointers, int64, reals of `dtype`, bools."""
-    kinds = (ctypes.c_void_p, ctypes.c_int64, REAL[dtype], ctypes.c_bool)
-    names = (pointers, sizes, reals, flags)
-    fields = [(name, kind) for kind, of in zip(kinds, names, strict=True) for name in of.split()]
-    return type("Call", (ctypes.Structure,), {"_fields_": fields})
+def structures(
+    *, pointers: str, sizes: str = "", reals: str = "", masks: str = "", flags: str = ""
+) -> dict[torch.dtype, type[ctypes.Structure]]:
+    """For each precision a C++ struct of these fields, in this order; sizes are int64."""
+    found = {}
+    for dtype, real in REAL.items():
+        kinds = (ctypes.c_void_p, ctypes.c_int64, real, _Mask, ctypes.c_bool)
+        names = (pointers, sizes, reals, masks, flags)
+        fields = [
+            (name, kind) for kind, of in zip(kinds, names, strict=True) for name in of.split()
+        ]
+        found[dtype] = type("Struct", (ctypes.Structure,), {"_fields_": fields})
+    return found
 
 
 def filled(layout: type[ctypes.Structure], **values: Any) -> ctypes.Structure:
-    """A struct with these values; tensors by their addresses."""
+    """A struct with these values; tensors by their addresses, which the caller keeps."""
     return layout(
         **{name: address(x) if isinstance(x, Tensor) else x for name, x in values.items()}
     )
-
-
-def index_suffix(index: torch.dtype) -> str:
-    """The end of the name of a function that takes edges of this type."""
-    return _INDEX[index]
 
 
 def index_of(*tensors: Tensor) -> torch.dtype:

@@ -8,6 +8,9 @@ from typing import Self
 
 from torch import Tensor
 
+SLOPE = 0.2
+"""Slope below 0 of the leaky ReLU of attention scores, PyG's default and the papers'."""
+
 
 @dataclass(frozen=True)
 class NeighbourWeights:

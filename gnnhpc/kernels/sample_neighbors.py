@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.dispatch import argument, index_of, index_suffix
+from gnnhpc.kernels.dispatch import argument, compiled_function, index_of, named
 
 KERNEL = "sample_neighbors"
 
@@ -44,11 +44,9 @@ def is_here() -> bool:
 
 def compute_alone() -> None:
     """From now on the calling thread computes by itself, in the kernels and in torch."""
-    library: Any = load_kernel(KERNEL)
-    assert library is not None
     # Torch gives a thread its default on first use, which would undo the next line.
     torch.get_num_threads()
-    library.set_own_threads(1)
+    _call("set_own_threads", 1)
 
 
 @dataclass(frozen=True)
@@ -93,14 +91,8 @@ class Sampler:
         self.count = len(indptr) - 1
         self._nodes = torch.empty(self.count, dtype=torch.int64)
         self._rows = 0
-        library = load_kernel(KERNEL)
-        assert library is not None
-        self._library: Any = library
-        library.sampler_create.restype = ctypes.c_void_p
-        for index in (torch.int32, torch.int64):
-            getattr(library, f"sampler_draw_{index_suffix(index)}").restype = ctypes.c_int64
-        self._handle = ctypes.c_void_p(library.sampler_create(argument(self.count)))
-        weakref.finalize(self, library.sampler_destroy, self._handle)
+        self._handle = ctypes.c_void_p(_call("sampler_create", self.count, result=ctypes.c_void_p))
+        weakref.finalize(self, _call, "sampler_destroy", self._handle)
 
     @property
     def nodes(self) -> Tensor:
@@ -135,7 +127,9 @@ class Sampler:
         edges = int(indptr[-1])
         source, edge = memory.empty(edges, index), memory.empty(edges, index)
         args = (*rows, source, edge)
-        self._rows = _call("sampler_draw", *args, index=index, threads=self.threads)
+        self._rows = _call(
+            "sampler_draw", *args, index=index, threads=self.threads, result=ctypes.c_int64
+        )
         return Drawn(indptr, source, edge, self._rows)
 
     def targets(self, drawn: Drawn, memory: Memory = FRESH) -> Tensor:
@@ -185,12 +179,20 @@ def negatives(
 
 
 def _call(
-    function: str, *args: Any, index: torch.dtype | None = None, threads: int | None = None
+    function: str,
+    *args: Any,
+    index: torch.dtype | None = None,
+    threads: int | None = None,
+    result: Any = None,
 ) -> Any:
-    """Call a function, compiled for edges of type `index`; the number of threads comes last."""
-    name = function if index is None else f"{function}_{index_suffix(index)}"
-    parts = threads or torch.get_num_threads()
-    return getattr(load_kernel(KERNEL), name)(*map(argument, (*args, parts)))
+    """Call a function, compiled for edges of type `index`; the number of threads comes last.
+
+    Calls are not counted: samplers run beside the layers whose calls are.
+    """
+    library = load_kernel(KERNEL)
+    assert library is not None
+    compiled = compiled_function(library, named(function, index), result)
+    return compiled(*map(argument, (*args, threads or torch.get_num_threads())))
 
 
 class _Drawing(ctypes.Structure):

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.node_features import SparseRows, computed
-from gnnhpc.kernels.dispatch import backend, call, mask_argument, reads_halves
+from gnnhpc.graphs.node_features import SparseRows, computed, computed_dtype
+from gnnhpc.kernels.dispatch import backend, call, filled, mask_argument, structures
 from gnnhpc.kernels.dropout_mask import Mask
 from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.kernels.torch import torch_products
 
 KERNEL = "sparse_features"
+_DENSE_ROWS = structures(pointers="x at ids", sizes="rows features", reals="scale", masks="mask")
 FEW_OUTPUTS = 32
 """Up to so many the product multiplies dense rows as they are, several at once; with more it
 selects the entries that dropout leaves. `sparse_features.cpp` has the same number."""
@@ -56,7 +57,7 @@ class DroppedRows:
 
 def reads_dense(features: Tensor) -> bool:
     """Whether products read dense `features` where they lie, half precision too."""
-    return reads_halves(KERNEL, features, "dropped_forward")
+    return backend(KERNEL, features.new_empty(0, dtype=computed_dtype(features))) == "c++"
 
 
 def forward(rows: SparseRows | DroppedRows, weight: Tensor) -> tuple[Tensor, bool]:
@@ -66,13 +67,11 @@ def forward(rows: SparseRows | DroppedRows, weight: Tensor) -> tuple[Tensor, boo
         return products.sparse_forward(rows, weight), False
     out = weight.new_empty(len(rows), width)
     finite = ctypes.c_bool(True)
+    product = (weight, out, width, ctypes.byref(finite))
     if isinstance(rows, SparseRows):
-        stored = (rows.indptr, rows.columns, rows.values, len(rows))
-        args = (*stored, weight, out, width, ctypes.byref(finite))
-        call(KERNEL, "sparse_forward", weight.dtype, *args)
+        call(KERNEL, "sparse_forward", weight.dtype, *_stored(rows), *product)
     else:
-        args = (*_dense(rows), weight, out, width, *_mask(rows), ctypes.byref(finite))
-        call(KERNEL, "dropped_forward", rows.x.dtype, *args)
+        call(KERNEL, "dropped_forward", rows.x.dtype, ctypes.byref(_dense(rows)), *product)
     return out, finite.value
 
 
@@ -81,7 +80,7 @@ def backward(rows: SparseRows | DroppedRows, upstream: Tensor, *, finite: bool) 
     upstream, width = upstream.contiguous(), upstream.shape[1]
     if isinstance(rows, DroppedRows):
         partial = upstream.new_empty(torch.get_num_threads(), rows.shape[1], width)
-        args = (*_dense(rows), upstream, partial, width, *_mask(rows), finite)
+        args = (ctypes.byref(_dense(rows)), upstream, partial, width, finite)
         call(KERNEL, "dropped_backward", rows.x.dtype, *args)
         return partial[0]
     if (products := _other_products(upstream)) is not None:
@@ -90,9 +89,8 @@ def backward(rows: SparseRows | DroppedRows, upstream: Tensor, *, finite: bool) 
     # Each part adds into its own copy of the result, so more parts than work cost time.
     parts = max(1, min(torch.get_num_threads(), len(rows.values) // rows.width))
     partial = upstream.new_empty(parts, rows.width, width)
-    stored = (rows.indptr, rows.columns, rows.values, len(rows))
-    args = (*stored, upstream, partial, rows.width, width, finite, parts)
-    call(KERNEL, "sparse_backward", upstream.dtype, *args)
+    product = (upstream, partial, rows.width, width, finite, parts)
+    call(KERNEL, "sparse_backward", upstream.dtype, *_stored(rows), *product)
     return partial[0]
 
 
@@ -106,10 +104,20 @@ def _other_products(x: Tensor) -> Any:
     return torch_products if code == "torch" else None
 
 
-def _dense(rows: DroppedRows) -> tuple[Any, ...]:
-    """Features, which of their rows, the rows' numbers in the full graph, and sizes."""
-    return rows.x, rows.at, rows.rows, len(rows), rows.shape[1]
+def _stored(rows: SparseRows) -> tuple[Any, ...]:
+    return rows.indptr, rows.columns, rows.values, len(rows)
 
 
-def _mask(rows: DroppedRows) -> tuple[Any, float]:
-    return mask_argument(rows.mask), 1.0 if rows.mask is None else rows.mask.scale
+def _dense(rows: DroppedRows) -> ctypes.Structure:
+    """The C++ side's `DenseRows`."""
+    scale = 1.0 if rows.mask is None else rows.mask.scale
+    return filled(
+        _DENSE_ROWS[computed_dtype(rows.x)],
+        x=rows.x,
+        at=rows.at,
+        ids=rows.rows,
+        rows=len(rows),
+        features=rows.shape[1],
+        scale=scale,
+        mask=mask_argument(rows.mask),
+    )

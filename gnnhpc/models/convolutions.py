@@ -12,22 +12,14 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.libraries import (
-    Implementation,
-    build_implementation,
-    check_library,
-    dgl_lacks,
-    implementation_note,
-)
-from gnnhpc.models.model import BuildOptions, Model, Outputs
+from gnnhpc.models.graph_model import GraphModel, build_implementation, dgl_lacks, layer_spec
 from gnnhpc.models.pooling import READOUT, Pooling, build_readout, pooling_misfit, readout
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
-class Convolutions(Model, use_attribute_docstrings=True):
+class Convolutions(GraphModel):
     """Convolutions with ReLU and dropout between them, and log-softmax after the last.
 
     The order is that of PyG's BasicGNN, without dropout of the features. Where graphs are
@@ -36,10 +28,6 @@ class Convolutions(Model, use_attribute_docstrings=True):
     """
 
     takes: ClassVar[tuple[Kind, ...]] = ("graph", "graphs")
-
-    outputs: ClassVar[Outputs] = "log_probabilities"
-    uses_batchnorm: ClassVar[bool] = False
-    sparse_inputs: ClassVar[bool] = True
     indexed_inputs: ClassVar[bool] = True
 
     layers: Annotated[Layers, Field(ge=1)] = 2
@@ -50,7 +38,8 @@ class Convolutions(Model, use_attribute_docstrings=True):
     """Dropout probability of the activations between convolutions."""
     pooling: Pooling = "mean"
     """How a graph's nodes become one row, where graphs are classified."""
-    implementation: Implementation = "fused"
+    layer_class: ClassVar[str]
+    """The name of the class of one convolution, the same in every implementation."""
 
     def outline(self, facts: Facts) -> LayerSpecs:
         layers: list[LayerSpec] = []
@@ -60,25 +49,17 @@ class Convolutions(Model, use_attribute_docstrings=True):
         for number in range(self.layers):
             last = number == self.layers - 1 and not pools
             out = facts.classes if last else self.hidden
+            cost = 2.0 * self._products(width, out) + degree * self._summed(width, out)
+            activation = "log_softmax" if last else "relu_dropout"
             layers += (
-                LayerSpec(
-                    f"layer{number}.convolution",
-                    (width,),
-                    (out,),
-                    kind="convolution",
+                layer_spec(
+                    *(f"layer{number}.convolution", width, out, "convolution", cost),
                     rows="hop",
                     parameters=self._parameters(width, out),
-                    cost=2.0 * self._products(width, out) + degree * self._summed(width, out),
                     number=number,
                 ),
-                LayerSpec(
-                    f"layer{number}.activation",
-                    (out,),
-                    (out,),
-                    kind="log_softmax" if last else "relu_dropout",
-                    parameters=0,
-                    cost=8.0 * out,
-                    number=number,
+                layer_spec(
+                    *(f"layer{number}.activation", out, out, activation, 8.0 * out), number=number
                 ),
             )
             width = out
@@ -96,46 +77,33 @@ class Convolutions(Model, use_attribute_docstrings=True):
         """Numbers that one convolution sums for each edge."""
         return min(inputs, outputs)
 
-    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
-        """All implementations have the same initial values; raises ValueError for another layer."""
-        from gnnhpc.models.layers.activations import LogSoftmax, ReluDropout
+    def _module(self, layer: LayerSpec) -> nn.Module | None:
+        from gnnhpc.models.layers.activations import ReluDropout
 
         if layer.name.startswith(READOUT):
-            return build_readout(layer, self.pooling, self.implementation).to(options.dtype)
+            return build_readout(layer, self.pooling, self.implementation)
         if layer.kind == "relu_dropout":
-            return ReluDropout(layer.name, self.dropout, fused=self.implementation == "fused")
-        if layer.kind == "log_softmax":
-            return LogSoftmax()
+            return ReluDropout(layer.name, self.dropout, fused=self.is_fused)
         if layer.kind != "convolution":
-            raise ValueError(f"{layer.name}: a stack of convolutions has no {layer.kind}")
+            return None
         sizes = (layer.number, layer.inputs[0], layer.shape[0])
-        module = build_implementation(
-            self.implementation, self._layer_class(), *sizes, **self._options()
+        return build_implementation(
+            self.implementation, self.layer_class, *sizes, **self._options()
         )
-        # Converted from single precision: a model in float64 starts from the same values.
-        return module.to(options.dtype)
-
-    def _layer_class(self) -> str:
-        """The name of the class of one convolution, the same in every implementation."""
-        raise NotImplementedError
 
     def _options(self) -> dict[str, object]:
+        """Arguments of one convolution besides its sizes."""
         return {}
 
     def misfit_of_data(self, kind: Kind) -> str | None:
         return pooling_misfit(self.pooling, kind)
-
-    def check_here(self) -> None:
-        check_library(self.implementation)
-
-    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        return implementation_note(self.implementation, "aggregate", dtype, device)
 
 
 class Gcn(Convolutions):
     """Graph convolutional network: Kipf & Welling 2017."""
 
     uses_edge_weight: ClassVar[bool] = True
+    layer_class: ClassVar[str] = "GcnLayer"
     title: ClassVar[str] = "GCN"
     name: Literal["gcn"] = "gcn"
 
@@ -144,9 +112,6 @@ class Gcn(Convolutions):
 
     def _products(self, inputs: int, outputs: int) -> int:
         return inputs * outputs
-
-    def _layer_class(self) -> str:
-        return "GcnLayer"
 
 
 class Sage(Convolutions):
@@ -172,7 +137,8 @@ class Sage(Convolutions):
     def _summed(self, inputs: int, outputs: int) -> int:
         return min(inputs, outputs) if self.aggregator == "mean" else inputs
 
-    def _layer_class(self) -> str:
+    @property
+    def layer_class(self) -> str:  # type: ignore[override]
         return "MeanSageLayer" if self.aggregator == "mean" else "MaxSageLayer"
 
     def _options(self) -> dict[str, object]:
@@ -182,6 +148,7 @@ class Sage(Convolutions):
 class Gin(Convolutions):
     """Graph isomorphism network, Xu et al. 2019, with eps 0 and two linear layers without norms."""
 
+    layer_class: ClassVar[str] = "GinLayer"
     title: ClassVar[str] = "GIN"
     name: Literal["gin"] = "gin"
 
@@ -191,14 +158,12 @@ class Gin(Convolutions):
     def _products(self, inputs: int, outputs: int) -> int:
         return inputs * outputs + outputs * outputs
 
-    def _layer_class(self) -> str:
-        return "GinLayer"
-
 
 class GraphConv(Convolutions):
     """The sum over neighbours and the node itself, each with its own weight: Morris et al. 2019."""
 
     uses_edge_weight: ClassVar[bool] = True
+    layer_class: ClassVar[str] = "GraphConvLayer"
     title: ClassVar[str] = "GraphConv"
     name: Literal["graphconv"] = "graphconv"
 
@@ -212,6 +177,3 @@ class GraphConv(Convolutions):
 
     def _products(self, inputs: int, outputs: int) -> int:
         return 2 * inputs * outputs
-
-    def _layer_class(self) -> str:
-        return "GraphConvLayer"

@@ -9,27 +9,16 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.libraries import (
-    Implementation,
-    build_implementation,
-    check_library,
-    dgl_lacks,
-    implementation_note,
-)
-from gnnhpc.models.model import BuildOptions, Model, Outputs
+from gnnhpc.models.graph_model import GraphModel, build_implementation, dgl_lacks, layer_spec
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
-class Deep(Model, use_attribute_docstrings=True):
+class Deep(GraphModel):
     """A linear layer, many convolutions of one width, a linear layer, log-softmax."""
 
-    outputs: ClassVar[Outputs] = "log_probabilities"
-    uses_batchnorm: ClassVar[bool] = False
     uses_edge_weight: ClassVar[bool] = True
-    sparse_inputs: ClassVar[bool] = True
     inner: ClassVar[int]
     """Numbers of each node between layers, in multiples of `hidden`."""
 
@@ -37,48 +26,32 @@ class Deep(Model, use_attribute_docstrings=True):
     """Convolutions."""
     hidden: Positive = 64
     dropout: Probability = 0.5
-    implementation: Implementation = "fused"
 
     def outline(self, facts: Facts) -> LayerSpecs:
         degree = facts.edges / max(facts.nodes, 1) + 1
         hidden, inner = self.hidden, self.inner * self.hidden
-        entry = LayerSpec(
-            "input",
-            (facts.features,),
-            (inner,),
-            kind="input",
-            parameters=facts.features * hidden + hidden,
-            cost=2.0 * facts.features * hidden + 8.0 * inner,
+        into, out_of = facts.features * hidden, hidden * facts.classes
+        entry = layer_spec(
+            *("input", facts.features, inner, "input", 2.0 * into + 8.0 * inner),
+            parameters=into + hidden,
         )
+        cost = 2.0 * hidden * hidden + degree * hidden + 16.0 * inner
         middle = tuple(
-            LayerSpec(
-                f"layer{number}",
-                (inner,),
-                (inner,),
-                kind="convolution",
+            layer_spec(
+                *(f"layer{number}", inner, inner, "convolution", cost),
                 rows="hop",
                 parameters=self._parameters(),
-                cost=2.0 * hidden * hidden + degree * hidden + 16.0 * inner,
                 group="layers",
                 number=number,
             )
             for number in range(self.layers)
         )
-        readout = LayerSpec(
-            "readout",
-            (inner,),
-            (facts.classes,),
-            kind="readout",
-            parameters=hidden * facts.classes + facts.classes + self._readout_norm(),
-            cost=2.0 * hidden * facts.classes + 8.0 * inner,
+        readout = layer_spec(
+            *("readout", inner, facts.classes, "readout", 2.0 * out_of + 8.0 * inner),
+            parameters=out_of + facts.classes + self._readout_norm(),
         )
-        last = LayerSpec(
-            "log_softmax",
-            (facts.classes,),
-            (facts.classes,),
-            kind="log_softmax",
-            parameters=0,
-            cost=8.0 * facts.classes,
+        last = layer_spec(
+            *("log_softmax", facts.classes, facts.classes, "log_softmax", 8.0 * facts.classes)
         )
         return (entry, *middle, readout, last)
 
@@ -89,38 +62,6 @@ class Deep(Model, use_attribute_docstrings=True):
     def _readout_norm(self) -> int:
         """Numbers in the parameters of the readout's norm."""
         return 0
-
-    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
-        """All implementations have the same initial values; raises ValueError for another layer."""
-        from gnnhpc.models.layers.activations import LogSoftmax
-
-        match layer.kind:
-            case "input":
-                module = self._input(layer)
-            case "convolution":
-                module = self._convolution(layer)
-            case "readout":
-                module = self._readout(layer)
-            case "log_softmax":
-                module = LogSoftmax()
-            case _:
-                raise ValueError(f"{layer.name}: a {self.title} has no {layer.kind}")
-        return module.to(options.dtype)
-
-    def _input(self, layer: LayerSpec) -> nn.Module:
-        raise NotImplementedError
-
-    def _convolution(self, layer: LayerSpec) -> nn.Module:
-        raise NotImplementedError
-
-    def _readout(self, layer: LayerSpec) -> nn.Module:
-        raise NotImplementedError
-
-    def check_here(self) -> None:
-        check_library(self.implementation)
-
-    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        return implementation_note(self.implementation, "aggregate", dtype, device)
 
 
 class ResGcn(Deep):
@@ -141,24 +82,19 @@ class ResGcn(Deep):
     def _readout_norm(self) -> int:
         return 2 * self.hidden
 
-    def _input(self, layer: LayerSpec) -> nn.Module:
-        from gnnhpc.models.layers.deep_layers import LinearInput
+    def _module(self, layer: LayerSpec) -> nn.Module | None:
+        from gnnhpc.models.layers.deep_layers import LinearInput, NormReadout
 
-        fused = self.implementation == "fused"
-        return LinearInput(layer.inputs[0], layer.shape[0], fused=fused)
-
-    def _convolution(self, layer: LayerSpec) -> nn.Module:
-        sizes = (layer.name, layer.number, self.hidden)
-        return build_implementation(
-            self.implementation, "ResGcnLayer", *sizes, dropout=self.dropout
-        )
-
-    def _readout(self, layer: LayerSpec) -> nn.Module:
-        from gnnhpc.models.layers.deep_layers import NormReadout
-
-        fused = self.implementation == "fused"
-        sizes = (layer.inputs[0], layer.shape[0])
-        return NormReadout(layer.name, *sizes, self.dropout, fused=fused)
+        inputs, outputs = layer.inputs[0], layer.shape[0]
+        match layer.kind:
+            case "input":
+                return LinearInput(inputs, outputs, fused=self.is_fused)
+            case "convolution":
+                sizes, options = (layer.name, layer.number, self.hidden), {"dropout": self.dropout}
+                return build_implementation(self.implementation, "ResGcnLayer", *sizes, **options)
+            case "readout":
+                return NormReadout(layer.name, inputs, outputs, self.dropout, fused=self.is_fused)
+        return None
 
 
 class Gcnii(Deep):
@@ -185,18 +121,19 @@ class Gcnii(Deep):
     def _parameters(self) -> int:
         return self.hidden * self.hidden
 
-    def _input(self, layer: LayerSpec) -> nn.Module:
-        from gnnhpc.models.layers.deep_layers import DoubledInput
+    def _module(self, layer: LayerSpec) -> nn.Module | None:
+        from gnnhpc.models.layers.deep_layers import DoubledInput, HalfReadout
 
-        fused = self.implementation == "fused"
-        return DoubledInput(layer.name, layer.inputs[0], self.hidden, self.dropout, fused=fused)
-
-    def _convolution(self, layer: LayerSpec) -> nn.Module:
-        sizes = (layer.name, layer.number, self.hidden)
-        options = {"alpha": self.alpha, "theta": self.theta, "dropout": self.dropout}
-        return build_implementation(self.implementation, "GcniiLayer", *sizes, **options)
-
-    def _readout(self, layer: LayerSpec) -> nn.Module:
-        from gnnhpc.models.layers.deep_layers import HalfReadout
-
-        return HalfReadout(self.hidden, layer.shape[0])
+        match layer.kind:
+            case "input":
+                sizes = (layer.inputs[0], self.hidden)
+                return DoubledInput(layer.name, *sizes, self.dropout, fused=self.is_fused)
+            case "convolution":
+                options = {"alpha": self.alpha, "theta": self.theta, "dropout": self.dropout}
+                sizes = (layer.number, self.hidden)
+                return build_implementation(
+                    self.implementation, "GcniiLayer", layer.name, *sizes, **options
+                )
+            case "readout":
+                return HalfReadout(self.hidden, layer.shape[0])
+        return None

@@ -9,27 +9,19 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.libraries import (
-    Implementation,
-    build_implementation,
-    check_library,
-    implementation_note,
-)
-from gnnhpc.models.model import BuildOptions, Model, Outputs
+from gnnhpc.models.graph_model import GraphModel, build_implementation, layer_spec
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
-class Gat(Model, use_attribute_docstrings=True):
+class Gat(GraphModel):
     """Graph attention network of Velickovic et al. 2018, as M. T. Dearing and X. Wang train it."""
 
-    outputs: ClassVar[Outputs] = "log_probabilities"
-    uses_batchnorm: ClassVar[bool] = False
     title: ClassVar[str] = "GAT"
-    sparse_inputs: ClassVar[bool] = True
     indexed_inputs: ClassVar[bool] = True
+    kernel: ClassVar[str] = "attention"
+    layer_class: ClassVar[str] = "GatLayer"
 
     name: Literal["gat"] = "gat"
     layers: Annotated[Layers, Field(ge=2)] = 2
@@ -39,44 +31,29 @@ class Gat(Model, use_attribute_docstrings=True):
     """Channels of a head in every layer but the last."""
     dropout: Probability = 0.6
     """Dropout probability of features and of attention coefficients."""
-    implementation: Implementation = "fused"
-    """`fused` computes the libraries' function over sorted edges."""
-
-    layer_class: ClassVar[str] = "GatLayer"
 
     def outline(self, facts: Facts) -> LayerSpecs:
         layers: list[LayerSpec] = []
-        width = facts.features
+        width, degree = facts.features, facts.edges / max(facts.nodes, 1) + 1
         for number in range(self.layers):
-            attention = self._attention(number, width, facts)
-            (out,) = attention.shape
-            activation = "log_softmax" if self._is_last(number) else "elu"
+            last = number == self.layers - 1
+            hidden = self.heads * (facts.classes if last else self.hidden)
+            out = facts.classes if last else hidden
+            layer, activation = f"layer{number}.", "log_softmax" if last else "elu"
+            parameters = self._parameters(width, hidden) + out
+            cost = self._cost(width, hidden, degree)
             layers += (
-                self._rowwise("dropout", number, width, 4.0),
-                attention,
-                self._rowwise(activation, number, out, 8.0),
+                layer_spec(f"{layer}dropout", width, width, "dropout", 4.0 * width, number=number),
+                layer_spec(
+                    *(f"{layer}attention", width, out, "attention", cost),
+                    rows="hop",
+                    parameters=parameters,
+                    number=number,
+                ),
+                layer_spec(f"{layer}{activation}", out, out, activation, 8.0 * out, number=number),
             )
             width = out
         return tuple(layers)
-
-    def _is_last(self, number: int) -> bool:
-        return number == self.layers - 1
-
-    def _attention(self, number: int, width: int, facts: Facts) -> LayerSpec:
-        degree = facts.edges / max(facts.nodes, 1) + 1
-        channels = facts.classes if self._is_last(number) else self.hidden
-        hidden = self.heads * channels
-        out = channels if self._is_last(number) else hidden
-        return LayerSpec(
-            f"layer{number}.attention",
-            (width,),
-            (out,),
-            kind="attention",
-            rows="hop",
-            parameters=self._parameters(width, hidden) + out,
-            cost=self._cost(width, hidden, degree),
-            number=number,
-        )
 
     def _parameters(self, inputs: int, hidden: int) -> int:
         """Numbers in a weight and two attention vectors, without the layer's bias."""
@@ -85,34 +62,19 @@ class Gat(Model, use_attribute_docstrings=True):
     def _cost(self, inputs: int, hidden: int, degree: float) -> float:
         return 2.0 * inputs * hidden + degree * (2 * hidden + 8 * self.heads)
 
-    @staticmethod
-    def _rowwise(kind: str, number: int, width: int, cost: float) -> LayerSpec:
-        return LayerSpec(
-            f"layer{number}.{kind}",
-            (width,),
-            (width,),
-            kind=kind,
-            parameters=0,
-            cost=cost * width,
-            number=number,
-        )
-
-    def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
-        """All implementations have the same initial values; raises ValueError for another layer."""
-        from gnnhpc.models.layers.activations import Elu, LogSoftmax
+    def _module(self, layer: LayerSpec) -> nn.Module | None:
+        from gnnhpc.models.layers.activations import Elu
         from gnnhpc.models.layers.attention_layers import AttentionSettings
         from gnnhpc.models.layers.dropout import Dropout
 
         if layer.kind == "dropout":
-            features = layer.number == 0 and self.implementation == "fused"
+            features = layer.number == 0 and self.is_fused
             return Dropout(layer.name, self.dropout, before_product=features)
         if layer.kind == "elu":
             return Elu()
-        if layer.kind == "log_softmax":
-            return LogSoftmax()
         if layer.kind != "attention":
-            raise ValueError(f"{layer.name}: a GAT has no {layer.kind}")
-        last = self._is_last(layer.number)
+            return None
+        last = layer.number == self.layers - 1
         settings = AttentionSettings(
             layer.name,
             layer.number,
@@ -122,15 +84,7 @@ class Gat(Model, use_attribute_docstrings=True):
             average=last,
             dropout=self.dropout,
         )
-        attention = build_implementation(self.implementation, self.layer_class, settings)
-        # Converted from single precision: a model in float64 starts from the same values.
-        return attention.to(options.dtype)
-
-    def check_here(self) -> None:
-        check_library(self.implementation)
-
-    def implementation_note(self, dtype: torch.dtype, device: torch.device) -> str:
-        return implementation_note(self.implementation, "attention", dtype, device)
+        return build_implementation(self.implementation, self.layer_class, settings)
 
 
 class Gatv2(Gat):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
-from gnnhpc.models.libraries import build_implementation
+from gnnhpc.models.graph_model import Implementation, build_implementation, layer_spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,39 +25,21 @@ def readout(width: int, facts: Facts) -> LayerSpecs:
     classes = facts.classes
     # Costs are for each node, and there are fewer rows after the pooling.
     share = facts.graphs / max(facts.nodes, 1)
-    linear_cost = 2.0 * width * classes * share
+    cost, parameters = 2.0 * width * classes * share, width * classes + classes
+    last = layer_spec(
+        f"{READOUT}log_softmax", classes, classes, "log_softmax", 8.0 * classes * share
+    )
     return (
-        LayerSpec(
-            f"{READOUT}pooling",
-            (width,),
-            (width,),
-            kind="pooling",
-            rows="pool",
-            parameters=0,
-            cost=2.0 * width,
-        ),
-        LayerSpec(
-            f"{READOUT}linear",
-            (width,),
-            (classes,),
-            kind="linear",
-            parameters=width * classes + classes,
-            cost=linear_cost,
-        ),
-        LayerSpec(
-            f"{READOUT}log_softmax",
-            (classes,),
-            (classes,),
-            kind="log_softmax",
-            parameters=0,
-            cost=8.0 * classes * share,
-        ),
+        layer_spec(f"{READOUT}pooling", width, width, "pooling", 2.0 * width, rows="pool"),
+        layer_spec(f"{READOUT}linear", width, classes, "linear", cost, parameters=parameters),
+        last,
     )
 
 
-def build_readout(layer: LayerSpec, pooling: Pooling, implementation: str) -> nn.Module:
-    """Build one of these layers; raises ValueError for another layer."""
-    from gnnhpc.models.layers.activations import LogSoftmax
+def build_readout(
+    layer: LayerSpec, pooling: Pooling, implementation: Implementation
+) -> nn.Module | None:
+    """The pooling or the linear layer; None for another layer."""
     from gnnhpc.models.layers.linear import Linear
 
     match layer.kind:
@@ -65,9 +47,7 @@ def build_readout(layer: LayerSpec, pooling: Pooling, implementation: str) -> nn
             return build_implementation(implementation, "Pooling", pooling)
         case "linear":
             return Linear(layer.inputs[0], layer.shape[0])
-        case "log_softmax":
-            return LogSoftmax()
-    raise ValueError(f"{layer.name}: a readout has no {layer.kind}")
+    return None
 
 
 def pooling_misfit(pooling: Pooling, kind: Kind) -> str | None:

@@ -34,3 +34,12 @@ def fork_generators() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+def seed_generators(seed: int, rank: int) -> None:
+    """Seed the generators of a rank by what follows from the experiment's seed and the rank.
+
+    Layers of a custom model may use them. Ours need none, since their random numbers follow from
+    seed, step and place.
+    """
+    seed_all(random.Random(f"gnnhpc/{seed}/{rank}").getrandbits(63))

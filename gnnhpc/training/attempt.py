@@ -76,7 +76,7 @@ class Attempt:
     balance: list[int] | None = None
     implementation: str | None = None
     ranks: list[dict[str, Any]] = field(default_factory=list)
-    """What each process computes with (`rank_facts`); empty until all are set up."""
+    """What each process computes with (`rank_metadata`); empty until all are set up."""
     other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
     """Other jobs on the nodes of this one, at its start and end; rank 0 asks Slurm for them."""
     position: Position | None = None

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
+import random
 import shutil
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
@@ -28,7 +32,6 @@ from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, EarlierAttempts, digests
-from gnnhpc.training.generators import generator_states, restore_generators
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
@@ -64,23 +67,23 @@ def save(
     try:
         with _no_warning_of_one_process():
             dcp.save(
-                generator_states(mesh) | _state(mesh, stage, optimizer),
+                _generator_states(mesh) | _state(mesh, stage, optimizer),
                 checkpoint_id=temporary,
                 process_group=mesh.control,
                 no_dist=mesh.control is None,
             )
         if mesh.rank == 0:
-            facts = {
+            metadata = {
                 "version": CHECKPOINT_VERSION,
                 "cell": cell,
                 "layout": str(mesh.layout),
                 "step": step,
                 "tested": test_steps_done,
                 "environment": dict(environment),
-                "earlier_attempts": earlier.to_metadata(),
+                "earlier": asdict(earlier),
                 "files": digests(temporary),
             }
-            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(facts)) + "\n")
+            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(metadata)) + "\n")
             temporary.rename(final)
             _delete_old(attempt)
     except OSError as error:
@@ -114,11 +117,12 @@ def load(
     # Some have another size each time.
     generators = {
         name: torch.empty(one.size, dtype=torch.uint8)
-        for name in generator_states(mesh)
+        for name in _generator_states(mesh)
         if isinstance(one := known.get(name), TensorStorageMetadata)
     }
-    buffers = dict(stage.named_buffers())
-    others = _choose_buffers(state, mesh, buffers, known)
+    for name, _ in stage.named_buffers() if mesh.replica else ():
+        # A replica's own, or the first one's where the checkpoint is of fewer replicas.
+        del state[f"model/{name}" if _own(mesh, name) in known else _own(mesh, name)]
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -134,11 +138,7 @@ def load(
         # No Exception: it would pass by all that ends an attempt in words.
         causes = {str(each[0]) for each in error.failures.values()}
         raise GnnhpcError(f"{path}: cannot be read ({'; '.join(sorted(causes))})") from None
-    restore_generators(mesh, generators)
-    for name, copies in others.items():
-        together = torch.stack([buffers[name], *copies])
-        mean = together.mean(0) if together.is_floating_point() else together[0]
-        buffers[name].copy_(mean)
+    _restore_generators(mesh, generators)
 
 
 @contextlib.contextmanager
@@ -175,27 +175,6 @@ def _state(
     return state
 
 
-def _choose_buffers(
-    state: dict[str, Tensor], mesh: Mesh, buffers: dict[str, Tensor], known: Collection[str]
-) -> dict[str, list[Tensor]]:
-    """Ask for this replica's buffers; of another number of replicas for all, to be averaged.
-
-    An evaluation averages them over replicas, so the average is what a layout with others goes on
-    from. Returns the further copies of each buffer that will be read.
-    """
-    others: dict[str, list[Tensor]] = {}
-    for name, buffer in buffers.items():
-        copies = sum(key.startswith("replica") and key.endswith(f"/{name}") for key in known)
-        if copies + 1 == mesh.layout.replicas:
-            # Replica 0's are the model's.
-            state.pop(f"model/{name}" if mesh.replica else _own(mesh, name), None)
-            continue
-        state.pop(_own(mesh, name), None)
-        others[name] = [torch.empty_like(buffer) for _ in range(copies)]
-        state |= {f"replica{r}/{name}": copy for r, copy in enumerate(others[name], 1)}
-    return others
-
-
 def _own(mesh: Mesh, name: str) -> str:
     return f"replica{mesh.replica}/{name}"
 
@@ -213,3 +192,31 @@ def _prepare(optimizer: torch.optim.Optimizer) -> None:
         group["lr"] = rate
     for parameter, gradient in held:
         parameter.grad = gradient
+
+
+def _generator_states(mesh: Mesh) -> dict[str, Tensor]:
+    """This rank's generators, which layers of a custom model may use, by their names in a
+    checkpoint."""
+    held = pickle.dumps((random.getstate(), np.random.get_state()))
+    states = {
+        "torch": torch.get_rng_state(),
+        "python and numpy": torch.frombuffer(bytearray(held), dtype=torch.uint8),
+    }
+    for number, device in enumerate(mesh.devices):
+        if device.type == "cuda":
+            states[f"device {number}"] = torch.cuda.get_rng_state(device)
+    return {f"generators/{mesh.rank}/{name}": state for name, state in states.items()}
+
+
+def _restore_generators(mesh: Mesh, states: Mapping[str, Tensor]) -> None:
+    """Set the generators whose states a checkpoint has; one of fewer ranks has not all."""
+    here = {name.rpartition("/")[2]: state for name, state in states.items()}
+    if "torch" in here:
+        torch.set_rng_state(here["torch"])
+    if "python and numpy" in here:
+        python, numpy = pickle.loads(bytes(here["python and numpy"].tolist()))
+        random.setstate(python)
+        np.random.set_state(numpy)
+    for number, device in enumerate(mesh.devices):
+        if f"device {number}" in here:
+            torch.cuda.set_rng_state(here[f"device {number}"], device)

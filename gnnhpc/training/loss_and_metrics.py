@@ -1,7 +1,4 @@
-"""What is learnt and how it is measured: the loss, and classification of images, nodes and graphs.
-
-Link prediction is in `gnnhpc.training.link_ranking`.
-"""
+"""The loss and the metrics of each task: classification, and prediction of links."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -103,3 +101,81 @@ def _accuracy(pairs: Sequence[tuple[Tensor, Targets]], split: str) -> tuple[floa
         right += float((output[rows].argmax(-1) == target[rows]).sum())
         count += len(rows)
     return right, count
+
+
+SCORED = ("val", "test")
+
+
+@dataclass(frozen=True)
+class LinkPrediction:
+    """Outputs are embeddings [rows, width]; a pair's score is the dot product of its two nodes'.
+
+    Targets are int64 [pairs, 3]: two rows, and 1 for a link or 0. The loss is the binary
+    cross-entropy of the scores. In evaluation links, which come first, stand before the same
+    negatives, the pool, wherever they are scored; of each link
+
+    - `auc` is the share of the pool that it scores above, ties counting half;
+    - `mrr` is 1 / rank, 1 + those of the pool above it + half of those equal to it (the mean of the
+      optimistic and the pessimistic rank, as in OGB's evaluator; Hu et al. 2020);
+    - `hits@k` is 1 if it scores above the pool's k-th best, else 0 (ties are misses; OGB's too);
+    - `loss` is half of its own cross-entropy and of the pool's mean.
+
+    All are means over links, so that those of parts add up.
+    """
+
+    hits: int
+    """The k of hits@k."""
+
+    def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase) -> Tensor:
+        pairs = targets[split]
+        labels = pairs[:, 2].to(outputs.dtype)
+        return functional.binary_cross_entropy_with_logits(
+            scores(outputs, pairs), labels, reduction="sum"
+        )
+
+    def valid_targets(self, targets: Targets, split: Phase) -> int:
+        return len(targets[split])
+
+    def metrics(self, phase: Phase) -> tuple[str, ...]:
+        if phase == "train":
+            return ("loss",)
+        kinds = ("auc", "mrr", f"hits@{self.hits}")
+        return ("loss", *(f"{split}_{kind}" for split in SCORED for kind in kinds))
+
+    def metric_sums(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> MetricSums:
+        given = [(o, m.targets) for o, m in zip(outputs, batch.microbatches, strict=True)]
+        if phase == "train":
+            loss = sum(float(self.summed_loss(output, targets, phase)) for output, targets in given)
+            return {"loss": (loss, sum(self.valid_targets(targets, phase) for _, targets in given))}
+        sums = dict.fromkeys(self.metrics(phase), (0.0, 0.0))
+        for output, targets in given:
+            for split in SCORED:
+                pairs = targets[split]
+                links = int(pairs[:, 2].sum())
+                for kind, value in self._scored(output, pairs).items():
+                    name = kind if (split, kind) == (phase, "loss") else f"{split}_{kind}"
+                    if name in sums:
+                        summed, count = sums[name]
+                        sums[name] = (summed + value, count + links)
+        return sums
+
+    def _scored(self, outputs: Tensor, pairs: Tensor) -> dict[str, float]:
+        """Summed over the links."""
+        found, is_link = scores(outputs, pairs), pairs[:, 2] == 1
+        links, pool = found[is_link], found[~is_link].sort().values
+        below = torch.searchsorted(pool, links)
+        above = len(pool) - torch.searchsorted(pool, links, right=True)
+        equal = len(pool) - below - above
+        losses = functional.softplus(-links) + functional.softplus(pool).mean()
+        return {
+            "loss": float(losses.sum()) / 2,
+            "auc": float((below + equal / 2).double().sum()) / len(pool),
+            "mrr": float((1 / (1 + above + equal / 2).double()).sum()),
+            f"hits@{self.hits}": float((links > pool[-self.hits]).sum()),
+        }
+
+
+def scores(embeddings: Tensor, pairs: Tensor) -> Tensor:
+    """The dot product of two rows of `embeddings` [rows, width] for each of `pairs` [n, 3]: [n]."""
+    one, other = (embeddings.index_select(0, pairs[:, end]) for end in (0, 1))
+    return (one * other).sum(1)

@@ -23,12 +23,12 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
 from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
 from gnnhpc.engines.gradient_sync import dense_strides
+from gnnhpc.engines.layer_profile import measure_layers
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
-from gnnhpc.training.link_ranking import LinkPrediction
-from gnnhpc.training.loss_and_metrics import Classification, MeanLoss, Task
+from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction, MeanLoss, Task
 
 
 @dataclass(frozen=True)
@@ -145,14 +145,10 @@ def _virtual_stage_plans(
 def _check_parameters(experiment: Experiment, stage: Stage) -> None:
     """Raises InputError for a layer with other parameters than its outline counts, with one that
     has no shape yet, that another layer has too, or that is to train and not of the experiment's
-    precision; and for a buffer that is not dense."""
+    precision."""
     where = f"model {experiment.model.name}"
     owners: dict[int, str] = {}
     for layer, module in zip(stage.specs, stage.layers, strict=True):
-        for name, buffer in module.named_buffers():
-            if buffer.layout != torch.strided or buffer.is_nested:
-                found = f"a {'nested' if buffer.is_nested else 'sparse'} tensor"
-                raise InputError(where, f"layer {layer.name}, {name}", found, "dense buffers")
         for name, parameter in module.named_parameters():
             key = f"layer {layer.name}, {name}"
             owner = owners.setdefault(id(parameter), layer.name)
@@ -196,9 +192,7 @@ def _planned_cut(
         return cut(experiment, layer_specs)
     costs: list[tuple[float, float]] = []
     if mesh.rank == 0:
-        from gnnhpc.training.measured_balance import profile
-
-        measured = profile(experiment, layer_specs, batches.example(), loss, mesh.device)
+        measured = measure_layers(experiment, layer_specs, batches.example(), loss, mesh.device)
         costs = [(cost.total_s, cost.transfer_s) for cost in measured]
     costs = mesh.gather_objects(costs)[0]
     return cut(experiment, layer_specs, [c for c, _ in costs], [t for _, t in costs])

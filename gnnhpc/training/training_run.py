@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
+from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
 from gnnhpc.distributed.signals import Signals
-from gnnhpc.records.record_writer import RecordWriter
-from gnnhpc.records.resume_points import environment_of
+from gnnhpc.models.seeding import seed_generators
+from gnnhpc.records.record_writer import RecordWriter, Written
+from gnnhpc.records.result_file import final_key, write_result_once
+from gnnhpc.records.resume_points import digests_by_file, environment_of
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import RecordsSteps, Validator, WrongRunError
-from gnnhpc.training.generators import seed_generators
 from gnnhpc.training.loop import Stopped, TrainingLoop
 from gnnhpc.training.progress_line import progress_listener
 from gnnhpc.training.setup import TrainingParts
-from gnnhpc.training.write_result import write_done, write_interrupted
 
 
 @dataclass
@@ -125,16 +127,64 @@ class TrainingRun:
         if self.mesh.rank == 0:
             with self.parts.timer.outside("writing the result"):
                 self.attempt.read_other_jobs("end")
-                write_done(self.attempt, loop, files, all_samples, checks, self.validator)
+                self._write_done(loop, files, all_samples, checks)
         self.mesh.barrier()
+
+    def _write_done(
+        self, loop: TrainingLoop, files: Sequence[Written], samples: int, checks: Sequence[Check]
+    ) -> None:
+        """Write the result after the last step; `files` are all ranks', and `samples` those of a
+        step of all replicas."""
+        attempt = self.attempt
+        # The earlier attempts' folders are beside this one's.
+        earlier = {f"../{name}": dict(one) for name, one in attempt.earlier.records.items()}
+        result = replace(
+            attempt.result("done"),
+            train_steps=loop.experiment.train_steps,
+            test_steps=loop.test_steps_done,
+            samples_per_step=samples,
+            final={
+                final_key(phase, name): value
+                for phase, metrics in loop.final.items()
+                for name, value in metrics.items()
+            },
+            graph=self.parts.batches.graph_metadata(),
+            resumed_from=attempt.resumed_from,
+            records={**digests_by_file(files), **earlier},
+        )
+        began_s = time.perf_counter()
+        audited = self.validator.audit(attempt.known_paths, result)
+        validation_s = self.validator.seconds + time.perf_counter() - began_s
+        result = replace(
+            result,
+            audit=attempt.earlier.merged_with([*checks, *audited]),
+            validation={
+                "seconds": round(validation_s, 3),
+                "attempt_s": round(seconds_since_process_start(), 3),
+            },
+        )
+        if write_result_once(attempt.known_paths, result):
+            flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
+            print(f"{attempt.cell.id}: done{flagged}", flush=True)
 
     def _end_interrupted(self, loop: TrainingLoop, step: int) -> None:
         """Write the result once the checkpoint is written, and put the job back into the queue."""
         if self.mesh.rank != 0:
             return
-        environment, received = self.attempt.environment, self.signals.received
-        refused = requeues_used_up(environment, received)
-        self.attempt.read_other_jobs("end")
-        received_where = received or "a signal on another rank"
-        write_interrupted(self.attempt, loop, received_where, step, refused=refused)
-        requeue_if_interrupted(environment, received)
+        attempt, received = self.attempt, self.signals.received
+        refused = requeues_used_up(attempt.environment, received)
+        attempt.read_other_jobs("end")
+        result = replace(
+            attempt.result("interrupted"),
+            train_steps=step,
+            test_steps=loop.test_steps_done,
+            resumed_from=attempt.resumed_from,
+            failure=None if refused is None else attempt.failure(refused),
+        )
+        write_result_once(attempt.known_paths, result)
+        if refused is not None:
+            print(f"{attempt.cell.id}: {refused}", flush=True)
+        signal_name = received or "a signal on another rank"
+        stopped = f"stopped by {signal_name} before training step {step}"
+        print(f"{attempt.cell.id}: {stopped}", flush=True)
+        requeue_if_interrupted(attempt.environment, received)

@@ -26,11 +26,11 @@ from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.resume_points import environment_of, find_resume_point
 from gnnhpc.training.attempt import Attempt, finished_before, write_not_begun
-from gnnhpc.training.same_code import RankCode, check_ranks_run_the_same
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
     from gnnhpc.training.events import MakeValidator
+    from gnnhpc.training.rank_metadata import RankCode
     from gnnhpc.training.setup import TrainingParts
 
 
@@ -143,6 +143,7 @@ class Worker:
             from gnnhpc.distributed.devices import choose_devices
             from gnnhpc.distributed.rendezvous import join
             from gnnhpc.training import training_run as _  # noqa: F401 - the heavy imports
+            from gnnhpc.training.rank_metadata import RankCode
 
             torch.set_num_threads(self.environment.cpus)
         with self._timed("rendezvous"):
@@ -165,6 +166,8 @@ class Worker:
 
     def _enter_attempt(self, mesh: Mesh, ranks: list[RankCode]) -> None:
         """Take the attempt that rank 0 has claimed; check that all have the same code and cell."""
+        from gnnhpc.training.rank_metadata import check_ranks_run_the_same
+
         number = ranks[0].attempt
         assert number is not None
         self.attempt.hosts = [each.host for each in ranks]
@@ -175,7 +178,7 @@ class Worker:
 
     def _build_training(self, mesh: Mesh) -> TrainingParts:
         """Build this rank's stage; also choose the checkpoint that all ranks resume from."""
-        from gnnhpc.training.rank_facts import rank_facts
+        from gnnhpc.training.rank_metadata import rank_metadata
         from gnnhpc.training.setup import set_up
 
         if mesh.rank == 0:
@@ -186,7 +189,7 @@ class Worker:
             root = data_root(self.cell.data_root)
             parts = set_up(self.cell.experiment, mesh, root)
             self.attempt.implementation = parts.implementation
-            self.attempt.ranks = mesh.gather_objects(rank_facts(self.environment, mesh, parts))
+            self.attempt.ranks = mesh.gather_objects(rank_metadata(self.environment, mesh, parts))
             self._choose_resume_point(mesh)
             kept = self.attempt.resume.balance
             if kept not in (None, [len(each) for each in parts.planned]):
@@ -211,7 +214,7 @@ class Worker:
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         from gnnhpc.distributed.watchdog import watching
         from gnnhpc.records.record_writer import RecordWriter
-        from gnnhpc.training.rank_facts import rank_header
+        from gnnhpc.training.rank_metadata import rank_header
         from gnnhpc.training.training_run import TrainingRun
 
         records = self.attempt.known_paths.records(mesh.rank)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.errors import GnnhpcError
@@ -17,7 +18,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.training.events import Listener, StepTaken, WrongRunError
+from gnnhpc.training.events import Listener, WrongRunError
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
@@ -28,13 +29,15 @@ from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.record_audit import audit_records
 from gnnhpc.validation.sample_order import SampleOrder
-from gnnhpc.validation.verdicts import one_a_name, why_failed
+from gnnhpc.validation.verdicts import CheckError, one_a_name, why_failed
 
 OFF = Check(
     "not-validated",
     "inconclusive",
     "check: off: the run was not validated at its start, its end or its checkpoints",
 )
+
+EVENTS = [name for name in vars(Listener) if not name.startswith("_")]
 
 
 class Validation:
@@ -54,7 +57,7 @@ class Validation:
         self._invariants = Invariants(experiment, mesh, parts)
         order = SampleOrder(experiment, mesh, parts.batches)
         self._observers = [_Observer(self._invariants), _Observer(order)]
-        self._processors = ProcessorUse(parts.batches)
+        self._processors = ProcessorUse()
 
     @property
     def seconds(self) -> float:
@@ -150,10 +153,12 @@ class Validation:
     def _guarded(self, name: str, check: Callable[[], list[Check]]) -> list[Check]:
         """A check's findings, or why the check itself failed.
 
-        Ranks that wait for one whose check fails would wait for ever, so there the run ends.
+        Only an error while ranks wait for each other ends the run.
         """
         try:
             return check()
+        except CheckError as error:
+            return [Check(name, "inconclusive", str(error))]
         except GnnhpcError:
             raise
         except Exception as error:
@@ -177,28 +182,15 @@ class _Observer(Listener):
         self.listener = listener
         self.seconds = 0.0
         self.failed = ""
+        for event in EVENTS:
+            setattr(self, event, functools.partial(self.observe, getattr(listener, event)))
 
-    def observe(self, event: Callable[[], None]) -> None:
+    def observe(self, event: Callable[..., None], *arguments: Any) -> None:
         began_s = time.perf_counter()
         if not self.failed:
             try:
-                event()
+                event(*arguments)
             # The run goes on without this check.
             except Exception as error:
                 self.failed = why_failed(error)
         self.seconds += time.perf_counter() - began_s
-
-    def training_begins(self, start: int) -> None:
-        self.observe(lambda: self.listener.training_begins(start))
-
-    def step_taken(self, taken: StepTaken) -> None:
-        self.observe(lambda: self.listener.step_taken(taken))
-
-    def evaluation_begins(self) -> None:
-        self.observe(self.listener.evaluation_begins)
-
-    def evaluation_ended(self) -> None:
-        self.observe(self.listener.evaluation_ended)
-
-    def training_ended(self, step: int) -> None:
-        self.observe(lambda: self.listener.training_ended(step))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import itertools
 import json
 import logging
 import math
@@ -21,28 +20,42 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gnnhpc.batches.batch import Batches
+from gnnhpc.batches.graph_set_batches import GraphSetBatches
+from gnnhpc.batches.image_batches import ImageBatches
+from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.versioned_json import read_object, write_atomically
 from gnnhpc.data import splits
 from gnnhpc.data.custom_graph import CustomGraph
 from gnnhpc.data.data_files import cache_root
 from gnnhpc.data.data_settings import Data
+from gnnhpc.data.images import load_images
+from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.data.synthetic import citation, images, reddit_shaped, threads
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.readers.named_arrays import Array, Arrays, loaded_arrays, read_arrays
-from gnnhpc.validation.verdicts import few, verdict_of, why_failed
+from gnnhpc.validation.independent_readers import (
+    Array,
+    Arrays,
+    named_edges,
+    named_in_edges,
+    named_masks,
+    named_rows,
+    read_arrays,
+)
+from gnnhpc.validation.verdicts import few, on_all_ranks, verdict_of, why_failed
 
 log = logging.getLogger(__name__)
 
-DIGEST_VERSION = 1
+DIGEST_VERSION = 2
 NAME = "data"
 _INDEPENDENT = "independent"
-_PIECE = 1 << 24
-"""Bytes that are hashed at a time, by as many threads as there are processors."""
 _SHARED = 1 << 28
 """Bytes of arrays from which on one rank of a host compares them for all: they are mapped from the
 files of one cache."""
@@ -55,35 +68,29 @@ Digests = dict[str, Any]
 
 def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh: Mesh) -> Check:
     """Compare the data of a run with their digests; a collective, with one check for all ranks."""
-    expected: Digests | str = ""
-    if mesh.rank == 0:
-        expected = _digests_or_cause(experiment.data, root)
-    expected = mesh.gather_objects(expected)[0]
+    data = experiment.data
+    (expected, *_) = on_all_ranks(
+        mesh, lambda: data_digests(data, root) if mesh.rank == 0 else dict[str, Any]()
+    )
     hosts = mesh.gather_objects(socket.gethostname())
-    faults, failed = [], ""
-    if not isinstance(expected, str):
-        try:
-            arrays = loaded_arrays(experiment.data, root, batches)
-            size = sum(part.nbytes for parts in arrays.values() for part in parts)
-            if size < _SHARED or mesh.rank == hosts.index(hosts[mesh.rank]):
-                faults = differences(arrays, expected)
-        # The other ranks wait for what this one has found.
-        except Exception as error:
-            failed = why_failed(error)
-    everyone = mesh.gather_objects(faults)
-    failures = [each for each in mesh.gather_objects(failed) if each]
-    if isinstance(expected, str) or failures:
-        why = expected if isinstance(expected, str) else failures[0]
-        return Check(NAME, "inconclusive", why)
+
+    def compare() -> list[str]:
+        arrays = loaded_arrays(data, root, batches)
+        size = sum(part.nbytes for parts in arrays.values() for part in parts)
+        is_first_of_host = mesh.rank == hosts.index(hosts[mesh.rank])
+        return differences(arrays, expected) if size < _SHARED or is_first_of_host else []
+
+    everyone = on_all_ranks(mesh, compare)
     known = [f"rank {rank}: {each}" for rank, found in enumerate(everyone) for each in found]
     return verdict_of(NAME, known, _agreement(expected))
 
 
 def verify_data(data: Data, root: Path | None) -> Check:
     """Compare the data that the loaders give now with their digests, which are made if need be."""
-    expected = _digests_or_cause(data, root)
-    if isinstance(expected, str):
-        return Check(NAME, "inconclusive", expected)
+    try:
+        expected = data_digests(data, root)
+    except Exception as error:
+        return Check(NAME, "inconclusive", f"the independent reader: {why_failed(error)}")
     return verdict_of(NAME, differences(loaded_arrays(data, root), expected), _agreement(expected))
 
 
@@ -91,14 +98,6 @@ def _agreement(expected: Digests) -> str:
     if expected[_INDEPENDENT]:
         return "the loaded arrays are those of an independent reader"
     return "the loaded arrays are those of a second call of their only reader"
-
-
-def _digests_or_cause(data: Data, root: Path | None) -> Digests | str:
-    """The digests of a data set, or why the independent reader cannot read it."""
-    try:
-        return data_digests(data, root)
-    except Exception as error:
-        return f"the independent reader: {why_failed(error)}"
 
 
 def data_digests(data: Data, root: Path | None) -> Digests:
@@ -146,10 +145,13 @@ def _generator_sources() -> Iterator[bytes]:
 
 def digests_of(arrays: Arrays, rounded: frozenset[str] = frozenset()) -> Digests:
     """A digest of each array; those that are `rounded` get a projection and a norm instead."""
-    return {
-        name: _projection(parts) if name in rounded else _sha256(parts)
-        for name, parts in arrays.items()
-    }
+    # Hashing gives up the interpreter's lock, so that threads hash several arrays at once.
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        found = pool.map(
+            lambda name: _projection(arrays[name]) if name in rounded else _sha256(arrays[name]),
+            arrays,
+        )
+        return dict(zip(arrays, found, strict=True))
 
 
 def differences(arrays: Arrays, expected: Mapping[str, Any]) -> list[str]:
@@ -183,26 +185,47 @@ def _projection(parts: Sequence[Array]) -> list[float]:
 
 
 def _sha256(parts: Sequence[Array]) -> str:
-    """SHA-256 of the type and of the digests of pieces of the bytes, little-endian."""
+    """SHA-256 of the type and the numbers, little-endian."""
     dtype = parts[0].dtype.newbyteorder("<")
-    flat = [np.ascontiguousarray(part, dtype).reshape(-1).view(np.uint8) for part in parts]
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        pieces = list(pool.map(_digest, _pieces(flat)))
-    return hashlib.sha256(b"".join([str(dtype).encode(), *pieces])).hexdigest()
+    digest = hashlib.sha256(str(dtype).encode())
+    for part in parts:
+        digest.update(np.ascontiguousarray(part, dtype).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
-def _digest(pieces: Sequence[Array]) -> bytes:
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece.data)
-    return digest.digest()
+def loaded_arrays(data: Data, root: Path | None, batches: Batches | None = None) -> Arrays:
+    """The arrays that the run's loaders give: those that `batches` hold, else loaded now.
 
-
-def _pieces(flat: Sequence[Array]) -> Iterator[list[Array]]:
-    """The same pieces of all bytes, whatever parts they come in."""
-    ends = np.cumsum([0, *(len(part) for part in flat)]).tolist()
-    for start in range(0, ends[-1], _PIECE):
-        yield [
-            part[max(0, start - first) : max(0, start + _PIECE - first)]
-            for part, (first, _) in zip(flat, itertools.pairwise(ends), strict=True)
-        ]
+    Chunks of a graph and the links of one hold no whole graph, which is loaded once more.
+    """
+    kind = data.facts().kind
+    if kind == "images":
+        held = batches.images if isinstance(batches, ImageBatches) else None
+        images = held or {split: load_images(data, root, split) for split in ("train", "test")}
+        arrays: Arrays = {}
+        for split, each in images.items():
+            arrays |= {f"{split} pixels": each.parts, f"{split} labels": [each.labels]}
+        return arrays
+    whole: Graph | GraphSet | None = None
+    if isinstance(batches, GraphSetBatches):
+        whole = batches.graphs
+    elif isinstance(batches, SampledBatches) and batches.links is None:
+        whole = batches.graph
+    if whole is None:
+        whole = load_graph_set(data, root) if kind == "graphs" else load_graph(data, root)
+    arrays = named_masks({name: mask.numpy() for name, mask in whole.masks.items()})
+    arrays |= {"labels": [whole.labels.numpy()]} | named_edges(*whole.edges.numpy())
+    if whole.features.layout == torch.sparse_csr:
+        x = whole.features
+        rows = (each.numpy() for each in (x.values(), x.col_indices(), x.crow_indices()))
+        arrays |= named_rows(*rows)
+    else:
+        arrays["features"] = [whole.features.numpy()]
+    if isinstance(whole, GraphSet):
+        return arrays | {"first": [whole.first.numpy()]}
+    if whole.edge_weight is not None:
+        arrays["edge weights"] = [whole.edge_weight.numpy()]
+    if whole.stored_in_edges is not None:
+        stored = whole.stored_in_edges
+        arrays |= named_in_edges(stored.source.numpy(), stored.indptr.numpy())
+    return arrays

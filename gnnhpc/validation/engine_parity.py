@@ -45,7 +45,7 @@ from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
 from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison
-from gnnhpc.validation.verdicts import why_failed
+from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
 
 NAME = "engine-parity"
 
@@ -111,11 +111,19 @@ def compare_engine(
     """Like `check_engine`, with each layer's differences."""
     began = time.perf_counter()
     with fork_generators():
-        refused = _why_not_comparable(part, root) if mesh.rank == 0 else None
-        refused = mesh.gather_objects(refused)[0]
-        if refused is not None:
-            return Parity(part, time.perf_counter() - began, not_comparable=refused)
-        capture, not_finite = _take_steps(part, parts, mesh, root)
+        try:
+            (refused, *_) = on_all_ranks(
+                mesh, lambda: _why_not_comparable(part, root) if mesh.rank == 0 else None
+            )
+            if refused is not None:
+                raise CheckError(refused)
+            # Building gathers once, so that a rank that fails alone ends the run.
+            separate: list[TrainingParts] = []
+            on_all_ranks(mesh, lambda: separate.append(_build(part, parts, mesh, root)))
+        except CheckError as error:
+            refusal = Parity(part, time.perf_counter() - began, not_comparable=str(error))
+            return refusal if mesh.rank == 0 else None
+        capture, not_finite = _take_steps(part, separate[0], mesh)
         ranks = mesh.gather_on_first(capture)
         if mesh.rank != 0:
             return None
@@ -135,20 +143,14 @@ def _why_not_comparable(part: ParitySlice, root: Path | None) -> str | None:
         return None
     if part.experiment.sampling is not None and part.experiment.sampling.sampler != "ours":
         part = dataclasses.replace(part, experiment=part.experiment.whole_graph)
-    try:
-        data = reference_data(part, root, None, by_rows=True)
-        return why_not_comparable(model, data.batches("train", part.first)[0])
-    except Exception as error:
-        return why_failed(error)
+    data = reference_data(part, root, None, by_rows=True)
+    return why_not_comparable(model, data.batches("train", part.first)[0])
 
 
-def _take_steps(
-    part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None
-) -> tuple[Capture, str]:
-    """What this rank computes, and the message of a loss that is not finite."""
-    experiment, sampling = part.experiment, part.experiment.sampling
+def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> TrainingParts:
+    """Separate parts in float64 that hold what the run holds."""
     separate = set_up(
-        experiment,
+        part.experiment,
         mesh,
         root,
         planned=parts.planned,
@@ -156,12 +158,18 @@ def _take_steps(
         batches=_batches(part, parts, mesh, root),
     )
     load_state(parts, separate)
+    return separate
+
+
+def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> tuple[Capture, str]:
+    """What this rank computes, and the message of a loss that is not finite."""
+    sampling = part.experiment.sampling
     by_library = sampling is not None and sampling.sampler != "ours"
     captures = CapturesSteps(
         *(separate.stage, separate.optimizer, mesh.replica, mesh.stage), keeps_edges=by_library
     )
     try:
-        TrainingLoop(experiment, mesh, separate, [captures]).run(part.first)
+        TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
     # It is the same on all ranks.
     except NotFiniteError as error:
         return captures.found, str(error)

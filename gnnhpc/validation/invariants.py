@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.distributed.channels import carried
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.channels import carried
 from gnnhpc.engines.gradient_sync import BucketedGradients
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel

@@ -13,10 +13,8 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
@@ -25,8 +23,6 @@ from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import compare_layer
 from gnnhpc.validation.layers.layer_differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
-    ComparedLayers,
-    LayerInput,
     When,
     compared_layers,
     one_of_each_kind,
@@ -34,21 +30,9 @@ from gnnhpc.validation.layers.layer_inputs import (
     stacked_layers,
 )
 from gnnhpc.validation.reference.layer_forms import reference_layer
-from gnnhpc.validation.verdicts import why_failed
+from gnnhpc.validation.verdicts import on_all_ranks
 
 NAME = "kernel-parity"
-MANY_NUMBERS = 8_000_000
-"""Numbers of the output of a layer that takes long."""
-
-
-@dataclass
-class _Report:
-    """What one rank found, by layer."""
-
-    layers: dict[str, Comparison] = field(default_factory=dict)
-    failed: str = ""
-    """Why the comparison itself failed."""
-    seconds: float = 0.0
 
 
 def check_kernels(
@@ -57,51 +41,31 @@ def check_kernels(
     """The check on rank 0, an empty list on the others; a collective outside of all steps.
 
     The run's layers, their buffers and all random numbers stay as they are. The end takes other
-    layers, another micro-batch and other rows than the start. Kinds of large layers are compared at
-    one of the two.
+    layers, another micro-batch and other rows than the start.
     """
     if any(reference_layer(experiment.model, spec) is None for spec in parts.layer_specs):
         detail = "the layers are a custom model's and have no reference form"
         return [Check(NAME, "ok", detail)] if mesh.rank == 0 else []
     began = time.perf_counter()
-    report = _Report()
-    _compare(experiment, parts, when, report)
-    report.seconds = time.perf_counter() - began
-    reports = mesh.gather_objects(report)
-    return [_check(reports, when)] if mesh.rank == 0 else []
+    layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
+    if when == "start":
+        layers += stacked_layers(parts.stage)
+    inputs = real_inputs(experiment, parts, layers, when)
 
+    def compare() -> dict[str, Comparison]:
+        found = {}
+        for each in layers:
+            generator = torch.Generator().manual_seed(_seed(experiment, each.name, when))
+            forms = [reference_layer(experiment.model, spec) for spec in each.specs]
+            known = [form for form in forms if form is not None]
+            one = compare_layer(each, known, inputs[each.layers[0]], generator)
+            if one is not None:
+                found[each.name] = one
+        return found
 
-def _compare(experiment: Experiment, parts: TrainingParts, when: When, report: _Report) -> None:
-    maximum = getattr(experiment.model, "aggregator", "mean") != "mean"
-    every = compared_layers(parts.stage, parts.layer_specs[0].name, maximum=maximum)
-    layers = one_of_each_kind(every, when)
-    stacks = stacked_layers(parts.stage) if when == "start" else []
-    given = real_inputs(experiment, parts, [*layers, *stacks], when)
-    generator = torch.Generator()
-    for each in [*_of_this_end(layers, given, when), *stacks]:
-        generator.manual_seed(_seed(experiment, each.name, when))
-        forms = [form for spec in each.specs if (form := reference_layer(experiment.model, spec))]
-        try:
-            comparison = compare_layer(each, forms, given[each.layers[0]], when, generator)
-        # No other rank takes part in the comparison.
-        except Exception as error:
-            report.failed = f"{each.name}: {why_failed(error)}"
-            return
-        if comparison is not None:
-            report.layers[each.name] = comparison
-
-
-def _of_this_end(
-    layers: Sequence[ComparedLayers], given: Mapping[nn.Module, LayerInput], when: When
-) -> list[ComparedLayers]:
-    """All layers, but those of many numbers only at one of the two ends, every second one."""
-    by_cost = sorted(layers, key=lambda each: (-each.cost, str(each.kind)))
-    numbers = [len(given[each.layers[0]].x) * each.width for each in by_cost]
-    return [
-        each
-        for place, each in enumerate(by_cost)
-        if numbers[place] <= MANY_NUMBERS or place % 2 == (when == "end")
-    ]
+    everyone = on_all_ranks(mesh, compare)
+    seconds = round(time.perf_counter() - began, 3)
+    return [_check(everyone, when, seconds)] if mesh.rank == 0 else []
 
 
 def _seed(experiment: Experiment, name: str, when: When) -> int:
@@ -109,18 +73,18 @@ def _seed(experiment: Experiment, name: str, when: When) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
-def _check(reports: Sequence[_Report], when: When) -> Check:
+def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, seconds: float) -> Check:
     """One verdict about all ranks' layers."""
     worst: dict[str, Comparison] = {}
     wrong = []
-    for rank, report in enumerate(reports):
-        for name, found in report.layers.items():
+    for rank, layers in enumerate(everyone):
+        for name, found in layers.items():
             if name not in worst or not found.worst <= worst[name].worst:
                 worst[name] = found
             where = f"{name} ({found.implementation}) on rank {rank}"
             wrong += [f"{where}: {difference}" for difference in found.wrong]
     values = {
-        "seconds": round(max(report.seconds for report in reports), 3),
+        "seconds": seconds,
         "layers": {
             name: found.worst if math.isfinite(found.worst) else None
             for name, found in worst.items()
@@ -130,15 +94,12 @@ def _check(reports: Sequence[_Report], when: When) -> Check:
     if wrong:
         detail = f"differs from the reference form at the {when}: {'; '.join(wrong)}"
         return Check(NAME, "invalid", detail, values)
-    failed = [report.failed for report in reports if report.failed]
-    if failed:
-        return Check(NAME, "inconclusive", f"not compared at the {when}: {failed[0]}", values)
     infinite = [name for name, found in worst.items() if not found.finite]
     if infinite:
         detail = f"not compared at the {when}: {', '.join(infinite)} give no finite numbers"
         return Check(NAME, "inconclusive", detail, values)
     largest = max((found.worst for found in worst.values()), default=0.0)
-    code = sorted({found.implementation.partition(":")[0] for found in worst.values()})
+    code = sorted({found.implementation for found in worst.values()})
     least = min((found.share for found in worst.values()), default=1.0)
     detail = (
         f"{len(worst)} kinds of layers in {' and '.join(code)} differ from the reference form by "

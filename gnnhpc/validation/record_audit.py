@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from collections.abc import Callable
 
 from gnnhpc.core.errors import InputError
@@ -17,8 +16,8 @@ from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.audit.noise import affinity, drift, noise, shared_node, threads
 from gnnhpc.validation.audit.rank_records import AttemptRecords, StepKey, read_attempt
-from gnnhpc.validation.audit.step_times import barriers, between_steps, schedule, spans, step_times
-from gnnhpc.validation.verdicts import few, verdict_of
+from gnnhpc.validation.audit.step_times import barriers, between_steps, schedule, step_times
+from gnnhpc.validation.verdicts import verdict_of
 
 _EQUAL_ON_ALL_RANKS = ("cell", "attempt", "world_size", "code", "code_from", "versions")
 _COMPUTING_CODE = ("implementation", "kernels", "cpu_model", "cpu_capability", "variables")
@@ -47,8 +46,7 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
     except InputError as error:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
-        *(headers, same_code, step_counts, step_times, spans, schedule, barriers),
-        *(between_steps, losses, throughput, edges_kept),
+        *(same_code, step_counts, step_times, schedule, barriers, between_steps, edges_kept),
         *(threads, affinity, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
@@ -70,31 +68,6 @@ def files_unchanged(paths: AttemptPaths, result: Result) -> Check:
         elif hashlib.sha256(written).hexdigest() != entry["sha256"]:
             faults.append(f"{name} changed since it was written")
     return verdict_of("records", faults, f"{len(result.records)} files are as they were written")
-
-
-def headers(attempt: AttemptRecords) -> Check:
-    """The headers name the ranks of this attempt, and agree with the result."""
-    result, faults = attempt.result, []
-    stages = int(result.layout["world_size"]) // attempt.replicas
-    for number, rank in enumerate(attempt.ranks):
-        header = rank.header
-        named = (header.cell, header.attempt, header.rank, header.world_size)
-        if named != (result.cell, result.attempt, number, len(attempt.ranks)):
-            faults.append(f"{rank.file} is of rank {header.rank} of {header.cell}")
-        if (header.replica, header.stage) != divmod(number, stages):
-            faults.append(f"{rank.file} is of replica {header.replica}, stage {header.stage}")
-    hosts, first = [rank.header.host for rank in attempt.ranks], attempt.ranks[0].header
-    expected = {"hosts": hosts, "code": first.code, "versions": first.versions}
-    recorded = result.provenance
-    faults += [
-        f"the result has {name} {recorded[name]}, the ranks' files have {value}"
-        for name, value in expected.items()
-        if name in recorded and recorded[name] != value
-    ]
-    missing = sorted(expected.keys() - recorded.keys())
-    if missing and not faults:
-        return Check("headers", "unknown", f"the result does not say its {few(missing)}")
-    return verdict_of("headers", faults, "each rank's file is of this attempt")
 
 
 def same_code(attempt: AttemptRecords) -> Check:
@@ -168,71 +141,6 @@ def planned_steps(attempt: AttemptRecords) -> list[StepKey]:
 
 def _named(key: StepKey | None) -> str:
     return f"{key[0]} step {key[1]}" if key else "none"
-
-
-def losses(attempt: AttemptRecords) -> Check:
-    """Every replica reports a loss in each step, all the same finite number, and its metrics."""
-    faults = []
-    for number, steps in enumerate(zip(*(rank.steps for rank in attempt.ranks), strict=False)):
-        reported = [each for each in steps if each.loss is not None]
-        place = f"{steps[0].phase} step {steps[0].step}"
-        if len(reported) != attempt.replicas:
-            faults.append(f"{place}: {len(reported)} of {attempt.replicas} replicas have a loss")
-            continue
-        if not all(math.isfinite(each.loss or 0.0) for each in reported):
-            faults.append(f"{place}: the loss is not finite")
-        common = [(each.loss, _common_metrics(each.metrics)) for each in reported]
-        if any(each != common[0] for each in common):
-            faults.append(f"{place}: replicas report different losses or metrics")
-        if number and len(faults) > 3:
-            break
-    return verdict_of("losses", faults, f"{attempt.replicas} replicas report the same losses")
-
-
-def _common_metrics(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name != "replica_loss"}
-
-
-def throughput(attempt: AttemptRecords) -> Check:
-    """Steps have the planned samples, the same on all stages of a replica."""
-    faults, result = [], attempt.result
-    for steps in zip(*(rank.steps for rank in attempt.ranks), strict=False):
-        by_replica: dict[int, set[int]] = {}
-        for rank, step in zip(attempt.ranks, steps, strict=True):
-            by_replica.setdefault(rank.header.replica, set()).add(step.samples)
-        place = f"{steps[0].phase} step {steps[0].step}"
-        if any(len(samples) > 1 for samples in by_replica.values()):
-            faults.append(f"{place}: stages of a replica have different numbers of samples")
-            continue
-        shares = [samples.pop() for _, samples in sorted(by_replica.items())]
-        planned = _planned_shares(attempt, steps[0].step)
-        if steps[0].phase == "train" and planned is not None and shares != planned:
-            faults.append(f"{place}: replicas have {shares} samples, planned are {planned}")
-    expected = _samples_per_step(attempt)
-    if result.samples_per_step != expected:
-        faults.append(f"the result has {result.samples_per_step} samples a step, not {expected}")
-    return verdict_of("throughput", faults, f"{expected} samples a step")
-
-
-def _samples_per_step(attempt: AttemptRecords) -> int:
-    """Samples of a full mini-batch of all replicas, or the nodes that all chunks own."""
-    batch_size = attempt.result.experiment["batch_size"]
-    if batch_size is not None:
-        return int(batch_size) * attempt.replicas
-    return sum(attempt.result.graph["own"])
-
-
-def _planned_shares(attempt: AttemptRecords, step: int) -> list[int] | None:
-    """Samples of each replica in a training step; None where chunks of a graph are not equal."""
-    batch_size, replicas = attempt.result.experiment["batch_size"], attempt.replicas
-    if batch_size is None:
-        return None
-    together = int(batch_size) * replicas
-    counts = (attempt.result.graph.get(f"train_{kind}") for kind in ("nodes", "links", "graphs"))
-    samples = next((int(count) for count in counts if count is not None), together)
-    size = min(together, samples - step % -(-samples // together) * together)
-    ends = [size * replica // replicas for replica in range(replicas + 1)]
-    return [stop - start for start, stop in itertools.pairwise(ends)]
 
 
 def edges_kept(attempt: AttemptRecords) -> Check:

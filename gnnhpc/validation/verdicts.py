@@ -1,14 +1,19 @@
-"""Turns faults into checks, joins checks of both ends, and reports a check that fails itself."""
+"""Turns faults into checks, joins checks of both ends, and keeps ranks together where a check fails
+itself."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gnnhpc.records.schema import Check
 
+if TYPE_CHECKING:
+    from gnnhpc.distributed.mesh import Mesh
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _SHOWN = 3
 _ORDER = ("invalid", "inconclusive", "suspect", "unknown", "ok")
@@ -40,6 +45,29 @@ def why_failed(error: Exception) -> str:
     log.error("a check failed", exc_info=error)
     first = (str(error).splitlines() or [""])[0]
     return f"the check itself failed ({type(error).__name__}: {first}), see the log of the rank"
+
+
+class CheckError(Exception):
+    """A check failed on a rank; all ranks raise it, with the reason."""
+
+
+def on_all_ranks(mesh: Mesh, work: Callable[[], T]) -> list[T]:
+    """What `work`, in which ranks do not wait for each other, returns on each rank; a collective.
+
+    Raises CheckError on all ranks where it fails on one.
+    """
+    value: Any = None
+    failed = ""
+    try:
+        value = work()
+    # The other ranks wait for what this one has found.
+    except Exception as error:
+        failed = why_failed(error)
+    everyone: list[tuple[T, str]] = mesh.gather_objects((value, failed))
+    failures = [why for _, why in everyone if why]
+    if failures:
+        raise CheckError(failures[0])
+    return [found for found, _ in everyone]
 
 
 def one_a_name(checks: Sequence[Check]) -> list[Check]:

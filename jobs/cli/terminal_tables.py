@@ -44,10 +44,12 @@ def print_dry_run(submission: Submission, *, scripts: bool) -> None:
             cells = ", ".join(f"{cell.array} {cell.index}" for cell in task.cells)
             print(f"{array.name} {task.number}: {cells}")
     if in_slurm and len(arrays) > 1 and not scripts:
-        print(f"\nthe scripts of the other {len(arrays) - 1} arrays: --scripts")
+        others = len(arrays) - 1
+        print(f"\n--scripts prints the {others} other script{'s' if others != 1 else ''} too")
     count = submission.tasks if submission.is_paired else len(arrays)
     what = f"{count} {'block' if submission.is_paired else 'array'}{'s' if count != 1 else ''}"
-    head = f"{len(submission.cells)} cells in {what}; site {submission.launch.site_name}"
+    cells = f"{len(submission.cells)} cell{'s' if len(submission.cells) != 1 else ''}"
+    head = f"{cells} in {what}; site {submission.launch.site_name}"
     root = submission.cells[0].data_root
     print(f"\ndry run of {submission.run.name}: {head}; data root {root or 'none'}")
     experiments = [cell.experiment for cell in submission.cells]

@@ -72,7 +72,8 @@ def find_site_files(file: str | Path | None = None) -> list[Path]:
     places = (*system, user / "gnnhpc" / "site.yaml", Path("site.yaml"))
     found = [path for path in places if path.is_file()]
     if named := file or os.environ.get(SITE_FILE_VARIABLE):
-        found.append(expand_user(named, "--site-file"))
+        chosen = expand_user(named, "--site-file")
+        found = [*(path for path in found if path != chosen), chosen]
     return found
 
 

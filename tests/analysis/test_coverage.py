@@ -73,7 +73,7 @@ def test_a_sample_has_the_intervals_that_are_simulated() -> None:
         one, other = Sample(list(steps[0]), repeats), Sample(list(steps[1]), repeats)
         held["mean"] += not one.mean.excludes(1.0)
         held["median"] += not one.median.excludes(1.0)
-        speedup = one.mean_over(other)
+        speedup = one.over(other)
         assert speedup.basis == "3 pairs"
         held["speedup"] += not speedup.excludes(1.0)
     least = 0.95 - margin(0.95, 3, studies)

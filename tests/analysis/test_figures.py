@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +17,14 @@ import analysis
 from analysis.cli import main
 from analysis.figures import catalog, draw_figures
 from analysis.figures.catalog import FIGURES, FigureKind
-from analysis.figures.draw_figures import make_figures, origin_of, parse_width
+from analysis.figures.draw_figures import origin_of, parse_width
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
 from analysis.figures.panels import axis_limits, panel_grid
 from analysis.figures.style import at_width, layout_style, new_figure, styled
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
-from tests.analysis.conftest import GOLDEN, experiments_of
+from tests.analysis.conftest import GOLDEN
 from tests.tools.make_run import Machine, make_run, small_sweep
 
 MM = 72 / 25.4
@@ -278,7 +277,7 @@ def test_panels_are_below_one_another_in_a_column_and_side_by_side_in_two() -> N
     columns = []
     for width in (84 / 25.4, None):
         with styled(), at_width(width):
-            _, axes = panel_grid(3)
+            _, axes = panel_grid([""] * 3, "title")
         columns.append(len({round(one.get_position().x0, 3) for one in axes}))
     assert columns == [1, 3]
 
@@ -356,21 +355,3 @@ def test_a_users_matplotlib_settings_change_nothing(
         )  # fmt: skip
         pictures.append(next(out.iterdir()).read_bytes())
     assert pictures[0] == pictures[1]
-
-
-def test_killed_processes_leave_their_figures_to_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draw_figures, "usable_cores", lambda: 3)
-    here = os.getpid()
-
-    def die_elsewhere(group: ModelOnData) -> str:
-        if os.getpid() != here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return f"drawn in {os.getpid()}"
-
-    row = FigureKind("deadly", "speed", "deadly", "", die_elsewhere)
-    monkeypatch.setattr(draw_figures, "FIGURES", (row, row))
-    run = analysis.load_run(make_run(tmp_path / "run", experiments_of("sampled", repeats=1)))
-    made = make_figures(run, analysis.summarize(run).table, tmp_path / "figures")
-    assert [reason for _, reason in made.left_out][:2] == [f"drawn in {here}"] * 2

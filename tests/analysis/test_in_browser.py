@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -86,32 +85,6 @@ def test_the_first_screen_has_verdict_figure_and_table(page: Path, tmp_path: Pat
     assert found["columns"] <= 7
     assert found["verdict"] < found["figure"] < 720
     assert found["row"] < 900
-
-
-@pytest.mark.parametrize("width", [SCREEN, PHONE])
-def test_marks_of_the_headline_figure_say_their_numbers(
-    page: Path, width: int, tmp_path: Path
-) -> None:
-    script = """
-      const found = [];
-      for (const figure of document.querySelectorAll(".beside figure")) {
-        const image = figure.querySelector("img").getBoundingClientRect();
-        for (const mark of figure.querySelectorAll("circle")) {
-          const box = mark.getBoundingClientRect();
-          const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
-          found.push({
-            x: (x - image.left) / image.width, y: (y - image.top) / image.height,
-            text: mark.querySelector("title").textContent,
-          });
-        }
-      }
-      return found;
-    """
-    marks, _ = look_at(page, width, script, tmp_path)
-    assert any(
-        re.match(r"pp4, 10: \d\.\d+ \[\d\.\d+, \d\.\d+\]; bound 3.08", m["text"]) for m in marks
-    )
-    assert all(0 < mark["x"] < 1 and 0 < mark["y"] < 1 for mark in marks)
 
 
 def test_on_a_phone_a_row_is_a_card_with_its_key_on_top(page: Path, tmp_path: Path) -> None:

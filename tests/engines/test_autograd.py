@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.engines.backward import backward
+from gnnhpc.engines.engine import backward
 
 
 def model(x: Tensor, weight: Tensor) -> Tensor:
@@ -35,28 +35,20 @@ def test_gradients_and_hooks_are_torchs(is_loss: bool) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_the_gradient_of_a_loss_is_one_each_time(shape: tuple[int, ...]) -> None:
-    """Whatever hooks and users have done to the one before."""
+def test_the_gradient_of_a_loss_is_one_whatever_a_hook_did_to_the_one_before() -> None:
     for _ in range(2):
-        weight = torch.zeros(shape, requires_grad=True)
+        weight = torch.zeros((), requires_grad=True)
         loss = weight * 1.0
         loss.register_hook(lambda gradient: gradient.mul_(2.0))
         backward(loss, None)
         assert weight.grad is not None
         assert weight.grad.item() == 2.0
         weight.grad.mul_(3.0)
-        leaf = torch.zeros(shape, requires_grad=True)
-        backward(leaf, None)
-        assert leaf.grad is not None
-        assert leaf.grad.item() == 1.0
-        leaf.grad.mul_(3.0)
 
 
-@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 3, 1)])
-def test_a_gradient_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_a_gradient_of_another_shape_is_refused() -> None:
     x = torch.randn(3, 3, requires_grad=True)
     with pytest.raises(GnnhpcError, match=r"was given for \[3, 3\]"):
-        backward(model(x, x), torch.ones(shape))
+        backward(model(x, x), torch.ones(1, 3))
     with pytest.raises(GnnhpcError, match=r"a loss of one number, not of \[3, 3\]"):
         backward(model(x, x), None)

@@ -93,15 +93,10 @@ def compare(experiments: list[Experiment]) -> list[tuple[list[str], int]]:
 def test_two_replicas_of_one_stage() -> None:
     """All but the first layers' gradients are on their way before the backward has ended."""
     experiments = [
-        vig(layout="dp2"),
-        vig(layout="dp2", microbatches=1),
         vig(layout="dp2", activation_checkpointing="always"),
-        vig(layout="dp2", batchnorm="deferred"),
         vig(layout="dp2", model={"name": "vig", "blocks": 2, "implementation": "pyg"}),
         gat(layout="dp2"),
-        gat(layout="dp2", model={"name": "resgcn", "layers": 4, "hidden": 8}),
         gat(layout="dp2", model={"name": "gcnii", "layers": 4, "hidden": 8}),
-        gat(layout="dp2", model={"name": "gat", "implementation": "pyg"}),
         sampled(layout="dp2", batch_size=12),
         graphs(layout="dp2"),
     ]
@@ -113,9 +108,7 @@ def test_two_replicas_of_one_stage() -> None:
 
 DEEP = {"name": "resgcn", "layers": 8, "hidden": 8}
 PIPELINES = [
-    vig(layout="dp2-pp2"),
     vig(layout="dp2-pp2", schedule="1f1b"),
-    vig(layout="dp2-pp2", schedule="interleaved", virtual_stages=2),
     gat(layout="dp2-pp2", model=DEEP, schedule="interleaved", virtual_stages=2),
     gat(layout="dp2-pp2", model=DEEP, schedule="zero-bubble"),
 ]

@@ -5,90 +5,67 @@ On real ranks, as the two ends are in processes of their own.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import resource
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.engines import channels
-from gnnhpc.engines.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.engines.transfers import Receiver, Sender
 from tests.tools.forked import spawn
 from tests.tools.ranks import run_ranks
 
 pytestmark = pytest.mark.distributed
 SLOTS, ROWS = 4, 1_000
-BYTES = 4 * ROWS
 
 
-def joined() -> tuple[Mesh, int, GroupChannel]:
-    """This rank of two, the other one, and the channel that names the memory."""
-    mesh = join(read_environment(), Layout(1, 2), torch.device("cpu"))
+def joined() -> Mesh:
+    return join(read_environment(), Layout(1, 2), torch.device("cpu"))
+
+
+def end_of(mesh: Mesh, rows: int = ROWS) -> SharedSender | SharedReceiver:
+    """This rank's end of a channel from rank 0 to rank 1."""
     peer = 1 - mesh.rank
-    return mesh, peer, GroupChannel(peer, mesh.link("forward", peer))
-
-
-def ends(slot_bytes: int = BYTES) -> tuple[Mesh, SharedSender | SharedReceiver]:
-    mesh, peer, notifier = joined()
-    kind = SharedReceiver if mesh.rank else SharedSender
-    end = kind(SLOTS, slot_bytes, mesh.peers[peer], notifier)
+    by = GroupChannel(peer, mesh.link("forward", peer))
+    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, 4 * rows, mesh.peers[peer], by)
     end.open()
-    return mesh, end
+    return end
 
 
 def numbered(number: int, rows: int = ROWS) -> torch.Tensor:
     return torch.arange(rows, dtype=torch.float32) + number
 
 
-def sent_and_taken(cases: list[tuple[int, int]]) -> list[int]:
+def many(mesh: Mesh, rows: int, count: int) -> int:
     """Of so many tensors of so many rows, how many came as they were sent.
 
     The sender goes around its slots many times, and is a whole round ahead at times.
     """
-    mesh, peer, notifier = joined()
-    found = []
-    for rows, count in cases:
-        right = 0
-        tensor = torch.empty(rows)
-        if mesh.rank == 0:
-            sending = SharedSender(SLOTS, 4 * rows, mesh.peers[peer], notifier)
-            sending.open()
-            for number in range(count):
-                assert sending.send(tensor.copy_(numbered(number, rows))).is_completed()
+    end, right, tensor = end_of(mesh, rows), 0, torch.empty(rows)
+    for number in range(count):
+        if isinstance(end, SharedSender):
+            assert end.send(tensor.copy_(numbered(number, rows))).is_completed()
         else:
-            receiving = SharedReceiver(SLOTS, 4 * rows, mesh.peers[peer], notifier)
-            receiving.open()
-            for number in range(count):
-                if number % 500 == 7:
-                    time.sleep(0.01)
-                receiving.receive(tensor).wait()
-                right += torch.equal(tensor, numbered(number, rows))
-        found.append(right)
-        mesh.barrier()
-    leave()
-    return found
+            if number % 500 == 7:
+                time.sleep(0.01)
+            end.receive(tensor).wait()
+            right += torch.equal(tensor, numbered(number, rows))
+    mesh.barrier()
+    return right
 
 
-def test_every_tensor_comes_once_whole_and_in_order() -> None:
-    cases = [(1, 10_000), (ROWS, 1_500), (1_000_001, 20)]
-    assert spawn(sent_and_taken, 2, cases)[1] == [count for _, count in cases]
-
-
-def by_receiver_and_sender() -> list[float]:
-    """Steps through the classes that engines call, over two buffers for four tensors."""
-    mesh, end = ends()
-    found = []
+def by_the_engines_classes(mesh: Mesh, *, shares: bool = True) -> list[float]:
+    """Three steps over two buffers for four tensors."""
+    end, found = end_of(mesh), []
+    assert end.shares == shares
     if isinstance(end, SharedSender):
         sender = Sender(end)
         for step in range(3):
@@ -105,22 +82,15 @@ def by_receiver_and_sender() -> list[float]:
                 found.append(float(taken[1]))
                 receiver.release(taken)
     mesh.barrier()
-    leave()
     return found
 
 
-def test_engines_take_what_was_sent() -> None:
-    _, found = spawn(by_receiver_and_sender, 2)
-    assert found == [2.0 + 10 * step + number for step in range(3) for number in range(SLOTS)]
-
-
-def no_room() -> list[int]:
-    """How many a sender can send while nothing is taken, as counted by the channel."""
-    mesh, end = ends()
-    found = []
+def nothing_is_taken(mesh: Mesh) -> int:
+    """How many a sender can send until then; what it sent is whole afterwards."""
+    end, count = end_of(mesh), 0
     if isinstance(end, SharedSender):
-        while end._slots.send(numbered(len(found)), 20):
-            found.append(len(found))
+        while end._slots.send(numbered(count), 20):
+            count += 1
     mesh.barrier()
     if isinstance(end, SharedReceiver):
         into = torch.empty(ROWS)
@@ -128,69 +98,53 @@ def no_room() -> list[int]:
             end.receive(into).wait()
             assert torch.equal(into, numbered(number))
     mesh.barrier()
+    return count
+
+
+def without_memory(mesh: Mesh) -> list[float]:
+    """Where files, and so memory that is one, may not be so large."""
+    if mesh.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * ROWS, resource.RLIM_INFINITY))
+    found = by_the_engines_classes(mesh, shares=False)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return found
+
+
+CASES = [(1, 10_000), (ROWS, 1_500), (1_000_001, 20)]
+
+
+def every_scenario() -> tuple[list[int], list[float], int, list[float]]:
+    mesh = joined()
+    found = (
+        [many(mesh, *case) for case in CASES],
+        by_the_engines_classes(mesh),
+        nothing_is_taken(mesh),
+        without_memory(mesh),
+    )
     leave()
     return found
 
 
-def test_what_was_not_taken_is_never_overwritten() -> None:
-    assert spawn(no_room, 2)[0] == list(range(SLOTS))
-
-
-def other_sizes() -> str:
-    mesh, peer, notifier = joined()
-    end = (SharedReceiver if mesh.rank else SharedSender)(
-        SLOTS, BYTES + 4 * mesh.rank, mesh.peers[peer], notifier
-    )
-    said = ""
-    try:
-        end.open()
-    except RuntimeError as error:
-        said = str(error)
-    mesh.barrier()
-    leave()
-    return said
-
-
-def test_ends_of_other_sizes_do_not_meet() -> None:
-    said = "rank 0 sends 4 tensors of 4000 bytes a step, where 4 of 4004 bytes are expected"
-    assert spawn(other_sizes, 2) == ["", said]
-
-
-def too_few_bytes() -> str:
-    mesh, end = ends()
-    said = ""
-    if isinstance(end, SharedSender):
-        end.send(torch.zeros(1))
-        try:
-            end.send(torch.zeros(ROWS + 1))
-        except RuntimeError as error:
-            said = str(error)
-    else:
-        try:
-            end.take(torch.zeros(ROWS))
-        except RuntimeError as error:
-            said = str(error)
-    mesh.barrier()
-    leave()
-    return said
-
-
-def test_a_message_of_other_size_is_no_message() -> None:
-    said = [f"a message of other size than {count} bytes, as planned" for count in (4004, 4000)]
-    assert spawn(too_few_bytes, 2) == said
+def test_every_tensor_comes_once_whole_and_in_order() -> None:
+    sender, receiver = spawn(every_scenario, 2)
+    sent = [2.0 + 10 * step + number for step in range(3) for number in range(SLOTS)]
+    assert receiver[0] == [count for _, count in CASES]
+    assert receiver[1] == sent
+    assert sender[2] == SLOTS
+    assert receiver[3] == sent
 
 
 def lost(which: int) -> None:
     """Print the error of a rank that waits for another, which is killed."""
-    mesh, end = ends()
+    mesh = joined()
+    end = end_of(mesh)
     mesh.barrier()
     if mesh.rank == which:
         if isinstance(end, SharedSender):
             end.send(numbered(7))
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
-    into = torch.zeros(ROWS)
-    taken = []
+    into, taken = torch.zeros(ROWS), []
     try:
         while True:
             if isinstance(end, SharedSender):
@@ -203,7 +157,7 @@ def lost(which: int) -> None:
     os._exit(0)
 
 
-@pytest.mark.quick("receiver")
+@pytest.mark.slow
 @pytest.mark.parametrize(("killed", "taken"), [(0, [7.0]), (1, [])], ids=["sender", "receiver"])
 def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[float]) -> None:
     """By the receiver once it has what was sent, by the sender when there is no room."""
@@ -213,82 +167,3 @@ def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[floa
     said = f"Connection closed by peer: rank {killed} has ended {taken}\n"
     # gloo prints lines of its own before it in some releases of torch.
     assert outputs[1 - killed].stdout.endswith(said), outputs[1 - killed].stderr
-
-
-def without_memory() -> list[float]:
-    """Where files, and so memory that is one, may not be so large: then they come by the group."""
-    mesh, peer, notifier = joined()
-    if mesh.rank == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, resource.RLIM_INFINITY))
-    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, BYTES, mesh.peers[peer], notifier)
-    end.open()
-    assert not end.shares
-    found = []
-    if isinstance(end, SharedSender):
-        sender = Sender(end)
-        for number in range(SLOTS):
-            sender.send(numbered(number))
-        sender.flush()
-    else:
-        receiver = Receiver(end, [torch.empty(ROWS) for _ in range(2)])
-        receiver.expect(SLOTS)
-        for _ in range(SLOTS):
-            taken = receiver.take()
-            found.append(float(taken[0]))
-            receiver.release(taken)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    mesh.barrier()
-    leave()
-    return found
-
-
-def test_a_process_that_may_not_have_the_memory_sends_by_its_group() -> None:
-    assert spawn(without_memory, 2) == [[], [0.0, 1.0, 2.0, 3.0]]
-
-
-def left_behind() -> list[str]:
-    """Files in the folder of shared memory, and descriptors of any, once channels are gone."""
-    mesh, peer, notifier = joined()
-    for _ in range(3):
-        kind = SharedReceiver if mesh.rank else SharedSender
-        end = kind(SLOTS, BYTES, mesh.peers[peer], notifier)
-        end.open()
-        mesh.barrier()
-        del end
-    gc.collect()
-    names = [each.name for each in Path("/dev/shm").glob("*gnnhpc*")]
-    opened = []
-    for each in Path("/proc/self/fd").iterdir():
-        # Not the one by which this folder is read, which is closed by now.
-        with contextlib.suppress(FileNotFoundError):
-            opened.append(str(each.readlink()))
-    mesh.barrier()
-    leave()
-    return names + [place for place in opened if "memfd:gnnhpc" in place]
-
-
-def test_nothing_is_left_behind() -> None:
-    assert spawn(left_behind, 2) == [[], []]
-
-
-def silent() -> list[str]:
-    """What each rank says of one that lives and neither sends nor takes."""
-    channels.COLLECTIVE_S = 0.5
-    mesh, end = ends()
-    try:
-        while True:
-            if isinstance(end, SharedSender):
-                end.send(numbered(1))
-            else:
-                end.take(torch.zeros(ROWS))
-                time.sleep(2)
-    except RuntimeError as error:
-        said = [str(error)]
-    mesh.barrier()
-    leave()
-    return said
-
-
-@pytest.mark.slow
-def test_a_rank_that_lives_is_not_waited_for_without_end() -> None:
-    assert spawn(silent, 2)[0] == ["Timed out waiting 0.5 s for rank 1"]

@@ -1,25 +1,25 @@
-"""Gradients in one flat buffer: views of it, its norm, and the mean over replicas."""
+"""Gradients in flat buffers: views of it, their norm, their buckets, and the mean over replicas."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from datetime import timedelta
-from multiprocessing.queues import Queue
-from pathlib import Path
-from typing import Any
+import itertools
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.gradient_sync import FlatGradients
+from gnnhpc.distributed.rendezvous import join, leave
+from gnnhpc.engines.gradient_sync import FlatGradients, dense_strides, flatten, gradient_buckets
 from gnnhpc.engines.step_timer import StepTimer
+from tests.tools.forked import spawn
 
 CPU = torch.device("cpu")
+ALONE = Mesh(Layout(), 0, CPU)
 
 
 def stage() -> nn.Module:
@@ -29,8 +29,8 @@ def stage() -> nn.Module:
     return nn.Sequential(module, frozen)
 
 
-def gradients(module: nn.Module, mesh: Mesh) -> FlatGradients:
-    return FlatGradients(module, mesh, StepTimer(CPU))  # type: ignore[arg-type]
+def gradients(module: nn.Module, mesh: Mesh, timer: StepTimer | None = None) -> FlatGradients:
+    return FlatGradients(module, mesh, timer or StepTimer(CPU))  # type: ignore[arg-type]
 
 
 def fill(module: nn.Module, value: float) -> None:
@@ -41,39 +41,19 @@ def fill(module: nn.Module, value: float) -> None:
 
 def test_every_gradient_is_its_own_part_of_the_buffer() -> None:
     module = stage()
-    found = gradients(module, Mesh(Layout(), 0, CPU))
+    found = gradients(module, ALONE)
     (flat,) = found.flats
     assert flat.dtype == torch.float64
-    assert not flat.any()
-    fill(module, 1.0)
-    assert flat.tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 8
-    flat.zero_()
-    learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    assert all(p.grad is not None and p.grad.shape == p.shape and not p.grad.any() for p in learns)
-    assert sum(p.grad is None for p in module.parameters()) == 2
-
-
-def test_the_norm_is_of_all_of_them() -> None:
-    module = stage()
-    found = gradients(module, Mesh(Layout(), 0, CPU))
-    fill(module, 1.0)
-    assert found.norm() == pytest.approx((6 + 2 * 4 + 8 * 9) ** 0.5)
-
-
-def test_one_replica_has_nothing_to_average() -> None:
-    module = stage()
-    found = gradients(module, Mesh(Layout(), 0, CPU))
     fill(module, 1.0)
     found.average()
-    assert found.reductions == 0
+    assert flat.tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 8
     assert found.norm() == pytest.approx((6 + 2 * 4 + 8 * 9) ** 0.5)
-
-
-def test_one_parameter_is_enough() -> None:
-    module = nn.Linear(3, 2, bias=False)
-    found = gradients(module, Mesh(Layout(), 0, CPU))
-    (flat,) = found.flats
-    assert (flat.shape, flat.dtype) == ((6,), torch.float32)
+    found.scale(2.0)
+    assert flat[0] == 2.0
+    found.zero()
+    assert not any(p.grad.any() for p in module.parameters() if p.grad is not None)
+    assert sum(p.grad is None for p in module.parameters()) == 2
+    assert found.reductions == 0, "one replica has nothing to average"
 
 
 def test_a_stage_without_parameters_has_none() -> None:
@@ -82,46 +62,88 @@ def test_a_stage_without_parameters_has_none() -> None:
     assert (found.flats, found.norm(), found.reductions) == ([], None, 0)
 
 
-def be_replica(rank: int, store: str, answers: Queue[Any]) -> None:
-    """One of two processes that hold a copy of the stage."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    limit = timedelta(seconds=60)
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2, timeout=limit
-    )
-    module = stage()
-    mesh = Mesh(Layout(2, 1), rank, CPU, replicas=dist.group.WORLD)
-    timer = StepTimer(CPU)
+def be_replica() -> tuple[list[float], float | None, int, set[str], bool]:
+    mesh = join(read_environment(), Layout(2, 1), CPU)
+    module, timer = stage(), StepTimer(CPU)
     timer.start()
-    found = FlatGradients(module, mesh, timer)  # type: ignore[arg-type]
-    fill(module, 1.0 + 2.0 * rank)
+    found = gradients(module, mesh, timer)
+    fill(module, 1.0 + 2.0 * mesh.rank)
     found.average()
     times = timer.stop()
-    timed = {span.name for span in times.spans}, times.gradients_ready_s is not None
     first = [p.grad.flatten()[0].item() for p in module.parameters() if p.grad is not None]
-    fill(module, 5.0)
-    found.average()
-    answers.put((first, found.norm(), found.reductions, timed))
-    # The other one may still be reading from this one.
-    dist.barrier()
+    names = {span.name for span in times.spans or []}
+    mesh.barrier()
+    leave()
+    return first, found.norm(), found.reductions, names, times.gradients_ready_s is not None
 
 
-def test_two_replicas_have_the_mean_of_both(tmp_path: Path) -> None:
-    """Forked, not spawned: torch is here already, and no thread of it has started."""
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    store = str(tmp_path / "store")
-    ranks = [context.Process(target=be_replica, args=(r, store, answers)) for r in range(2)]
-    try:
-        for rank in ranks:
-            rank.start()
-        for _ in ranks:
-            first, norm, reductions, timed = answers.get(timeout=60)
-            assert first == [2.0, 4.0, 6.0]
-            assert norm == pytest.approx(5 * (6 + 2 * 4 + 8 * 9) ** 0.5)
-            assert reductions == 2
-            assert timed == ({"allreduce"}, True)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.join()
+@pytest.mark.distributed
+def test_two_replicas_have_the_mean_of_both() -> None:
+    for first, norm, reductions, spans, ready in spawn(be_replica, 2):
+        assert first == [2.0, 4.0, 6.0]
+        assert norm == pytest.approx(2 * (6 + 2 * 4 + 8 * 9) ** 0.5)
+        assert (reductions, spans, ready) == (1, {"allreduce"}, True)
+
+
+def shapes() -> list[Tensor]:
+    return [
+        torch.randn(3, 4),
+        torch.randn(4, 3).t(),
+        torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
+        torch.randn(3, 8)[:, ::2],
+        torch.randn(()),
+        torch.randn(0, 3),
+    ]
+
+
+def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
+    parameters = [nn.Parameter(each) for each in shapes()]
+    flat = flatten(parameters)
+    for n, p in enumerate(parameters):
+        assert p.grad is not None
+        assert p.grad.stride() == dense_strides(p)
+        assert (dense_strides(p) == p.stride()) == (n != 3)
+        p.grad.fill_(n + 1)
+    counts = [p.numel() for p in parameters]
+    assert flat.tolist() == [n + 1.0 for n, count in enumerate(counts) for _ in range(count)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_a_fused_step_is_one_that_is_not_fused(n: int) -> None:
+    gradient = torch.randn(shapes()[n].shape)
+    moved = []
+    for fused in (True, False):
+        parameter = nn.Parameter(torch.zeros_like(shapes()[n]))
+        flatten([parameter])
+        assert parameter.grad is not None
+        parameter.grad.copy_(gradient)
+        torch.optim.Adam([parameter], lr=0.1, fused=fused).step()
+        moved.append(parameter.detach())
+    torch.testing.assert_close(*moved)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "expected"),
+    [
+        ([1, 4, 4, 4], 8, [range(2, 4), range(2)]),
+        ([4, 4, 4], 8, [range(1, 3), range(1)]),
+        ([4, 4, 4], 1, [range(2, 3), range(1, 2), range(1)]),
+        ([0, 4, 0, 4, 0], 1, [range(3, 5), range(1, 3)]),
+        ([0, 0], 1, []),
+    ],
+)
+def test_buckets_are_neighbouring_layers_last_ones_first(
+    sizes: list[int], least: float, expected: list[range]
+) -> None:
+    assert gradient_buckets(sizes, least) == expected
+
+
+@given(st.lists(st.integers(0, 50)), st.floats(0.5, 120.0))
+def test_every_gradient_is_in_one_bucket(sizes: list[int], least: float) -> None:
+    found = gradient_buckets(sizes, least)
+    held = [sum(sizes[layer] for layer in bucket) for bucket in found]
+    assert sum(held) == sum(sizes)
+    assert all(size > 0 for size in held)
+    assert all(size >= least for size in held[:-1])
+    assert all(later.stop == earlier.start for earlier, later in itertools.pairwise(found))
+    assert not found or found[0].stop == len(sizes)

@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.core.schedules import recomputed_microbatches
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import is_recomputing
 from tests.engines.steps import parts_of, step_of, take_step
-from tests.tools.cells import gat, manifest_of, run, vig
+from tests.tools.cells import gat, vig
 
 RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
 CASES = {
     "gat": gat(),
     "resgcn": gat(**RESGCN),
     "vig": vig(batchnorm="deferred"),
-    "vig micro": vig(),
     "vig in PyG's form": vig(model={"name": "vig", "blocks": 1, "implementation": "pyg"}),
 }
 
@@ -40,13 +36,6 @@ def test_a_step_gives_the_same_bits(name: str, checkpoint: str) -> None:
     assert take_step(again).is_to_the_bit(step_of(experiment))
     assert sum(forwards) == {"except_last": 3, "always": 4}[checkpoint]
     assert len(forwards) - sum(forwards) == 4
-
-
-def test_which_micro_batches_are_recomputed() -> None:
-    assert list(recomputed_microbatches("never", 3)) == []
-    assert list(recomputed_microbatches("except_last", 3)) == [0, 1]
-    assert list(recomputed_microbatches("always", 3)) == [0, 1, 2]
-    assert list(recomputed_microbatches("except_last", 1)) == []
 
 
 @contextlib.contextmanager
@@ -149,20 +138,3 @@ def test_a_custom_layer_computes_the_same_and_moves_its_buffers_once(
     assert all(torch.equal(buffers[name], again[name]) for name in buffers)
     counts = [b for name, b in again.items() if name.endswith(("num_batches_tracked", "count"))]
     assert [int(count) for count in counts] == [2] * len(counts)
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_a_pipeline_gives_the_same_losses_and_norms(schedule: str, tmp_path: Path) -> None:
-    both: dict[str, Any] = {"layout": "pp2", "schedule": schedule, "batchnorm": "deferred"}
-    cells = manifest_of(tmp_path, vig(**both), vig(activation_checkpointing="always", **both))
-    never, always = (run(tmp_path, cell) for cell in cells)
-    assert always.result.valid, always.result.audit
-    for phase in ("train", "test"):
-        assert always.losses(phase) == never.losses(phase)
-    for rank in (0, 1):
-        norms = [[s["grad_norm"] for s in ran.steps(rank, "train")] for ran in (never, always)]
-        assert norms[0] == norms[1]
-        steps = always.steps(rank, "train")
-        assert all(0 < step["recompute_s"] < step["backward_s"] for step in steps)

@@ -66,11 +66,6 @@ def add_folder(folder: Path) -> None:
 
 
 SETTINGS = ("data.train=64", "data.test=32", "data.image_size=8", "batch_size=16", "train_steps=4")
-OTHERS = [
-    ("schedule=gpipe",),
-    ("schedule=zero-bubble",),
-    ("schedule=1f1b", "activation_checkpointing=always"),
-]
 
 
 def command_of(folder: Path, active: str, *settings: str) -> list[str]:
@@ -80,8 +75,14 @@ def command_of(folder: Path, active: str, *settings: str) -> list[str]:
     return [*command, *(word for each in (*SETTINGS, *settings) for word in ("--set", each))]
 
 
-@pytest.mark.parametrize("others", OTHERS, ids=" ".join)
-@pytest.mark.parametrize("active", MISTAKES)
+@pytest.mark.parametrize(
+    ("active", "others"),
+    [
+        ("torch.relu_(x)", ()),
+        ("torch.relu_(x)", ("schedule=1f1b", "activation_checkpointing=always")),
+        ("x.detach().relu()", ("schedule=zero-bubble",)),
+    ],
+)
 def test_the_layer_is_named(active: str, others: tuple[str, ...], tmp_path: Path) -> None:
     command = [*command_of(tmp_path, active, "balance=[2,2]", *others), "--layout", "pp2"]
     with started(command, 2, tmp_path, plant=partial(add_folder, tmp_path)) as running:
@@ -89,15 +90,11 @@ def test_the_layer_is_named(active: str, others: tuple[str, ...], tmp_path: Path
         assert any(MISTAKES[active] in running.err(rank) for rank in (0, 1))
 
 
-@pytest.mark.parametrize("active", ["torch.relu_(x)", "x.add_(1.0).relu()"])
 @pytest.mark.parametrize("balance", [None, "[1,3]"])
-def test_a_change_in_place_within_a_stage_is_well(
-    active: str, balance: str | None, tmp_path: Path
-) -> None:
+def test_a_change_in_place_within_a_stage_is_well(balance: str | None, tmp_path: Path) -> None:
     more = [] if balance is None else ["--layout", "pp2", "--set", f"balance={balance}"]
-    command = [*command_of(tmp_path, active), *more]
+    command = [*command_of(tmp_path, "torch.relu_(x)"), *more]
     with started(command, 2 if more else 1, tmp_path, plant=partial(add_folder, tmp_path)) as ranks:
         assert set(ranks.wait()) == {0}, ranks.err(0)
     (path,) = (tmp_path / "out").glob("cells/*/*/result.json")
-    checks = {check.name: check.verdict for check in Result.read(path).audit}
-    assert "invalid" not in checks.values()
+    assert "invalid" not in [check.verdict for check in Result.read(path).audit]

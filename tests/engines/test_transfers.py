@@ -20,7 +20,6 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.rendezvous import _connect_links, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.transfers import StagedReceiver
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, vig
@@ -54,12 +53,6 @@ def train(experiment: Experiment, way: Way) -> list[float]:
         "staged": "gloo through host memory",
         "shared": "shared memory",
     }.get(way, "gloo")
-    receivers = [
-        each for links in engine.training for each in (links.activations_in, links.gradients_in)
-    ]
-    assert [isinstance(r, StagedReceiver) for r in receivers if r is not None] == [
-        way == "staged" for r in receivers if r is not None
-    ]
     found = []
     with parts.batches.open("train", 0, STEPS) as batches:
         for batch in batches:
@@ -81,9 +74,9 @@ def train(experiment: Experiment, way: Way) -> list[float]:
 
 EXPERIMENTS = [
     pytest.param(vig(layout="dp2-pp2", schedule="1f1b"), id="vig dp2-pp2"),
-    pytest.param(gat(layout="pp3", schedule="1f1b", microbatches=5), id="gat pp3"),
+    # In evaluation a stage of dropout alone returns the very buffer that it received into.
     pytest.param(
-        vig(layout="pp2", schedule="interleaved", virtual_stages=2), id="vig pp2 interleaved"
+        gat(layout="pp3", balance=[3, 1, 2], schedule="1f1b", microbatches=5), id="gat pp3"
     ),
     pytest.param(vig(layout="pp2", schedule="zbv"), id="vig pp2 zbv"),
 ]

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from gnnhpc.data.registry import parse_data
-from tests.tools.cells import gat, graphs
+from tests.tools.cells import graphs
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,6 @@ from tests.tools.cells import gat, graphs
         ({"chunks": "halo"}, "chunks: found 'halo'; allowed: none for many small graphs"),
         ({"rebuild": "layer"}, "rebuild: found 'layer'; allowed: 'once' for graphs"),
         ({"layout": "pp2", "engine": "pipelining"}, "allowed: seq or dp<R> with many small"),
-        ({"layout": "pp2", "engine": "torchgpipe"}, "allowed: seq or dp<R> with many small"),
         ({"model": {"name": "gat"}}, "data: found 'synthetic-graphs'; allowed: graph data"),
         ({"model": {"name": "gcn", "pooling": "max"}}, "mean"),
     ],
@@ -30,11 +29,6 @@ def test_what_small_graphs_cannot_have(changes: dict[str, Any], words: str) -> N
     with pytest.raises(ValidationError) as refused:
         graphs(**changes)
     assert words in str(refused.value)
-
-
-def test_a_pooling_is_of_graphs_alone() -> None:
-    with pytest.raises(ValidationError, match=r"model.pooling: found 'sum'; allowed: none where"):
-        gat(model={"name": "gcn", "pooling": "sum"})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from analysis.cli import main as analysis
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.result_file import Result
-from gnnhpc.validation.verify_command import verify_manifest
+from gnnhpc.validation.verify import verify_manifest
 from jobs.cli import main
 
 pytestmark = pytest.mark.distributed

@@ -205,7 +205,7 @@ def test_a_dry_run_prints_one_script_and_what_chunks_keep(
     assert main(["submit", "spec.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.count("#SBATCH --job-name") == 1
-    assert "the scripts of the other 2 arrays: --scripts\n" in out
+    assert "--scripts prints the 2 other scripts too\n" in out
     assert "chunks: halo in 2 chunks keeps all edges; rows near" in out
     assert (
         main(["submit", "spec.yaml", "--dry-run", "--scripts", "--set", "chunks=contiguous"]) == 0

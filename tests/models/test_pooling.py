@@ -14,7 +14,7 @@ from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.graph_set import DisjointUnions
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn
-from gnnhpc.models.libraries import implementation_class
+from gnnhpc.models.graph_model import implementation_class
 from tests.graphs.test_disjoint_union import graph_set
 from tests.tools.dgl import needs_dgl
 

@@ -45,7 +45,7 @@ PRELOADED = [
     "gnnhpc.batches.chunk_batches",
     "gnnhpc.batches.image_batches",
     "gnnhpc.validation.boundary",
-    "gnnhpc.validation.verify",
+    "gnnhpc.validation.engine_parity",
     "gnnhpc.cli",
     "gnnhpc.engines.native",
     "gnnhpc.engines.sequential",

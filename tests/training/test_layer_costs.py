@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from gnnhpc.batches.batch import MicroBatch
+from gnnhpc.engines.layer_profile import LayerCost, measure_layers
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.models.context import Context
 from gnnhpc.training.loss_and_metrics import MeanLoss
-from gnnhpc.training.measured_balance import LayerCost, profile
 from gnnhpc.training.setup import build_task
 from tests.tools.cells import vig
 
@@ -27,7 +27,9 @@ def profiled(experiment: Experiment, device: torch.device) -> list[LayerCost]:
     inputs = torch.zeros((ROWS, *OUTLINES[0].inputs), device=device)
     targets = torch.zeros(ROWS, dtype=torch.int64, device=device)
     example = MicroBatch(inputs, {"train": targets}, Context())
-    return profile(experiment, OUTLINES, example, MeanLoss(build_task(experiment), 1), device)
+    return measure_layers(
+        experiment, OUTLINES, example, MeanLoss(build_task(experiment), 1), device
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

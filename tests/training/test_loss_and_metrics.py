@@ -16,8 +16,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
-from gnnhpc.training.link_ranking import LinkPrediction
-from gnnhpc.training.loss_and_metrics import Classification, MeanLoss
+from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction, MeanLoss
 
 CLASSES = 4
 IMAGES, NODES = Classification("logits", splits=False), Classification("logits", splits=True)

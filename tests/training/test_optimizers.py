@@ -19,7 +19,7 @@ from gnnhpc.optimizers import registry
 from gnnhpc.optimizers.lr_schedules import LrSchedule
 from gnnhpc.optimizers.optimizer import OptimizerConfig
 from tests.engines.steps import parts_of
-from tests.tools.cells import GAT, RunOnce, gat
+from tests.tools.cells import GAT, gat
 from tests.validation.parity import checked
 
 FULL = {
@@ -34,7 +34,6 @@ FULL = {
 @pytest.mark.parametrize(
     ("optimizer", "line"),
     [
-        ({"name": "lion"}, "optimizer.name: found 'lion'; allowed: adam, adamw, sgd"),
         (
             {"momentum": 0.9},
             "optimizer.momentum: found an unknown key; allowed: clip_norm, lr, lr_schedule, name, "
@@ -44,11 +43,6 @@ FULL = {
             {"lr_schedule": {"name": "step", "evry": 3}},
             "optimizer.lr_schedule.evry: found an unknown key (is every meant?); allowed: every, "
             "gamma, name",
-        ),
-        (
-            {"lr_schedule": "exponential"},
-            "optimizer.lr_schedule.name: found 'exponential'; allowed: constant, step, cosine, "
-            "warmup",
         ),
         ({"clip_norm": 0}, "optimizer.clip_norm: found 0; allowed: more than 0.0"),
     ],
@@ -97,30 +91,19 @@ def test_learning_rates_follow_from_the_step(schedule: Any, factors: list[float]
 @pytest.mark.parametrize(
     ("raw", "optimizer"),
     [
-        ({}, {"name": "adamw", "weight_decay": 0.1, "lr_schedule": "cosine"}),
-        ({"layout": "dp2-pp2", "microbatches": 2}, FULL),
+        (
+            {"layout": "pp2"},
+            {"name": "adamw", "weight_decay": 0.1, "lr_schedule": "cosine", "clip_norm": 0.05},
+        ),
         ({"layout": "dp2-pp2", "microbatches": 2, "engine": "pipelining"}, FULL),
         ({"layout": "pp2", "engine": "torchgpipe"}, FULL),
     ],
-    ids=["adamw", "native", "pipelining", "torchgpipe"],
+    ids=["adamw", "pipelining", "torchgpipe"],
 )
-@pytest.mark.parametrize("first", [0, 2])
-def test_engines_agree_with_the_reference(
-    raw: dict[str, Any], optimizer: dict[str, Any], first: int
-) -> None:
-    check = checked(GAT | raw | {"optimizer": optimizer}, first=first)
+def test_engines_agree_with_the_reference(raw: dict[str, Any], optimizer: dict[str, Any]) -> None:
+    """From step 2 on, where the schedule has moved the learning rate."""
+    check = checked(GAT | raw | {"optimizer": optimizer}, first=2)
     assert check.verdict == "ok", check.detail
-
-
-@pytest.mark.distributed
-def test_layouts_learn_the_same_and_record_the_learning_rate(run_once: RunOnce) -> None:
-    seq, pipeline = run_once(gat(optimizer=FULL)), run_once(gat(layout="pp2", optimizer=FULL))
-    assert pipeline.losses() == pytest.approx(seq.losses(), rel=1e-5)
-    config = seq.cell.experiment.optimizer
-    rates = [config.lr_at(step, 6) for step in range(6)]
-    assert [step["lr"] for step in pipeline.steps(1, "train")] == pytest.approx(rates)
-    assert seq.result.valid, seq.result.audit
-    assert pipeline.result.valid, pipeline.result.audit
 
 
 def test_a_clipped_gradient_has_the_norm_that_is_allowed() -> None:

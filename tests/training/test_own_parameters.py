@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.tools.ranks import ROOT
+from tests.engines.test_stage_errors import add_folder
+from tests.tools.forked import started
 
 pytestmark = pytest.mark.distributed
 
@@ -52,39 +52,30 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def verify(folder: Path, *settings: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gnnhpc", "verify", "--model", "net:Net", "--layout", "pp2"]
-    command += ["--microbatches", "2", "--set", "balance=[1,2]", "--set", "data.nodes=60"]
-    command += ["--set", "data.edges=200", "--set", "data.features=16"]
-    for setting in settings:
-        command += ["--set", setting]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+SETTINGS = ["balance=[1,2]", "data.nodes=60", "data.edges=200", "data.features=16"]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [["model.first=nothing"], ["model.first=frozen"], ["model.first=train"]],
-    ids=["no parameters", "frozen", "trained"],
-)
+def verify(folder: Path, first: str, reported: str = "null") -> tuple[int | None, str]:
+    """Exit status of rank 0 and what both ranks print."""
+    settings = [*SETTINGS, f"model.first={first}", f"model.reported={reported}"]
+    command = ["verify", "--model", "net:Net", "--layout", "pp2", "--microbatches", "2"]
+    command += [word for each in settings for word in ("--set", each)]
+    with started(command, 2, folder, plant=partial(add_folder, folder)) as ranks:
+        status, _ = ranks.wait()
+        return status, "".join(ranks.out(n) + ranks.err(n) for n in (0, 1))
+
+
+@pytest.mark.parametrize("first", ["nothing", "frozen", "train"])
 @pytest.mark.slow
-def test_a_first_stage_of_any_kind_passes(folder: Path, settings: list[str]) -> None:
+def test_a_first_stage_of_any_kind_passes(folder: Path, first: str) -> None:
     """Gradients are sent to those that train, whether or not the outline counts parameters."""
-    done = verify(folder, *settings)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "PASSED" in done.stdout
+    status, printed = verify(folder, first)
+    assert status == 0, printed
+    assert "PASSED" in printed
 
 
 @pytest.mark.slow
 def test_an_outline_that_miscounts_is_reported_at_once(folder: Path) -> None:
-    done = verify(folder, "model.first=train", "model.reported=0")
-    assert done.returncode != 0
-    line = "model net:Net: parameters of timer: found 0 in its outline; allowed: 272"
-    assert line in done.stderr
+    status, printed = verify(folder, "train", "0")
+    assert status != 0
+    assert "model net:Net: parameters of timer: found 0 in its outline; allowed: 272" in printed

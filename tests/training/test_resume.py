@@ -18,16 +18,13 @@ from torch import Tensor
 
 import analysis
 from gnnhpc.core.balance import stage_slices
-from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError, InputError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.versioned_json import with_digest
-from gnnhpc.distributed.environment import SIGNAL_VARIABLE
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.records.resume_points import EarlierAttempts, read_checkpoint
 from gnnhpc.records.schema import read_lines
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
@@ -35,25 +32,17 @@ from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
-STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "save_every": 29}
+STEPS = {"train_steps": 16, "test_steps": 1, "test_every": 15, "save_every": 15}
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
-    "gat interleaved": gat(
-        layout="pp2", microbatches=2, schedule="interleaved", virtual_stages=2, **STEPS
-    ),
     "gat zbv": gat(layout="pp2", microbatches=3, schedule="zbv", **STEPS),
-    "vig in replicas": vig(layout="dp2", microbatches=2, **STEPS),
     "sampled in replicas": sampled(layout="dp2", batch_size=12, microbatches=2, **STEPS),
 }
 
 
 def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
-    """A rank is sent what a site sends ahead of a time limit, in these training steps.
-
-    Far ahead: however slow this machine is, there is time to write a checkpoint.
-    """
-    os.environ[SIGNAL_VARIABLE] = "600"
+    """A rank is sent what a site sends ahead of a time limit, in these training steps."""
     forward = Stage.forward
 
     def planted(self: Stage, x: Tensor, context: Context) -> Tensor:
@@ -68,7 +57,7 @@ def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
 Runs = tuple[Ran, list[Ran]]
 
 
-QUICK = ("gat",)
+QUICK = ("vig",)
 PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CELLS]
 
 
@@ -76,7 +65,7 @@ PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) fo
 def both(request: pytest.FixtureRequest, run_once: RunOnce) -> Runs:
     """The same cell twice: whole, and in three attempts."""
     experiment = CELLS[request.param]
-    interrupted = functools.partial(warn_at, 5, 17)
+    interrupted = functools.partial(warn_at, 4, 9)
     return run_once(experiment), run_once.attempts("interrupted", experiment, [interrupted] * 3)
 
 
@@ -88,7 +77,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
     return state
 
 
-@pytest.mark.quick("gat")
+@pytest.mark.quick("vig")
 @pytest.mark.distributed
 def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
     _, attempts = both
@@ -101,7 +90,7 @@ def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
     results = [a.result for a in attempts]
     assert [r.status for r in results] == ["interrupted", "interrupted", "done"]
     assert results[-1].valid
-    assert 5 < results[0].train_steps < 17 < results[1].train_steps < 29
+    assert 4 < results[0].train_steps <= 9 < results[1].train_steps < 15
     assert results[0].resumed_from is None
     for before, after in pairwise(results):
         assert after.resumed_from == {
@@ -145,42 +134,19 @@ def test_the_result_has_the_digests_of_all_files_that_count(both: Runs, tmp_path
 
 
 @pytest.mark.distributed
-def test_facts_that_were_changed_are_no_checkpoints(both: Runs, tmp_path: Path) -> None:
-    _, attempts = both
-    root = tmp_path / "copy"
-    shutil.copytree(attempts[0].attempt.root.parents[2], root)
-    before = RunPaths(root).cell(attempts[0].cell.id).attempt(2)
-    (path,) = before.checkpoints.iterdir()
-    assert read_checkpoint(path, 2).earlier.records
-    facts = json.loads((path / "metadata.json").read_text())
-    (path / "metadata.json").write_text(
-        json.dumps(facts | {"earlier_attempts": EarlierAttempts().to_metadata()})
-    )
-    with pytest.raises(InputError, match="changed since it was written"):
-        read_checkpoint(path, 2)
-
-
-@pytest.mark.distributed
 def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
     _, attempts = both
     for rank in range(attempts[0].cell.experiment.layout.world_size):
         steps = [s["step"] for a in attempts for s in a.steps(rank, "train")]
-        assert steps == list(range(30))
+        assert steps == list(range(16))
         assert [s["step"] for a in attempts for s in a.steps(rank, "test")] == [0, 1]
+        for attempt in attempts:
+            marks = [step["warmup"] for step in attempt.steps(rank, "train")]
+            assert marks == [True] * 2 + [False] * (len(marks) - 2), "after a resume too"
         events = [[e["name"] for e in a.lines(rank, "event")] for a in attempts]
         assert events[0] == ["checkpoint"]
         assert events[1] == ["resumed", "checkpoint"]
         assert events[2][:2] == ["resumed", "checkpoint"]
-
-
-@pytest.mark.distributed
-def test_the_first_steps_after_a_resume_are_warm_up(both: Runs) -> None:
-    _, attempts = both
-    warm = attempts[0].cell.experiment.warmup_steps
-    assert warm == 2
-    for attempt in attempts:
-        marks = [step["warmup"] for step in attempt.steps(0, "train")]
-        assert marks == [True] * warm + [False] * (len(marks) - warm)
 
 
 @pytest.mark.distributed
@@ -199,7 +165,7 @@ def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
     (last,) = whole.attempt.checkpoints.iterdir()
     expected = tensors(last)
     found = tensors(attempts[-1].attempt.checkpoints / last.name)
-    assert last.name == "step-00000029"
+    assert last.name == "step-00000015"
     assert found.keys() == expected.keys()
     assert any(name.startswith("optimizer/") for name in expected)
     different = [name for name, tensor in expected.items() if not found[name].equal(tensor)]
@@ -248,7 +214,7 @@ def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> Non
     whole, _ = both
     experiment = whole.cell.experiment
     parts, mesh = alone(experiment)
-    path = whole.attempt.checkpoints / "step-00000029"
+    path = whole.attempt.checkpoints / "step-00000015"
     load(path, mesh, parts.stage, None)
     stored = tensors(path)
     for name, tensor in parts.stage.state_dict().items():
@@ -285,47 +251,4 @@ def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
     other = gat(microbatches=1) if whole.cell.experiment.model.name == "vig" else vig()
     parts, mesh = alone(other)
     with pytest.raises(GnnhpcError, match=r"has no model/.*; it is of another model"):
-        load(whole.attempt.checkpoints / "step-00000029", mesh, parts.stage, None)
-
-
-def change(metadata: Path, path: str, value: object) -> None:
-    """Change what a checkpoint was computed with."""
-    text = json.loads(metadata.read_text())
-    *folders, last = path.split("/")
-    place = functools.reduce(
-        lambda at, key: at[int(key) if key.isdigit() else key], folders, text["environment"]
-    )
-    place[last] = value
-    metadata.write_text(json.dumps(with_digest(text)))
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("path", "value", "why"),
-    [
-        ("code", "0" * 16, "code 0000000000000000 there, "),
-        ("ranks/1/threads", 7, "threads of rank 1 7 there, 1 here"),
-    ],
-)
-def test_a_checkpoint_of_something_else_is_not_gone_on_from(
-    tmp_path: Path, path: str, value: object, why: str
-) -> None:
-    """The attempt begins again, says why, and its losses are those of an undisturbed run."""
-    experiment = vig(layout="pp2", **STEPS | {"train_steps": 12})
-    (cell,) = manifest_of(tmp_path, experiment)
-    stopped = run(tmp_path, cell, plant=functools.partial(warn_at, 5))
-    assert stopped.result.status == "interrupted"
-    (facts,) = stopped.attempt.checkpoints.glob("*/metadata.json")
-    change(facts, path, value)
-    again = run(tmp_path, cell)
-    assert again.result.valid
-    assert again.result.resumed_from is None
-    (passed,) = again.result.provenance["skipped_checkpoints"]
-    assert passed["checkpoint"] == f"attempt-1/{facts.parent.name}"
-    assert passed["why"].startswith(why)
-    for rank in (0, 1):
-        assert [step["step"] for step in again.steps(rank, "train")] == list(range(12))
-        events = {event["name"]: event["detail"] for event in again.lines(rank, "event")}
-        assert events["checkpoint skipped"] == passed
-    assert f"{facts.parent.name} is skipped: {why}" in again.attempt.log(0).read_text()
+        load(whole.attempt.checkpoints / "step-00000015", mesh, parts.stage, None)

@@ -41,7 +41,6 @@ class Files:
             "cpus": [2 * rank, 2 * rank + 1],
             "cpus_at_end": [2 * rank, 2 * rank + 1],
             "system": "one machine",
-            "workers": 0,
             "threads": self.ranks[rank][0]["threads"],
             "seconds": 10.0,
             "by_anybody_s": 10.0,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.schema import Check
-from gnnhpc.training.generators import seed_generators
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.validation import boundary, engine_parity
 from gnnhpc.validation.boundary import Validation

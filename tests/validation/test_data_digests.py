@@ -27,7 +27,7 @@ from gnnhpc.records.schema import Check
 from gnnhpc.validation import data_digests
 from gnnhpc.validation.data_digests import data_digests as digests_of_data
 from gnnhpc.validation.data_digests import digests_of, verify_data
-from gnnhpc.validation.readers import named_arrays as data_arrays
+from gnnhpc.validation.independent_readers import Arrays
 from tests.tools.data_files import (
     cifar_records,
     custom_arrays,
@@ -104,6 +104,7 @@ def test_a_digest_is_made_once_for_files_that_do_not_change(
         patch.setattr(data_digests, "read_arrays", lambda *_: pytest.fail("read again"))
         assert digests_of_data(data, None) == first
     np.savez(path, **custom_arrays() | {"y": custom_arrays()["y"][::-1]})
+    data = CustomGraph(path=str(path)).planned(tmp_path)
     assert digests_of_data(data, None)["labels"] != first["labels"]
 
 
@@ -127,13 +128,13 @@ def test_data_that_cannot_be_read_again_are_inconclusive(
 
 
 def checked(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Check:
-    monkeypatch.setattr(data_arrays, "load_graph", lambda *_: graph)
+    monkeypatch.setattr(data_digests, "load_graph", lambda *_: graph)
     return verify_data(GRAPH, None)
 
 
 @pytest.mark.parametrize("field", ["labels", "edges", "masks", "values", "columns"])
 def test_one_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    graph = data_arrays.load_graph(GRAPH, None)
+    graph = load_graph.load_graph(GRAPH, None)
     assert checked(graph, monkeypatch).verdict == "ok"
     x = graph.features
     if field == "labels":
@@ -159,13 +160,14 @@ def test_wrong_sets_of_graphs_are_found(monkeypatch: pytest.MonkeyPatch, field: 
     data = SyntheticGraphs(graphs=20, nodes=9)
     graphs = load_graph.load_graph_set(data, None)
     getattr(graphs, field).view(-1)[3] += 1
-    monkeypatch.setattr(data_arrays, "load_graph_set", lambda *_: graphs)
+    monkeypatch.setattr(data_digests, "load_graph_set", lambda *_: graphs)
     assert verify_data(data, None).verdict == "invalid"
 
 
 def test_a_digest_depends_on_neither_pieces_nor_rounding_of_rounded_numbers() -> None:
     x = np.random.default_rng(0).random(10_000).astype(np.float32)
-    whole, parts = ({"x": [x]}, {"x": [x[:77], x[77:]]})
+    whole: Arrays = {"x": [x]}
+    parts: Arrays = {"x": [x[:77], x[77:]]}
     assert digests_of(whole) == digests_of(parts)
     rounded = frozenset({"x"})
     exact = digests_of(whole, rounded)

@@ -90,14 +90,6 @@ FLAGS: dict[str, tuple[set[str], Edit]] = {
     "nobody knows who computed": ({"noisy"}, waiting(seconds=0.0)),
     "steps became slower": ({"drift"}, slow_second_half),
     "one CPU for two ranks": ({"oversubscribed"}, processors(cpus=[0], cpus_at_end=[0])),
-    "no CPU for data workers": (
-        {"oversubscribed"},
-        processors(cpus=[0, 1], cpus_at_end=[0, 1], workers=1),
-    ),
-    "a rank with one CPU for all": (
-        set(),
-        lambda files: [files.processors(r, cpus=[r], cpus_at_end=[r], workers=1) for r in (0, 1)],
-    ),
     "CPUs taken away": ({"affinity"}, processors(cpus_at_end=[0])),
     "threads set by somebody else": ({"threads"}, processors(threads=4)),
     "work between the steps": ({"between-steps"}, work_between_steps),
@@ -131,23 +123,6 @@ def test_flags(attempt: AttemptPaths, tmp_path: Path, case: str) -> None:
         edit(files)
 
     assert faults(edited(attempt, tmp_path, both)).keys() == flags
-
-
-@pytest.mark.parametrize(
-    ("cpu_s", "delay_s", "flags"),
-    [(1e-2, 0.0, set()), (8e-3, 0.0, {"noisy"}), (8e-3, 2e-3, set()), (2e-2, 0.0, set())],
-)
-def test_a_rank_alone_that_sleeps_is_noisy(
-    alone: AttemptPaths, tmp_path: Path, cpu_s: float, delay_s: float, flags: set[str]
-) -> None:
-    """Waiting for a processor that its own threads have is no noise."""
-
-    def edit(files: Files) -> None:
-        files.ranks[0][0]["threads"] = files.result["provenance"]["threads"] = 1
-        even(files)
-        of_each_step(cpu_s=cpu_s, run_delay_s=delay_s)(files)
-
-    assert faults(edited(alone, tmp_path, edit)).keys() == flags
 
 
 def test_a_rank_waits_for_all_of_its_steps_at_most(attempt: AttemptPaths, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@
 // and its sum is held in registers; backward is the same sum over the edges sorted by the row that
 // they start from. No sum depends on how many threads there are: same input, same bits.
 
-#include "halves.h"
+#include "rows.h"
 
 namespace {
 
 // out[i] = scale_out[i] * sum over edges j -> i of weight * scale_in[j] * x[j], + own * x[i] + add[i]
-// + bias. Scales, weights, add and bias may be null. Edge e has weight[e], or weight[number[e]]. Without `loops` an edge from a row to itself is left out.
-// Rows from `own_rows` on have no input of their own. `width` columns; rows of x, add and out lie
+// + bias. Scales, weights, add and bias may be null. Edge e has weight[e], or weight[number[e]].
+// Without `loops` an edge from a row to itself is left out. Rows from `own_rows` on have no input of their own. `width` columns; rows of x, add and out lie
 // `stride` numbers apart. Row j of the input is row ids[j] of x, where there are ids; x may be kept
 // as S. Edges are numbered in I, and so are the rows that they join.
 template <typename T, typename I, typename S = T>
@@ -158,31 +158,15 @@ void max_gradient(const I* indptr, const I* to, i64 rows, i64 width, const T* up
 
 }  // namespace
 
-// The same functions for edges numbered in 32 and in 64 bits, of features that are kept as S.
-#define SUM_FUNCTION(T, I, S, SUFFIX) \
-  void sum_rows_##SUFFIX(const Sum<T, I, S>* s, i64 parts) { sum_rows(*s, parts); }
+#define EDGE_FUNCTIONS(T, I, SUFFIX)                  \
+  EXPORT(sum_rows_##SUFFIX, sum_rows<T, I, T>)        \
+  EXPORT(sum_gradient_##SUFFIX, sum_gradient<T, I>)   \
+  EXPORT(max_rows_##SUFFIX, max_rows<T, I>)           \
+  EXPORT(max_gradient_##SUFFIX, max_gradient<T, I>)
 
-#define EDGE_FUNCTIONS(T, I, SUFFIX)                                                      \
-  SUM_FUNCTION(T, I, T, SUFFIX)                                                           \
-  void sum_gradient_##SUFFIX(const Sum<T, I>* s, i64 given, i64 parts) {                  \
-    sum_gradient(*s, given, parts);                                                       \
-  }                                                                                       \
-  void max_rows_##SUFFIX(const I* indptr, const I* from, i64 rows, i64 width, const T* x, \
-                         i64 stride, T* out, i32* winner, i64 parts) {                    \
-    max_rows(indptr, from, rows, width, x, stride, out, winner, parts);                   \
-  }                                                                                       \
-  void max_gradient_##SUFFIX(const I* indptr, const I* to, i64 rows, i64 width,           \
-                             const T* upstream, const i32* winner, T* grad, i64 parts) {  \
-    max_gradient(indptr, to, rows, width, upstream, winner, grad, parts);                 \
-  }
-
-extern "C" {
 EDGE_FUNCTIONS(float, i32, f32_i32)
 EDGE_FUNCTIONS(float, i64, f32_i64)
 EDGE_FUNCTIONS(double, i32, f64_i32)
 EDGE_FUNCTIONS(double, i64, f64_i64)
-#ifdef HAS_HALVES
-SUM_FUNCTION(float, i32, Half, f16_i32)
-SUM_FUNCTION(float, i64, Half, f16_i64)
-#endif
-}
+EXPORT(sum_rows_f16_i32, sum_rows<float, i32, Half>)
+EXPORT(sum_rows_f16_i64, sum_rows<float, i64, Half>)

@@ -144,34 +144,35 @@ struct Gatv2 : EdgeWise<T, I, N> {
   void end() const { add_parts(a.grad_attention, width, static_cast<int>(a.parts)); }
 };
 
+template <template <typename, typename, int> class Score, typename T, typename I>
+void forward(Layer<T, I>& layer, Mask mask, i64 parts) {
+  layer.parts = parts, layer.finite = true;
+  with_heads<Score>(layer, [&](auto score) {
+    score.prepare();
+    attend_forward(score, &layer.finite, mask);
+  });
+}
+
+template <template <typename, typename, int> class Score, typename T, typename I>
+void backward(Layer<T, I>& layer, i64 parts) {
+  layer.parts = parts;
+  with_heads<Score>(layer, [&](auto score) {
+    const Marks marks = score.to_lanes();
+    backward_targets(score, marks);
+    backward_sources(score, marks);
+    score.end();
+  });
+}
+
 }  // namespace
 
-// The same functions for float and double, and for edges numbered in 32 and in 64 bits.
-#define SCORE_FUNCTIONS(SCORE, NAME, T, I, SUFFIX)                         \
-  void NAME##_forward_##SUFFIX(Layer<T, I>* layer, Mask mask, i64 parts) { \
-    layer->parts = parts, layer->finite = true;                            \
-    with_heads<SCORE>(*layer, [=](auto score) {                            \
-      score.prepare();                                                     \
-      attend_forward(score, &layer->finite, mask);                         \
-    });                                                                    \
-  }                                                                        \
-  void NAME##_backward_##SUFFIX(Layer<T, I>* layer, i64 parts) {           \
-    layer->parts = parts;                                                  \
-    with_heads<SCORE>(*layer, [=](auto score) {                            \
-      const Marks marks = score.to_lanes();                                \
-      backward_targets(score, marks);                                      \
-      backward_sources(score, marks);                                      \
-      score.end();                                                         \
-    });                                                                    \
-  }
+#define ATTENTION_FUNCTIONS(T, I, SUFFIX)                     \
+  EXPORT(gat_forward_##SUFFIX, forward<Gat, T, I>)            \
+  EXPORT(gat_backward_##SUFFIX, backward<Gat, T, I>)          \
+  EXPORT(gatv2_forward_##SUFFIX, forward<Gatv2, T, I>)        \
+  EXPORT(gatv2_backward_##SUFFIX, backward<Gatv2, T, I>)
 
-#define ATTENTION_FUNCTIONS(T, I, SUFFIX) \
-  SCORE_FUNCTIONS(Gat, gat, T, I, SUFFIX) \
-  SCORE_FUNCTIONS(Gatv2, gatv2, T, I, SUFFIX)
-
-extern "C" {
 ATTENTION_FUNCTIONS(float, i32, f32_i32)
 ATTENTION_FUNCTIONS(float, i64, f32_i64)
 ATTENTION_FUNCTIONS(double, i32, f64_i32)
 ATTENTION_FUNCTIONS(double, i64, f64_i64)
-}

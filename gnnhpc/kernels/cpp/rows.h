@@ -9,7 +9,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "openmp.h"
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+// The address of a function template's instance, under a name that Python finds.
+#define EXPORT(NAME, ...) void* NAME = reinterpret_cast<void*>(&__VA_ARGS__);
 
 namespace {
 
@@ -109,18 +114,18 @@ struct MarkedEdges {
         last(balanced_cut(by_source, rows, part + 1, parts)),
         starts(by_source), targets(target), numbers(order), all_(by_source[rows]) {
     if (std::find(marks.begin(), marks.end(), 0) == marks.end()) return;
-    own_starts_.resize(last + 1);
+    kept_starts_.resize(last + 1);
     for (i64 at = row; at < last; ++at) {
-      own_starts_[at] = static_cast<I>(own_targets_.size());
+      kept_starts_[at] = static_cast<I>(kept_targets_.size());
       for (i64 place = by_source[at]; place < by_source[at + 1]; ++place) {
         if (!marks[target[place]]) continue;
-        own_targets_.push_back(target[place]);
-        if (order) own_numbers_.push_back(order[place]);
+        kept_targets_.push_back(target[place]);
+        if (order) kept_numbers_.push_back(order[place]);
       }
     }
-    all_ = own_starts_[last] = static_cast<I>(own_targets_.size());
-    starts = own_starts_.data(), targets = own_targets_.data();
-    if (order) numbers = own_numbers_.data();
+    all_ = kept_starts_[last] = static_cast<I>(kept_targets_.size());
+    starts = kept_starts_.data(), targets = kept_targets_.data();
+    if (order) numbers = kept_numbers_.data();
   }
   // Those of one row.
   template <typename Edges>
@@ -130,7 +135,7 @@ struct MarkedEdges {
 
  private:
   i64 all_;
-  std::vector<I> own_starts_, own_targets_, own_numbers_;
+  std::vector<I> kept_starts_, kept_targets_, kept_numbers_;
 };
 
 // Sum the parts' private copies into the first, in order.
@@ -206,6 +211,60 @@ struct Lanes {
     }
   }
 };
+
+// Features kept in half precision: read as float, of which every half is one.
+#ifdef __aarch64__
+using Half = __fp16;
+#else
+struct Half {
+  std::uint16_t bits;
+  operator float() const {
+#ifdef __F16C__
+    return _cvtsh_ss(bits);
+#else
+    const u32 magnitude = (bits & 0x7fffu) << 13, top = (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0;
+    const u32 signed_one = (bits & 0x8000u) << 16 | 0x3f800000u, all = magnitude | top;
+    float value, sign;
+    std::memcpy(&value, &all, sizeof value);
+    std::memcpy(&sign, &signed_one, sizeof sign);
+    return value * sign * (top ? 1.0f : 0x1p112f);
+#endif
+  }
+};
+#endif
+
+// Instructions by name: the compiler converts vectors of halves one by one.
+template <int N, typename S, typename T>
+void convert(const S* from, T* to) {
+#ifdef __F16C__
+  if constexpr (N == 4) {
+    _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+  } else {
+    for (int i = 0; i < N; i += 8) {
+      const __m128i kept = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(kept));
+    }
+  }
+#else
+  for (int i = 0; i < N; ++i) to[i] = static_cast<T>(from[i]);
+#endif
+}
+
+// N numbers of T that are kept as S.
+template <typename T, int N, typename S>
+typename Lanes<T, N>::Real load_as(const S* from) {
+  if constexpr (std::is_same_v<S, T>) {
+    return Lanes<T, N>::load(from);
+  } else if constexpr (N == 1) {
+    typename Lanes<T, N>::Real x;
+    x[0] = static_cast<T>(*from);
+    return x;
+  } else {
+    typename Lanes<T, N>::Real x;
+    convert<N>(from, reinterpret_cast<T*>(&x));
+    return x;
+  }
+}
 
 // body(number of lanes as a constant, first number) for `count` numbers in vectors.
 template <typename T, typename Body>

@@ -1,13 +1,30 @@
 // Passes over rows one by one, for one machine's cores: dropout, ReLU, copies.
 
-#include "halves.h"
+#include "rows.h"
 
 namespace {
+
+// Dropout of x [count], whose numbers are `ids` of the full graph.
+template <typename T>
+void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T scale, i64 parts) {
+  in_parts(parts, [&](int part) {
+    const Mask own = mask;
+    const T* __restrict from = x;
+    T* __restrict to = out;
+    const i64 last = even_cut(count, part + 1, parts);
+    for (i64 k = even_cut(count, part, parts); k < last; ++k) {
+      const T scaled = from[k] * scale;
+      const T dropped = from[k] * T(0);
+      to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : dropped;
+    }
+  });
+}
 
 // Dropout of x [rows, width], whose rows are `ids` of the full graph.
 template <typename T>
 void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
                i64 parts) {
+  if (width == 1) return drop_entries(x, ids, out, rows, mask, scale, parts);
   in_parts(parts, [&](int part) {
     const i64 last = even_cut(rows, part + 1, parts);
     const Mask own = mask;
@@ -21,21 +38,6 @@ void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
         const T dropped = from[k] * T(0);
         to[k] = own.keeps(base + static_cast<u32>(k)) ? scaled : dropped;
       }
-    }
-  });
-}
-
-template <typename T>
-void drop_entries(const T* x, const i64* ids, T* out, i64 count, Mask mask, T scale, i64 parts) {
-  in_parts(parts, [&](int part) {
-    const Mask own = mask;
-    const T* __restrict from = x;
-    T* __restrict to = out;
-    const i64 last = even_cut(count, part + 1, parts);
-    for (i64 k = even_cut(count, part, parts); k < last; ++k) {
-      const T scaled = from[k] * scale;
-      const T dropped = from[k] * T(0);
-      to[k] = own.keeps(static_cast<u32>(ids[k])) ? scaled : dropped;
     }
   });
 }
@@ -112,45 +114,24 @@ void find_finite(const T* x, i64 count, bool* finite, i64 parts) {
   });
 }
 
+// Of each row, whether it has a gradient.
+template <typename T>
+void marked_rows(const T* x, i64 rows, i64 width, char* marks, i64 parts) {
+  const Marks found = mark_rows(x, width, rows, width, parts);
+  std::copy(found.begin(), found.end(), marks);
+}
+
 }  // namespace
 
-// The same functions for float and double.
-#define ROW_FUNCTIONS(T, SUFFIX)                                                               \
-  void drop_rows_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,  \
-                          T scale, i64 parts) {                                                \
-    if (width == 1) drop_entries(x, ids, out, rows, mask, scale, parts);                       \
-    else drop_rows(x, ids, out, rows, width, mask, scale, parts);                              \
-  }                                                                                            \
-  void copy_rows_##SUFFIX(const T* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out, \
-                          i64 out_stride, i64 parts) {                                         \
-    copy_rows(x, stride, ids, rows, width, out, out_stride, parts);                            \
-  }                                                                                            \
-  void mark_rows_##SUFFIX(const T* x, i64 rows, i64 width, char* marks, i64 parts) {           \
-    const Marks found = mark_rows(x, width, rows, width, parts);                               \
-    std::copy(found.begin(), found.end(), marks);                                              \
-  }                                                                                            \
-  void find_finite_##SUFFIX(const T* x, i64 count, bool* finite, i64 parts) {                  \
-    find_finite(x, count, finite, parts);                                                      \
-  }                                                                                            \
-  void relu_drop_##SUFFIX(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask,  \
-                          T scale, i64 parts) {                                                \
-    relu_drop(x, ids, out, rows, width, mask, scale, parts);                                   \
-  }                                                                                            \
-  void bias_relu_##SUFFIX(T* x, const T* bias, i64 rows, i64 width, i64 parts) {               \
-    bias_relu(x, bias, rows, width, parts);                                                    \
-  }                                                                                            \
-  void relu_drop_gradient_##SUFFIX(const T* upstream, const T* output, T* grad, i64 count,     \
-                                   T scale, i64 parts) {                                       \
-    relu_drop_gradient(upstream, output, grad, count, scale, parts);                           \
-  }
+#define ROW_FUNCTIONS(T, SUFFIX)                    \
+  EXPORT(drop_rows_##SUFFIX, drop_rows<T>)          \
+  EXPORT(copy_rows_##SUFFIX, copy_rows<T, T>)       \
+  EXPORT(mark_rows_##SUFFIX, marked_rows<T>)        \
+  EXPORT(find_finite_##SUFFIX, find_finite<T>)      \
+  EXPORT(relu_drop_##SUFFIX, relu_drop<T>)          \
+  EXPORT(bias_relu_##SUFFIX, bias_relu<T>)          \
+  EXPORT(relu_drop_gradient_##SUFFIX, relu_drop_gradient<T>)
 
-extern "C" {
 ROW_FUNCTIONS(float, f32)
 ROW_FUNCTIONS(double, f64)
-#ifdef HAS_HALVES
-void copy_rows_f16(const Half* x, i64 stride, const i64* ids, i64 rows, i64 width, float* out,
-                   i64 out_stride, i64 parts) {
-  copy_rows(x, stride, ids, rows, width, out, out_stride, parts);
-}
-#endif
-}
+EXPORT(copy_rows_f16, copy_rows<float, Half>)

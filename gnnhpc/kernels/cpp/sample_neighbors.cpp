@@ -1,10 +1,12 @@
 // Neighbours drawn for the layers of one mini-batch, and the local numbers of the nodes they lead to.
 //
-// Every draw is a counter's (`philox.h`): the seed is the key; node, step, layer and draw are the
+// Every draw is a counter's (`picks.h`): the seed is the key; node, step, layer and draw are the
 // counter. So a sample depends on no thread, no rank and no earlier draw.
 // Nodes are numbered zone by zone, seeds first, then those that each layer reaches, ascending: the
 // rows that come out of a layer are the first of those that enter it. Which nodes are reached is a
 // bit of each; there is no table of hashes.
+
+#include <omp.h>
 
 #include "picks.h"
 #include "sorted_edges.h"
@@ -209,7 +211,7 @@ struct Drawer {
 // indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
 template <typename I>
 void count_edges(const Sampler& sampler, const Drawing& drawing, const i64* nodes, i64 rows,
-                 I* indptr_out) {
+                 I* indptr_out, i64) {
   const Drawing d = of_minibatch(sampler, drawing);
   indptr_out[0] = 0;
   for (i64 row = 0; row < rows; ++row) {
@@ -261,50 +263,20 @@ i64 draw_edges(Sampler& s, const Drawing& drawing, i64* nodes, i64 rows, const I
   return s.count;
 }
 
-}  // namespace
-
-// The same functions for edges numbered in 32 and in 64 bits.
-#define EDGE_FUNCTIONS(I, SUFFIX)                                                                \
-  void sampler_count_##SUFFIX(const void* sampler, const Drawing* drawing, const i64* nodes,     \
-                              i64 rows, I* indptr_out, i64) {                                    \
-    count_edges(*static_cast<const Sampler*>(sampler), *drawing, nodes, rows, indptr_out);       \
-  }                                                                                              \
-  i64 sampler_draw_##SUFFIX(void* sampler, const Drawing* drawing, i64* nodes, i64 rows,         \
-                            const I* indptr_out, I* source, I* edge, i64 parts) {                \
-    Sampler& s = *static_cast<Sampler*>(sampler);                                                \
-    return draw_edges(s, *drawing, nodes, rows, indptr_out, source, edge, parts);                \
-  }                                                                                              \
-  void targets_##SUFFIX(const I* indptr, i64 rows, I* target, i64 parts) {                       \
-    targets(indptr, rows, target, parts);                                                        \
-  }                                                                                              \
-  void by_source_##SUFFIX(const I* indptr, const I* source, i64 rows, i64 rows_in, I* indptr_by, \
-                          I* order, I* target, i64 parts) {                                      \
-    by_source(indptr, source, rows, rows_in, indptr_by, order, target, parts);                   \
-  }
-
-extern "C" {
-void* sampler_create(i64 nodes) { return new Sampler(nodes); }
-
-void sampler_destroy(void* sampler) { delete static_cast<Sampler*>(sampler); }
-
 // A new mini-batch of `count` different seeds; nodes [count ...] become they, ascending. Of the graph
 // `out` edges are left out: numbers `left` ascending, which lead to nodes `into`.
-void sampler_begin(void* sampler, const i64* seeds, i64 count, i64* nodes, const i64* left,
-                   const i64* into, i64 out, i64 parts) {
-  Sampler& s = *static_cast<Sampler*>(sampler);
+void begin_batch(Sampler& s, const i64* seeds, i64 count, i64* nodes, const i64* left,
+                 const i64* into, i64 out, i64 parts) {
   s.begin(parts);
   s.left.set(left, into, out);
   for (i64 k = 0; k < count; ++k) s.reached[0].add(seeds[k]);
   s.number(nodes, parts);
 }
 
-EDGE_FUNCTIONS(i32, i32)
-EDGE_FUNCTIONS(i64, i64)
-
 // For each of `links` a node in place of its second end, `count` times: none that is joined to its
 // first end `kept`, nor that itself. Of the r-th of those nodes r is drawn; the others before it are
 // as many as there are k among them, ascending, whose number less k is at most r.
-void negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 step,
+void draw_negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 step,
                const i64* kept, const i64* number, i64 links, i64 count, i64* drawn, i64) {
   for (i64 link = 0; link < links; ++link) {
     const i64 node = kept[link], degree = indptr[node + 1] - indptr[node];
@@ -327,4 +299,26 @@ void negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 s
     }
   }
 }
-}
+
+// How many threads the calling thread's loops have from now on; those of other threads keep theirs.
+void set_threads(i64 count, i64) { omp_set_num_threads(static_cast<int>(count)); }
+
+Sampler* create(i64 nodes, i64) { return new Sampler(nodes); }
+
+void destroy(Sampler* sampler, i64) { delete sampler; }
+
+}  // namespace
+
+#define EDGE_FUNCTIONS(I, SUFFIX)                      \
+  EXPORT(sampler_count_##SUFFIX, count_edges<I>)       \
+  EXPORT(sampler_draw_##SUFFIX, draw_edges<I>)         \
+  EXPORT(targets_##SUFFIX, targets<I>)                 \
+  EXPORT(by_source_##SUFFIX, by_source<I>)
+
+EDGE_FUNCTIONS(i32, i32)
+EDGE_FUNCTIONS(i64, i64)
+EXPORT(sampler_create, create)
+EXPORT(sampler_destroy, destroy)
+EXPORT(sampler_begin, begin_batch)
+EXPORT(negatives, draw_negatives)
+EXPORT(set_own_threads, set_threads)

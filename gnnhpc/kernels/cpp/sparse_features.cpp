@@ -1,7 +1,7 @@
 // Products of features with a layer's weight [F, D]: of stored entries (CSR), and of dense rows to
 // which dropout is applied while they are read.
 
-#include "halves.h"
+#include "rows.h"
 
 namespace {
 
@@ -117,8 +117,8 @@ struct DenseRows {
   const S* x;
   const i64 *at, *ids;
   i64 rows, features;
-  Mask mask;
   T scale;
+  Mask mask;
   const S* row(i64 k) const { return x + (at ? at[k] : k) * features; }
   u32 base(i64 k) const { return static_cast<u32>(ids[k]) * static_cast<u32>(features); }
   // Row k after dropout.
@@ -240,38 +240,14 @@ void dropped_backward(const DenseRows<T, S>& x, const T* upstream, T* grad, i64 
 
 }  // namespace
 
-// Of dense features that are kept as S.
-#define DENSE_FUNCTIONS(T, S, SUFFIX)                                                             \
-  void dropped_forward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,              \
-                                i64 features, const T* weight, T* out, i64 width, Mask mask,      \
-                                T scale, bool* finite, i64 parts) {                               \
-    dropped_forward(DenseRows<T, S>{x, at, ids, rows, features, mask, scale}, weight, out, width, \
-                    finite, parts);                                                               \
-  }                                                                                               \
-  void dropped_backward_##SUFFIX(const S* x, const i64* at, const i64* ids, i64 rows,             \
-                                 i64 features, const T* upstream, T* grad, i64 width,             \
-                                 Mask mask, T scale, bool finite, i64 parts) {                    \
-    dropped_backward(DenseRows<T, S>{x, at, ids, rows, features, mask, scale}, upstream, grad,    \
-                     width, finite, parts);                                                       \
-  }
+#define FEATURE_FUNCTIONS(T, S, SUFFIX)                             \
+  EXPORT(dropped_forward_##SUFFIX, dropped_forward<T, S>)           \
+  EXPORT(dropped_backward_##SUFFIX, dropped_backward<T, S>)
 
-#define FEATURE_FUNCTIONS(T, SUFFIX)                                                              \
-  void sparse_forward_##SUFFIX(const i64* indptr, const i64* columns, const T* values, i64 rows,  \
-                               const T* weight, T* out, i64 width, bool* finite, i64 parts) {     \
-    sparse_forward(indptr, columns, values, rows, weight, out, width, finite, parts);             \
-  }                                                                                               \
-  void sparse_backward_##SUFFIX(const i64* indptr, const i64* columns, const T* values, i64 rows, \
-                                const T* upstream, T* grad, i64 features, i64 width,              \
-                                bool finite, i64 copies, i64) {                                   \
-    sparse_backward(indptr, columns, values, rows, upstream, grad, features, width, finite,       \
-                    copies);                                                                      \
-  }                                                                                               \
-  DENSE_FUNCTIONS(T, T, SUFFIX)
-
-extern "C" {
-FEATURE_FUNCTIONS(float, f32)
-FEATURE_FUNCTIONS(double, f64)
-#ifdef HAS_HALVES
-DENSE_FUNCTIONS(float, Half, f16)
-#endif
-}
+FEATURE_FUNCTIONS(float, float, f32)
+FEATURE_FUNCTIONS(double, double, f64)
+FEATURE_FUNCTIONS(float, Half, f16)
+EXPORT(sparse_forward_f32, sparse_forward<float>)
+EXPORT(sparse_forward_f64, sparse_forward<double>)
+EXPORT(sparse_backward_f32, sparse_backward<float>)
+EXPORT(sparse_backward_f64, sparse_backward<double>)

@@ -8,7 +8,6 @@ sources': without atomic additions, and so the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,58 +16,33 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
+from gnnhpc.kernels.neighbour_weights import SLOPE
 from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
 
-Score = Callable[..., Tensor]
-"""Scores [edges, H] from the edges' sources [edges, ...] and targets [edges, ...], and a vector."""
 
-
-def gat(
-    h: Tensor,
-    att_source: Tensor,
-    att_target: Tensor,
-    block: Block,
-    mask: Mask | None,
-    slope: float,
-) -> Tensor:
-    """Each target's sum of h [rows_in, H, C] over its edges, weighted: [rows_out, H, C].
-
-    Weights are the softmax over a target's edges of leaky_relu(att_source . h_source +
-    att_target . h_target), masked; both vectors are [1, H, C].
-    """
-
-    def score(source: Tensor, target: Tensor) -> Tensor:
-        return functional.leaky_relu(source + target, slope)
-
-    of_source, of_target = (h * att_source).sum(-1), (h[: block.rows_out] * att_target).sum(-1)
-    args = (h, of_source, of_target, None, block, mask, score)
-    result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
-    return result
-
-
-def gatv2(
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    block: Block,
-    mask: Mask | None,
-    slope: float,
+def attend(
+    source: Tensor, target: Tensor | None, vectors: Tensor, block: Block, mask: Mask | None
 ) -> Tensor:
     """Each target's sum of source [rows_in, H, C] over its edges, weighted: [rows_out, H, C].
 
-    Weights are the softmax over a target's edges of attention . leaky_relu(source + target),
-    masked; target is [rows_out, H, C], attention [1, H, C].
+    GATv2 has features of targets, [rows_out, H, C], and one vector; GAT has two vectors [2, H, C].
     """
-
-    def score(source: Tensor, target: Tensor, vector: Tensor) -> Tensor:
-        return (functional.leaky_relu(source + target, slope) * vector).sum(-1)
-
-    args = (source, source, target, attention, block, mask, score)
-    result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
+    args: tuple[Tensor | None, ...] = (source, target, vectors)
+    if target is None:
+        of_source = (source * vectors[:1]).sum(-1)
+        of_target = (source[: block.rows_out] * vectors[1:]).sum(-1)
+        args = of_source, of_target, None
+    result: Tensor = _Attend.apply(source, *args, block, mask)  # type: ignore[no-untyped-call]
     return result
+
+
+def _scores(source: Tensor, target: Tensor, vector: Tensor | None = None) -> Tensor:
+    """Scores [edges, H]: in GAT of numbers [edges, H], in GATv2 of features and a vector."""
+    bent = functional.leaky_relu(source + target, SLOPE)
+    return bent if vector is None else (bent * vector).sum(-1)
 
 
 class _Attend(torch.autograd.Function):
@@ -83,17 +57,16 @@ class _Attend(torch.autograd.Function):
         vector: Tensor | None,
         block: Block,
         mask: Mask | None,
-        score: Score,
     ) -> Tensor:
         heads = values.shape[1]
-        ctx.block, ctx.score, ctx.scale = block, score, 1.0 if mask is None else mask.scale
+        ctx.block, ctx.scale = block, 1.0 if mask is None else mask.scale
         out = values.new_empty(block.rows_out, *values.shape[1:])
         softmax = values.new_empty(len(block.source), heads)
         shared = () if vector is None else (vector,)
         for rows, places in block.pieces(most_edges(values, heads * values.shape[2])):
             source, target = block.source[places], block.target[places]
             row, first = target - rows.start, starts(block.indptr, rows)
-            found = score(of_source[source], of_target[target], *shared)
+            found = _scores(of_source[source], of_target[target], *shared)
             raised = (found - of_rows(found, first, "max")[row]).exp_()
             share = raised.div_(of_rows(raised, first, "sum")[row])
             if mask is not None:
@@ -123,7 +96,7 @@ class _Attend(torch.autograd.Function):
             mean = of_rows(share * d_share, first, "sum")
             d_score[places] = share.mul_(d_share.sub_(mean[row]))
             given = (of_source[source], of_target[target], *shared)
-            _, of_targets, *of_vector = _gradients(ctx.score, given, d_score[places])
+            _, of_targets, *of_vector = _gradients(given, d_score[places])
             d_target[rows] = of_rows(of_targets, first, "sum")
             for total, part in zip(d_vector, of_vector, strict=True):
                 total.add_(part)
@@ -133,18 +106,18 @@ class _Attend(torch.autograd.Function):
             edge, target = transpose.edge[places], transpose.target[places]
             first = starts(transpose.indptr, rows)
             given = (of_source[block.source[edge]], of_target[target], *shared)
-            of_sources, *_ = _gradients(ctx.score, given, d_score[edge])
+            of_sources, *_ = _gradients(given, d_score[edge])
             d_source[rows] = of_rows(of_sources, first, "sum")
             weight = _weights(softmax[edge], ctx.scale)
             d_values[rows] = of_rows(weight[..., None] * upstream[target], first, "sum")
-        return d_values, d_source, d_target, d_vector[0] if shared else None, None, None, None
+        return d_values, d_source, d_target, d_vector[0] if shared else None, None, None
 
 
-def _gradients(score: Score, given: tuple[Tensor, ...], d_score: Tensor) -> tuple[Tensor, ...]:
+def _gradients(given: tuple[Tensor, ...], d_score: Tensor) -> tuple[Tensor, ...]:
     """Gradients of what some edges' scores are computed from."""
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in given]
-        return torch.autograd.grad(score(*leaves), leaves, d_score)
+        return torch.autograd.grad(_scores(*leaves), leaves, d_score)
 
 
 def _weights(share: Tensor, scale: float) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels.dropout_mask import Mask
+from gnnhpc.kernels.neighbour_weights import SLOPE
 from gnnhpc.kernels.triton import attention_programs as programs
 from gnnhpc.kernels.triton.launch import attention_sizes, launch, mask_arguments
 
@@ -16,39 +17,14 @@ if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
 
 
-def gat(
-    h: Tensor,
-    att_source: Tensor,
-    att_target: Tensor,
-    block: Block,
-    mask: Mask | None,
-    slope: float,
-) -> Tensor:
-    """Each target's sum of h [rows_in, H, C] over its edges, weighted: [rows_out, H, C].
-
-    Weights are the softmax over a target's edges of leaky_relu(att_source . h_source +
-    att_target . h_target), masked; both vectors are [1, H, C].
-    """
-    args = (h, None, torch.cat((att_source, att_target)), block, mask, slope)
-    result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
-    return result
-
-
-def gatv2(
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    block: Block,
-    mask: Mask | None,
-    slope: float,
+def attend(
+    source: Tensor, target: Tensor | None, vectors: Tensor, block: Block, mask: Mask | None
 ) -> Tensor:
     """Each target's sum of source [rows_in, H, C] over its edges, weighted: [rows_out, H, C].
 
-    Weights are the softmax over a target's edges of attention . leaky_relu(source + target),
-    masked; target is [rows_out, H, C], attention [1, H, C].
+    GATv2 has features of targets, [rows_out, H, C], and one vector; GAT has two vectors [2, H, C].
     """
-    args = (source, target, attention, block, mask, slope)
-    result: Tensor = _Attend.apply(*args)  # type: ignore[no-untyped-call]
+    result: Tensor = _Attend.apply(source, target, vectors, block, mask)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -64,7 +40,6 @@ class _Attend(torch.autograd.Function):
         vectors: Tensor,
         block: Block,
         mask: Mask | None,
-        slope: float,
     ) -> Tensor:
         h, vectors, sizes = h.contiguous(), vectors.contiguous(), attention_sizes(h)
         rows_in, heads, channels = h.shape
@@ -87,7 +62,7 @@ class _Attend(torch.autograd.Function):
         softmax = h.new_empty(len(block.source), heads)
         ctx.block, ctx.is_gat = block, targets is None
         scale = 1.0 if mask is None else mask.scale
-        ctx.constants = {"SLOPE": slope, "SCALE": scale, "V2": targets is not None, **sizes}
+        ctx.constants = {"SLOPE": SLOPE, "SCALE": scale, "V2": targets is not None, **sizes}
         launch(
             programs.attention_forward,
             (block.rows_out,),
@@ -126,7 +101,7 @@ class _Attend(torch.autograd.Function):
             **ctx.constants,
         )
         if not ctx.is_gat:
-            return d_h, d_target, d_vector.sum(0, keepdim=True), None, None, None
+            return d_h, d_target, d_vector.sum(0, keepdim=True), None, None
         own = h[: block.rows_out]
         d_vectors = (d_source[..., None] * h).sum(0), (d_target[..., None] * own).sum(0)
-        return d_h, None, torch.stack(d_vectors), None, None, None
+        return d_h, None, torch.stack(d_vectors), None, None

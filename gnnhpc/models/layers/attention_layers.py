@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.kernels.attention import Heads, gat, gatv2
+from gnnhpc.kernels.attention import Heads, attend
 from gnnhpc.kernels.dropout_mask import Mask
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.dropout import active_mask
@@ -84,7 +84,8 @@ class GatLayer(_Attention):
         settings, shape = self.settings, self.settings.shape
         h = project(x, shape.ordered(self.lin.weight))
         block, mask = settings.block(context), settings.mask(self.training, context)
-        return gat(h, self.att_src, self.att_dst, self.bias, block, shape, mask)
+        vectors = torch.cat((self.att_src, self.att_dst))
+        return attend(h, None, vectors, self.bias, block, shape, mask)
 
 
 class Gatv2Layer(_Attention):
@@ -107,4 +108,4 @@ class Gatv2Layer(_Attention):
             for each in (self.lin_l, self.lin_r)
         )
         block, mask = settings.block(context), settings.mask(self.training, context)
-        return gatv2(source, target, self.att, self.bias, block, shape, mask)
+        return attend(source, target, self.att, self.bias, block, shape, mask)

@@ -24,7 +24,7 @@ NOISY_SHARE = 0.05
 DRIFT = 0.05
 """Change of the step time in a stretch of the run below which it is no drift."""
 PROCESSORS = "processors"
-"""The event in which a rank records what it ran on (`validation.processor_use`)."""
+"""The event in which a rank records what it ran on (`audit.processor_use`)."""
 
 
 def threads(attempt: AttemptRecords) -> Check:
@@ -53,10 +53,7 @@ def threads(attempt: AttemptRecords) -> Check:
 
 
 def _lack_of_cpus(ranks: Sequence[RankRecords]) -> Iterator[str]:
-    """Why the ranks of one machine have too few CPUs.
-
-    Threads and processes that load data need CPUs too, unless a rank alone has none left for them.
-    """
+    """Why the ranks of one machine have too few CPUs."""
     for rank in ranks:
         if rank.header.threads > rank.header.cpus:
             yield (
@@ -68,18 +65,10 @@ def _lack_of_cpus(ranks: Sequence[RankRecords]) -> Iterator[str]:
     if any(each is None for each in affinities):
         return
     cpus = len({cpu for each in affinities for cpu in each or ()})
-    hosts = ", ".join(dict.fromkeys(rank.header.host for rank in ranks))
     computing = sum(rank.header.threads for rank in ranks)
-    loading = {rank.rank: int(_processors(rank).get("workers", 0)) for rank in ranks}
     if computing > cpus:
+        hosts = ", ".join(dict.fromkeys(rank.header.host for rank in ranks))
         yield f"{hosts}: {computing} threads on {cpus} CPUs"
-    elif computing + sum(loading.values()) > cpus and any(
-        loading[rank.rank]
-        and rank.header.threads + loading[rank.rank] <= len(_processors(rank)["cpus"])
-        for rank in ranks
-    ):
-        workers = sum(loading.values())
-        yield f"{hosts}: {computing} threads and {workers} data workers on {cpus} CPUs"
 
 
 def affinity(attempt: AttemptRecords) -> Check:
@@ -118,23 +107,9 @@ def noise(attempt: AttemptRecords) -> Check:
                 f"rank {rank.rank} was ready to run for {delay:.1%} of its steps while {users} had "
                 "its processors"
             )
-        reasons += _asleep(attempt, rank, delay)
     if reasons:
         return verdict_of("noisy", reasons, "", fault="suspect", values=values)
     return Check("noisy", "ok", "no other process took processor time from the ranks", values)
-
-
-def _asleep(attempt: AttemptRecords, rank: RankRecords, delay: float | None) -> list[str]:
-    """A rank without neighbours that computes on one thread has no reason to sleep in a step."""
-    header = rank.header
-    used = _share_of_steps(rank, "cpu_s")
-    if len(attempt.ranks) > 1 or header.threads != 1 or header.device != "cpu" or used is None:
-        return []
-    missing = 1.0 - used
-    if missing <= NOISY_SHARE or (delay or 0.0) > missing / 2:
-        return []
-    cause = "page faults or storage" if delay is not None else "its cause is not known"
-    return [f"rank {header.rank} slept for {missing:.0%} of its steps: {cause}"]
 
 
 def _share_of_steps(rank: RankRecords, name: str) -> float | None:
@@ -202,16 +177,13 @@ def shared_node(result: Result) -> list[Check]:
         detail = "Slurm did not answer which jobs were on its nodes"
         return [Check("shared-node", "unknown", detail)]
     jobs = sorted({str(job) for answer in answers.values() for job in answer["jobs"]}, key=int)
-    if jobs:
-        moments = " and ".join(when for when, answer in answers.items() if answer["jobs"])
-        detail = f"other jobs were on its nodes at its {moments}: {few(jobs)}"
-        return [Check("shared-node", "suspect", detail, answers)]
     hidden = max(int(answer["cpus"] or 0) for answer in answers.values())
-    if hidden:
-        detail = f"{hidden} CPUs of its nodes were given to jobs that squeue does not list"
+    moments = " and ".join(answers)
+    if jobs or hidden:
+        who = f"other jobs: {few(jobs)}" if jobs else f"jobs that squeue hides, on {hidden} CPUs"
+        detail = f"at its {moments} there were on its nodes {who}"
         return [Check("shared-node", "suspect", detail, answers)]
-    detail = f"no other job was on its nodes at its {' and '.join(answers)}"
-    return [Check("shared-node", "ok", detail, answers)]
+    return [Check("shared-node", "ok", f"no other job was on its nodes at its {moments}", answers)]
 
 
 def _processors(rank: RankRecords) -> Mapping[str, Any]:

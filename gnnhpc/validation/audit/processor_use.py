@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import resource
 import time
 from collections.abc import Set
 from pathlib import Path
+from typing import Any
 
+import psutil
 import torch
 
-from gnnhpc.batches.batch import Batches
 from gnnhpc.distributed.cpus import process_cpus
 from gnnhpc.records.schema import EventRecord
 from gnnhpc.training.events import Listener
 from gnnhpc.validation.audit.noise import PROCESSORS
 
-STAT = Path("/proc/stat")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-CHILDREN = Path("/proc/thread-self/children")
 
 
 class ProcessorUse(Listener):
     """Reads the system's counters when training begins and when it ends."""
 
-    def __init__(self, batches: Batches) -> None:
-        graph = batches.graph_metadata()
-        # A graph on a GPU is sampled by the rank's own thread.
-        self._workers = 0 if graph.get("graph_on") == "device" else graph.get("workers", 0)
+    def __init__(self) -> None:
         self._cpus: list[int] = []
         self._first: tuple[float, float | None, float] | None = None
         self._last: tuple[float, float | None, float] | None = None
@@ -45,16 +39,15 @@ class ProcessorUse(Listener):
         return time.perf_counter(), unused_s(set(self._cpus)), used_s()
 
     def record(self) -> EventRecord:
-        """The event that `validation.noise` reads, once training has ended.
+        """The event that `audit.noise` reads, once training has ended.
 
         `by_anybody_s` and `by_process_s` are processor seconds on the rank's CPUs in `seconds`;
         they are left out where the system does not report them.
         """
-        detail = {
+        detail: dict[str, Any] = {
             "cpus": self._cpus,
             "cpus_at_end": sorted(process_cpus()),
             "system": running_system(),
-            "workers": self._workers,
             "threads": torch.get_num_threads(),
         }
         if self._first is not None and self._last is not None:
@@ -84,34 +77,22 @@ def running_system() -> str | None:
 
 
 def used_s() -> float:
-    """Processor seconds of this process and of those that the calling thread has started, which
-    run (proc(5)) or have ended."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = time.process_time() + ended.ru_utime + ended.ru_stime
-    with contextlib.suppress(OSError, ValueError):
-        for number in map(int, CHILDREN.read_text(encoding="ascii").split()):
-            with contextlib.suppress(OSError):
-                # The number of a process's clock is MAKE_PROCESS_CPUCLOCK in Linux's headers.
-                seconds += time.clock_gettime(~number << 3 | 2)
-    return seconds
+    """Processor seconds of this process and of those that it has started, which run or ended."""
+    process = psutil.Process()
+    seconds = sum(process.cpu_times()[:4])
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            seconds += sum(child.cpu_times()[:2])
+    return float(seconds)
 
 
 def unused_s(cpus: Set[int]) -> float | None:
     """Seconds since boot in which no process ran on these CPUs, in sum: idle, waiting for storage,
     serving interrupts, or taken by the host; None if the system does not report it.
-
-    These are fields 4 to 8 of each CPU's line, in clock ticks (proc(5)). Idle time is measured,
-    while other fields may be sampled, so that used time is the rest.
     """
-    allowed = {f"cpu{number}" for number in cpus}
     try:
-        with STAT.open(encoding="ascii") as stream:
-            lines = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
-            ticks = [
-                sum(map(int, fields[4:9]))
-                for fields in map(str.split, lines)
-                if fields[0] in allowed
-            ]
-    except (OSError, ValueError):
+        times = psutil.cpu_times(percpu=True)
+        each = [times[number] for number in cpus]
+        return float(sum(t.idle + t.iowait + t.irq + t.softirq + t.steal for t in each))
+    except (OSError, IndexError, AttributeError):
         return None
-    return sum(ticks) / os.sysconf("SC_CLK_TCK") if len(ticks) == len(cpus) else None

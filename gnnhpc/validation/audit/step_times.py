@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnhpc.core.schedules import Action, stage_order
-from gnnhpc.records.schema import Check, StepRecord
+from gnnhpc.records.schema import Check
 from gnnhpc.validation.audit.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import verdict_of
 
@@ -25,15 +24,6 @@ BARRIER_SHARE, BARRIER_S = 0.05, 0.05
 DELAYS = 3
 """How many times as long as within a step a rank may wait for a processor between two steps."""
 _PARTS = ("forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s")
-_SECONDS = ("wall_s", *_PARTS, "data_s", "sample_s", "gather_s", "recompute_s", "weights_s")
-_OTHERS = ("start_s", "peak_rss_mib", "peak_device_mib", "steal_s", "run_delay_s", "cpu_s")
-_SPAN_PARTS = {
-    "forward": "forward_s",
-    "backward": "backward_s",
-    "weights": "backward_s",
-    "allreduce": "allreduce_s",
-    "optimizer": "optimizer_s",
-}
 
 
 def step_times(attempt: AttemptRecords) -> Check:
@@ -50,34 +40,21 @@ def _impossible(rank: RankRecords, elapsed: float) -> Iterator[str]:
     if not rank.steps:
         return
     wall, start = rank.column("wall_s"), rank.column("start_s")
-    for name in (*_SECONDS, *_OTHERS):
-        values = rank.column(name)
-        known = np.array([getattr(step, name) is not None for step in rank.steps])
-        least = -CLOCK_S if name == "wait_s" else 0.0
-        for place, n in _first(rank, known & ~(np.isfinite(values) & (values >= least))):
-            yield f"{place}: {name} is {values[n]}"
-    parts = np.sum([rank.column(name) for name in _PARTS], axis=0)
-    for place, n in _first(rank, np.abs(parts - wall) > ROUNDING_S):
-        yield f"{place}: parts add up to {parts[n]:.6f} s of {wall[n]:.6f} s"
-    for name in ("recompute_s", "weights_s"):
-        longer = rank.column(name) > rank.column("backward_s") + ROUNDING_S
-        for place, _ in _first(rank, longer):
-            yield f"{place}: {name} is longer than the backward"
-    early = np.zeros(len(wall), np.bool_)
-    early[1:] = start[1:] < (start + wall)[:-1] - CLOCK_S
-    for place, _ in _first(rank, early):
-        yield f"{place}: it begins before the step before it has ended"
-    if not start[-1] + wall[-1] <= elapsed + 1.0:
-        yield f": steps end after {start[-1] + wall[-1]:.3f} s of an attempt of {elapsed:.3f} s"
-
-
-def _first(rank: RankRecords, wrong: npt.NDArray[np.bool_]) -> list[tuple[str, int]]:
-    """The place and number of the first step that is wrong; empty if none is."""
-    return [(f", {_place(rank.steps[n])}", int(n)) for n in np.flatnonzero(wrong)[:1]]
-
-
-def _place(step: StepRecord) -> str:
-    return f"{step.phase} step {step.step}"
+    parts = np.array([rank.column(name) for name in _PARTS])
+    sums = parts.sum(0)
+    ends = start + wall
+    wrong = {
+        "it has a negative part": (parts < -CLOCK_S).any(0) | ~(wall > 0),
+        "parts do not add up to the step": np.abs(sums - wall) > ROUNDING_S,
+        "it begins before the step before it has ended": np.append(
+            np.zeros(1, np.bool_), start[1:] < ends[:-1] - CLOCK_S
+        ),
+    }
+    for cause, steps in wrong.items():
+        for n in np.flatnonzero(steps)[:1]:
+            yield f", {rank.steps[n].phase} step {rank.steps[n].step}: {cause} ({wall[n]:.6f} s)"
+    if not ends[-1] <= elapsed + 1.0:
+        yield f": steps end after {ends[-1]:.3f} s of an attempt of {elapsed:.3f} s"
 
 
 def elapsed_s(attempt: AttemptRecords) -> float:
@@ -87,36 +64,6 @@ def elapsed_s(attempt: AttemptRecords) -> float:
         for text in (attempt.result.started_at, attempt.result.ended_at)
     )
     return (ended - began).total_seconds()
-
-
-def spans(attempt: AttemptRecords) -> Check:
-    """Spans lie within their step and add up to its parts."""
-    faults = []
-    for rank in attempt.ranks:
-        by_key = {(step.phase, step.step): step for step in rank.steps}
-        for key, recorded in rank.spans.items():
-            step = by_key.get(key)
-            if step is None:
-                faults.append(f"rank {rank.rank} has spans of {key[0]} step {key[1]}, but no step")
-                continue
-            place, sums = f"rank {rank.rank}, {_place(step)}", dict.fromkeys(_PARTS[:4], 0.0)
-            outside = [
-                s for s in recorded if not -CLOCK_S <= s.start_s <= s.end_s <= step.wall_s + CLOCK_S
-            ]
-            if outside:
-                faults.append(f"{place}: a {outside[0].name} span is outside of the step")
-                continue
-            for span in recorded:
-                if span.name in _SPAN_PARTS:
-                    sums[_SPAN_PARTS[span.name]] += span.end_s - span.start_s
-            for name, seconds in sums.items():
-                value = getattr(step, name)
-                if value is not None and abs(seconds - value) > ROUNDING_S * (1 + len(recorded)):
-                    faults.append(f"{place}: spans add up to {seconds:.6f} s of {name} {value:.6f}")
-    if attempt.result.experiment["spans"]:
-        on_cpu = (rank for rank in attempt.ranks if rank.header.device == "cpu")
-        faults += [f"rank {rank.rank} has no spans" for rank in on_cpu if not rank.spans]
-    return verdict_of("spans", faults, "spans lie within the steps and add up to their parts")
 
 
 def schedule(attempt: AttemptRecords) -> Check:
@@ -174,7 +121,7 @@ def barriers(attempt: AttemptRecords) -> Check:
 def _delay_s(rank: RankRecords) -> float:
     """Seconds that a rank waited for a processor; half of its steps where that is not known."""
     delay = float(rank.column("run_delay_s").sum())
-    return delay if np.isfinite(delay) else 0.5 * _total_s(rank)
+    return delay if np.isfinite(delay) else 0.5 * float(rank.column("wall_s").sum())
 
 
 def between_steps(attempt: AttemptRecords) -> Check:
@@ -191,16 +138,10 @@ def between_steps(attempt: AttemptRecords) -> Check:
         gaps = (start[1:] - (start + wall)[:-1] - data[1:])[training[1:] & training[:-1]]
         if not len(gaps):
             continue
-        gap, step_s = (
-            float(np.quantile(gaps, 0.2, method="lower")),
-            float(np.median(wall[training])),
-        )
+        gap = float(np.quantile(gaps, 0.2, method="lower"))
+        step_s = float(np.median(wall[training]))
         waits_s = DELAYS * delay / len(rank.steps)
         if gap > BETWEEN_SHARE * step_s + BETWEEN_S + waits_s:
             faults.append(f"rank {rank.rank}: {gap:.4f} s between two steps of {step_s:.4f} s")
     good = "there is little time between two steps"
     return verdict_of("between-steps", faults, good, fault="suspect")
-
-
-def _total_s(rank: RankRecords) -> float:
-    return float(rank.column("wall_s").sum())

@@ -19,7 +19,8 @@ from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
 from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.readers.read_images import Labels, Pixels, read_images
+from gnnhpc.validation.independent_readers import Array as Numbers
+from gnnhpc.validation.independent_readers import read_images
 from gnnhpc.validation.reference.edge_lists import Activation, EdgeList, node_features, rows_of
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 
@@ -73,7 +74,7 @@ class ImageData:
 
     def __init__(self, experiment: Experiment, side: int | None, root: Path | None) -> None:
         self._experiment, self._side, self._root = experiment, side, root
-        self._splits: dict[Phase, tuple[Pixels, Labels]] = {}
+        self._splits: dict[Phase, tuple[Numbers, Numbers]] = {}
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
         experiment, side = self._experiment, self._side

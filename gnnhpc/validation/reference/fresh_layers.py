@@ -7,8 +7,11 @@ which keeps anything else, such as the edges of its first micro-batch, differs f
 from __future__ import annotations
 
 import hashlib
+import re
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +24,15 @@ from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.validation.reference.batches import ReferenceBatch
-from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
 from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_parts import RunningStatistics
 
 SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
 _USE_DTYPE = "build layers with `options.dtype`"
+_PACKAGE = str(Path(__file__).parents[2])
+_TORCH = str(Path(torch.__file__).parent)
 Layers = dict[str, nn.Module]
 """Name -> layer, first to last."""
 
@@ -51,16 +56,15 @@ def parameters_of(layers: Layers) -> dict[str, nn.Parameter]:
     return {f"{n}.{key}": p for n, layer in layers.items() for key, p in layer.named_parameters()}
 
 
-class FreshLayers:
+class FreshLayers(ReferenceModel):
     """The reference of a custom model."""
 
     def __init__(self, experiment: Experiment, specs: LayerSpecs) -> None:
-        self._experiment, self._specs = experiment, specs
+        super().__init__(experiment)
+        self._specs = specs
         self._parameters: Mapping[str, Array] = {}
         self._built: list[Layers] = []
         """The layers of each micro-batch since `load`."""
-        self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
-        self._pending: list[dict[str, RunningStatistics]] = [{} for _ in self._buffers]
 
     def build(self) -> Layers:
         return build_layers(self._experiment, self._specs, torch.float64)
@@ -100,30 +104,6 @@ class FreshLayers:
                     total[name] = total[name] + found if name in total else found
         return total
 
-    def end_minibatch(self) -> None:
-        for buffers, pending in zip(self._buffers, self._pending, strict=True):
-            for name, statistics in pending.items():
-                statistics.mean = buffers[f"{name}.running_mean"]
-                statistics.variance = buffers[f"{name}.running_var"]
-                statistics.move()
-                buffers[f"{name}.running_mean"] = statistics.mean
-                buffers[f"{name}.running_var"] = statistics.variance
-                buffers[f"{name}.num_batches_tracked"] += 1
-            pending.clear()
-
-    def average_statistics(self) -> None:
-        for name in self._buffers[0]:
-            if name.endswith(("running_mean", "running_var")):
-                mean = torch.stack([each[name] for each in self._buffers]).mean(0)
-                for each in self._buffers:
-                    each[name] = mean
-
-    def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
-        self._buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
-
-    def buffers(self, replica: int) -> dict[str, Tensor]:
-        return dict(self._buffers[replica])
-
     def has_batchnorm(self) -> bool:
         """Whether a layer computes with all rows of a micro-batch by a BatchNorm."""
         modules = (m for layer in self.build().values() for m in layer.modules())
@@ -153,7 +133,7 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
         once, again = model.build(), model.build()
     # A user's code may fail in any way.
     except Exception as error:
-        return f"the model cannot be built in float64 ({_in_words(error)}): {_USE_DTYPE}"
+        return f"the model cannot be built: {_in_words(error)}"
     for name, parameter in parameters_of(once).items():
         if parameter.requires_grad and parameter.dtype != torch.float64:
             kind = _name(parameter.dtype)
@@ -167,7 +147,7 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
                 try:
                     outputs.append(_dense(_call(layers[name].train(), x, batch)))
                 except Exception as error:
-                    return f"layer {name} fails in float64 ({_in_words(error)}): {_USE_DTYPE}"
+                    return f"layer {name} fails: {_in_words(error)}"
             x = outputs[0]
             if x.dtype != torch.float64:
                 return f"layer {name} returns {_name(x.dtype)} in a model of float64: {_USE_DTYPE}"
@@ -180,8 +160,13 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
 
 
 def _in_words(error: Exception) -> str:
+    """The error, the line of the user's file, and advice where it is about kinds of numbers."""
     first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}"
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [each for each in frames if not each.filename.startswith((_PACKAGE, _TORCH))]
+    place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno})" if users else ""
+    advice = f"; {_USE_DTYPE}" if re.search("dtype|float|double", first, re.IGNORECASE) else ""
+    return f"{type(error).__name__}: {first}{place}{advice}"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -29,8 +29,6 @@ class ReferenceStep:
     activations: list[Sequence[Activation]]
     """For each batch the output of each layer."""
     loss: float
-    row_losses: list[tuple[Array, int]]
-    """For each batch the loss of every row, 0 where it does not count, and how many count."""
     gradients: dict[str, Array]
     largest_score: float
     """The largest magnitude of what the loss is computed from."""
@@ -48,51 +46,29 @@ def train_step(
     """The mean loss over the rows of all batches that count, and its gradients."""
     model.load(parameters)
     activations: list[Sequence[Activation]] = []
-    row_losses: list[tuple[Array, int]] = []
-    total = torch.zeros((), dtype=torch.float64)
+    total, counted = torch.zeros((), dtype=torch.float64), 0
     largest, remaining = 0.0, 0.0
     for batch in batches:
         computed = model.forward(batch, step, training=True)
         scores, target = scored(computed[-1], batch.targets["train"], outputs)
         rows = losses(scores, target, outputs)
-        counted = len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
-        row_losses.append((rows.detach().numpy(), counted))
+        counted += len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
         total = total + rows.sum()
         activations.append([x.detach() if isinstance(x, Tensor) else x for x in computed])
         if scores.numel():
             largest = max(largest, float(scores.detach().abs().max()))
         remaining += float((1.0 - (-rows.detach()).exp()).square().sum())
     model.end_minibatch()
-    counted = sum(count for _, count in row_losses)
     loss = total / counted
     if loss.requires_grad:
         loss.backward()
     return ReferenceStep(
         activations,
         float(loss.detach()),
-        row_losses,
         model.gradients(),
         largest,
         gradient_rounding(remaining, counted),
     )
-
-
-def microbatch_gradients(
-    model: ReferenceModel,
-    batch: ReferenceBatch,
-    counts: Tensor,
-    parameters: Mapping[str, Array],
-    step: int,
-    outputs: OutputKind,
-) -> dict[str, Array]:
-    """The gradients of the summed loss of the rows of `batch` in `counts`, bool [rows]."""
-    model.load(parameters)
-    output = model.forward(batch, step, training=True)[-1]
-    scores, target = scored(output, batch.targets["train"], outputs)
-    loss = losses(scores, target, outputs).where(counts, 0.0).sum()
-    if loss.requires_grad:
-        loss.backward()
-    return model.gradients()
 
 
 def gradient_rounding(remaining: float, counted: int) -> float:

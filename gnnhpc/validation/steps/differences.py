@@ -1,9 +1,9 @@
-"""How far what ranks captured is from what the reference expects."""
+"""How far what ranks captured is from what the reference expects, and what it looks like."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from gnnhpc.validation.steps.captured_steps import (
     Place,
     array_of,
 )
+
+CLOSE = 1e-6
+"""A factor is recognised where it explains all but this share of a difference."""
 
 
 def in_words(place: Place) -> str:
@@ -111,3 +114,51 @@ def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
     if len(batches) == 1:
         return 0
     return [(batch.replica, batch.microbatch) for batch in batches].index(place)
+
+
+def explain_gradients(
+    actual: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    last: str,
+    stage_of: Mapping[str, int],
+) -> str:
+    """What wrong gradients look like; `last` is the last layer with one, where backward goes wrong.
+
+    They are zero on a whole stage, or all are the expected ones times a factor, or one layer's
+    differ. `stage_of` has the stage of each layer.
+    """
+    ours = {name: actual.get(name, np.zeros_like(value)) for name, value in expected.items()}
+    reached: dict[int, bool] = {}
+    for layer, stage in stage_of.items():
+        mine = [name for name in expected if name.startswith(f"{layer}.") and expected[name].any()]
+        if mine:
+            any_is_there = any(ours[name].any() for name in mine)
+            reached[stage] = reached.get(stage, False) or any_is_there
+    without = [str(stage) for stage, is_reached in sorted(reached.items()) if not is_reached]
+    if without:
+        return f"all gradients of stage {', '.join(without)} are zero: backward does not reach it"
+    factor = _factor(ours, expected)
+    if factor is not None:
+        return f"all gradients are {factor:.6g} times the expected"
+    layers = {name: value for name, value in expected.items() if name.startswith(f"{last}.")}
+    factor = _factor(ours, layers)
+    differs = "differs" if factor is None else f"is {factor:.6g} times the expected"
+    worst = max(layers, key=lambda name: float(np.linalg.norm(ours[name] - layers[name])))
+    return (
+        f"the gradient of {last} {differs}, though its output and the layers after it agree; most "
+        f"of it in {worst}"
+    )
+
+
+def _factor(ours: Mapping[str, Array], expected: Mapping[str, Array]) -> float | None:
+    """The factor that explains all differences; None where there is none."""
+    one, other = (
+        np.concatenate([values[name].ravel() for name in expected]) for values in (ours, expected)
+    )
+    square = float(other @ other)
+    if not square or not np.isfinite(one).all():
+        return None
+    factor = float(one @ other) / square
+    rest = float(np.linalg.norm(one - factor * other))
+    differs = abs(factor - 1.0) > CLOSE
+    return factor if differs and rest < CLOSE * float(np.linalg.norm(one)) else None

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import ReferenceBatch, ReferenceData
@@ -28,7 +27,6 @@ from gnnhpc.validation.reference.training_step import (
     classification_metrics,
     evaluate,
     link_metrics,
-    microbatch_gradients,
     train_step,
 )
 from gnnhpc.validation.steps.captured_steps import (
@@ -41,13 +39,13 @@ from gnnhpc.validation.steps.captured_steps import (
 )
 from gnnhpc.validation.steps.differences import (
     batch_of,
+    explain_gradients,
     in_words,
     relative_difference,
     row_squares,
     sketch_difference,
     wrong_targets,
 )
-from gnnhpc.validation.steps.likely_causes import Setting, explain_gradients, explain_loss
 
 TOLERANCE = 1e-9
 """The largest relative difference of two tensors that agree."""
@@ -134,7 +132,7 @@ class StepComparison:
         self._inputs("train", step, batches)
         self._layer_outputs("train", step, batches, expected.activations)
         self._loss(step, expected)
-        self._gradients(step, batches, parameters, expected)
+        self._gradients(step, expected)
         for replica, rule in enumerate(rules):
             taken = self._step("train", step, replica)
             self._update(f"on replica {replica}", step, parameters, taken, rule)
@@ -225,6 +223,8 @@ class StepComparison:
                 relative, why = sketch_difference(
                     each, batches[number], sketches[number], squares[number], least
                 )
+                if not why and not np.isfinite(each.sketch).all():
+                    why = "it has NaN or infinite values"
                 why = f": {why}" if why else (_LAYER_KEEPS_STATE if custom else "")
                 if each.trains != (phase == "train") and layer:
                     why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
@@ -238,37 +238,13 @@ class StepComparison:
             raise NotComparable(f"the loss of step {step} is not finite in the reference either")
         # A small loss is what large scores leave of one another.
         scale = max(abs(expected.loss), 1e-4 * expected.largest_score)
-        rows = self._microbatch_losses(step, expected)
-        cause = f"step {step}: {explain_loss(actual, expected.loss, rows)}"
+        ratio = f", {actual / expected.loss:.6g} times as much" if expected.loss else ""
+        cause = (
+            f"step {step}: the loss is {actual:.8g} where {expected.loss:.8g} is expected{ratio}"
+        )
         self._note("loss", abs(actual - expected.loss) / scale if scale else abs(actual), cause)
 
-    def _microbatch_losses(self, step: int, expected: ReferenceStep) -> list[tuple[float, int]]:
-        """Each micro-batch's summed loss and counted rows; of a whole graph by who counts a row."""
-        if len(expected.row_losses) == len(self._places):
-            return [(float(rows.sum()), count) for rows, count in expected.row_losses]
-        rows, _ = expected.row_losses[0]
-        return [
-            (float(rows[counts.numpy()].sum()), int(counts.sum()))
-            for counts in self._counted_rows(step, len(rows)).values()
-        ]
-
-    def _counted_rows(self, step: int, rows: int) -> dict[Place, Tensor]:
-        """Rows of a whole graph that each micro-batch counts in its loss, bool [rows]."""
-        found = {}
-        for place in self._places:
-            each = self.captured.targets["train", step, place]
-            mine = np.flatnonzero(each.targets["train"] != IGNORED)
-            counts = found[place] = torch.zeros(rows, dtype=torch.bool)
-            counts[each.nodes[mine] if each.nodes is not None else mine] = True
-        return found
-
-    def _gradients(
-        self,
-        step: int,
-        batches: Sequence[ReferenceBatch],
-        parameters: dict[str, Array],
-        expected: ReferenceStep,
-    ) -> None:
+    def _gradients(self, step: int, expected: ReferenceStep) -> None:
         if expected.rounding > MOST_ROUNDING:
             raise NotComparable(
                 f"the loss of step {step} is {expected.loss:.1e}: what is left of its gradient is "
@@ -277,52 +253,24 @@ class StepComparison:
         norms = [float(np.linalg.norm(gradient)) for gradient in expected.gradients.values()]
         least = SMALL_GRADIENT * max(norms, default=0.0)
         allowed = max(TOLERANCE, expected.rounding)
-        stages = self.captured.stage_of
-        setting = Setting(self.layers, stages, self.experiment.microbatches, self._replicas)
         for replica in range(self._replicas):
             actual = self._step("train", step, replica).gradients
             wrong: dict[str, float] = {}
             for name, theirs in expected.gradients.items():
-                ours = actual.get(name, np.zeros_like(theirs))
-                relative = relative_difference(ours, theirs, least)
-                layer = setting.layer_of(name)
+                relative = relative_difference(
+                    actual.get(name, np.zeros_like(theirs)), theirs, least
+                )
+                layer = next(each for each in self.layers if name.startswith(f"{each}."))
                 self.gradients[layer] = max(self.gradients.get(layer, 0.0), relative)
                 if relative > allowed:
                     wrong[layer] = max(wrong.get(layer, 0.0), relative)
                 self.worst["gradients"] = max(self.worst.get("gradients", 0.0), relative)
             if wrong:
-                layers = [layer for layer in self.layers if layer in wrong]
-                of = self._of_microbatches(step, batches, parameters, expected)
-                cause = explain_gradients(actual, expected.gradients, layers, setting, of)
+                last = [layer for layer in self.layers if layer in wrong][-1]
+                stages = self.captured.stage_of
+                cause = explain_gradients(actual, expected.gradients, last, stages)
                 where = f"step {step}, replica {replica}: {cause}"
                 self._note("gradients", max(wrong.values()), where, allowed)
-
-    def _of_microbatches(
-        self,
-        step: int,
-        batches: Sequence[ReferenceBatch],
-        parameters: dict[str, Array],
-        expected: ReferenceStep,
-    ) -> dict[Place, dict[str, Array]]:
-        """The share of each micro-batch in the expected gradients."""
-        total = sum(count for _, count in expected.row_losses)
-        parts = {
-            (batch.replica, batch.microbatch): (batch, torch.ones(len(rows), dtype=torch.bool))
-            for batch, (rows, _) in zip(batches, expected.row_losses, strict=True)
-        }
-        if len(batches) < len(self._places):
-            counted = self._counted_rows(step, len(expected.row_losses[0][0]))
-            parts = {place: (batches[0], counts) for place, counts in counted.items()}
-        outputs = self.experiment.outputs
-        return {
-            place: {
-                name: value / total
-                for name, value in microbatch_gradients(
-                    self.model, batch, counts, parameters, step, outputs
-                ).items()
-            }
-            for place, (batch, counts) in parts.items()
-        }
 
     def _update(
         self,

@@ -19,7 +19,9 @@ from tests.defects.defect import around, planted, replace
 defect = functools.partial(planted, kind="scale of loss and gradients", mechanism="engine-parity")
 
 
-@defect("gradients divided by the micro-batches twice", cell=cells.VIG, words="divided by 4")
+@defect(
+    "gradients divided by the micro-batches twice", cell=cells.VIG, words="0.25 times the expected"
+)
 def divided_twice() -> None:
     def divided(original: Any, gradients: FlatGradients) -> None:
         for flat in gradients.flats:
@@ -41,7 +43,7 @@ def summed_microbatches() -> None:
     replace(MeanLoss, "__call__", summed)
 
 
-@defect("the mean of each chunk's mean", cell=cells.GAT, words="mean of the micro-batches' means")
+@defect("the mean of each chunk's mean", cell=cells.GAT, words="the loss is")
 def mean_of_means() -> None:
     def mean(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
         count = loss.task.valid_targets(microbatch.targets, "train")

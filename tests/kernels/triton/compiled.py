@@ -17,7 +17,7 @@ from triton.compiler import ASTSource
 
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
-from tests.kernels.triton.test_programs import MASK, NODES, ROWS, SLOPE, block_of, numbers, stored
+from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -51,8 +51,9 @@ def main() -> None:
         wide = (NODES, 8, 8), (ROWS, 8, 8), (1, 8, 8), (1, 8, 8)
         h, rows, first, second = (each.requires_grad_() for each in numbers(*wide, dtype=dtype))
         for mask in (MASK, None):
-            triton_attention.gat(h, first, second, block, mask, SLOPE).sum().backward()
-            triton_attention.gatv2(h, rows, first, block, mask, SLOPE).sum().backward()
+            vectors = torch.cat((first, second))
+            triton_attention.attend(h, None, vectors, block, mask).sum().backward()
+            triton_attention.attend(h, rows, first, block, mask).sum().backward()
         x, upstream, bias = numbers((NODES, 70), (ROWS, 70), (70,), dtype=dtype)
         triton_features.drop_rows(x, torch.arange(NODES), MASK)
         factors = torch.ones(NODES, dtype=dtype)

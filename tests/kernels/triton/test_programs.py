@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, GraphChunk
@@ -26,7 +24,7 @@ from tests.tools.graphs import make_graph
 from tests.tools.ranks import ROOT
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-NODES, ROWS, SLOPE = 20, 15, 0.2
+NODES, ROWS = 20, 15
 LARGE = 1e4
 """Of scores: exponentials of their differences are infinite."""
 NEAR = {torch.float32: 1e-5, torch.float64: 1e-13}
@@ -60,12 +58,23 @@ def numbers(*shapes: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
     return [torch.randn(shape, generator=draw, dtype=dtype).to(DEVICE) for shape in shapes]
 
 
-def taken(function: Callable[..., Tensor], inputs: Sequence[Tensor], *more: object) -> list[Tensor]:
-    """The output, and the gradients of all inputs."""
-    leaves = [each.clone().requires_grad_() for each in inputs]
-    out = function(*leaves, *more)
-    out.square().sum().backward()
-    return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+def taken(
+    function: Callable[..., Tensor],
+    inputs: Sequence[Tensor | None],
+    block: Block,
+    mask: Mask | None,
+    upstream: Tensor | None = None,
+) -> list[Tensor]:
+    """The output, and the gradients of all inputs, none of which lies as a program reads it."""
+    leaves = [each if each is None else reversed_layout(each).requires_grad_() for each in inputs]
+    out = function(*leaves, block, mask)
+    out.backward(reversed_layout(2 * out if upstream is None else upstream))
+    return [out.detach(), *(leaf.grad for leaf in leaves if leaf is not None)]  # type: ignore[misc]
+
+
+def reversed_layout(x: Tensor) -> Tensor:
+    """A copy of [A, B, C] whose first dimension is the innermost one."""
+    return x.detach().transpose(0, 2).contiguous().transpose(0, 2)
 
 
 def assert_near(
@@ -82,7 +91,14 @@ def assert_near(
             assert (one - other).norm() <= largest_score * NEAR[one.dtype] * other.norm()
 
 
-@pytest.mark.quick("torch.float64-None-torch.int32-1-41")
+def inputs_of(model: str, h: Tensor, first: Tensor, second: Tensor) -> list[Tensor | None]:
+    """Features of sources, of targets (in GATv2), and the vectors of the scores."""
+    if model == "gat":
+        return [h, None, torch.cat((first, second))]
+    return [h, h[:ROWS] / 2, first]
+
+
+@pytest.mark.quick("gat-torch.float64-None-torch.int32-1-41")
 @pytest.mark.parametrize(
     ("dtype", "mask", "index", "heads", "channels"),
     [
@@ -92,36 +108,16 @@ def assert_near(
     ],
     ids=str,
 )
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
 def test_attention(
-    dtype: torch.dtype, mask: Mask | None, index: torch.dtype, heads: int, channels: int
+    model: str, dtype: torch.dtype, mask: Mask | None, index: torch.dtype, heads: int, channels: int
 ) -> None:
-    from gnnhpc.kernels.triton.triton_attention import gat
+    from gnnhpc.kernels.triton import triton_attention
 
     block = block_of(index, ROWS)
     shapes = (block.rows_in, heads, channels), (1, heads, channels), (1, heads, channels)
-    args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
-    assert_near(taken(gat, *args), taken(torch_attention.gat, *args))
-
-
-@pytest.mark.quick("torch.float64-None-3-5")
-@pytest.mark.parametrize(
-    ("dtype", "mask", "heads", "channels"),
-    [
-        (torch.float32, MASK, 8, 8),
-        (torch.float64, None, 3, 5),
-        (torch.float64, MASK, 3, 5),
-    ],
-    ids=str,
-)
-def test_attention_of_gatv2(
-    dtype: torch.dtype, mask: Mask | None, heads: int, channels: int
-) -> None:
-    from gnnhpc.kernels.triton.triton_attention import gatv2
-
-    block = block_of(rows_out=ROWS)
-    shapes = (block.rows_in, heads, channels), (ROWS, heads, channels), (1, heads, channels)
-    args = numbers(*shapes, dtype=dtype), block, mask, SLOPE
-    assert_near(taken(gatv2, *args), taken(torch_attention.gatv2, *args))
+    args = inputs_of(model, *numbers(*shapes, dtype=dtype)), block, mask
+    assert_near(taken(triton_attention.attend, *args), taken(torch_attention.attend, *args))
 
 
 def odd_scores(kind: str, dtype: torch.dtype) -> list[Tensor]:
@@ -146,28 +142,14 @@ def odd_scores(kind: str, dtype: torch.dtype) -> list[Tensor]:
 def test_attention_of_odd_scores(model: str, kind: str) -> None:
     from gnnhpc.kernels.triton import triton_attention
 
-    block = block_of(rows_out=ROWS)
-    h, first, second = odd_scores(kind, torch.float64)
-    inputs, ours, theirs = [h, first, second], triton_attention.gat, torch_attention.gat
-    if model == "gatv2":
-        inputs, ours, theirs = (
-            [h, h[:ROWS] / 2, first],
-            triton_attention.gatv2,
-            torch_attention.gatv2,
-        )
-    upstream = torch.ones(ROWS, 3, 5, dtype=h.dtype, device=DEVICE)
+    block, inputs = block_of(rows_out=ROWS), inputs_of(model, *odd_scores(kind, torch.float64))
+    upstream = torch.ones(ROWS, 3, 5, dtype=torch.float64, device=DEVICE)
     if kind == "no numbers":
         upstream[3] = torch.nan
-
-    def taken_from(function: Callable[..., Tensor]) -> list[Tensor]:
-        # Neither lies as a program reads it.
-        leaves = [each.transpose(0, 2).contiguous().transpose(0, 2) for each in inputs]
-        leaves = [each.detach().requires_grad_() for each in leaves]
-        out = function(*leaves, block, MASK, SLOPE)
-        out.backward(upstream.transpose(0, 2).contiguous().transpose(0, 2))
-        return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
-
-    found, expected = taken_from(ours), taken_from(theirs)
+    found, expected = (
+        taken(each.attend, inputs, block, MASK, upstream)
+        for each in (triton_attention, torch_attention)
+    )
     assert [x.isnan().tolist() for x in found] == [x.isnan().tolist() for x in expected]
     assert (kind == "no numbers") == bool(found[0].isnan().any())
     found, expected = ([x.nan_to_num(0, 0, 0) for x in side] for side in (found, expected))
@@ -297,22 +279,6 @@ def test_dropout(dtype: torch.dtype, width: int) -> None:
     found, expected = drop_rows(x, rows, mask), x * mask.weights(entries, dtype)
     assert torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)
     assert found[:, 0].isnan().any()
-
-
-@given(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
-def test_an_entry_stays_from_its_hash_on(row: int, first: int, second: int) -> None:
-    from gnnhpc.kernels.triton.triton_features import drop_rows
-
-    rows, one = torch.tensor([row], device=DEVICE), torch.ones(1, 1, device=DEVICE)
-    entries = number_entries(rows, 1)
-    low, high = 0, 2**32 - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        keeps = bool(Mask(first, second, middle, 1.0).keeps(entries))
-        low, high = (middle, high) if keeps else (low, middle - 1)
-    for threshold, value in ((low, 1.0), (min(low + 1, 2**32 - 1), float(low == 2**32 - 1))):
-        assert drop_rows(one, rows, Mask(first, second, threshold, 1.0)).item() == value
 
 
 @pytest.mark.slow

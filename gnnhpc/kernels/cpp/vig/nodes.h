@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "vig_vectors.h"
+#include "vectors.h"
 
 namespace {
 

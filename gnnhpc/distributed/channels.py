@@ -9,7 +9,6 @@ whole step before. The peer can always take that, so no schedule comes to a stan
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from typing import Final, Protocol
 
@@ -17,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnnhpc.distributed.mesh import COLLECTIVE_S
 from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 from gnnhpc.kernels.shared_memory_channel import Slots, bytes_needed
 
@@ -25,6 +23,10 @@ SHARED_MEMORY: Final = "shared memory"
 BY_GROUP: Final = "process group"
 carried: Counter[str] = Counter()
 """How many tensors this process has sent or received each way, or begun to."""
+_CHECK_MS = 100
+"""How often a waiting rank checks whether the other one has ended."""
+_NO_MEMORY = -1
+"""Stands for a missing file descriptor."""
 
 
 class Transfer(Protocol):
@@ -68,30 +70,23 @@ class GroupChannel:
         return work
 
 
-_LOOK_MS = 100
-"""How often a waiting rank checks whether the other one has ended."""
+class SharedEnd:
+    """One end of a channel through memory; the ends find the memory by means of a group.
 
-_NONE = -1
-"""Stands for a missing file descriptor."""
-
-
-class SharedSender:
-    """The sending end, whose memory it is; it sends its name to the receiving end by a group.
-
-    Where this process may not have so much memory, as its files may not be so large (`ulimit -f`),
+    Where the sender may not have so much memory, as its files may not be so large (`ulimit -f`),
     tensors travel by the group.
     """
 
     def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
         self._peer, self._by = peer, by
+        self._sizes = slots, slot_bytes
+        self._fd = torch.tensor([_NO_MEMORY])
         self._slots: Slots | None = None
-        fd = _NONE
-        with contextlib.suppress(OSError):
-            self._memory = SharedMemory(bytes_needed(slots, slot_bytes))
-            self._slots = Slots(self._memory.bytes, slots, slot_bytes)
-            fd = self._memory.fd
-        self._place = torch.tensor([fd, slots, slot_bytes])
-        self._announced = by.send(self._place)
+        self._announced = self._announce()
+
+    def _announce(self) -> Transfer:
+        """Begin to send or receive the memory's file descriptor."""
+        raise NotImplementedError
 
     @property
     def shares(self) -> bool:
@@ -99,51 +94,43 @@ class SharedSender:
         return self._slots is not None
 
     def open(self) -> None:
-        """Wait until the other end knows the memory."""
+        """Wait until both ends know the memory."""
         self._announced.wait()
+
+
+class SharedSender(SharedEnd):
+    """The sending end, whose memory it is."""
+
+    def _announce(self) -> Transfer:
+        with contextlib.suppress(OSError):
+            self._memory = SharedMemory(bytes_needed(*self._sizes))
+            self._slots = Slots(self._memory.bytes, *self._sizes)
+            self._fd.fill_(self._memory.fd)
+        return self._by.send(self._fd)
 
     def send(self, tensor: Tensor) -> Transfer:
         """Copies it at once. Raises RuntimeError where there is no room and the peer has ended."""
         if self._slots is None:
             return self._by.send(tensor)
-        began_s = time.monotonic()
-        while not self._slots.send(tensor, _LOOK_MS):
+        while not self._slots.send(tensor, _CHECK_MS):
             if self._peer.has_ended():
                 raise self._peer.lost()
-            _check_wait(self._peer, began_s)
         carried[SHARED_MEMORY] += 1
-        return _DONE
+        return _SENT
 
 
-class SharedReceiver:
+class SharedReceiver(SharedEnd):
     """The receiving end."""
 
-    def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
-        self._peer, self._by = peer, by
-        self._sizes = [slots, slot_bytes]
-        self._place = torch.zeros(3, dtype=torch.int64)
-        self._announced = by.receive(self._place)
-        self._slots: Slots | None = None
-
-    @property
-    def shares(self) -> bool:
-        """Whether tensors pass through memory, once it is open."""
-        return self._slots is not None
+    def _announce(self) -> Transfer:
+        return self._by.receive(self._fd)
 
     def open(self) -> None:
-        """Wait for the other end. Raises RuntimeError for one of other sizes."""
-        self._announced.wait()
-        fd, *sizes = self._place.tolist()
-        if sizes != self._sizes:
-            raise RuntimeError(
-                f"rank {self._peer.rank} sends {sizes[0]} tensors of {sizes[1]} bytes a step, "
-                f"where {self._sizes[0]} of {self._sizes[1]} bytes are expected"
-            )
-        if fd == _NONE:
-            return
-        slots, slot_bytes = sizes
-        memory = self._peer.open(fd, bytes_needed(slots, slot_bytes))
-        self._slots = Slots(memory, slots, slot_bytes)
+        super().open()
+        fd = int(self._fd)
+        if fd != _NO_MEMORY:
+            memory = self._peer.open(fd, bytes_needed(*self._sizes))
+            self._slots = Slots(memory, *self._sizes)
 
     def receive(self, into: Tensor) -> Transfer:
         """It is copied when it is waited for, in the order of these calls."""
@@ -154,21 +141,13 @@ class SharedReceiver:
     def take(self, into: Tensor) -> None:
         """Copy the next tensor. Raises RuntimeError if none is left and the peer has ended."""
         assert self._slots is not None, "open comes first"
-        began_s = time.monotonic()
-        while not self._slots.take(into, _LOOK_MS):
+        while not self._slots.take(into, _CHECK_MS):
             # What it sent before it ended counts.
             if self._peer.has_ended():
                 if self._slots.take(into, 0):
                     break
                 raise self._peer.lost()
-            _check_wait(self._peer, began_s)
         carried[SHARED_MEMORY] += 1
-
-
-def _check_wait(peer: Peer, began_s: float) -> None:
-    """Raises RuntimeError where a peer that lives has been waited for as long as gloo would."""
-    if time.monotonic() - began_s > COLLECTIVE_S:
-        raise RuntimeError(f"Timed out waiting {COLLECTIVE_S:g} s for rank {peer.rank}")
 
 
 class _Taking:
@@ -184,7 +163,7 @@ class _Taking:
         return False
 
 
-class _Done:
+class _Sent:
     """A tensor that is sent: nothing is left to do."""
 
     def wait(self) -> None:
@@ -194,4 +173,4 @@ class _Done:
         return True
 
 
-_DONE = _Done()
+_SENT = _Sent()

@@ -1,15 +1,18 @@
 """What one rank computes with, and the header of its records, which says so.
 
-It decides whether numbers of two runs may be compared.
+It decides whether numbers of two runs may be compared. All ranks of a cell must run the same code.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.provenance import code_digest, cpu_model, versions
 from gnnhpc.distributed.cpus import openmp_variables, process_cpus
 from gnnhpc.distributed.devices import device_facts
@@ -38,7 +41,7 @@ _RECORDED = (*VARIABLES, SHARED_MEMORY_VARIABLE)
 """Variables that a rank records: those and the one that chooses the transport of tensors."""
 
 
-def rank_facts(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
+def rank_metadata(environment: Environment, mesh: Mesh, parts: TrainingParts) -> dict[str, Any]:
     """Host, CPU, threads, device, transfers and kernels of this rank; to be asked for after the
     set-up."""
     return {
@@ -65,7 +68,7 @@ def transfers_between_stages(mesh: Mesh, engine: Engine) -> str | None:
 
 
 def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
-    facts: dict[str, Any] = attempt.ranks[mesh.rank]
+    metadata: dict[str, Any] = attempt.ranks[mesh.rank]
     return Header(
         cell=attempt.cell.id,
         attempt=attempt.known_paths.number,
@@ -84,5 +87,40 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
         code=code_digest(),
         code_from=attempt.code.kind,
         site=None if attempt.environment.site is None else dict(attempt.environment.site),
-        **facts,
+        **metadata,
     )
+
+
+@dataclass(frozen=True)
+class RankCode:
+    """What one rank runs, and what rank 0 has claimed."""
+
+    attempt: int | None
+    """The attempt's number; None on other ranks than 0."""
+    ended: int | None
+    """The exit status with which all ranks end at once, if they do."""
+    code: str
+    versions: Mapping[str, str]
+    cell: str
+    host: str
+
+
+def check_ranks_run_the_same(ranks: Sequence[RankCode]) -> None:
+    """Raises GnnhpcError if a rank has other code, package versions or another cell than rank 0."""
+    first = ranks[0]
+    for rank, each in enumerate(ranks):
+        for what in ("code", "versions", "cell"):
+            here, there = getattr(each, what), getattr(first, what)
+            if here != there:
+                raise GnnhpcError(
+                    f"rank {rank} on {each.host} runs other {what} ({_difference(here, there)}) "
+                    f"than rank 0 on {first.host} ({_difference(there, here)})"
+                )
+
+
+def _difference(here: str | Mapping[str, str], there: str | Mapping[str, str]) -> str:
+    """The value itself, or of versions those that the other rank does not have."""
+    if isinstance(here, str) or isinstance(there, str):
+        return str(here)
+    names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    return ", ".join(f"{name} {here.get(name, 'missing')}" for name in names)

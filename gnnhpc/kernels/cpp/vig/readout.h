@@ -1,14 +1,14 @@
 // ViG's readout, float32: logits = GELU(p A + a) B + b with p the sum over an image's nodes.
 //
 // Hidden units lie side by side in lanes; values of a group of them for some images are in the
-// nearest cache while all classes pass, and are recomputed in backward. As in vig_nodes.h
+// nearest cache while all classes pass, and are recomputed in backward. As in nodes.h
 // results do not depend on the number of threads.
 
 #pragma once
 
 #include <cstring>
 
-#include "vig_nodes.h"
+#include "nodes.h"
 
 namespace {
 

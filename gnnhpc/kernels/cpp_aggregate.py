@@ -9,23 +9,19 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.node_features import computed_dtype
-from gnnhpc.kernels.dispatch import REAL, call, filled, index_of, structure
+from gnnhpc.kernels.dispatch import call, filled, index_of, structures
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
     from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 
 KERNEL = "aggregate"
-_SUMS = {
-    dtype: structure(
-        dtype,
-        "indptr from_ number ids x add scale_in scale_out weight bias out",
-        "rows own_rows width x_stride add_stride out_stride",
-        "own",
-        "loops",
-    )
-    for dtype in REAL
-}
+_SUMS = structures(
+    pointers="indptr from_ number ids x add scale_in scale_out weight bias out",
+    sizes="rows own_rows width x_stride add_stride out_stride",
+    reals="own",
+    flags="loops",
+)
 
 
 def sum_forward(

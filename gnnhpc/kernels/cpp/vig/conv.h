@@ -5,7 +5,7 @@
 
 #pragma once
 
-#include "vig_nodes.h"
+#include "nodes.h"
 
 namespace {
 

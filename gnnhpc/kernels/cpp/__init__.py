@@ -1,1 +1,0 @@
-"""C++ sources of the kernels, and calls of those that sum over neighbours."""

@@ -1,0 +1,284 @@
+"""Independent readers of data sets: the arrays by name, read by other code than the loaders.
+
+They read images, and graphs as Planetoid, Shchur et al. and TU publish them. Of other data, which
+are synthetic or which one library alone reads, they take what the loader's only reader gives, and
+make splits, features and edges of it themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from gnnhpc.core.dataset_sizes import SPLITS
+from gnnhpc.data.data_files import existing_root
+from gnnhpc.data.data_settings import Data, GraphSetData, SyntheticCifar10, SyntheticGraphs
+from gnnhpc.data.load_graph import graph_arrays
+from gnnhpc.data.published_graphs import PublishedGraph, Pyg
+from gnnhpc.data.readers.safe_pickle import read_arrays as read_pickle
+from gnnhpc.data.splits import DATA_SEED
+from gnnhpc.data.synthetic.citation import made_words
+from gnnhpc.data.synthetic.images import synthetic_images
+from gnnhpc.data.synthetic.threads import synthetic_threads
+from gnnhpc.data.tu import TuGraphs
+from gnnhpc.records.schema import Phase
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Sequence[Array]]
+"""Each array by its name, as pieces one after another."""
+Ids = npt.NDArray[np.int64]
+_CIFAR: dict[Phase, tuple[str, ...]] = {
+    "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
+    "test": ("test_batch",),
+}
+_CIFAR_RECORD = 3_073
+
+
+@dataclass(frozen=True)
+class ReadArrays:
+    """What the independent reader reads of a data set."""
+
+    arrays: Arrays
+    rounded: frozenset[str] = frozenset()
+    """Names of arrays that the run's differ from by rounding."""
+    independent: bool = True
+    """Whether another reader than the run's has read them."""
+
+
+def read_arrays(data: Data, root: Path | None) -> ReadArrays:
+    """Read a data set independently. Raises InputError and OSError for files it cannot read."""
+    kind = data.facts().kind
+    if kind == "images":
+        splits = {split: read_images(data, root, split) for split in _CIFAR}
+        arrays: Arrays = {}
+        for split, (pixels, labels) in splits.items():
+            arrays |= {f"{split} pixels": [pixels], f"{split} labels": [labels]}
+        return ReadArrays(arrays, independent=not isinstance(data, SyntheticCifar10))
+    if isinstance(data, GraphSetData):
+        return ReadArrays(read_graph_set(data, root), independent=isinstance(data, TuGraphs))
+    read, independent = _published(data, root)
+    if read is None:
+        read = graph_arrays(data, root)
+    rng = np.random.default_rng([DATA_SEED, len(read["labels"])])
+    masks = {split: read[split] for split in SPLITS if split in read}
+    masks = masks or _random_node_split(read["labels"], data.facts().classes, rng)
+    if "edges" not in read:
+        source, target = read["ends"]
+        read["edges"] = sorted_edges(source, target, len(read["labels"]))
+    arrays = named_masks(masks) | {"labels": [read["labels"]]} | named_edges(*read["edges"])
+    if "edge_weight" in read:
+        arrays["edge weights"] = [read["edge_weight"]]
+    if "in_source" in read or independent:
+        offsets = _offsets(read["edges"][1], len(read["labels"]))
+        arrays |= named_in_edges(read["edges"][0], offsets)
+    if "dense" in read:
+        arrays["features"] = [read["dense"]]
+    elif "indptr" in read:
+        arrays |= named_rows(read["values"], read["columns"], read["indptr"])
+    else:
+        words = made_words(len(read["labels"]), data.facts().features, rng)
+        arrays |= named_rows(words["values"], words["columns"], words["indptr"])
+    rounded = frozenset({"feature values"} if "rounded" in read else ())
+    return ReadArrays(arrays, rounded, independent)
+
+
+def named_masks(masks: Mapping[str, Array]) -> Arrays:
+    return {f"{name} mask": [mask] for name, mask in masks.items()}
+
+
+def named_edges(source: Array, target: Array) -> Arrays:
+    return {"edge sources": [source], "edge targets": [target]}
+
+
+def named_in_edges(source: Array, indptr: Array) -> Arrays:
+    return {"in-edge sources": [source.astype(np.int32, copy=False)], "in-edge offsets": [indptr]}
+
+
+def named_rows(values: Array, columns: Array, indptr: Array) -> Arrays:
+    """Features that are stored by rows, with int64 offsets and columns."""
+    offsets, places = (each.astype(np.int64, copy=False) for each in (indptr, columns))
+    return {"feature offsets": [offsets], "feature columns": [places], "feature values": [values]}
+
+
+def sorted_edges(source: Ids, target: Ids, nodes: int) -> Ids:
+    """int64 [2, E]: edges sorted by (target, source), each once, without self-loops."""
+    codes = np.unique((target.astype(np.int64) * nodes + source)[source != target])
+    return np.stack((codes % nodes, codes // nodes))
+
+
+def _offsets(ascending: Array, count: int) -> Ids:
+    """int64 [count + 1]: where each of the numbers 0 to count begins in an ascending array."""
+    return np.searchsorted(ascending, np.arange(count + 1)).astype(np.int64)
+
+
+def _random_node_split(labels: Ids, classes: int, rng: np.random.Generator) -> dict[str, Array]:
+    """20 nodes of each class to train, 30 to validate, in a random order; the others to test."""
+    order = rng.permutation(len(labels))
+    masks: dict[str, Array] = {split: np.zeros(len(labels), dtype=np.bool_) for split in SPLITS}
+    for label in range(classes):
+        members = order[labels[order] == label]
+        masks["train"][members[:20]] = True
+        masks["val"][members[20:50]] = True
+    masks["test"] = ~(masks["train"] | masks["val"])
+    return masks
+
+
+def _published(data: Data, root: Path | None) -> tuple[dict[str, Any] | None, bool]:
+    """The arrays of a published layout that has a second reader; None for other data."""
+    if not isinstance(data, PublishedGraph) or data.features != "real":
+        return None, False
+    reader = data.published.reader
+    if not isinstance(reader, Pyg):
+        return None, False
+    folder = data.published.directory(existing_root(data.name, root))
+    if reader.dataset == "Planetoid":
+        return _planetoid(folder, str(reader.argument)), True
+    if reader.dataset in ("CitationFull", "Amazon", "Coauthor"):
+        return _npz_graph(folder / data.published.files[0]), True
+    return None, False
+
+
+def _planetoid(folder: Path, name: str) -> dict[str, Any]:
+    """Planetoid's eight files (Yang, Cohen and Salakhutdinov 2016, arXiv:1603.08861).
+
+    The files hold the nodes that are seen in training in their order, then the test nodes in the
+    order of `test.index`. Node numbers that are missing there are nodes without features and
+    labels; their class is 0. Features are divided by their sum, but for sums below one.
+    """
+    parts = {
+        part: read_pickle(folder / f"ind.{name.lower()}.{part}", encoding="latin1")
+        for part in ("tx", "allx", "y", "ty", "ally", "graph")
+    }
+    text = (folder / f"ind.{name.lower()}.test.index").read_text(encoding="ascii")
+    test = np.array(text.split(), dtype=np.int64)
+    seen, trained = parts["allx"].shape[0], len(parts["y"])
+    nodes = max(seen, int(test.max()) + 1)
+    labels = np.zeros(nodes, dtype=np.int64)
+    labels[:seen] = np.argmax(parts["ally"], axis=1)
+    labels[test] = np.argmax(parts["ty"], axis=1)
+    masks = {split: np.zeros(nodes, dtype=np.bool_) for split in SPLITS}
+    masks["train"][:trained] = True
+    masks["val"][trained : trained + 500] = True
+    masks["test"][test] = True
+    neighbours = parts["graph"]
+    source = np.repeat(list(neighbours), [len(ends) for ends in neighbours.values()])
+    target = np.concatenate([np.asarray(ends, dtype=np.int64) for ends in neighbours.values()])
+
+    empty = scipy.sparse.csr_matrix((1, parts["allx"].shape[1]), dtype=parts["allx"].dtype)
+    stacked = scipy.sparse.vstack([parts["allx"], parts["tx"], empty]).tocsr()
+    row = np.full(nodes, stacked.shape[0] - 1)
+    row[:seen] = np.arange(seen)
+    row[test] = seen + np.arange(len(test))
+    features = scipy.sparse.csr_array(stacked[row].astype(np.float64))
+    divisor = np.maximum(1.0, np.asarray(features.sum(axis=1)).ravel())
+    features.data /= np.repeat(divisor, np.diff(features.indptr))
+    ends = (source.astype(np.int64), target)
+    return masks | {"labels": labels, "ends": ends, "rounded": True} | _rows(features)
+
+
+def _npz_graph(path: Path) -> dict[str, Any]:
+    """The file of Shchur et al. 2018 (arXiv:1811.05868).
+
+    Edges count in both directions, and features above zero are one.
+    """
+    with np.load(path, allow_pickle=False) as file:
+        labels = file["labels"].astype(np.int64)
+        starts, ends = file["adj_indptr"], file["adj_indices"].astype(np.int64)
+        rows = (file["attr_data"].astype(np.float32), file["attr_indices"], file["attr_indptr"])
+        features = scipy.sparse.csr_array(rows, shape=tuple(file["attr_shape"]))
+    np.copyto(features.data, 1.0, where=features.data > 0)
+    begins = np.repeat(np.arange(len(labels)), np.diff(starts))
+    both = np.concatenate([begins, ends]), np.concatenate([ends, begins])
+    return {"labels": labels, "ends": both} | _rows(features)
+
+
+def _rows(features: scipy.sparse.csr_array) -> dict[str, Array]:
+    features.sort_indices()
+    features.eliminate_zeros()
+    return {"values": features.data, "columns": features.indices, "indptr": features.indptr}
+
+
+def read_graph_set(data: GraphSetData, root: Path | None) -> Arrays:
+    """Many small graphs, from their generator or from TU's text files (Morris et al. 2020,
+    arXiv:2007.08663).
+
+    A random order splits them: 8 tenths are to train, one is to validate, the rest to test.
+    """
+    stored: Ids | None = None
+    if isinstance(data, TuGraphs):
+        graph_of, labels, ends, stored = _tu_text(data, root)
+    else:
+        assert isinstance(data, SyntheticGraphs)
+        made = synthetic_threads(data)
+        graph_of = np.repeat(np.arange(data.graphs), np.diff(made["first"]))
+        labels, ends = made["labels"], made["edges"]
+    graphs, nodes, width = len(labels), len(graph_of), data.facts().features
+    edges = sorted_edges(ends[0], ends[1], nodes)
+    order = np.random.default_rng([DATA_SEED, 7, graphs, data.split]).permutation(graphs)
+    parts = np.split(order, (graphs * 8 // 10, graphs * 8 // 10 + graphs // 10))
+    masks = {s: np.isin(np.arange(graphs), part) for s, part in zip(SPLITS, parts, strict=True)}
+    arrays = named_masks(masks) | {"labels": [labels], "first": [_offsets(graph_of, graphs)]}
+    degree = np.bincount(edges[1], minlength=nodes)
+    if data.features in ("constant", "degree"):
+        column = np.ones(nodes) if data.features == "constant" else degree
+        features: Arrays = {"features": [column.astype(np.float32)[:, None]]}
+    else:
+        columns = degree if stored is None or data.features == "one-hot" else stored
+        ones = np.ones(nodes, dtype=np.float32)
+        features = named_rows(ones, np.minimum(columns, width - 1), np.arange(nodes + 1))
+    return arrays | named_edges(*edges) | features
+
+
+def _tu_text(data: TuGraphs, root: Path | None) -> tuple[Ids, Ids, Ids, Ids | None]:
+    """Graph of each node, labels, edges [2, n], and node labels if there are any.
+
+    In the files nodes and graphs count from 1 and labels from any number.
+    """
+    paths = {
+        path.stem.split("_", 1)[1]: path for path in data.raw_files(existing_root(data.name, root))
+    }
+    graph_of = np.loadtxt(paths["graph_indicator"], dtype=np.int64, ndmin=1) - 1
+    listed = np.loadtxt(paths["graph_labels"], dtype=np.int64, ndmin=1)
+    labels = np.unique(listed, return_inverse=True)[1]
+    pairs = np.loadtxt(paths["A"], dtype=np.int64, delimiter=",", ndmin=2) - 1
+    stored = None
+    if "node_labels" in paths:
+        stored = np.loadtxt(paths["node_labels"], dtype=np.int64, ndmin=1)
+        stored = stored - stored.min()
+    return graph_of, labels, pairs.T, stored
+
+
+def read_images(data: Data, root: Path | None, split: Phase) -> tuple[Array, Array]:
+    """Pixels uint8 [N, 3, H, W] and labels int64 [N] of one split.
+
+    The published files hold records of one byte for the label and three planes of 1,024 bytes, or
+    pickled dictionaries of `data` and `labels`. Files that are absent are left out. Raises
+    InputError where there is no data root, and OSError for files that cannot be read.
+    """
+    if isinstance(data, SyntheticCifar10):
+        return synthetic_images(data, split)
+    folder = existing_root(data.name, root)
+    binary, pickled = folder / "cifar-10-batches-bin", folder / "cifar-10-batches-py"
+    paths = [binary / f"{name}.bin" for name in _CIFAR[split]]
+    read = _cifar_records
+    if not any(binary.glob("data_batch_*.bin")):
+        paths, read = [pickled / name for name in _CIFAR[split]], _cifar_pickle
+    parts = [read(path) for path in paths if path.is_file()]
+    pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return pixels.reshape(-1, 3, 32, 32), labels
+
+
+def _cifar_records(path: Path) -> tuple[Array, Array]:
+    records = np.frombuffer(path.read_bytes(), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
+    return records[:, 1:], records[:, 0].astype(np.int64)
+
+
+def _cifar_pickle(path: Path) -> tuple[Array, Array]:
+    content = read_pickle(path, encoding="bytes")
+    return np.asarray(content[b"data"]), np.array(content[b"labels"], dtype=np.int64)

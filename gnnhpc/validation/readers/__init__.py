@@ -1,1 +1,0 @@
-"""Independent readers of data sets, and the arrays of a data set by name."""
