@@ -47,10 +47,9 @@ def cut(
     layout, balance = experiment.layout, experiment.balance
     if layout.stages > len(layers):
         raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
-    if experiment.total_virtual_stages > len(layers) and experiment.schedule == "zbv":
-        wanted = (
-            f"two virtual stages a stage of {layout} need {experiment.total_virtual_stages} layers"
-        )
+    total = experiment.total_virtual_stages
+    if total > len(layers) and experiment.schedule == "zbv":
+        wanted = f"two virtual stages a stage of {layout} need {total} layers"
         allowed = f"another one: {wanted}, and there are {len(layers)}"
         raise InputError(where, "schedule", "zbv", allowed)
     if total > len(layers):
