@@ -69,8 +69,9 @@ def compare(experiments: list[Experiment]) -> list[tuple[int, int]]:
 
 DEEP = {"name": "resgcn", "layers": 8, "hidden": 8}
 CASES = {
-    "replicas": [vig(layout="dp2", activation_checkpointing="always"), gat(layout="dp2")],
+    "replicas": [gat(layout="dp2", activation_checkpointing="always")],
     "replicas of other models": [
+        vig(layout="dp2"),
         vig(layout="dp2", model={"name": "vig", "blocks": 2, "implementation": "pyg"}),
         gat(layout="dp2", model={"name": "gcnii", "layers": 4, "hidden": 8}),
         sampled(layout="dp2", batch_size=12),
