@@ -14,7 +14,7 @@ from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
-from tests.tools.backends import computed_by, has_kernel, needs_compiler
+from tests.tools.backends import computed_by, has_kernel
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -66,44 +66,6 @@ def test_outputs_and_gradients_are_pygs(
         _, ours = gradients(fused, chunkset, seed=4, step=9)
         _, pygs = gradients(reference, chunkset, seed=4, step=9)
         assert worst_layer_error(ours, pygs) < (TOLERANCE[dtype], "")
-
-
-@pytest.mark.usefixtures("code")
-@each_model
-@pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-def test_sparse_and_dense_features_and_evaluation(
-    kind: type[Gat], sparse: bool, training: bool
-) -> None:
-    graph = make_graph(60, 150, sparse=sparse, seed=2)
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    fused, reference = (model.train(training) for model in pair(kind(), torch.float64, seed=2))
-    loss, found = gradients(fused, chunkset)
-    expected_loss, expected = gradients(reference, chunkset)
-    assert loss == pytest.approx(expected_loss, rel=1e-12)
-    assert worst_layer_error(found, expected) < (1e-10, "")
-
-
-@needs_compiler
-@each_model
-@pytest.mark.parametrize("threads", [2, 5])
-def test_threads_change_no_more_than_rounding_and_repeat_bitwise(
-    kind: type[Gat], threads: int
-) -> None:
-    graph = make_graph(60, 150, seed=6)
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    model = make_model(graph, kind(), torch.float32)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        _, expected = gradients(model, chunkset)
-        torch.set_num_threads(threads)
-        _, found = gradients(model, chunkset)
-        _, again = gradients(model, chunkset)
-    finally:
-        torch.set_num_threads(before)
-    assert worst_layer_error(found, expected) < (1e-5, "")
-    assert all(torch.equal(found[name], again[name]) for name in expected)
 
 
 @pytest.mark.usefixtures("code")
@@ -190,20 +152,3 @@ def test_in_torch_nothing_is_larger_than_edges_times_heads(
         with Largest() as seen:
             gradients(model, chunkset)
     assert seen.found <= edges * 4
-
-
-@each_model
-@pytest.mark.parametrize("numbers", [1, 300, 2**20])
-def test_pieces_change_nothing_but_rounding(
-    kind: type[Gat], monkeypatch: pytest.MonkeyPatch, numbers: int
-) -> None:
-    """One edge a piece, some, and all."""
-    monkeypatch.setattr(segments, "PIECE_CPU", numbers)
-    graph = make_graph(40, 200, seed=11)
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    fused, reference = pair(kind(), torch.float64, seed=11)
-    with computed_by("torch"):
-        loss, found = gradients(fused, chunkset)
-    expected_loss, expected = gradients(reference, chunkset)
-    assert loss == pytest.approx(expected_loss, rel=1e-12)
-    assert worst_layer_error(found, expected) < (1e-10, "")

@@ -19,8 +19,7 @@ from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.layers.attention_layers import AttentionSettings, GatLayer, Gatv2Layer
 from gnnhpc.models.layers.linear import linear, project
 from gnnhpc.models.model import Model
-from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
-from tests.tools.backends import computed_by, has_kernel, needs_compiler
+from tests.tools.backends import computed_by, needs_compiler
 from tests.tools.graphs import forward, make_graph, make_model
 
 every_value = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
@@ -147,23 +146,3 @@ def test_dropout_drops_no_trace_of_it(dtype: torch.dtype, bad: float) -> None:
         x = torch.full((400, width), bad, dtype=dtype)
         mask = layer_mask(0, 0, "layer0.dropout", 0.6)
         assert not drop(x, torch.arange(400), mask).isfinite().any()
-
-
-@pytest.mark.skipif(not has_kernel("vig_mlp"), reason="no compiler")
-@pytest.mark.parametrize("training", [True, False])
-@every_value
-def test_vig_spreads_it(bad: float, training: bool) -> None:
-    layers: list[nn.Module] = [
-        FusedGrapher((4, 4), 16, batchnorm="micro", dtype=torch.float32),
-        FusedFfn(16, batchnorm="micro", dtype=torch.float32),
-    ]
-    for layer in layers:
-        layer.train(training)
-        x = torch.rand(6, 16, 3)
-        x[2, 5, 1] = bad
-        x.requires_grad_()
-        out = layer(x, Context())
-        assert not out[2, 5].isfinite().all()
-        out.sum().backward()
-        gradients = [p.grad for p in layer.parameters() if p.grad is not None]
-        assert not all(gradient.isfinite().all() for gradient in gradients)

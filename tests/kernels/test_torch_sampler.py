@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
 from gnnhpc.kernels.torch.torch_picks import Key, below, philox, pick
@@ -129,22 +128,3 @@ def test_degrees_about_the_fan_out(fanout: int, more: Any, replace: bool) -> Non
     for number in range(2):
         layer = Layer(fanout, 2**63 + 5, 9, number, replace)
         assert same(ours.draw(layer), compiled.draw(layer))
-
-
-@needs_sampler
-def test_a_fan_out_beyond_all_degrees_takes_no_room() -> None:
-    graph = make_csr(40, 3)
-    compiled, ours = Sampler(*graph), TorchSampler(*graph)
-    for each in (compiled, ours):
-        each.begin(torch.tensor([3, 17]))
-    layer = Layer(MOST_NEIGHBOURS, 1, 2, 0)
-    assert same(ours.draw(layer), compiled.draw(layer))
-
-
-@needs_sampler
-def test_a_graph_without_edges() -> None:
-    graph = torch.zeros(6, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
-    compiled, ours = Sampler(*graph), TorchSampler(*graph)
-    for each in (compiled, ours):
-        each.begin(torch.tensor([4, 1]))
-    assert same(ours.draw(Layer(3, 1, 2, 0)), compiled.draw(Layer(3, 1, 2, 0)))
