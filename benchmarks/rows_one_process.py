@@ -68,7 +68,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
         ],
         rounds=rounds,
     )
-    settled = {"steps": 40, "warmup_steps": 8, "analysed": True, **cell}
+    settled = {"steps": 40, "warmup_steps": 8, **cell}
     whole = Match(
         {"run": Contestant("benchmarks.contestants.cells:cell", settled)},
         [
