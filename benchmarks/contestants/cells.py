@@ -88,7 +88,7 @@ def _measured(out: Path) -> dict[str, float]:
     if not one["valid"]:
         why = [*run.checks["detail"], (out / "launch.log").read_text("utf-8", "replace")[-300:]]
         raise BenchmarkError(f"{one['cell']}: {one['status']}: {' '.join(why[0].split())}")
-    frame = cell_phase_frame(run).set_index("phase").loc["train"]
+    (frame,) = cell_phase_frame(run).query("phase == 'train'").to_dict("records")
     trained = run.steps[run.steps["phase"] == "train"]
     steps = trained[trained["kept"]]
     of_first = run.ranks[run.ranks["rank"] == 0].merge(steps[["phase", "step"]])

@@ -67,11 +67,6 @@ def test_the_fastest_variant_competes(tmp_path: Path) -> None:
     assert "out of memory" in outcome.missing["none"]
 
 
-def test_each_start_of_a_process_is_one_observation(tmp_path: Path) -> None:
-    outcome = compete({"a": waiting(tmp_path, "a")}, rounds=3, threads=1, restarts=2)
-    assert len(outcome.taken["a"]) == 2
-
-
 def test_a_match_gives_a_row_for_each_form_and_the_fastest_has_the_goal(tmp_path: Path) -> None:
     for name in ("a", "x", "y"):
         (tmp_path / name).mkdir()
