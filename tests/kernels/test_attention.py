@@ -10,7 +10,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
-from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
@@ -107,18 +106,6 @@ def test_scores_too_large_for_exp_stay_finite() -> None:
     )
     assert_within({"out": found}, exact, allowed)
     assert allowed["out"] < 1e-3 * float(exact["out"].abs().max())
-
-
-@pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("nodes", [1, 10])
-def test_a_graph_without_edges_has_its_self_loops(nodes: int) -> None:
-    graph = make_graph(nodes, 0, seed=9)
-    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
-    layer = make_model(graph, Gat(dropout=0.0))[1]
-    features = graph.features.to_dense().double()
-    expected = features @ layer.lin.weight.t() + layer.bias
-    x = feature_rows(graph.features, chunk.nodes, torch.float64)
-    assert relative_error(layer(x, Context(graph=chunk)), expected) < 1e-12
 
 
 class Largest(TorchDispatchMode):
