@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.custom_model_files import copy_models
@@ -171,15 +170,6 @@ def test_a_wrong_world_size_writes_nothing(tmp_path: Path) -> None:
     assert not RunPaths(tmp_path).cells.exists()
 
 
-def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2"), env={"MASTER_ADDR": "no-such-node.invalid"})
-    assert cell.statuses == [2, 2]
-    assert "MASTER_ADDR: found 'no-such-node.invalid', which does not resolve" in cell.err[1]
-    failure = cell.result.failure
-    assert failure is not None
-    assert "no-such-node.invalid" in failure.error
-
-
 def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="pp2"), other_code, 1)
     assert cell.statuses == [1, 1]
@@ -202,16 +192,6 @@ def test_a_disk_that_fills_up_on_one_node(tmp_path: Path) -> None:
     steps = recorded(cell, 1)
     assert steps == list(range(len(steps)))
     assert len(recorded(cell, 0)) - len(steps) <= 1
-
-
-def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
-    """Nobody can write why; it is said where the launcher listens, and nothing hangs."""
-    cell = ran(tmp_path, gat(), small_disk, 0, 900)
-    assert cell.statuses == [1]
-    assert not cell.attempt.result.exists()
-    assert f"{cell.attempt.records(0)}: cannot be written (File too large)" in cell.err[0]
-    assert f"{cell.attempt.result}: cannot be written (File too large)" in cell.err[0]
-    assert "Traceback" not in cell.attempt.log(0).read_text()
 
 
 def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: Path) -> None:
@@ -253,20 +233,3 @@ def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(tmp_path: Pa
     assert ended.result.failure is not None
     assert re.fullmatch(expected, ended.result.failure.error)
     assert "Traceback" not in "".join(ended.err)
-
-
-def unloadable(rank: int) -> None:
-    def load_model(*_: object) -> None:
-        raise InputError("model own_net:Net", None, "no module own_net")
-
-    if int(os.environ["RANK"]) == rank:
-        worker.load_model = load_model
-
-
-def test_a_model_that_one_node_does_not_see_is_that_ranks_failure(tmp_path: Path) -> None:
-    ended = ran(tmp_path, gat(layout="pp2"), unloadable, 1)
-    assert ended.statuses[1] == 2
-    assert ended.result.status == "failed"
-    assert ended.result.failure is not None
-    assert ended.result.failure.rank == 1
-    assert ended.result.failure.error == "model own_net:Net: found no module own_net"
