@@ -13,6 +13,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
+from tests.tools.backends import threads
 
 KINDS = ("grapher", "ffn")
 CPU = torch.device("cpu")
@@ -154,14 +155,10 @@ def test_micro_batches_accumulate(kind: str, batchnorm: BatchNormMode) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_on_any_number_of_threads(kind: str) -> None:
     grid, found = (16, 16), []
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             layer = make(kind, grid, fused=True, dtype=torch.float32)
             found.append(results(layer, images(70, grid), train=True))
-    finally:
-        torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(other[name], value) for name, value in found[0].items())
 
