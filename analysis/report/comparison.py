@@ -10,6 +10,7 @@ from analysis.load.comparable import differences
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
+from analysis.report.run_facts import some_hosts
 from analysis.statistics.power import CONFIDENCE
 from analysis.summary.compare_runs import (
     ComparedGroup,
@@ -19,16 +20,14 @@ from analysis.summary.compare_runs import (
 )
 from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match
+from analysis.summary.summary_table import count_flags
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
-_MOST_HOSTS = 6
-_TOGETHER = (
+_NOTES = (
     "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
-    f"together at {CONFIDENCE:.0%}."
-)
-_RELATIVE = (
+    f"together at {CONFIDENCE:.0%}.",
     "relative is the same ratio of a group's seconds over those of the other groups of the same "
-    "step, by medians: it is free of what slows all of them."
+    "step, by medians: it is free of what slows all of them.",
 )
 
 
@@ -73,17 +72,9 @@ def _custom_sources(train: Sequence[Match]) -> Iterator[str]:
 
 
 def _hosts(a: RunData, b: RunData) -> Iterator[str]:
-    names = [
-        sorted({host for text in run.cells["hosts"] for host in str(text).split(";") if host})
-        for run in (a, b)
-    ]
-    if names[0] != names[1]:
-        yield f"machines: {_listed(names[0])} in A, {_listed(names[1])} in B"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_HOSTS} more" if len(names) > _MOST_HOSTS else ""
-    return (", ".join(names[:_MOST_HOSTS]) or "none recorded") + more
+    mine, theirs = (some_hosts(run) or "none recorded" for run in (a, b))
+    if mine != theirs:
+        yield f"machines: {mine} in A, {theirs} in B"
 
 
 def _when(train: Sequence[Match]) -> str:
@@ -121,13 +112,8 @@ def _copies(a: RunData, b: RunData) -> Iterator[str]:
 
 def _flags(train: Sequence[Match]) -> Iterator[str]:
     for side, rows in (("A", [m.a for m in train]), ("B", [m.b for m in train])):
-        cells = [str(flags) for one in rows for flags in one.used["flags"]]
-        raised = Counter(flag for flags in cells for flag in set(flags.split(";")) if flag)
-        if raised:
-            words = ", ".join(
-                f"{flag} {count} of {len(cells)}" for flag, count in sorted(raised.items())
-            )
-            yield f"flagged in {side}: {words}"
+        if rows and (words := count_flags(flag for one in rows for flag in one.used["flags"])):
+            yield f"flagged in {side}: {', '.join(words)}"
 
 
 def result_lines(found: Comparison) -> Iterator[str]:
@@ -182,19 +168,15 @@ def _verdict(found: Comparison) -> str:
 
 def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> None:
     """Write tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
+    steps = steps_frame(found.steps, found.tolerance, found.of)
+    groups = groups_frame(found.groups, found.tolerance, found.of)
+    tables = (
+        Table("compare_steps", "Seconds a step in run A and run B", steps, _NOTES[:1]),
+        Table("compare_groups", "Seconds of groups of layers a training step", groups, _NOTES),
+    )
     lines = [*comparison_lines(a, b, found), *result_lines(found)]
     with atomic_output_folder(out) as folder:
-        steps = steps_frame(found.steps, found.tolerance, found.of)
-        groups = groups_frame(found.groups, found.tolerance, found.of)
-        for name, title, frame, notes in (
-            ("steps", "Seconds a step in run A and run B", steps, (_TOGETHER,)),
-            (
-                "groups",
-                "Seconds of groups of layers a training step",
-                groups,
-                (_TOGETHER, _RELATIVE),
-            ),
-        ):
-            if len(frame):
-                write_table(Table(f"compare_{name}", title, frame, notes), folder)
+        for table in tables:
+            if len(table.frame):
+                write_table(table, folder)
         (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

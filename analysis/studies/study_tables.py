@@ -19,12 +19,10 @@ from analysis.studies.compare_study import (
     selected,
 )
 from analysis.studies.quantities import difference_of_seeds, whole_graph_of
+from analysis.studies.raffi_logs import misprints
 from analysis.studies.study import (
     Claim,
-    Study,
     StudyTable,
-    log_folder,
-    printed_beside_log,
     studies_of,
 )
 from analysis.studies.study_rows import Row
@@ -34,7 +32,6 @@ STUDY_COLUMNS = [
     *("study", "table", "model", "setting", "phase", "quantity"),
     *("published", "ours", "ours_low", "ours_high", "bound", "run", "verdict"),
 ]
-_PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
 def study_tables(summary: Summary) -> list[Table]:
@@ -160,27 +157,17 @@ def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
             "run": one.run,
             "verdict": one.verdict,
         }
-    yield from _misprints(found.study)
-
-
-def _misprints(study: Study) -> Iterator[dict[str, Any]]:
-    """Printed statistics that the author's own logs contradict."""
-    for name, table in study.logs.items():
-        log = pd.read_csv(log_folder(study.name) / name)
-        for phase, number in _PHASE_OF_LOG.items():
-            seconds = log.loc[log["phase"] == number, "batch_time(s)"].to_numpy()
-            for quantity, printed, value, verdict in printed_beside_log(table, phase, seconds):
-                if verdict.startswith("misprint"):
-                    yield {
-                        "study": study.name,
-                        "table": str(table),
-                        "model": "vig",
-                        "setting": name,
-                        "phase": phase,
-                        "quantity": quantity,
-                        "published": float(printed),
-                        "verdict": f"Misprint: the author's log {name} has {value:.4g}",
-                    }
+    for row in misprints().to_dict("records") if found.study.name == "raffi" else ():
+        yield {
+            "study": "raffi",
+            "table": str(row["table"]),
+            "model": "vig",
+            "setting": row["log"],
+            "phase": row["phase"],
+            "quantity": row["quantity"],
+            "published": row["printed"],
+            "verdict": f"Misprint: the author's log {row['log']} has {row['from_log']:.4g}",
+        }
 
 
 def _corrected_study(frame: pd.DataFrame) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,13 +191,15 @@ def _has_only_warmup(row: Configuration) -> bool:
 
 def counted_flags(row: Configuration) -> list[str]:
     """The flags of the cells that count, such as `drift 2 of 5`, without those of another phase."""
-    raised = Counter(
-        flag
-        for flags in row.used["flags"]
-        for flag in dict.fromkeys(flags.split(";"))
-        if flag and PHASE_OF_FLAG.get(flag, row.phase) == row.phase
-    )
-    return [f"{flag} {cells} of {len(row.used)}" for flag, cells in sorted(raised.items())]
+    other = {flag for flag, phase in PHASE_OF_FLAG.items() if phase != row.phase}
+    return count_flags(row.used["flags"], but=other)
+
+
+def count_flags(flags: Iterable[str], but: Collection[str] = ()) -> list[str]:
+    """Of each flag how many cells have it, such as `drift 2 of 5`, from the cells' flags."""
+    cells = [set(str(words).split(";")) - {"", *but} for words in flags]
+    counts = Counter(flag for mine in cells for flag in mine)
+    return [f"{flag} {count} of {len(cells)}" for flag, count in sorted(counts.items())]
 
 
 def _breakdown_columns(

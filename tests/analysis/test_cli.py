@@ -12,7 +12,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.render.output_files import atomic_output_folder
-from analysis.studies.study import log_folder
+from analysis.studies.raffi_logs import LOGS
 from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.data_settings import SyntheticCifar10
@@ -71,17 +71,8 @@ def test_a_report_has_what_the_run_folder_promises(reported: Path) -> None:
     assert not list(reported.glob(".report*"))
 
 
-def test_a_trace_is_written_by_the_beginning_of_an_id(
-    reported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "trace.json"
-    assert main(["trace", str(reported), "vig-synthetic-cifar10-pp2", "--out", str(out)]) == 0
-    assert out.read_text().startswith('{"traceEvents"')
-    assert capsys.readouterr().out == f"trace: {out}\n"
-
-
 def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-csv", str(log_folder()), "--out", str(tmp_path / "out")]) == 0
+    assert main(["import-csv", str(LOGS), "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "pipe_0_micro5_stage2, train: above the bound: 1.96" in printed
     assert "table 1, train, max_s: printed 38.85, misprint: the log has 39.85" in printed
@@ -93,7 +84,7 @@ def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_import_csv_without_out_writes_nothing(tmp_path: Path) -> None:
-    log = shutil.copy(log_folder() / "seq.csv", tmp_path / "seq.csv")
+    log = shutil.copy(LOGS / "seq.csv", tmp_path / "seq.csv")
     assert main(["import-csv", str(log), "--layout", "seq.csv=seq", "--drop-warmup"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["seq.csv"]
 
@@ -108,9 +99,6 @@ def test_import_csv_without_out_writes_nothing(tmp_path: Path) -> None:
         (["report", "{run}", "--baseline", "pp2:7", "--only", "speedup"], "found pp2:7, which no"),
         (["report", "{run}", "--out", "{run}/manifest.jsonl"], "which is a file"),
         (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
-        (["trace", "{run}", "nothing-like-it"], "nothing-like-it"),
-        (["trace", "{run}", "vig-synthetic-cifar10-seq-m1-s0-r0"], "span"),
-        (["trace", "{run}", "vig-synthetic-cifar10-pp2", "--out", "/proc/no/t.json"], "--out"),
         (["import-csv", "{tmp}/none.csv"], "No such file"),
         (["import-csv", "{tmp}"], "no CSV file"),
         (["reprot", "{run}"], "report"),
