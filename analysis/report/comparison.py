@@ -118,52 +118,49 @@ def _flags(train: Sequence[Match]) -> Iterator[str]:
 
 def result_lines(found: Comparison) -> Iterator[str]:
     """Contradicting averages, the groups of layers that became slower, and the verdict."""
-    turned = [
-        f"{row.name} {row.pair.phase}" for row in found.steps if row.averages_contradict(found.of)
-    ]
+    turned = [f"{row.name} {row.phase}" for row in found.steps if row.averages_contradict(found.of)]
     if turned:
         yield (
             "a_s and b_s differ the other way round than b_over_a, which is geometric, as single "
             f"runs are far from the others, in {', '.join(turned)}"
         )
-    slower = found.slower_groups
-    recorded = Counter(row.name for row in found.groups)
-    for name in dict.fromkeys(row.name for row in slower):
-        mine = [row for row in slower if row.name == name]
-        every = f"all {len(mine)}: " if len(mine) == recorded[name] > 1 else ""
-        words = ", ".join(_group(row, found.tolerance) for row in mine)
-        yield f"layer groups slower in {name}: {every}{words}"
-    for row in found.slower_steps:
-        named = any(group.name == row.name for group in slower)
-        if row.pair.phase == "train" and recorded[row.name] and not named:
+    recorded = Counter(row.seconds.name for row in found.groups)
+    slower: dict[str, list[str]] = {}
+    for row in found.slower_groups:
+        slower.setdefault(row.seconds.name, []).append(_group(row, found.tolerance))
+    for name, words in slower.items():
+        every = f"all {len(words)}: " if len(words) == recorded[name] > 1 else ""
+        yield f"layer groups slower in {name}: {every}{', '.join(words)}"
+    for step in found.slower_steps:
+        if step.phase == "train" and recorded[step.name] and step.name not in slower:
             yield (
-                f"layer groups of {row.name}: none shown to be slower, so look at waiting, "
+                f"layer groups of {step.name}: none shown to be slower, so look at waiting, "
                 "communication and the optimizer"
             )
-    yield _verdict(found)
+    yield _verdict(found, len(slower))
 
 
 def _group(row: ComparedGroup, tolerance: float) -> str:
     shown = row.shown_by(tolerance) or row.seconds
     ratio = shown.ratio
-    words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    words = f"{shown.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     return words if shown is row.seconds else f"{words} relative to the other layers of the step"
 
 
-def _verdict(found: Comparison) -> str:
+def _verdict(found: Comparison, slower_groups: int) -> str:
     """What decides the exit status."""
-    if not found.with_interval:
+    compared = sum(row.ratio.low is not None for row in found.steps)
+    if not compared:
         return f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
-    steps, groups = found.slower_steps, found.slower_groups
-    without = len(found.steps) - found.with_interval
+    without = len(found.steps) - compared
     rest = f"; {without} without an interval" if without else ""
-    of = f"{found.with_interval} compared, tolerance {found.tolerance:.1%}{rest}"
-    if not steps and not groups:
-        return f"nothing shown to be slower ({of})"
-    parts = [f"{len(steps)} step times"] if steps else []
-    cells = len({row.name for row in groups})
-    parts += [f"layer groups of {cells} configurations"] if groups else []
-    return f"SLOWER: {' and '.join(parts)} ({of})"
+    of = f"{compared} compared, tolerance {found.tolerance:.1%}{rest}"
+    steps = len(found.slower_steps)
+    parts = [f"{steps} step times"] if steps else []
+    parts += [f"layer groups of {slower_groups} configurations"] if slower_groups else []
+    return (
+        f"SLOWER: {' and '.join(parts)} ({of})" if parts else f"nothing shown to be slower ({of})"
+    )
 
 
 def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.comparable import SEPARATE, values_in_words
+from analysis.load.concat_runs import provenance_text
 from analysis.load.raised import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Block, Table, Text, rows_table
@@ -160,7 +161,7 @@ def _facts_table(run: RunData) -> Table:
         rows.append(("submitted", "unknown: the run has no provenance.json"))
     for key, words in _PROVENANCE.items():
         if key in (provenance or {}):
-            rows.append((words, _provenance_text((provenance or {})[key])))
+            rows.append((words, provenance_text((provenance or {})[key])))
     rows += [
         ("models and data", ", ".join(sorted(set(cells["model"] + " on " + cells["data"])))),
         ("implementations", _distinct(cells["implementation"])),
@@ -177,12 +178,6 @@ def some_hosts(run: RunData) -> str:
     hosts = sorted({host for text in run.cells["hosts"] for host in str(text).split(";") if host})
     more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
     return ", ".join(hosts[:_MOST_HOSTS]) + more
-
-
-def _provenance_text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {text}" for key, text in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
 def _distinct(values: pd.Series[Any]) -> str:
