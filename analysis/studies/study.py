@@ -62,7 +62,7 @@ class Claim:
     of_devices: bool = False
     """Whether it is about ranks that have a processor or GPU each."""
     bound: float | str | None = None
-    """The most that the quantity can be, or a key of `quantities.BOUNDS`."""
+    """The most that the quantity can be, or a rule of `quantities.bound_of_quantity`."""
     table: str = ""
     """The published table; that of the published row unless given."""
     phase: str = ""

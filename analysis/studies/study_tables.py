@@ -48,7 +48,7 @@ def _tables_of(found: Comparison) -> Iterator[Table]:
     study = found.study
     if study.conclusions:
         claims = [claim for claim in study.claims if claim.text]
-        frame = pd.DataFrame([_conclusion(claim, found.of(claim)) for claim in claims])
+        frame = pd.DataFrame([_conclusion(claim, found.findings) for claim in claims])
         rule = (
             f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
             "lists all comparisons, each of rows that are equal in all other settings."
@@ -98,15 +98,14 @@ def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]
     for row in chosen:
         whole = whole_graph_of(row, rows) if row.columns["chunk_count"] > 1 else None
         lost = difference_of_seeds(whole, row, "val_accuracy") if whole else None
-        values = (lost.value, lost.low, lost.high) if lost else (None, None, None)
-        names = ("accuracy_lost", "accuracy_lost_low", "accuracy_lost_high")
-        more = dict(zip(names, values, strict=True))
+        more = lost.columns("accuracy_lost") if lost else {}
         found.append(replace(row, columns=row.columns | more))
     return found
 
 
 def _conclusion(claim: Claim, findings: Sequence[Finding]) -> dict[str, Any]:
     """The range of the published numbers and of ours, and how the conclusion comes out."""
+    findings = [one for one in findings if one.claim is claim]
     measured = [one for one in findings if one.ours is not None]
     tables = dict.fromkeys(one.table for one in findings if one.table)
     return {
@@ -130,7 +129,7 @@ def _in_all(measured: Sequence[Finding]) -> str:
     comparison."""
     if not measured:
         return "not measured"
-    counts = Counter(one.outcome for one in measured)
+    counts = Counter(one.judgement[0] for one in measured)
     if len(counts) == 1:
         (outcome,) = counts
         return outcome if len(measured) == 1 else f"{outcome} in all {len(measured)}"
@@ -141,7 +140,6 @@ def _in_all(measured: Sequence[Finding]) -> str:
 
 def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
     for one in found.findings:
-        ours = one.ours
         yield {
             "study": found.study.name,
             "table": one.table,
@@ -150,9 +148,7 @@ def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
             "phase": one.phase,
             "quantity": one.claim.name or one.claim.quantity,
             "published": one.published,
-            "ours": ours.value if ours else None,
-            "ours_low": ours.low if ours else None,
-            "ours_high": ours.high if ours else None,
+            **(one.ours.columns("ours") if one.ours else {}),
             "bound": one.bound,
             "run": one.run,
             "verdict": one.verdict,

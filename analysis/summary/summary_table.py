@@ -144,11 +144,11 @@ def _speedup_columns(
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
-    limits = limits_over(row, base, requested)
+    bound, most = limits_over(row, base, requested)
     flags = counted_flags(row)
     notes = _notes(row, base, requested, why_none)
     valid = bool(row.step_times)
-    if _has_only_warmup(row):
+    if not row.step_times and row.cells["counts"].any():
         flags.append("only-warm-up")
     if why_none:
         flags.append("not-comparable")
@@ -159,34 +159,26 @@ def _speedup_columns(
             f"efficiency {efficiency.value:.3f} is above 1 by more than its interval: the schedule "
             "of the measured stages alone takes longer than the step"
         )
-    pipelined, most = row.layout.world_size > 1, limits.credible
-    if pipelined and base and base is not row and speedup and most and exceeds(speedup, most):
-        verdict = explain_excess(speedup, most, base, row, run)
-        flags.append("above-bound" if verdict.explained else "above-bound-unexplained")
-        notes.append(verdict.note)
-        if most != limits.bound:
-            notes.append("that bound is of ranks that never wait")
-        valid = valid and verdict.explained
+    several = row.layout.world_size > 1 and base is not row
+    if several and base and speedup and most and exceeds(speedup, most):
+        explained, note = explain_excess(speedup, most, base, row, run)
+        flags.append("above-bound" if explained else "above-bound-unexplained")
+        notes += [note] + (["that bound is of ranks that never wait"] if most != bound else [])
+        valid = valid and explained
     return {
         **_interval_columns("speedup", speedup),
-        "bound": limits.bound,
+        "bound": bound,
         "valid": valid,
         "flags": ";".join(sorted(flags)),
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
-        **_interval_columns("of_bound", _over(speedup, limits.bound)),
+        **_interval_columns("of_bound", speedup.over(bound) if speedup and bound else None),
         **_breakdown_columns(row, best, same),
         "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(requested) if base else None,
         "effect": ratio_in_words(speedup) if speedup and base is not row else None,
         "note": "; ".join(notes),
     }
-
-
-def _has_only_warmup(row: Configuration) -> bool:
-    """Whether its valid cells recorded steps of this phase, of which none counts."""
-    measured = row.cells[row.cells["counts"].astype(bool)]
-    return not row.step_times and not measured.empty
 
 
 def counted_flags(row: Configuration) -> list[str]:
@@ -227,14 +219,8 @@ def _for_as_many(row: Configuration, other: Configuration | None) -> StepSeconds
     return seconds.times(mine / samples)
 
 
-def _over(speedup: Interval | None, bound: float | None) -> Interval | None:
-    return None if speedup is None or bound is None else speedup.over(bound)
-
-
 def _interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
-    if value is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+    return value.columns(name) if value else dict.fromkeys((name, f"{name}_low", f"{name}_high"))
 
 
 def _notes(
