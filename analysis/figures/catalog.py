@@ -248,16 +248,4 @@ FIGURES = (
         _epoch_points,
         "As table 2 and figure 1 of Boca's study, whose points are crosses.",
     ),
-    FigureKind(
-        "step-parts",
-        "sampled",
-        "where a step's time goes",
-        "Milliseconds of a training step: the wait for its mini-batch, computing, averaging "
-        "gradients, and the rest. The wait is divided as sampling and copying of features divide "
-        "the making of a mini-batch; where ranks copy features themselves, it is that copying and "
-        "the wait for the loader. The rest is what lies between spans of work and, with several "
-        "ranks, their wait for one another.",
-        sampled_figures.step_parts,
-        lambda group: group.sampled,
-    ),
 )

@@ -6,7 +6,7 @@ column spans both, and one that is longer than a page is several.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -40,35 +40,34 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
 
     `columns` are those of `table.frame` to show, where it has any of them.
     """
-    frame = table.frame if table.paper is None else table.paper
     chosen = chosen_columns(table, columns)
-    if chosen:
-        frame = table.frame[chosen]
+    frame = table.frame[chosen] if chosen else table.frame if table.paper is None else table.paper
     shown = page_table(frame, "").shown()
     names = ["m" if name == "micro-batches" else name for name in shown.headings]
     texts = pd.DataFrame(shown.texts, columns=names, dtype=object)
-    shared = {
-        name: texts[name].iloc[0]
-        for name in names
-        if not chosen and len(texts) > 1 and texts[name].nunique() == 1
-    }
-    kept = [name for name in names if name not in shared] or names[:1]
-    widths = [_width_pt(name, texts[name]) for name in kept]
-    room = len(kept) if chosen else MAX_COLUMNS
-    while not chosen and room > 1 and sum(widths[:room]) > PAGE_PT:
-        room -= 1
-    left, kept, widths = kept[room:], kept[:room], widths[:room]
-    notes = [*table.notes]
-    if shared:
-        notes.append("All rows: " + ", ".join(f"{n} {text}" for n, text in shared.items()) + ".")
-    if left:
-        notes.append(f"Not shown: {', '.join(left)}; {table.name}.csv has all.")
+    notes, kept = [*table.notes], names
+    if not chosen:
+        shared = [name for name in names if len(texts) > 1 and texts[name].nunique() == 1]
+        kept = [name for name in names if name not in shared] or names[:1]
+        if shared:
+            same = (f"{name} {texts[name].iloc[0]}" for name in shared)
+            notes.append(f"All rows: {', '.join(same)}.")
+    widths = {name: _width_pt(name, texts[name]) for name in kept}
+    if not chosen:
+        room = next(n for n in range(MAX_COLUMNS, 0, -1) if n == 1 or _sum(widths, n) <= PAGE_PT)
+        if kept[room:]:
+            notes.append(f"Not shown: {', '.join(kept[room:])}; {table.name}.csv has all.")
+        kept = kept[:room]
     numbers = dict(zip(names, shown.numbers, strict=True))
     form = "".join(
-        f"p{{{_SENTENCE_PT:g}pt}}" if width >= _SENTENCE_PT else "r" if numbers[name] else "l"
-        for name, width in zip(kept, widths, strict=True)
+        f"p{{{_SENTENCE_PT:g}pt}}"
+        if widths[name] >= _SENTENCE_PT
+        else "r"
+        if numbers[name]
+        else "l"
+        for name in kept
     )
-    starts = list(range(0, max(1, len(texts)), MAX_ROWS))
+    starts = range(0, max(1, len(texts)), MAX_ROWS)
     return "".join(
         _float(
             table,
@@ -76,10 +75,14 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
             form,
             notes if start == 0 else [],
             f" ({place + 1} of {len(starts)})" if len(starts) > 1 else "",
-            wide=sum(widths) > COLUMN_PT,
+            wide=_sum(widths, len(kept)) > COLUMN_PT,
         )
         for place, start in enumerate(starts)
     )
+
+
+def _sum(widths: Mapping[str, float], count: int) -> float:
+    return sum(list(widths.values())[:count])
 
 
 def chosen_columns(table: Table, columns: Sequence[str]) -> list[str]:

@@ -6,17 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-from analysis.figures.panels import count_ticks
-from analysis.figures.style import COLUMN_IN, layout_style, new_figure, save_figure, styled
 from analysis.render.document import (
     Block,
     Bullets,
     Document,
-    Picture,
     Section,
     Table,
     Text,
@@ -31,9 +28,6 @@ from analysis.studies.raffi_logs import printed_statistics
 from analysis.studies.study import published_studies
 from gnnhpc.core.bound_and_bubble import bound
 from gnnhpc.core.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PHASES = ("train", "test")
 _MOST_APART = 100.0
@@ -251,7 +245,7 @@ def parse_declared(texts: Sequence[str]) -> dict[str, str]:
 
 
 def write_import_page(imported: ImportedLogs, out: Path) -> Path:
-    """Write tables, figure, report.md and report.html into `out`; returns report.html.
+    """Write tables, report.md and report.html into `out`; returns report.html.
 
     Files of other names in `out` stay. Raises InputError where it cannot be written.
     """
@@ -263,21 +257,19 @@ def write_import_page(imported: ImportedLogs, out: Path) -> Path:
 
 
 def _import_document(imported: ImportedLogs, folder: Path) -> Document:
-    """The page's document; draws its figure into `folder`."""
+    """The page's document."""
     frame, published = imported.steps.frame, imported.published_statistics
     verdict: list[Block] = [
         Text(line, "bad" if "above the bound" in line or "misprint" in line else "plain")
         for line in imported.warnings
     ]
-    speed: list[Block] = [page_table(frame, imported.steps.title), *map(Text, imported.steps.notes)]
-    if frame["speedup"].notna().any():
-        origin = {"Run": "imported logs", "Code": "unknown", "Cells": " ".join(set(frame["log"]))}
-        png, pdf = save_figure(_speedup_figure(frame), folder / "figures", "speedups", origin)
-        caption = "Training speedup of each log, which is one run; ticks are the bound"
-        speed.insert(0, Picture(caption, caption, png, pdf))
+    speed: tuple[Block, ...] = (
+        page_table(frame, imported.steps.title),
+        *map(Text, imported.steps.notes),
+    )
     sections = [
         Section("verdict", "Verdict", tuple(verdict)),
-        Section("steps", "Step times and speedups", tuple(speed)),
+        Section("steps", "Step times and speedups", speed),
     ]
     if published is not None:
         citation = Text(published_studies()["raffi"].citation)
@@ -287,20 +279,3 @@ def _import_document(imported: ImportedLogs, folder: Path) -> Document:
     names = ", ".join(log.name for log in imported.logs[:8])
     more = f" and {len(imported.logs) - 8} more" if len(imported.logs) > 8 else ""
     return Document("Imported step logs", names + more, tuple(sections), folder)
-
-
-def _speedup_figure(frame: pd.DataFrame) -> Figure:
-    """A place a log, with the bound as a tick; of training, if it was logged."""
-    known = frame[frame["speedup"].notna()]
-    known = known[known["phase"] == known["phase"].max()]
-    with styled():
-        figure = new_figure(COLUMN_IN, 2.6)
-        axes = figure.subplots()
-        for place, row in enumerate(known.to_dict("records")):
-            style = layout_style(str(row["layout"]))
-            axes.plot([place], [row["speedup"]], style.marker, color=style.colour)
-            axes.plot([place], [row["bound"]], "_", color="black", markersize=11)
-        count_ticks(axes, list(known["log"]), "log")
-        axes.tick_params(axis="x", rotation=90)
-        axes.set_ylabel("speedup")
-    return figure

@@ -207,7 +207,7 @@ def _breakdown_columns(
         return dict.fromkeys(COLUMNS)
     ranks = row.layout.world_size
     same_seconds = _for_as_many(row, same)
-    return break_down(step, ideal, alone, same_seconds, ranks=ranks, stretch=ranks / most).columns()
+    return break_down(step, ideal, alone, same_seconds, ranks=ranks, stretch=ranks / most)
 
 
 def _for_as_many(row: Configuration, other: Configuration | None) -> StepSeconds | None:

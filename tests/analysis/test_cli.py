@@ -77,7 +77,7 @@ def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "pipe_0_micro5_stage2, train: above the bound: 1.96" in printed
     assert "table 1, train, max_s: printed 38.85, misprint: the log has 39.85" in printed
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"step_times.csv", "printed.md", "report.html", "report.md", "figures"} <= names
+    assert {"step_times.csv", "printed.md", "report.html", "report.md"} <= names
     page = (tmp_path / "out" / "report.html").read_text()
     assert "39.85" in page
     assert "did not cross stage boundaries" in page

@@ -34,7 +34,7 @@ FIGURES = {
         *("speedup", "efficiency", "bubble", "waterfall", "step-times", "loss", "timeline"),
         *("framework-time", "framework-accuracy", "chunk-time", "chunk-accuracy", "chunk-loss"),
     },
-    "sampled": {"epoch-time", "speedup", "step-parts", "step-times", "loss"},
+    "sampled": {"epoch-time", "speedup", "step-times", "loss"},
 }
 TABLES = {
     "images": {"speedup", "efficiency", "lost_time", "noise", "raffi_tables", "corrected_study"},
