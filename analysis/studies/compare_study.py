@@ -114,7 +114,7 @@ def compare_study(study: Study, summary: Summary) -> Comparison:
         if not claim.text:
             ours = [one for one in ours if one.key in printed]
         for one in ours:
-            beside = printed.pop(one.key, None)
+            beside = printed.get(one.key)
             findings.append(
                 replace(
                     one,
@@ -125,7 +125,8 @@ def compare_study(study: Study, summary: Summary) -> Comparison:
                 if beside
                 else one
             )
-        findings += printed.values()
+        matched = {one.key for one in ours}
+        findings += [one for key, one in printed.items() if key not in matched]
     return Comparison(study, published, measured, findings)
 
 
