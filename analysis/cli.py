@@ -107,7 +107,11 @@ def report(
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
     loaded, summary, folder = write_report(
-        runs, out, baseline, separate=separate, columns=_names(columns)
+        runs,
+        out,
+        baseline,
+        separate=separate,
+        columns=[name.strip() for name in (columns or "").split(",") if name.strip()],
     )
     for line in loaded.notes:
         print(line)
@@ -116,10 +120,6 @@ def report(
     _print_left_out(loaded)
     print(f"report: {folder / 'report.html'}")
     return _print_invalid(loaded)
-
-
-def _names(columns: str | None) -> list[str]:
-    return [name.strip() for name in (columns or "").split(",") if name.strip()]
 
 
 def _print_left_out(loaded: RunData) -> None:

@@ -199,17 +199,6 @@ FIGURES = (
         "Crosses are table 2 of Dearing & Wang 2021.",
     ),
     FigureKind(
-        "framework-accuracy",
-        "frameworks",
-        "accuracy by framework",
-        "Accuracy of test nodes on one device, the whole graph at once, by whose code computes the "
-        "layers: mean and range over seeds.",
-        graph_figures.framework_accuracy,
-        _of_frameworks,
-        _single_device_points,
-        "Crosses are table 2 of Dearing & Wang 2021.",
-    ),
-    FigureKind(
         "chunk-time",
         "chunks",
         "time against chunks",
@@ -228,14 +217,6 @@ FIGURES = (
         lambda group: group.graphs,
         _chunk_points,
         "As figure 4 of Dearing & Wang 2021, whose points are crosses.",
-    ),
-    FigureKind(
-        "chunk-loss",
-        "chunks",
-        "what chunks lose or repeat",
-        "Share of edges that are kept, and nodes and edges computed for each of the graph.",
-        graph_figures.chunk_losses,
-        lambda group: group.graphs,
     ),
     FigureKind(
         "epoch-time",
