@@ -154,9 +154,9 @@ def check(names: NamesOrFiles, data_root: Root = None) -> int:
     root, whole = find_root(data_root), True
     for name in names:
         data = named_data(name, custom=True)
-        finding = check_data_set(data, root)
-        text, whole = finding.text, whole and finding.whole
-        if finding.whole:
+        sound, text = check_data_set(data, root)
+        whole = whole and sound
+        if sound:
             digests = verify_data(data, root)
             text, whole = f"{text}; {digests.detail}", whole and digests.verdict == "ok"
         print(f"{name}: {text}")

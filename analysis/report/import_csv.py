@@ -26,8 +26,8 @@ from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
 from analysis.studies.raffi_logs import printed_statistics
 from analysis.studies.study import published_studies
-from gnnhpc.core.bound_and_bubble import bound
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.schedules import bound
 
 PHASES = ("train", "test")
 _MOST_APART = 100.0

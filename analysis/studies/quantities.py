@@ -13,7 +13,7 @@ from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.study_rows import Row
 from analysis.summary.baseline_and_speedup import same_value
 from analysis.summary.frameworks import find_like
-from gnnhpc.core.bound_and_bubble import bound
+from gnnhpc.core.schedules import bound
 
 _WHO_COMPUTES = {
     *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),

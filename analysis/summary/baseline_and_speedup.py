@@ -21,10 +21,9 @@ from analysis.load.comparable import (
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval
 from analysis.summary.configurations import Configuration
-from gnnhpc.core.bound_and_bubble import bound, bound_with_split_backward
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedules import ScheduleName
+from gnnhpc.core.schedules import ScheduleName, bound, bound_with_split_backward
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -162,14 +161,13 @@ def record_data(data: Data, root: Path | None) -> str:
         raise InputError(f"data {data.name}", None, found, "a data set with published files")
     root = existing_root(data.name, root)
     folder, missing = files.directory(root), files.missing(root)
-    if len(missing) == len(files.names):
+    present = [name for name in files.names if name not in missing]
+    if not present:
         raise InputError(folder, None, "no such files", f"`gnnhpc data get {data.name}`")
-    changed = changed_files(folder)
-    if changed:
+    if changed := changed_files(folder):
         found = f"{', '.join(changed)}, which differs from the record"
         allowed = f"the recorded files, or no {CHECKSUMS}, to record these"
         raise InputError(folder, None, found, allowed)
-    present = [name for name in files.names if name not in missing]
     sums = {name: sha256(folder / name) for name in present}
     try:
         write_checksums(folder, read_checksums(folder) | sums)
@@ -180,54 +178,41 @@ def record_data(data: Data, root: Path | None) -> str:
     return f"{data.name}: {len(sums)} digests written to {folder / CHECKSUMS}{lacking}"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check of one data set."""
-
-    whole: bool
-    text: str
-
-
-def check_data_set(data: Data, root: Path | None) -> Finding:
+def check_data_set(data: Data, root: Path | None) -> tuple[bool, str]:
     """Whether the files of a data set exist, are as recorded, and have the published sizes.
 
-    Graphs and images are read as a run reads them.
+    Returns the answer and a line that explains it. Graphs and images are read as a run reads them.
     """
-    if data.files(root) is not None:
-        problem = _file_problem(data, root)
-        if problem:
-            return Finding(False, problem)
+    files = data.files(root)
+    recorded = ""
+    if files is not None:
+        missing = files.names if root is None else files.missing(root)
+        if root is None or len(missing) == len(files.names):
+            return False, f"not here; `gnnhpc data get {data.name}` gets it"
+        folder = files.directory(root)
+        if missing:
+            here = f"{len(files.names) - len(missing)} of {len(files.names)} files in {folder}"
+            rest = f"without {', '.join(missing)}; `gnnhpc data get {data.name}` gets the rest"
+            return False, f"a part: {here}, {rest}"
+        if changed := changed_files(folder):
+            differ = f"{', '.join(changed)} in {folder} differs from {CHECKSUMS} beside it"
+            return False, f"damaged: {differ}"
+        recorded = f"; no record of its digests: `gnnhpc data record {data.name}` writes one"
+        if read_checksums(folder).keys() >= set(files.names):
+            recorded = f"; files as recorded in {CHECKSUMS}"
     facts = data.facts()
     try:
         found = _image_counts(data, root) if facts.kind == "images" else _graph_sizes(data, root)
     except InputError as error:
-        return Finding(False, f"damaged: {error}")
+        return False, f"damaged: {error}"
     wrong = [
         f"{count:,} {key}, not {getattr(facts, key):,}"
         for key, count in found.items()
         if not _fits(data, key, count, getattr(facts, key))
     ]
     if wrong:
-        return Finding(False, f"of another size: {', '.join(wrong)}")
-    sizes = ", ".join(f"{count:,} {key}" for key, count in found.items())
-    return Finding(True, f"whole: {sizes}{_recorded(data, root)}")
-
-
-def _file_problem(data: Data, root: Path | None) -> str | None:
-    files = data.files(root)
-    assert files is not None
-    missing = files.names if root is None else files.missing(root)
-    if root is None or len(missing) == len(files.names):
-        return f"not here; `gnnhpc data get {data.name}` gets it"
-    folder = files.directory(root)
-    if missing:
-        here = f"{len(files.names) - len(missing)} of {len(files.names)} files in {folder}"
-        rest = f"without {', '.join(missing)}; `gnnhpc data get {data.name}` gets the rest"
-        return f"a part: {here}, {rest}"
-    changed = changed_files(folder)
-    if changed:
-        return f"damaged: {', '.join(changed)} in {folder} differs from {CHECKSUMS} beside it"
-    return None
+        return False, f"of another size: {', '.join(wrong)}"
+    return True, f"whole: {', '.join(f'{count:,} {key}' for key, count in found.items())}{recorded}"
 
 
 def _fits(data: Data, key: str, found: int, expected: int) -> bool:
@@ -238,33 +223,20 @@ def _fits(data: Data, key: str, found: int, expected: int) -> bool:
     return expected - lack <= found <= expected
 
 
-def _recorded(data: Data, root: Path | None) -> str:
-    files = data.files(root)
-    if files is None or root is None:
-        return ""
-    if read_checksums(files.directory(root)).keys() >= set(files.names):
-        return f"; files as recorded in {CHECKSUMS}"
-    return f"; no record of its digests: `gnnhpc data record {data.name}` writes one"
-
-
 def _image_counts(data: Data, root: Path | None) -> dict[str, int]:
     from gnnhpc.data.images import load_images
 
-    return {
-        "train": len(load_images(data, root, "train")),
-        "test": len(load_images(data, root, "test")),
-    }
+    return {split: len(load_images(data, root, split)) for split in ("train", "test")}
 
 
 def _graph_sizes(data: Data, root: Path | None) -> dict[str, int]:
     from gnnhpc.data.load_graph import load_graph, load_graph_set
 
-    found: dict[str, int] = {}
     if data.facts().kind == "graphs":
         graphs = load_graph_set(data, root)
         found, features, edges = {"graphs": len(graphs)}, graphs.features, graphs.edges
     else:
         graph = load_graph(data, root)
-        features, edges = graph.features, graph.edges
+        found, features, edges = {}, graph.features, graph.edges
     nodes, columns = features.shape
     return found | {"nodes": nodes, "edges": edges.shape[1], "features": columns}

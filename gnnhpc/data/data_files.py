@@ -60,17 +60,9 @@ def existing_root(name: str, root: Path | None) -> Path:
 
 def how_to_have(name: str) -> str:
     """Every place where a data root is looked for, and the command that gets this data set."""
-    defaults = " or ".join(_shown(folder) for folder in default_roots())
+    defaults = " or ".join(str(folder) for folder in default_roots())
     named = f"a data root by --data-root, data_root in the spec, or ${ROOT_VARIABLE}"
     return f"{named}, else {defaults}, which `gnnhpc data get {name}` makes"
-
-
-def _shown(folder: Path) -> str:
-    """A path as people write it."""
-    for base, word in ((Path.cwd(), "."), (Path.home(), "~")):
-        if folder.is_relative_to(base):
-            return f"{word}/{folder.relative_to(base)}"
-    return str(folder)
 
 
 def absence(path: Path, kind: str) -> str:
@@ -87,8 +79,6 @@ class Download:
     file: str = ""
     """The file's place in the data set's folder; empty for an archive."""
     archive: Literal["tar.gz", "zip"] | None = None
-    strip: int = 0
-    """The number of leading folders in the archive that are left out."""
     md5: str | None = None
     """The published digest, if there is one."""
     megabytes: int | None = None
@@ -111,6 +101,14 @@ class Files:
     def missing(self, root: Path) -> list[str]:
         """The names of files that do not exist."""
         return [name for name in self.names if not (self.directory(root) / name).is_file()]
+
+    def readable(self, root: Path, names: tuple[str, ...], allowed: str) -> list[Path]:
+        """The paths of these files; raises InputError for one that cannot be read."""
+        paths = [self.directory(root) / name for name in names]
+        for path in paths:
+            if not os.access(path, os.R_OK):
+                raise InputError(path, None, absence(path, "file"), allowed)
+        return paths
 
 
 def sha256(path: Path) -> str:

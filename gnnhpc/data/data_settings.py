@@ -76,7 +76,6 @@ CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "python": "cifar-10-batches-p
 CIFAR_ARCHIVE = Download(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     archive="tar.gz",
-    strip=1,
     md5="c32a1d4ab5d03f1284b67883e8d87530",
     megabytes=162,
 )

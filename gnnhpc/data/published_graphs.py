@@ -12,7 +12,6 @@ directions here. Does not import torch.
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -20,9 +19,8 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Whole
-from gnnhpc.data.data_files import Download, Files, absence, existing_root
+from gnnhpc.data.data_files import Download, Files, existing_root
 from gnnhpc.data.data_settings import SHCHUR_EACH, Data, Storage
 
 
@@ -76,9 +74,6 @@ class Published:
     def dense(self) -> bool:
         """Whether features are stored dense, not as sparse rows."""
         return isinstance(self.reader, Ogb) or self.reader.dense
-
-    def all_files(self) -> Files:
-        return Files(self.folder, self.files, self.downloads)
 
     def directory(self, root: Path) -> Path:
         return root / self.folder
@@ -161,7 +156,7 @@ def graphsaint(
 
 def ogb(name: str, split: str, megabytes: int, facts: Facts) -> Published:
     """A node property prediction set of OGB."""
-    tables = ("edge", "node-label", "num-node-list", "num-edge-list", "node-feat")
+    tables = ("edge", "node-label", "node-feat")
     files = tuple(f"raw/{table}.csv.gz" for table in tables)
     splits = tuple(f"split/{split}/{part}.csv.gz" for part in ("train", "valid", "test"))
     url = f"http://snap.stanford.edu/ogb/data/nodeproppred/{name}.zip"
@@ -170,7 +165,7 @@ def ogb(name: str, split: str, megabytes: int, facts: Facts) -> Published:
         f"ogbn_{name}",
         files + splits,
         url,
-        (Download(url, archive="zip", strip=1, megabytes=megabytes),),
+        (Download(url, archive="zip", megabytes=megabytes),),
         facts,
         splits=1,
         feature_files=("raw/node-feat.csv.gz",),
@@ -341,7 +336,8 @@ class PublishedGraph(Data):
         return dataclasses.replace(row.facts, train=SHCHUR_EACH * row.facts.classes)
 
     def files(self, root: Path | None = None) -> Files:
-        return self.published.all_files()
+        row = self.published
+        return Files(row.folder, row.files, row.downloads)
 
     def check(self, root: Path | None) -> None:
         self.raw_files(existing_root(self.name, root))
@@ -349,11 +345,7 @@ class PublishedGraph(Data):
     def raw_files(self, root: Path) -> list[Path]:
         """The files that are read, in a fixed order; raises InputError naming a missing one."""
         row = self.published
-        paths = [row.directory(root) / name for name in row.needed(self.features)]
-        for path, name in zip(paths, row.needed(self.features), strict=True):
-            if not os.access(path, os.R_OK):
-                allowed = f"the file as published at {row.source}, or `gnnhpc data get {self.name}`"
-                if name in row.feature_files:
-                    allowed += ", or features: made, to time without real features"
-                raise InputError(path, None, absence(path, "file"), allowed)
-        return paths
+        allowed = f"the file as published at {row.source}, or `gnnhpc data get {self.name}`"
+        if row.feature_files and self.features == "real":
+            allowed += ", or features: made, to time without real features"
+        return self.files().readable(root, row.needed(self.features), allowed)

@@ -6,7 +6,6 @@ karateclub's (Rozemberczki et al. 2020, arXiv:2003.04819).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.core.errors import InputError
-from gnnhpc.data.data_files import Download, Files, absence, existing_root
+from gnnhpc.data.data_files import Download, Files, existing_root
 from gnnhpc.data.data_settings import GraphSetData, NodeInputs
 
 
@@ -99,7 +97,7 @@ class TuGraphs(GraphSetData):
         known = self.set
         downloads: tuple[Download, ...] = ()
         if known.download:
-            downloads = (Download(f"{_BASE}/{known.folder}.zip", archive="zip", strip=1),)
+            downloads = (Download(f"{_BASE}/{known.folder}.zip", archive="zip"),)
         return Files(f"{known.folder}/raw", known.names, downloads)
 
     def check(self, root: Path | None) -> None:
@@ -107,11 +105,6 @@ class TuGraphs(GraphSetData):
 
     def raw_files(self, root: Path) -> list[Path]:
         """The files that are read, in a fixed order; raises InputError for a missing one."""
-        files = self.files()
-        paths = [files.directory(root) / name for name in files.names]
-        for path in paths:
-            if not os.access(path, os.R_OK):
-                source = f"{_BASE}/{self.set.folder}.zip, or `gnnhpc data get {self.name}`"
-                source = source if self.set.download else _REDDIT10K
-                raise InputError(path, None, absence(path, "file"), f"the file as of {source}")
-        return paths
+        source = f"{_BASE}/{self.set.folder}.zip, or `gnnhpc data get {self.name}`"
+        allowed = f"the file as of {source if self.set.download else _REDDIT10K}"
+        return self.files().readable(root, self.set.names, allowed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.errors import GnnhpcError
@@ -17,7 +18,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
-from gnnhpc.training.events import Listener, StepTaken, WrongRunError
+from gnnhpc.training.events import Listener, WrongRunError
 from gnnhpc.training.machine_readings import reset_peak_memory
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
@@ -35,6 +36,8 @@ OFF = Check(
     "inconclusive",
     "check: off: the run was not validated at its start, its end or its checkpoints",
 )
+
+EVENTS = [name for name in vars(Listener) if not name.startswith("_")]
 
 
 class Validation:
@@ -179,28 +182,15 @@ class _Observer(Listener):
         self.listener = listener
         self.seconds = 0.0
         self.failed = ""
+        for event in EVENTS:
+            setattr(self, event, functools.partial(self.observe, getattr(listener, event)))
 
-    def observe(self, event: Callable[[], None]) -> None:
+    def observe(self, event: Callable[..., None], *arguments: Any) -> None:
         began_s = time.perf_counter()
         if not self.failed:
             try:
-                event()
+                event(*arguments)
             # The run goes on without this check.
             except Exception as error:
                 self.failed = why_failed(error)
         self.seconds += time.perf_counter() - began_s
-
-    def training_begins(self, start: int) -> None:
-        self.observe(lambda: self.listener.training_begins(start))
-
-    def step_taken(self, taken: StepTaken) -> None:
-        self.observe(lambda: self.listener.step_taken(taken))
-
-    def evaluation_begins(self) -> None:
-        self.observe(self.listener.evaluation_begins)
-
-    def evaluation_ended(self) -> None:
-        self.observe(self.listener.evaluation_ended)
-
-    def training_ended(self, step: int) -> None:
-        self.observe(lambda: self.listener.training_ended(step))

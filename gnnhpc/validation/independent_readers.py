@@ -83,7 +83,7 @@ def read_arrays(data: Data, root: Path | None) -> ReadArrays:
         arrays |= named_rows(read["values"], read["columns"], read["indptr"])
     else:
         words = made_words(len(read["labels"]), data.facts().features, rng)
-        arrays |= named_rows(words.values, words.columns, words.indptr)
+        arrays |= named_rows(words["values"], words["columns"], words["indptr"])
     rounded = frozenset({"feature values"} if "rounded" in read else ())
     return ReadArrays(arrays, rounded, independent)
 
@@ -152,7 +152,7 @@ def _planetoid(folder: Path, name: str) -> dict[str, Any]:
     labels; their class is 0. Features are divided by their sum, but for sums below one.
     """
     parts = {
-        part: read_pickle(folder / f"ind.{name.lower()}.{part}", encoding="latin1", graphs=True)
+        part: read_pickle(folder / f"ind.{name.lower()}.{part}", encoding="latin1")
         for part in ("tx", "allx", "y", "ty", "ally", "graph")
     }
     text = (folder / f"ind.{name.lower()}.test.index").read_text(encoding="ascii")
@@ -216,8 +216,8 @@ def read_graph_set(data: GraphSetData, root: Path | None) -> Arrays:
     else:
         assert isinstance(data, SyntheticGraphs)
         made = synthetic_threads(data)
-        graph_of = np.repeat(np.arange(data.graphs), np.diff(made.first))
-        labels, ends = made.labels, made.edges
+        graph_of = np.repeat(np.arange(data.graphs), np.diff(made["first"]))
+        labels, ends = made["labels"], made["edges"]
     graphs, nodes, width = len(labels), len(graph_of), data.facts().features
     edges = sorted_edges(ends[0], ends[1], nodes)
     order = np.random.default_rng([DATA_SEED, 7, graphs, data.split]).permutation(graphs)

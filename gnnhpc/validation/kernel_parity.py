@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
@@ -24,8 +23,6 @@ from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import compare_layer
 from gnnhpc.validation.layers.layer_differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
-    ComparedLayers,
-    LayerInput,
     When,
     compared_layers,
     one_of_each_kind,
@@ -36,8 +33,6 @@ from gnnhpc.validation.reference.layer_forms import reference_layer
 from gnnhpc.validation.verdicts import on_all_ranks
 
 NAME = "kernel-parity"
-MANY_NUMBERS = 8_000_000
-"""Numbers of the output of a layer that takes long."""
 
 
 def check_kernels(
@@ -46,26 +41,24 @@ def check_kernels(
     """The check on rank 0, an empty list on the others; a collective outside of all steps.
 
     The run's layers, their buffers and all random numbers stay as they are. The end takes other
-    layers, another micro-batch and other rows than the start. Kinds of large layers are compared at
-    one of the two.
+    layers, another micro-batch and other rows than the start.
     """
     if any(reference_layer(experiment.model, spec) is None for spec in parts.layer_specs):
         detail = "the layers are a custom model's and have no reference form"
         return [Check(NAME, "ok", detail)] if mesh.rank == 0 else []
     began = time.perf_counter()
-    maximum = getattr(experiment.model, "aggregator", "mean") != "mean"
-    every = compared_layers(parts.stage, parts.layer_specs[0].name, maximum=maximum)
-    layers = one_of_each_kind(every, when)
-    stacks = stacked_layers(parts.stage) if when == "start" else []
-    inputs = real_inputs(experiment, parts, [*layers, *stacks], when)
+    layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
+    if when == "start":
+        layers += stacked_layers(parts.stage)
+    inputs = real_inputs(experiment, parts, layers, when)
 
     def compare() -> dict[str, Comparison]:
         found = {}
-        for each in [*_of_this_end(layers, inputs, when), *stacks]:
+        for each in layers:
             generator = torch.Generator().manual_seed(_seed(experiment, each.name, when))
             forms = [reference_layer(experiment.model, spec) for spec in each.specs]
             known = [form for form in forms if form is not None]
-            one = compare_layer(each, known, inputs[each.layers[0]], when, generator)
+            one = compare_layer(each, known, inputs[each.layers[0]], generator)
             if one is not None:
                 found[each.name] = one
         return found
@@ -73,19 +66,6 @@ def check_kernels(
     everyone = on_all_ranks(mesh, compare)
     seconds = round(time.perf_counter() - began, 3)
     return [_check(everyone, when, seconds)] if mesh.rank == 0 else []
-
-
-def _of_this_end(
-    layers: Sequence[ComparedLayers], inputs: Mapping[nn.Module, LayerInput], when: When
-) -> list[ComparedLayers]:
-    """All layers, but those of many numbers only at one of the two ends, every second one."""
-    by_cost = sorted(layers, key=lambda each: (-each.cost, str(each.kind)))
-    numbers = [len(inputs[each.layers[0]].x) * each.width for each in by_cost]
-    return [
-        each
-        for place, each in enumerate(by_cost)
-        if numbers[place] <= MANY_NUMBERS or place % 2 == (when == "end")
-    ]
 
 
 def _seed(experiment: Experiment, name: str, when: When) -> int:
@@ -119,7 +99,7 @@ def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, seconds: fl
         detail = f"not compared at the {when}: {', '.join(infinite)} give no finite numbers"
         return Check(NAME, "inconclusive", detail, values)
     largest = max((found.worst for found in worst.values()), default=0.0)
-    code = sorted({found.implementation.partition(":")[0] for found in worst.values()})
+    code = sorted({found.implementation for found in worst.values()})
     least = min((found.share for found in worst.values()), default=1.0)
     detail = (
         f"{len(worst)} kinds of layers in {' and '.join(code)} differ from the reference form by "

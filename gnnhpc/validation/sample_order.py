@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from gnnhpc.batches.batch import Batches
 from gnnhpc.batches.image_batches import ImageBatches
@@ -26,8 +25,8 @@ class _Observed:
     checksums: list[int] = field(default_factory=list)
     """Checksums of the batches, in the order of steps."""
     places: list[str] = field(default_factory=list)
-    covered: dict[Phase, tuple[int, npt.NDArray[np.uint8]]] = field(default_factory=dict)
-    """Samples of the first step of a phase without a schedule: their number, and their bits."""
+    covered: dict[Phase, Ids] = field(default_factory=dict)
+    """Samples of the first step of a phase without a schedule."""
 
 
 class SampleOrder(Listener):
@@ -67,12 +66,14 @@ class SampleOrder(Listener):
         schedule = self._schedules.get(taken.phase)
         if schedule is not None:
             step = taken.step if taken.phase == "train" else self._evaluated
-            return schedule.explain(step, self._mesh.replica, ids)
+            if np.array_equal(ids, schedule.share(step, self._mesh.replica)):
+                return None
+            return f"the samples are not those of the permutation of epoch {schedule.epoch(step)}"
         before = self._unchanged.setdefault(taken.phase, ids.copy())
         if before is not ids and not np.array_equal(before, ids):
             return "the samples are not those of the steps before"
         if taken.phase not in self._observed.covered:
-            self._observed.covered[taken.phase] = (len(ids), _bits(ids))
+            self._observed.covered[taken.phase] = ids.copy()
         return None
 
     def checks(self) -> list[Check]:
@@ -84,30 +85,15 @@ class SampleOrder(Listener):
             self._known += [f"rank {rank}, {fault}" for fault in observed.faults]
         replicas = [everyone[rank] for rank in layout.replica_ranks(0)]
         for phase in replicas[0].covered:
-            self._known += _overlaps([each.covered[phase] for each in replicas], phase)
+            together = np.concatenate([each.covered[phase] for each in replicas])
+            twice = len(together) - len(np.unique(together))
+            if twice:
+                self._known.append(f"{phase}: {twice} samples are used twice, replicas overlap")
         for replica in range(layout.replicas):
             ranks = layout.pipeline_ranks(replica)
             self._known += _other_batches([everyone[rank] for rank in ranks], replica)
         good = "samples are those of the seed's permutation, and the same on all stages"
         return [verdict_of("order", self._known, good)]
-
-
-def _bits(ids: Ids) -> npt.NDArray[np.uint8]:
-    """A bit for each sample up to the largest, set if it is among `ids`."""
-    chosen = np.zeros(int(ids.max()) + 1 if len(ids) else 0, np.bool_)
-    chosen[ids] = True
-    return np.packbits(chosen)
-
-
-def _overlaps(covered: Sequence[tuple[int, npt.NDArray[np.uint8]]], phase: Phase) -> list[str]:
-    """Samples that a phase has twice, on one replica or on several."""
-    together = np.zeros(8 * max(len(bits) for _, bits in covered), np.int64)
-    for _, bits in covered:
-        together[: 8 * len(bits)] += np.unpackbits(bits)
-    total, different = sum(count for count, _ in covered), int((together > 0).sum())
-    if total == different:
-        return []
-    return [f"{phase}: {total - different} samples are used twice, replicas overlap"]
 
 
 def _other_batches(stages: Sequence[_Observed], replica: int) -> list[str]:

@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.bound_and_bubble import bound, bound_with_split_backward, ideal_bubble
 from gnnhpc.core.schedules import (
     SPLIT_BACKWARD,
     Action,
     ScheduleName,
     Slot,
+    bound,
+    bound_with_split_backward,
     gradients_in_flight,
+    ideal_bubble,
     ideal_step_s,
     in_flight,
     input_from,
@@ -204,13 +206,6 @@ def test_virtual_stages_have_numbers_and_places(plan: Plan) -> None:
     assert numbers[stages * count - 1][0] == loss_stage(schedule, stages)
 
 
-def test_each_microbatch_may_have_its_own_seconds() -> None:
-    slots = timeline("gpipe", [[1, 2], [5, 1]], [[1, 1], [1, 1]], 2)
-    when = {(slot.stage, str(slot.action)): (slot.start_s, slot.end_s) for slot in slots}
-    expected = {(0, "F1"): (1, 3), (1, "F0"): (1, 6), (1, "F1"): (6, 7)}
-    assert when == when | expected | {(1, "B1"): (8, 9), (0, "B1"): (9, 10)}
-
-
 Costs = tuple[Plan, list[list[int]], list[list[int]], list[list[int]]]
 
 
@@ -307,16 +302,6 @@ def test_equal_shares_wait_as_more_virtual_stages_do(stages: int, more: int) -> 
     assert three == pytest.approx(bound(3, stages, few, 3))
     six = bound_with_split_backward("zbv", 3, stages, many, thirds, 2)
     assert six == pytest.approx(bound(3, stages, many, 6))
-
-
-@given(stages_count, microbatch_count, *[st.integers(1, 50)] * 2, st.integers(0, 50))
-def test_a_split_backward_is_between_1f1b_and_no_waiting(
-    stages: int, microbatches: int, forward: int, backward: int, weights: int
-) -> None:
-    shares = (forward, backward, weights)
-    most = bound_with_split_backward("zero-bubble", 1, stages, microbatches, shares)
-    assert bound(1, stages, microbatches) <= most * (1 + 1e-9)
-    assert most <= stages * (1 + 1e-9)
 
 
 @given(stages_count, st.integers(1, 3), st.integers(1, 4))

@@ -114,15 +114,8 @@ sys.exit("torch_geometric" in sys.modules or "scipy" in sys.modules)
     assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
 
 
-def test_the_cache_is_built_anew_for_changed_or_damaged_files(small: Path, cache: Path) -> None:
-    graph = load_graph(PublishedGraph(name="cora"), small)
-    (kept,) = (path for path in cache.iterdir() if path.is_dir())
-    (kept / "edges.npy").write_bytes(b"short")
-    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
-    (kept / "test.npy").unlink()
-    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
-    (kept / "labels.npy").write_bytes(b"")
-    assert equal(graph, load_graph(PublishedGraph(name="cora"), small))
+def test_the_cache_is_built_anew_for_changed_files(small: Path, cache: Path) -> None:
+    load_graph(PublishedGraph(name="cora"), small)
     labels = small / "Cora" / "raw" / "ind.cora.y"
     stat = labels.stat()
     os.utime(labels, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
@@ -239,10 +232,10 @@ def test_reddit_files_stay_dense(
 
 def test_a_split_is_20_and_30_a_class_and_the_rest() -> None:
     labels = np.arange(1000) % 5
-    train, val, test = shchur_split(labels, 5, np.random.default_rng(0))
-    assert np.bincount(labels[train]).tolist() == [20] * 5
-    assert np.bincount(labels[val]).tolist() == [30] * 5
-    assert (train.astype(int) + val + test == 1).all()
+    masks = shchur_split(labels, 5, np.random.default_rng(0))
+    assert np.bincount(labels[masks["train"]]).tolist() == [20] * 5
+    assert np.bincount(labels[masks["val"]]).tolist() == [30] * 5
+    assert np.sum([*masks.values()], 0).tolist() == [1] * 1000
 
 
 def test_a_generated_graph_is_a_graph() -> None:
@@ -461,14 +454,13 @@ def test_made_features_need_no_table(ogb: PublishedGraph, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("table", "rows", "message"),
     [
-        ("raw/edge", [[0, 30]], "edge.csv.gz: found 1 lines; allowed: .31. as num-edge-list"),
-        ("raw/edge", [[0, 1]] * 30 + [[0, 30]], "edge.csv.gz: found nodes 0 to 30; allowed: nodes"),
-        ("raw/edge", [[0, 1, 2]] * 31, "edge.csv.gz: found 3 columns; allowed: 2; the files as"),
-        ("raw/node-label", [[0]] * 29, "node-label.csv.gz: found 29 lines; allowed: .30. as num-n"),
-        ("raw/node-label", [["a"]] * 30, r"node-label.csv.gz: found a damaged file \(ValueError"),
+        ("raw/edge", [[0, 30]], "raw: edges: found 0 to 30; allowed: 0 to 29"),
+        ("raw/edge", [[0, 1, 2]] * 31, r"raw: found damaged files \(ValueError"),
+        ("raw/node-label", [[0]] * 29, r"raw: found damaged files \(IndexError"),
+        ("raw/node-label", [["a"]] * 30, r"raw: found damaged files \(ValueError"),
         ("raw/node-label", [[9]] * 30, "raw: labels: found 9 to 9; allowed: 0 to 3"),
-        ("raw/node-feat", [[1, 2]] * 30, r"raw: features: found \[30, 2\]; allowed: \[30, 5\]"),
-        ("split/{}/train", [[30]], "train.csv.gz: found nodes 30 to 30; allowed: nodes 0 t"),
+        ("raw/node-feat", [[1, 2]] * 30, "raw: features: found 2; allowed: 5; fetch"),
+        ("split/{}/train", [[30]], r"raw: found damaged files \(IndexError"),
     ],
 )
 def test_damage_of_ogbs_tables_is_named(
@@ -483,7 +475,7 @@ def test_damage_of_ogbs_tables_is_named(
 def test_a_cut_off_archive_is_named(ogb: PublishedGraph, tmp_path: Path) -> None:
     path = tmp_path / ogb.published.folder / "raw" / "edge.csv.gz"
     path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(InputError, match=r"edge.csv.gz: found a damaged file .*fetch them again"):
+    with pytest.raises(InputError, match=r"raw: found damaged files .EOFError.*the files again"):
         load_graph(ogb, tmp_path)
 
 

@@ -20,8 +20,8 @@ from gnnhpc.data.data_settings import (
     SyntheticCitation,
 )
 from gnnhpc.data.load_graph import load_graph
-from gnnhpc.data.splits import distinct
-from gnnhpc.data.synthetic.citation import MadeGraph, SparseRows, made_words, synthetic_graph
+from gnnhpc.data.ordered_edges import Arrays, distinct
+from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
 from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
 
@@ -61,36 +61,38 @@ def test_mean_colour_tells_most_classes() -> None:
     assert 0.6 < right < 1
 
 
-def check_graph(config: SyntheticCitation, graph: MadeGraph) -> None:
-    source, target = graph.edges
-    key = target * config.nodes + source
+def check_edges(graph: Arrays, nodes: int, edges: int) -> None:
+    """Edges are ordered, single, symmetric, and no more than was asked for."""
+    source, target = graph["edges"]
+    key = target * nodes + source
     assert (np.diff(key) > 0).all()
     assert (source != target).all()
-    assert np.array_equal(np.sort(source * config.nodes + target), key)
-    assert graph.edges.shape[1] <= config.edges + 1
-    check_rows(graph.features, config.nodes, config.features)
-    masks = np.stack([graph.train, graph.val, graph.test])
-    assert masks.sum(0).max() == 1
-    assert masks.sum(1).min() >= 1
-    assert 0 <= graph.labels.min() <= graph.labels.max() < config.classes
+    assert np.array_equal(np.sort(source * nodes + target), key)
+    assert len(source) <= edges + 1
 
 
-def check_rows(rows: SparseRows, nodes: int, columns: int) -> None:
-    assert rows.shape == (nodes, columns)
-    assert rows.indptr[0] == 0
-    assert rows.indptr[-1] == len(rows.columns) == len(rows.values)
-    row = np.repeat(np.arange(nodes), np.diff(rows.indptr))
-    assert (np.diff(row * columns + rows.columns) > 0).all()
-    assert np.diff(rows.indptr).min() >= 1
-    assert 0 <= rows.columns.min() <= rows.columns.max() < columns
-    assert np.bincount(row, rows.values**2) == pytest.approx(1, abs=1e-5)
+def check_rows(rows: Arrays, nodes: int, columns: int) -> None:
+    assert len(rows["indptr"]) == nodes + 1
+    assert rows["indptr"][0] == 0
+    assert rows["indptr"][-1] == len(rows["columns"]) == len(rows["values"])
+    row = np.repeat(np.arange(nodes), np.diff(rows["indptr"]))
+    assert (np.diff(row * columns + rows["columns"]) > 0).all()
+    assert np.diff(rows["indptr"]).min() >= 1
+    assert 0 <= rows["columns"].min() <= rows["columns"].max() < columns
+    assert np.bincount(row, rows["values"] ** 2) == pytest.approx(1, abs=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(10, 400), st.integers(10, 3000), st.integers(8, 90), st.integers(2, 60))
 def test_graphs_of_any_size(nodes: int, edges: int, features: int, classes: int) -> None:
     config = SyntheticCitation(nodes=nodes, edges=edges, features=features, classes=classes)
-    check_graph(config, synthetic_graph(config))
+    graph = synthetic_graph(config)
+    check_edges(graph, nodes, edges)
+    check_rows(graph, nodes, features)
+    masks = np.stack([graph["train"], graph["val"], graph["test"]])
+    assert masks.sum(0).max() == 1
+    assert masks.sum(1).min() >= 1
+    assert 0 <= graph["labels"].min() <= graph["labels"].max() < classes
 
 
 @pytest.mark.parametrize(
@@ -103,41 +105,38 @@ def test_graphs_of_any_size(nodes: int, edges: int, features: int, classes: int)
 )
 def test_neighbourhoods_tell_what_nodes_alone_do_not(config: SyntheticCitation) -> None:
     graph, again = synthetic_graph(config), synthetic_graph(config)
-    assert np.array_equal(graph.edges, again.edges)
-    assert np.array_equal(graph.features.values, again.features.values)
-    assert graph.edges.shape[1] == config.edges // 2 * 2
-    counts = np.bincount(graph.labels[graph.train], minlength=config.classes)
+    assert all(np.array_equal(array, again[key]) for key, array in graph.items())
+    labels, (source, target) = graph["labels"], graph["edges"]
+    assert len(source) == config.edges // 2 * 2
+    counts = np.bincount(labels[graph["train"]], minlength=config.classes)
     assert counts.min() == counts.max()
-    source, target = graph.edges
-    assert 0.7 < (graph.labels[source] == graph.labels[target]).mean() < 0.95
-    alone = _nearest_centre(graph, hops=0)
-    together = _nearest_centre(graph, hops=2)
+    assert 0.7 < (labels[source] == labels[target]).mean() < 0.95
+    alone = _nearest_centre(graph, config.features, hops=0)
+    together = _nearest_centre(graph, config.features, hops=2)
     assert alone < 0.9
     assert together > max(0.85, alone + 0.05)
 
 
-def _nearest_centre(graph: MadeGraph, hops: int) -> float:
+def _nearest_centre(graph: Arrays, columns: int, hops: int) -> float:
     """Test accuracy of the nearest class centre after averaging over neighbours."""
-    rows = graph.features
-    x: npt.NDArray[Any] = scipy.sparse.csr_matrix(
-        (rows.values, rows.columns, rows.indptr), rows.shape
-    ).toarray()
-    source, target = graph.edges
+    rows, labels = (graph["values"], graph["columns"], graph["indptr"]), graph["labels"]
+    x: npt.NDArray[Any] = scipy.sparse.csr_matrix(rows, (len(labels), columns)).toarray()
+    source, target = graph["edges"]
     itself = np.arange(len(x))
     ends = (np.concatenate([target, itself]), np.concatenate([source, itself]))
     neighbours = scipy.sparse.csr_matrix((np.ones(len(ends[0]), np.float32), ends))
     for _ in range(hops):
         x = neighbours @ x / np.asarray(neighbours.sum(1))
-    classes = graph.labels.max() + 1
-    centres = np.stack([x[graph.train & (graph.labels == c)].mean(0) for c in range(classes)])
+    classes = labels.max() + 1
+    centres = np.stack([x[graph["train"] & (labels == c)].mean(0) for c in range(classes)])
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    return float(((x @ centres.T).argmax(1) == graph.labels)[graph.test].mean())
+    return float(((x @ centres.T).argmax(1) == labels)[graph["test"]].mean())
 
 
 def test_words_for_pubmed_are_a_tenth_of_the_columns() -> None:
     rows = made_words(3000, 500, np.random.default_rng(0))
     check_rows(rows, 3000, 500)
-    assert len(rows.values) / (3000 * 500) == pytest.approx(0.1, abs=0.005)
+    assert len(rows["values"]) / (3000 * 500) == pytest.approx(0.1, abs=0.005)
 
 
 @given(st.lists(st.integers(-50, 50)))
@@ -151,9 +150,9 @@ def test_it_is_known_before_it_is_made_how_many_nodes_are_trained_on(
     nodes: int, classes: int
 ) -> None:
     config = SyntheticCitation(nodes=nodes, edges=4 * nodes, classes=classes)
-    assert 0 < int(synthetic_graph(config).train.sum()) <= config.facts().train
+    assert 0 < int(synthetic_graph(config)["train"].sum()) <= config.facts().train
     shaped = RedditShaped(nodes=nodes, edges=4 * nodes, features=8, classes=classes)
-    assert int(skewed_graph(shaped).train.sum()) == shaped.facts().train
+    assert int(skewed_graph(shaped)["train"].sum()) == shaped.facts().train
 
 
 @settings(max_examples=40, deadline=None)
@@ -163,50 +162,33 @@ def test_graphs_of_any_size_are_well_formed(
 ) -> None:
     config = RedditShaped(nodes=nodes, edges=edges, features=features, classes=classes)
     made, again = skewed_graph(config), skewed_graph(config)
-    source, target = made.edges
-    assert np.all(np.diff(target * nodes + source) > 0)
-    assert np.all(source != target)
-    both = scipy.sparse.csr_matrix((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
-    assert (both != both.T).nnz == 0
-    assert len(source) <= edges
-    assert made.features.shape == (nodes, features)
-    assert made.features.dtype == np.float32
-    assert (made.train.astype(int) + made.val + made.test == 1).all()
-    assert made.train.any()
-    for name in ("features", "labels", "edges", "train"):
-        assert np.array_equal(getattr(made, name), getattr(again, name))
+    check_edges(made, nodes, edges)
+    assert made["dense"].shape == (nodes, features)
+    assert made["dense"].dtype == np.float32
+    assert (made["train"].astype(int) + made["val"] + made["test"] == 1).all()
+    assert made["train"].any()
+    assert all(np.array_equal(array, again[key]) for key, array in made.items())
 
 
 def test_reddits_shape_is_skewed_and_has_the_published_shares() -> None:
     made = skewed_graph(SMALL)
-    degree = np.bincount(made.edges[1], minlength=SMALL.nodes)
-    assert made.edges.shape[1] == SMALL.edges
+    labels, (source, target) = made["labels"], made["edges"]
+    degree = np.bincount(target, minlength=SMALL.nodes)
+    assert len(source) == SMALL.edges
     assert degree.max() > 15 * np.median(degree)
-    within = (made.labels[made.edges[0]] == made.labels[made.edges[1]]).mean()
-    assert 0.7 < within < 0.8
-    assert made.train.mean() == pytest.approx(REDDIT_SHARES["train"], abs=1e-3)
-    assert made.val.mean() == pytest.approx(REDDIT_SHARES["val"], abs=1e-3)
+    assert 0.7 < (labels[source] == labels[target]).mean() < 0.8
+    for split, share in REDDIT_SHARES.items():
+        assert made[split].mean() == pytest.approx(share, abs=1e-3)
 
 
 def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
     config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
     graph = load_graph(config, None)
-    (kept,) = tmp_path.rglob("arrays.json")
+    (kept,) = tmp_path.rglob("edges.npy")
     stamp = kept.stat().st_mtime_ns
     again = load_graph(config, None)
     assert kept.stat().st_mtime_ns == stamp
     assert torch.equal(graph.features, again.features)
     assert torch.equal(graph.edges, again.edges)
     assert not load_graph(config.model_copy(update={"edges": 300}), None).edges.equal(graph.edges)
-
-
-def test_what_other_code_has_made_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path))
-    config = RedditShaped(nodes=80, edges=400, features=9, classes=3)
-    load_graph(config, None)
-    monkeypatch.setattr("gnnhpc.data.load_graph.skewed_version", lambda: "other code")
-    load_graph(config, None)
-    assert len(list(tmp_path.rglob("arrays.json"))) == 2

@@ -69,17 +69,6 @@ def test_rows_are_those_with_a_number_other_than_zero(
     assert rows_with_gradient(upstream[:0]) is not None
 
 
-@needs_compiler
-def test_of_more_rows_than_a_quarter_all_are_taken() -> None:
-    upstream = torch.zeros(40, 3)
-    upstream[::4, 1] = 1.0
-    rows = rows_with_gradient(upstream)
-    assert rows is not None
-    assert rows.tolist() == list(range(0, 40, 4))
-    upstream[1, 0] = 1.0
-    assert rows_with_gradient(upstream) is None
-
-
 @pytest.mark.parametrize("live", [0, 3, 40])
 @pytest.mark.parametrize("needs_input", [True, False])
 def test_a_product_has_the_gradients_of_torchs(live: int, needs_input: bool) -> None:

@@ -14,8 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.validation.reference.link_split import LinkSplit
-from tests.tools.cells import linked
+from gnnhpc.validation.reference.random_numbers import NegativeSampling
 from tests.tools.graphs import make_graph
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -39,15 +38,16 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
 ) -> None:
     graph = make_graph(40, (60, 400)[seed % 2], seed=seed % 7)
     split = split_links(graph, seed, 0.1, 0.1)
-    task = {"negatives": count, "val_share": 0.1, "test_share": 0.1}
-    reference = LinkSplit.of(linked(seed=seed, task=task), *graph.edges.numpy(), graph.nodes)
+    edges = split.message.edges.numpy()
+    reference = NegativeSampling.of(seed, edges[0], edges[1], graph.nodes)
     numbers = torch.randperm(len(split.train))[:20]
     kept = split.train[numbers, 0]
     found = Negatives(split.message, seed).of(kept, numbers, step, count)
-    pairs = reference.pairs(numbers.numpy(), step)
-    np.testing.assert_array_equal(found.flatten().numpy(), pairs[len(numbers) :, 1])
+    others = reference.others(kept.numpy(), numbers.numpy(), step, count)
+    np.testing.assert_array_equal(found.flatten().numpy(), others)
     known = {frozenset(pair) for pair in split.train.tolist()}
-    assert not {frozenset(pair) for pair in pairs[len(numbers) :].tolist()} & known
+    pairs = torch.stack((kept.repeat_interleave(count), found.flatten()), 1)
+    assert not {frozenset(pair) for pair in pairs.tolist()} & known
     assert not (found == kept[:, None]).any()
 
 
@@ -103,18 +103,6 @@ def test_a_pool_is_of_different_pairs_without_an_edge_each_as_likely() -> None:
     statistic = ((drawn - drawn.mean()) ** 2 / drawn.mean()).sum()
     statistic *= (free - 1) / (free - free // 2)
     assert stats.chi2.sf(statistic, free - 1) > ALPHA
-
-
-def test_the_reference_has_the_same_pools() -> None:
-    graph = make_graph(40, 200, seed=6)
-    task = {"pool": 13, "hits": 2, "test_share": 0.3}
-    reference = LinkSplit.of(linked(seed=9, task=task), *graph.edges.numpy(), graph.nodes)
-    joined = split_links(graph, 9, 0.05, 0.3).joined
-    for split, size in (("val", len(joined) // 20), ("test", 13)):
-        found = pool(joined, 40, size, 9, split)
-        pairs, links = reference.evaluated(split, 0, 1)
-        np.testing.assert_array_equal(found.numpy(), pairs[links:])
-    assert not found.equal(pool(joined, 40, 13, 9, "val"))
 
 
 def test_a_graph_with_few_pairs_without_an_edge_is_one_line() -> None:

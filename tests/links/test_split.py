@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.link_split import split_links
-from gnnhpc.validation.reference.link_split import LinkSplit
-from tests.tools.cells import linked
 from tests.tools.graphs import make_graph
 
 
@@ -36,23 +33,6 @@ def test_the_splits_are_all_links_each_once(seed: int, val: float, test: float) 
     assert bool(((message[1] * 60 + message[0]).diff() > 0).all())
     assert message[:, split.both[:, 0]].equal(split.train.T)
     assert message[:, split.both[:, 1]].equal(split.train.T.flip(0))
-
-
-def test_the_reference_has_the_same_links() -> None:
-    graph = make_graph(80, 300, seed=1)
-    for seed in range(5):
-        experiment = linked(seed=seed)
-        assert experiment.task is not None
-        shares = experiment.task.val_share, experiment.task.test_share
-        ours = split_links(graph, seed, *shares)
-        theirs = LinkSplit.of(experiment, *graph.edges.numpy(), graph.nodes)
-        for name, links in theirs.by_split.items():
-            np.testing.assert_array_equal(getattr(ours, name).numpy(), links)
-        np.testing.assert_array_equal(ours.message.edges[0], theirs.source)
-        np.testing.assert_array_equal(ours.message.edges[1], theirs.target)
-        numbers = np.array([3, 0, 11])
-        found = ours.both[torch.from_numpy(numbers)].flatten().sort().values
-        np.testing.assert_array_equal(found, theirs.edges_of(numbers))
 
 
 def test_a_directed_graph_is_taken_for_an_undirected_one() -> None:

@@ -15,22 +15,7 @@ BY_GLOO = {"GNNHPC_SHARED_MEMORY": "0"}
 SHARED = "shared memory"
 CELLS = [
     pytest.param(vig(layout="pp2", schedule="1f1b"), SHARED, id="vig pp2"),
-    pytest.param(vig(layout="dp2-pp2"), SHARED, id="vig dp2-pp2", marks=pytest.mark.slow),
-    pytest.param(
-        vig(layout="pp2", schedule="interleaved", virtual_stages=2),
-        SHARED,
-        id="vig pp2 interleaved",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        vig(layout="pp2", schedule="zbv"), SHARED, id="vig pp2 zbv", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        gat(layout="pp4", microbatches=2, chunks="halo", balance=[1, 2, 1, 2]),
-        SHARED,
-        id="gat pp4",
-        marks=pytest.mark.slow,
-    ),
+    pytest.param(gat(layout="dp2-pp2", microbatches=2), SHARED, id="gat dp2-pp2"),
     pytest.param(sampled(layout="pp2"), "gloo", id="sage pp2, of uneven rows"),
     pytest.param(vig(layout="pp2", engine="pipelining"), "gloo", id="vig pp2 of torch"),
 ]

@@ -82,7 +82,7 @@ def cifar_archive(site: Path, address: str) -> Download:
             archive.addfile(member, io.BytesIO(content))
     (site / "cifar.tar.gz").write_bytes(packed.getvalue())
     digest = hashlib.md5(packed.getvalue(), usedforsecurity=False).hexdigest()
-    return Download(f"{address}/cifar.tar.gz", archive="tar.gz", strip=1, md5=digest)
+    return Download(f"{address}/cifar.tar.gz", archive="tar.gz", md5=digest)
 
 
 def write_planetoid(
@@ -190,8 +190,6 @@ def write_ogb(folder: Path, split: str, *, nodes: int, columns: int, classes: in
     write_table(folder / "raw" / "edge.csv.gz", edges)
     write_table(folder / "raw" / "node-feat.csv.gz", features.tolist())
     write_table(folder / "raw" / "node-label.csv.gz", [[n % classes] for n in range(nodes)])
-    write_table(folder / "raw" / "num-node-list.csv.gz", [[nodes]])
-    write_table(folder / "raw" / "num-edge-list.csv.gz", [[len(edges)]])
     for start, part in enumerate(("train", "valid", "test")):
         path = folder / "split" / split / f"{part}.csv.gz"
         write_table(path, [[n] for n in range(start, nodes, 3)])

@@ -34,7 +34,6 @@ FULL = {
 @pytest.mark.parametrize(
     ("optimizer", "line"),
     [
-        ({"name": "lion"}, "optimizer.name: found 'lion'; allowed: adam, adamw, sgd"),
         (
             {"momentum": 0.9},
             "optimizer.momentum: found an unknown key; allowed: clip_norm, lr, lr_schedule, name, "
@@ -44,11 +43,6 @@ FULL = {
             {"lr_schedule": {"name": "step", "evry": 3}},
             "optimizer.lr_schedule.evry: found an unknown key (is every meant?); allowed: every, "
             "gamma, name",
-        ),
-        (
-            {"lr_schedule": "exponential"},
-            "optimizer.lr_schedule.name: found 'exponential'; allowed: constant, step, cosine, "
-            "warmup",
         ),
         ({"clip_norm": 0}, "optimizer.clip_norm: found 0; allowed: more than 0.0"),
     ],
@@ -97,12 +91,14 @@ def test_learning_rates_follow_from_the_step(schedule: Any, factors: list[float]
 @pytest.mark.parametrize(
     ("raw", "optimizer"),
     [
-        ({}, {"name": "adamw", "weight_decay": 0.1, "lr_schedule": "cosine"}),
-        ({"layout": "dp2-pp2", "microbatches": 2}, FULL),
+        (
+            {"layout": "pp2"},
+            {"name": "adamw", "weight_decay": 0.1, "lr_schedule": "cosine", "clip_norm": 0.05},
+        ),
         ({"layout": "dp2-pp2", "microbatches": 2, "engine": "pipelining"}, FULL),
         ({"layout": "pp2", "engine": "torchgpipe"}, FULL),
     ],
-    ids=["adamw", "native", "pipelining", "torchgpipe"],
+    ids=["adamw", "pipelining", "torchgpipe"],
 )
 def test_engines_agree_with_the_reference(raw: dict[str, Any], optimizer: dict[str, Any]) -> None:
     """From step 2 on, where the schedule has moved the learning rate."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.data_cache import Arrays
 from gnnhpc.data.data_files import sha256
+from gnnhpc.data.ordered_edges import Arrays, distinct, ordered_edges
 from gnnhpc.data.readers.npz_file import NpzFile
-from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, distinct, shchur_split
+from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, Masks, shchur_split
 
 UNLABELLED = -1
 """The label of a node that is in no split and has no class."""
@@ -24,13 +24,10 @@ once."""
 _BENCHMARK = {
     "y": "labels",
     "x": "attr_matrix",
-    "x_indptr": "attr_indptr",
-    "x_indices": "attr_indices",
-    "x_data": "attr_data",
-    "x_shape": "attr_shape",
+    "edge_weight": "adj_data",
+    **{f"x_{part}": f"attr_{part}" for part in ("indptr", "indices", "data", "shape")},
 }
 """The keys of gnn-benchmark's files for ours."""
-_CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
 class Choices(NamedTuple):
@@ -47,18 +44,18 @@ def read_sizes(path: Path, choices: Choices) -> dict[str, Any]:
 
     Raises InputError for a mistake in edges, weights, labels, splits, or the shape of features.
     """
-    graph = _Graph.read(path, choices)
+    graph = _read(path, choices)
     return {
-        "nodes": len(graph.labels),
+        "nodes": len(graph.arrays["labels"]),
         "edges": graph.listed_edges,
         "features": graph.features,
         "classes": graph.classes,
-        "weighted": graph.weights is not None,
+        "weighted": "edge_weight" in graph.arrays,
     }
 
 
 def read_custom_graph(path: Path, choices: Choices, digest: str | None) -> Arrays:
-    """The arrays of a planned graph, as those of a published one, with `edge_weight` float32 [E].
+    """The arrays of a planned graph.
 
     Raises InputError for a file of another digest, and for features that are no finite numbers.
     """
@@ -66,52 +63,48 @@ def read_custom_graph(path: Path, choices: Choices, digest: str | None) -> Array
     if found != digest:
         allowed = f"{digest}, the file as it was planned; submit again for a new one"
         raise InputError(path, "digest", found, allowed)
-    graph = _Graph.read(path, choices)
-    arrays: Arrays = {"labels": graph.labels, "edges": graph.edges, **graph.masks}
-    if graph.weights is not None:
-        arrays["edge_weight"] = graph.weights
+    graph = _read(path, choices)
     if "x" in graph.file:
-        return arrays | {"dense": _finite(graph.file, "x")}
-    return arrays | _rows(graph.file, len(graph.labels), graph.features)
+        return graph.arrays | {"dense": _finite(graph.file, "x")}
+    rows = _rows(graph.file, (len(graph.arrays["labels"]), graph.features))
+    return graph.arrays | rows
 
 
-@dataclass(frozen=True)
-class _Graph:
+class _Graph(NamedTuple):
     """A graph whose edges, labels and splits are right; features are not read yet."""
 
     file: NpzFile
-    labels: Ints
-    """int64 [nodes], `UNLABELLED` where a node has no class."""
-    masks: dict[str, Mask]
-    edges: Ints
-    """int64 [2, E], sorted by (target, source), each once, without self-loops."""
-    weights: Floats | None
+    arrays: Arrays
     listed_edges: int
     """The number of edges in the file."""
     features: int
     classes: int
 
-    @classmethod
-    def read(cls, path: Path, choices: Choices) -> _Graph:
-        file = NpzFile(path)
-        if _is_benchmark(file):
-            file.renamed = _BENCHMARK
-        labels = _labels(file)
-        nodes, features = _feature_shape(file)
-        if nodes != len(labels):
-            key = "x" if "x" in file else "x_shape"
-            raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in {file.key('y')}")
-        classes = _classes(file, labels, choices.classes)
-        masks = _masks(file, labels, classes, choices.split)
-        source, target, key = _listed_edges(file, nodes)
-        listed = _weights(file, len(source), choices.ignore)
-        ends = (source, target)
-        edges, weights = _ordered(file, key, ends, listed, nodes, choices.directed)
-        return cls(file, labels, masks, edges, weights, len(source), features, classes)
 
-
-def _is_benchmark(file: NpzFile) -> bool:
-    return "adj_indptr" in file.keys and "edge_index" not in file.keys
+def _read(path: Path, choices: Choices) -> _Graph:
+    file = NpzFile(path)
+    benchmark = "adj_indptr" in file and "edge_index" not in file
+    if benchmark:
+        file.renamed = _BENCHMARK
+    labels = _labels(file)
+    nodes, features = _feature_shape(file)
+    if nodes != len(labels):
+        key = "x" if "x" in file else "x_shape"
+        raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in {file.key('y')}")
+    classes = _classes(file, labels, choices.classes)
+    listed = any(f"{split}_{form}" in file for split in SPLITS for form in ("mask", "idx"))
+    if benchmark and not listed:
+        masks = shchur_split(labels, classes, np.random.default_rng([DATA_SEED, nodes]))
+        masks["test"] &= labels != UNLABELLED
+    else:
+        masks = _masks(file, labels, choices.split)
+    source, target = _benchmark_edges(file, nodes) if benchmark else _listed_edges(file, nodes)
+    weights = _weights(file, len(source), choices.ignore)
+    if benchmark and weights is not None and (weights == 1).all():
+        weights = None
+    directed = False if benchmark and choices.directed is None else choices.directed
+    edges = _ordered(file, source, target, weights, nodes, directed)
+    return _Graph(file, {"labels": labels, **edges, **masks}, len(source), features, classes)
 
 
 def _labels(file: NpzFile) -> Ints:
@@ -126,9 +119,8 @@ def _labels(file: NpzFile) -> Ints:
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), UNLABELLED, values)
     labels: Ints = values.astype(np.int64)
-    wrong = np.flatnonzero((labels != values) | (labels < UNLABELLED))
-    if len(wrong):
-        raise file.error("y", f"label {values[wrong[0]]} of node {wrong[0]}", form)
+    wrong = (labels != values) | (labels < UNLABELLED)
+    file.refuse("y", wrong, lambda node: f"label {values[node]} of node {node}", form)
     return labels
 
 
@@ -145,31 +137,28 @@ def _classes(file: NpzFile, labels: Ints, stated: int | None) -> int:
     return stated or highest + 1
 
 
-def _masks(file: NpzFile, labels: Ints, classes: int, split: int) -> dict[str, Mask]:
+def _masks(file: NpzFile, labels: Ints, split: int) -> Masks:
     """bool [nodes] of each split, none empty, none with a node of another or without a label."""
-    names = [(each, f"{each}_mask", f"{each}_idx") for each in SPLITS]
-    if _is_benchmark(file) and not any(key in file for _, *keys in names for key in keys):
-        rng = np.random.default_rng([DATA_SEED, len(labels)])
-        train, val, test = shchur_split(labels, classes, rng)
-        return {"train": train, "val": val, "test": test & (labels != UNLABELLED)}
-    masks: dict[str, Mask] = {}
-    for each, masked, listed in names:
+    masks: Masks = {}
+    for each in SPLITS:
+        masked, listed = f"{each}_mask", f"{each}_idx"
         if masked in file and listed in file:
             raise file.error(listed, f"both {masked} and {listed}", "one of them")
-        key = listed if listed in file else masked
-        read = _mask_of_list if listed in file else _mask
-        masks[each] = mask = read(file, key, len(labels), split)
+        key, read = (listed, _mask_of_list) if listed in file else (masked, _mask)
+        mask = read(file, key, len(labels), split)
         if not mask.any():
             raise file.error(key, "no node", "at least one node")
         for other, earlier in masks.items():
-            both = np.flatnonzero(mask & earlier)
-            if other != each and len(both):
-                found = f"node {both[0]}, which is in {other} too"
-                raise file.error(key, found, "splits that share no node")
-        without = np.flatnonzero(mask & (labels == UNLABELLED))
-        if len(without):
-            found = f"node {without[0]}, which has no label"
-            raise file.error(key, found, f"nodes with a class in {file.key('y')}")
+            twice = f"which is in {other} too"
+            file.refuse(
+                *(key, mask & earlier, lambda node, why=twice: f"node {node}, {why}"),
+                "splits that share no node",
+            )
+        file.refuse(
+            *(key, mask & (labels == UNLABELLED), lambda node: f"node {node}, which has no label"),
+            f"nodes with a class in {file.key('y')}",
+        )
+        masks[each] = mask
     return masks
 
 
@@ -188,174 +177,161 @@ def _mask(file: NpzFile, key: str, nodes: int, split: int) -> Mask:
 
 def _mask_of_list(file: NpzFile, key: str, nodes: int, split: int) -> Mask:
     chosen: Ints = file.read(key, "iu", "1", "int [n], node numbers").astype(np.int64)
-    wrong = chosen[(chosen < 0) | (chosen >= nodes)]
-    if len(wrong):
-        raise file.error(key, f"node {wrong[0]}", f"0 to {nodes - 1}")
+    wrong = (chosen < 0) | (chosen >= nodes)
+    file.refuse(key, wrong, lambda place: f"node {chosen[place]}", f"0 to {nodes - 1}")
     counts = np.bincount(chosen, minlength=nodes)
-    if counts.max() > 1:
-        raise file.error(key, f"node {counts.argmax()} twice", "each node once")
+    file.refuse(key, counts > 1, lambda node: f"node {node} twice", "each node once")
     if split:
         raise file.error(key, f"split {split}", "split 0 with lists of nodes")
     return counts > 0
 
 
-def _listed_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints, str]:
-    """Sources and targets as the file lists them, and the key of the array that does."""
-    if _is_benchmark(file):
-        indptr = _offsets(file, "adj_indptr", nodes, "adj_indices")
-        key = "adj_indices"
-        target: Ints = file.read(key, "iu", "1", "int [edges]").astype(np.int64)
-        source = np.repeat(np.arange(nodes), np.diff(indptr))
-    else:
-        key, form = "edge_index", "int [2, edges], at least one edge"
-        edges = file.read(key, "iu", "2", form)
-        if edges.shape[0] != 2 or edges.shape[1] == 0:
-            raise file.error(key, f"{edges.dtype} {list(edges.shape)}", form)
-        source, target = edges.astype(np.int64)
-    wrong = np.flatnonzero((np.minimum(source, target) < 0) | (np.maximum(source, target) >= nodes))
-    if len(wrong):
-        found = f"edge {wrong[0]} from {source[wrong[0]]} to {target[wrong[0]]}"
-        raise file.error(key, found, f"nodes 0 to {nodes - 1}")
-    return source, target, key
+def _listed_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
+    """Sources and targets as the file lists them."""
+    form = "int [2, edges], at least one edge"
+    edges = file.read("edge_index", "iu", "2", form)
+    if edges.shape[0] != 2 or edges.shape[1] == 0:
+        raise file.error("edge_index", f"{edges.dtype} {list(edges.shape)}", form)
+    source, target = edges.astype(np.int64)
+    file.refuse(
+        "edge_index",
+        (np.minimum(source, target) < 0) | (np.maximum(source, target) >= nodes),
+        lambda edge: f"edge {edge} from {source[edge]} to {target[edge]}",
+        f"nodes 0 to {nodes - 1}",
+    )
+    return source, target
+
+
+def _benchmark_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
+    target = file.read("adj_indices", "iu", "1", "int [edges]").astype(np.int64)
+    rows = _csr(file, "adj", target, np.ones(len(target), np.bool_), (nodes, nodes))
+    return np.repeat(np.arange(nodes), np.diff(rows.indptr)), target
 
 
 def _weights(file: NpzFile, edges: int, ignored: tuple[str, ...]) -> Floats | None:
-    """float32 [edges] as the file lists them; None where it has none, or 1 for each."""
-    if "edge_attr" in file.keys and "edge_attr" not in ignored:
+    """float32 [edges] as the file lists them; None where it has none."""
+    if "edge_attr" in file and "edge_attr" not in ignored:
         allowed = "edge_weight: float [edges], the only numbers of edges that models use; or "
         allowed += "ignore: [edge_attr]"
         raise file.error("edge_attr", "numbers that no model here uses", allowed)
-    key = "adj_data" if _is_benchmark(file) else "edge_weight"
-    if key not in file or key in ignored:
+    key = file.key("edge_weight")
+    if "edge_weight" not in file or key in ignored:
         return None
     form = f"float [{edges}], finite numbers from 0; or ignore: [{key}]"
-    values = file.read(key, "fiub", "12", form)
+    values = file.read("edge_weight", "fiub", "12", form)
     weights: Floats = values.reshape(-1).astype(np.float32)
     if len(weights) != edges:
-        raise file.error(key, f"{values.dtype} {list(values.shape)}", form)
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(wrong):
-        raise file.error(key, f"{weights[wrong[0]]} of edge {wrong[0]}", form)
-    return None if _is_benchmark(file) and (weights == 1).all() else weights
+        raise file.error("edge_weight", f"{values.dtype} {list(values.shape)}", form)
+    wrong = ~(np.isfinite(weights) & (weights >= 0))
+    file.refuse("edge_weight", wrong, lambda edge: f"{weights[edge]} of edge {edge}", form)
+    return weights
 
 
 def _ordered(
     file: NpzFile,
-    key: str,
-    ends: tuple[Ints, Ints],
+    source: Ints,
+    target: Ints,
     weights: Floats | None,
     nodes: int,
     directed: bool | None,
-) -> tuple[Ints, Floats | None]:
-    """Edges sorted by (target, source), each once, without self-loops, and their weights."""
-    source, target = ends
+) -> Arrays:
+    """`edges` sorted by (target, source), each once, without self-loops, and `edge_weight`."""
+    key = "edge_index" if "edge_index" in file else "adj_indices"
     loops = source == target
-    if weights is not None and (weights[loops] != 1).any():
-        place = np.flatnonzero(loops & (weights != 1))[0]
-        found = f"weight {weights[place]} of the self-loop of node {source[place]}"
-        raise file.error(key, found, "1, or no self-loops: layers add their own")
-    source, target = source[~loops], target[~loops]
-    if not len(source):
+    if loops.all():
         raise file.error(key, "self-loops only", "at least one other edge")
-    codes = target * nodes + source
-    if directed is None and not _is_benchmark(file):
-        _check_direction(file, key, codes, nodes)
-    kept = None if weights is None else weights[~loops]
-    if directed is False or (directed is None and _is_benchmark(file)):
-        codes = np.concatenate((codes, source * nodes + target))
-        kept = None if kept is None else np.concatenate((kept, kept))
-    if kept is None:
-        codes = distinct(codes)
-    else:
-        order = np.argsort(codes, kind="stable")
-        codes, kept = codes[order], kept[order]
-        new = np.ones(len(codes), dtype=np.bool_)
-        np.not_equal(codes[1:], codes[:-1], out=new[1:])
-        twice = np.flatnonzero(~new & (kept != np.roll(kept, 1)))
-        if len(twice):
-            code = codes[twice[0]]
-            found = f"two weights of the edge from {code % nodes} to {code // nodes}"
-            raise file.error(key, found, "one weight for each edge")
-        codes, kept = codes[new], kept[new]
-    return np.stack((codes % nodes, codes // nodes)), kept
+    if directed is None:
+        _check_direction(file, key, ordered_edges(source, target, nodes), nodes)
+    if weights is None:
+        return {"edges": ordered_edges(source, target, nodes, both=directed is False)}
+    file.refuse(
+        *(key, loops & (weights != 1)),
+        lambda edge: f"weight {weights[edge]} of the self-loop of node {source[edge]}",
+        "1, or no self-loops: layers add their own",
+    )
+    codes, kept = (target * nodes + source)[~loops], weights[~loops]
+    if directed is False:
+        codes = np.concatenate((codes, (source * nodes + target)[~loops]))
+        kept = np.concatenate((kept, kept))
+    order = np.argsort(codes, kind="stable")
+    codes, kept = codes[order], kept[order]
+    again = np.diff(codes, prepend=-1) == 0
+    file.refuse(
+        *(key, again & (kept != np.roll(kept, 1))),
+        lambda e: f"two weights of the edge from {codes[e] % nodes} to {codes[e] // nodes}",
+        "one weight for each edge",
+    )
+    codes = codes[~again]
+    return {"edges": np.stack((codes % nodes, codes // nodes)), "edge_weight": kept[~again]}
 
 
-def _check_direction(file: NpzFile, key: str, codes: Ints, nodes: int) -> None:
+def _check_direction(file: NpzFile, key: str, edges: Ints, nodes: int) -> None:
     """Raise InputError where hardly an edge has its reverse: it may be listed once."""
-    ordered = distinct(codes)
-    reverse = np.sort(ordered % nodes * nodes + ordered // nodes)
-    places = np.searchsorted(ordered, reverse).clip(max=len(ordered) - 1)
-    both = int((ordered[places] == reverse).sum())
-    if both < MOST_ONE_WAY * len(ordered):
-        found = f"{len(ordered)} edges, of which {both} have their reverse"
+    source, target = edges
+    count = edges.shape[1]
+    pairs = distinct(np.minimum(source, target) * nodes + np.maximum(source, target))
+    both = 2 * (count - len(pairs))
+    if both < MOST_ONE_WAY * count:
+        found = f"{count} edges, of which {both} have their reverse"
         allowed = "directed: true in data for a directed graph, directed: false to add reverses"
         raise file.error(key, found, allowed)
 
 
 def _feature_shape(file: NpzFile) -> tuple[int, int]:
     """Nodes and columns, of dense rows or of CSR."""
-    parts = [key for key in _CSR if key in file]
-    form = f"numbers [nodes, features], or {', '.join(map(file.key, _CSR))}"
-    if "x" in file and parts:
-        found = f"both {file.key('x')} and {file.key(parts[0])}"
-        raise file.error(parts[0], found, "one form of features")
-    if not parts:
-        rows, columns = file.shape("x", "fiub", "2", form)
-        key = "x"
-    else:
-        key = "x_shape"
-        shape = file.read(key, "iu", "1", "int [2]: nodes, features").tolist()
+    parts = ("x_indptr", "x_indices", "x_data", "x_shape")
+    known = [key for key in parts if key in file]
+    if "x" in file and known:
+        found = f"both {file.key('x')} and {file.key(known[0])}"
+        raise file.error(known[0], found, "one form of features")
+    if known:
+        key, form = "x_shape", "int [2]: nodes, features"
+        shape = file.read(key, "iu", "1", form).tolist()
         if len(shape) != 2 or min(shape) < 0:
-            raise file.error(key, shape, "int [2]: nodes, features")
-        rows, columns = shape
-        if file.shape("x_indptr", "iu", "1", "int [nodes + 1]") != (rows + 1,):
-            raise file.error("x_indptr", "another length", f"int [{rows + 1}], one more than nodes")
-        indices = file.shape("x_indices", "iu", "1", "int [n]")
-        values = file.shape("x_data", "fiub", "1", "numbers [n]")
-        if indices != values:
-            found = f"{values[0]} for {indices[0]} {file.key('x_indices')}"
-            raise file.error("x_data", found, "as many")
-    if columns == 0:
+            raise file.error(key, shape, form)
+    else:
+        key, form = "x", f"numbers [nodes, features], or {', '.join(map(file.key, parts))}"
+        shape = file.shape(key, "fiub", "2", form)
+    if shape[1] == 0:
         raise file.error(key, "no features", "at least one column")
-    return rows, columns
+    return shape[0], shape[1]
 
 
 def _finite(file: NpzFile, key: str) -> Floats:
     """An array in float32; a number that does not fit becomes infinite and is refused."""
     with np.errstate(over="ignore"):
-        values: Floats = file.read(key, "fiub", "12", "numbers").astype(np.float32)
-    wrong = np.argwhere(~np.isfinite(values))
-    if len(wrong):
-        place = tuple(wrong[0].tolist())
-        where = f"node {place[0]}, column {place[1]}" if len(place) == 2 else f"{place[0]}"
-        raise file.error(key, f"{values[place]} at {where}", "finite float32 numbers")
+        values: Floats = file.read(key, "fiub", "12", "numbers [n]").astype(np.float32)
+    width = values.shape[-1] if values.ndim == 2 else 1
+
+    def found(place: int) -> str:
+        node = f"node {place // width}, column {place % width}"
+        return f"{values.flat[place]} at {node if values.ndim == 2 else place}"
+
+    file.refuse(key, ~np.isfinite(values), found, "finite float32 numbers")
     return values
 
 
-def _offsets(file: NpzFile, key: str, rows: int, counted: str) -> Ints:
-    """int64 [rows + 1], where each row of `counted` begins."""
-    entries = file.shape(counted, "iu", "1", "int [n]")[0]
-    indptr: Ints = file.read(key, "iu", "1", f"int [{rows + 1}]").astype(np.int64)
-    fits = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == entries
-    if not fits or (np.diff(indptr) < 0).any():
-        found = f"{len(indptr)} numbers, {indptr[0]} to {indptr[-1]}" if len(indptr) else "nothing"
-        raise file.error(key, found, f"{rows + 1} numbers, 0 to {entries}, never falling")
-    return indptr
-
-
-def _rows(file: NpzFile, nodes: int, columns: int) -> Arrays:
+def _rows(file: NpzFile, shape: tuple[int, int]) -> Arrays:
     """CSR with columns sorted within each row, as torch needs it."""
-    indptr = _offsets(file, "x_indptr", nodes, "x_indices")
-    chosen: Ints = file.read("x_indices", "iu", "1", "int [n]").astype(np.int64)
-    values = _finite(file, "x_data")
-    wrong = chosen[(chosen < 0) | (chosen >= columns)]
-    if len(wrong):
-        raise file.error("x_indices", f"column {wrong[0]}", f"0 to {columns - 1}")
-    row = np.repeat(np.arange(nodes), np.diff(indptr))
-    order = np.lexsort((chosen, row))
-    chosen, values = chosen[order], values[order]
-    twice = np.flatnonzero((np.diff(row) == 0) & (np.diff(chosen) == 0))
-    if len(twice):
-        found = f"column {chosen[twice[0]]} twice in row {row[twice[0]]}"
-        raise file.error("x_indices", found, "each column once a row")
-    return {"indptr": indptr, "columns": chosen, "values": values}
+    columns = file.read("x_indices", "iu", "1", "int [n]").astype(np.int64)
+    rows = _csr(file, "x", columns, _finite(file, "x_data"), shape)
+    rows.sort_indices()
+    if not rows.has_canonical_format:
+        raise file.error("x_indices", "a column twice in a row", "each column once a row")
+    indptr, columns = rows.indptr.astype(np.int64), rows.indices.astype(np.int64)
+    return {"indptr": indptr, "columns": columns, "values": rows.data}
+
+
+def _csr(file: NpzFile, start: str, columns: Ints, values: Any, shape: tuple[int, int]) -> Any:
+    """The matrix of CSR's parts; raises InputError where they do not fit together."""
+    key = f"{start}_indptr"
+    indptr = file.read(key, "iu", "1", f"int [{shape[0] + 1}]").astype(np.int64)
+    try:
+        rows = scipy.sparse.csr_array((values, columns, indptr), shape=shape)
+        rows.check_format(full_check=True)
+        if indptr[-1] != len(columns):
+            raise ValueError(f"it ends with {indptr[-1]} for {len(columns)} numbers")
+    except ValueError as error:
+        allowed = f"CSR of {shape[0]} rows and {shape[1]} columns"
+        raise file.error(key, f"parts that do not fit ({error})", allowed) from None
+    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.splits import Mask
 
 _WRITTEN = "a file written by numpy.savez"
-Array = npt.NDArray[Any]
 
 
 class NpzFile:
@@ -27,8 +28,6 @@ class NpzFile:
         try:
             self._arrays = np.load(path, allow_pickle=False)
             self.keys = list(self._arrays.files)
-        except FileNotFoundError:
-            raise InputError(path, None, "no such file", _WRITTEN) from None
         except OSError as error:
             raise InputError(path, None, error.strerror or str(error), _WRITTEN) from None
         except (zipfile.BadZipFile, ValueError, EOFError, AttributeError):
@@ -44,14 +43,17 @@ class NpzFile:
     def error(self, key: str, found: object, allowed: str) -> InputError:
         return InputError(self.path, self.key(key), found, allowed)
 
+    def refuse(self, key: str, wrong: Mask, found: Callable[[int], str], allowed: str) -> None:
+        """Raise InputError for the first place where `wrong` is true, which `found` describes."""
+        if wrong.any():
+            raise self.error(key, found(int(wrong.argmax())), allowed)
+
     def shape(self, key: str, kinds: str, dimensions: str, allowed: str) -> tuple[int, ...]:
         """The shape of an array of these kinds of numbers, from its header alone.
 
         `dimensions` lists how many it may have, as `kinds` lists numpy's letters of kinds.
         """
-        if key not in self:
-            found = f"no {self.key(key)} among {', '.join(sorted(self.keys)) or 'no arrays'}"
-            raise InputError(self.path, None, found, f"{self.key(key)}: {allowed}")
+        self._require(key, allowed)
         try:
             with self._arrays.zip.open(f"{self.key(key)}.npy") as stream:
                 first = np.lib.format.read_magic(stream) == (1, 0)
@@ -59,20 +61,29 @@ class NpzFile:
                 shape, _, dtype = read(stream)
         except Exception as error:
             raise self._damaged(key, error) from None
-        if dtype.hasobject:
-            raise self.error(key, "pickled Python objects", f"{allowed}, no pickle")
-        if dtype.kind not in kinds or str(len(shape)) not in dimensions:
-            raise self.error(key, f"{dtype} {list(shape)}", allowed)
+        self._check(key, shape, dtype, kinds, dimensions, allowed)
         return tuple(shape)
 
-    def read(self, key: str, kinds: str, dimensions: str, allowed: str) -> Array:
+    def read(self, key: str, kinds: str, dimensions: str, allowed: str) -> npt.NDArray[Any]:
         """An array of these kinds of numbers and dimensions."""
-        self.shape(key, kinds, dimensions, allowed)
+        self._require(key, allowed)
         try:
-            found: Array = self._arrays[self.key(key)]
+            found: npt.NDArray[Any] = self._arrays[self.key(key)]
         except Exception as error:
             raise self._damaged(key, error) from None
+        self._check(key, found.shape, found.dtype, kinds, dimensions, allowed)
         return found
+
+    def _require(self, key: str, allowed: str) -> None:
+        if key not in self:
+            found = f"no {self.key(key)} among {', '.join(sorted(self.keys)) or 'no arrays'}"
+            raise InputError(self.path, None, found, f"{self.key(key)}: {allowed}")
+
+    def _check(
+        self, key: str, shape: tuple[int, ...], dtype: Any, kinds: str, dims: str, allowed: str
+    ) -> None:
+        if dtype.kind not in kinds or str(len(shape)) not in dims:
+            raise self.error(key, f"{dtype} {list(shape)}", allowed)
 
     def _damaged(self, key: str, error: Exception) -> InputError:
         # A damaged archive can fail anywhere in zipfile, zlib or numpy.

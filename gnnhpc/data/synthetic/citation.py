@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gnnhpc.data.data_settings import SyntheticCitation
-from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, distinct, planetoid_split
+from gnnhpc.data.ordered_edges import Arrays, distinct, ordered_edges
+from gnnhpc.data.splits import DATA_SEED, Ints, planetoid_split
 
 _TOPICAL = 0.2
 """The share of a node's words that are of its class's topic."""
 
 
-@dataclass(frozen=True)
-class SparseRows:
-    """A matrix in CSR form with columns sorted within each row."""
-
-    indptr: Ints
-    columns: Ints
-    values: Floats
-    shape: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class MadeGraph:
-    """A graph of planted communities."""
-
-    features: SparseRows
-    labels: Ints
-    edges: Ints
-    """int64 [2, E] directed, sorted by (target, source), both directions of each edge."""
-    train: Mask
-    val: Mask
-    test: Mask
-
-
-def synthetic_graph(config: SyntheticCitation) -> MadeGraph:
+def synthetic_graph(config: SyntheticCitation) -> Arrays:
     """Make communities on a ring, each of one class, with words that hint at it.
 
     Four edges in five stay in a community and most of the others go to the next on the ring, so
@@ -56,8 +32,8 @@ def synthetic_graph(config: SyntheticCitation) -> MadeGraph:
     labels = rng.permutation(np.arange(communities) % classes)[community].astype(np.int64)
     edges = _community_edges(community, communities, config.edges, rng)
     features = made_words(nodes, config.features, rng, labels, classes)
-    train, val, test = planetoid_split(labels, classes, rng)
-    return MadeGraph(features, labels, edges, train, val, test)
+    masks = planetoid_split(labels, classes, rng)
+    return {"labels": labels, "edges": edges} | features | masks
 
 
 def _community_edges(
@@ -87,10 +63,7 @@ def _community_edges(
         pairs = distinct(np.concatenate([pairs, fresh]))
     if len(pairs) > half:
         pairs = rng.choice(pairs, half, replace=False)
-    low, high = pairs // nodes, pairs % nodes
-    # The key sorts by target, then by source.
-    key = np.sort(np.concatenate([low * nodes + high, high * nodes + low]))
-    return np.stack([key % nodes, key // nodes])
+    return ordered_edges(pairs // nodes, pairs % nodes, nodes, both=True)
 
 
 def made_words(
@@ -99,8 +72,8 @@ def made_words(
     rng: np.random.Generator,
     labels: Ints | None = None,
     classes: int = 1,
-) -> SparseRows:
-    """Rows of unit length of weighted words: a tenth of the columns, 6 to 50, varying by row.
+) -> Arrays:
+    """CSR rows of unit length of weighted words: a tenth of the columns, 6 to 50, varying by row.
 
     With fewer than 7 columns most are used. With labels, one word in five is of the class's topic;
     without, words do not depend on the class.
@@ -120,4 +93,5 @@ def made_words(
     weight = rng.uniform(0.5, 1.5, len(key)).astype(np.float32)
     length = np.sqrt(np.bincount(row, weight**2, minlength=nodes))
     indptr = np.searchsorted(row, np.arange(nodes + 1)).astype(np.int64)
-    return SparseRows(indptr, word, (weight / length[row]).astype(np.float32), (nodes, columns))
+    values = (weight / length[row]).astype(np.float32)
+    return {"indptr": indptr, "columns": word, "values": values}

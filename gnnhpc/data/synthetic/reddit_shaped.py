@@ -6,15 +6,13 @@ the same class. A node's features leave its class uncertain, their mean over nei
 
 from __future__ import annotations
 
-import hashlib
 import math
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from gnnhpc.data.data_settings import REDDIT_SHARES, RedditShaped, reddit_trained
-from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, distinct, mask_of
+from gnnhpc.data.ordered_edges import Arrays, distinct, ordered_edges
+from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Masks, masks_of
 
 SKEW = 1.0
 """Standard deviation of the logarithm of weights: the largest of 232,965 is some 90 times the
@@ -27,34 +25,16 @@ _AT_ONCE = 1 << 22
 _ROUNDS = 12
 
 
-@dataclass(frozen=True)
-class SkewedGraph:
-    """The arrays of a graph whose nodes are classified."""
-
-    features: Floats
-    """float32 [nodes, F], dense."""
-    labels: Ints
-    edges: Ints
-    """int64 [2, E] directed, sorted by (target, source), both directions of each edge."""
-    train: Mask
-    val: Mask
-    test: Mask
-
-
-def skewed_graph(config: RedditShaped) -> SkewedGraph:
+def skewed_graph(config: RedditShaped) -> Arrays:
     """Make the graph of these sizes, with fewer edges where the nodes have no more pairs."""
     sizes = [config.nodes, config.edges, config.features, config.classes]
     rng = np.random.default_rng([DATA_SEED, 4, *sizes])
     labels = rng.permutation(np.arange(config.nodes) % config.classes).astype(np.int64)
     weights = rng.lognormal(0.0, SKEW, config.nodes)
     edges = _edges(labels, weights, config, rng)
-    train, val, test = _split(config.nodes, rng)
-    return SkewedGraph(_features(labels, config, rng), labels, edges, train, val, test)
-
-
-def skewed_version() -> str:
-    """A digest of this file: the graph that other code has made may be another."""
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    masks = _split(config.nodes, rng)
+    features = _features(labels, config, rng)
+    return {"labels": labels, "edges": edges, "dense": features, **masks}
 
 
 class _Ends:
@@ -105,9 +85,7 @@ def _edges(
         kept = np.ones(len(pairs), dtype=np.bool_)
         kept[rng.choice(len(pairs), len(pairs) - wanted, replace=False)] = False
         pairs = pairs[kept]
-    low, high = pairs // nodes, pairs % nodes
-    key = np.sort(np.concatenate([low * nodes + high, high * nodes + low]))
-    return np.stack([key % nodes, key // nodes])
+    return ordered_edges(pairs // nodes, pairs % nodes, nodes, both=True)
 
 
 def _features(labels: Ints, config: RedditShaped, rng: np.random.Generator) -> Floats:
@@ -118,9 +96,6 @@ def _features(labels: Ints, config: RedditShaped, rng: np.random.Generator) -> F
     return rows
 
 
-def _split(nodes: int, rng: np.random.Generator) -> tuple[Mask, Mask, Mask]:
-    order = rng.permutation(nodes)
-    train = reddit_trained(nodes)
-    val = max(1, round(REDDIT_SHARES["val"] * nodes))
-    parts = np.split(order, [train, train + val])
-    return mask_of(parts[0], nodes), mask_of(parts[1], nodes), mask_of(parts[2], nodes)
+def _split(nodes: int, rng: np.random.Generator) -> Masks:
+    train, val = reddit_trained(nodes), max(1, round(REDDIT_SHARES["val"] * nodes))
+    return masks_of(np.split(rng.permutation(nodes), [train, train + val]), nodes)

@@ -6,12 +6,11 @@ to its first post, a discussion's to one another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gnnhpc.data.data_settings import SyntheticGraphs
-from gnnhpc.data.splits import DATA_SEED, Ints, distinct
+from gnnhpc.data.ordered_edges import Arrays, ordered_edges
+from gnnhpc.data.splits import DATA_SEED
 
 SPREAD = 0.1
 """The standard deviation of a graph's share of answers to the first post: classes overlap."""
@@ -19,19 +18,11 @@ SILENT = 0.02
 """The share of posts without an answer that answer none: nodes without edges."""
 
 
-@dataclass(frozen=True)
-class MadeThreads:
-    """All graphs, their nodes one graph after another."""
-
-    first: Ints
-    """int64 [graphs + 1]: each graph's first node."""
-    labels: Ints
-    edges: Ints
-    """int64 [2, E] directed, sorted by (target, source), both directions of each edge."""
-
-
-def synthetic_threads(config: SyntheticGraphs) -> MadeThreads:
+def synthetic_threads(config: SyntheticGraphs) -> Arrays:
     """Make graphs of these sizes; classes are about equally frequent, in random order.
+
+    Returns int64 `labels` [graphs], `edges` [2, E], and `first` [graphs + 1], each graph's first
+    node.
 
     Each node but a graph's first answers its first, with a chance that the class decides, or any
     one before. Edges between any two nodes are added until a node has `degree` on average, if a
@@ -64,5 +55,5 @@ def synthetic_threads(config: SyntheticGraphs) -> MadeThreads:
     kept = (other != sources) & ~silent[other]
     a = np.concatenate((answers, sources[kept]))
     b = np.concatenate((begin[answers] + answered[answers], other[kept]))
-    key = distinct(np.concatenate((a * nodes + b, b * nodes + a)))
-    return MadeThreads(first.astype(np.int64), labels, np.stack((key % nodes, key // nodes)))
+    edges = ordered_edges(a, b, nodes, both=True)
+    return {"labels": labels, "edges": edges, "first": first.astype(np.int64)}

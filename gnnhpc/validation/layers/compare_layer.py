@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,34 +21,27 @@ from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.layer_differences import (
-    LIBRARIES,
-    TOLERANCE,
     Comparison,
     Values,
     implementation_of,
     in_double,
-    largest_of,
     relative_differences,
 )
-from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput, When
+from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
 from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_forms import LayerForm
-from gnnhpc.validation.reference.layer_parts import RunningStatistics
+from gnnhpc.validation.reference.layer_parts import parameters_of_layer, statistics_of
 
 REPETITIONS = 3
 """Repetitions with other parameters, where gradients differ."""
 OTHER_PARAMETERS = 1e-3
 """How far they are from the run's, relative to these."""
-ALMOST_ZERO = 1e-12
-"""The upstream gradient of rows that are not compared. Code that leaves out rows without a gradient
-does not leave out these, and they change no gradient by as much as rounding does."""
 
 
 def compare_layer(
     layers: ComparedLayers,
     forms: Sequence[LayerForm],
     given: LayerInput,
-    when: When,
     generator: torch.Generator,
 ) -> Comparison | None:
     """Compare layers with their `forms` on an input that they get in training.
@@ -60,14 +53,13 @@ def compare_layer(
     that differ a little from the run's: a mistake stays where it is, such a number does not.
     """
     modules = [copy.deepcopy(layer).train() for layer in layers.layers]
-    implementation = implementation_of(modules[-1], {})
-    if layers.takes_maximum and implementation in LIBRARIES.values():
-        given = _without_equal_numbers(given, generator)
+    if isinstance(given.x, Tensor) and not layers.takes_data:
+        given = dataclasses.replace(given, x=_without_equal_rows(given.x, generator))
     rows = compared_rows(layers, given, generator)
     if not len(rows.outputs):
-        return Comparison(implementation, 0.0, 0.0)
+        return Comparison(implementation_of(modules[-1], {}), 0.0, 0.0)
     pair = _Pair(layers, modules, forms, rows)
-    found = pair.differences(when, generator)
+    found = pair.differences(generator)
     if found is None:
         return None
     differences, functions, finite = found
@@ -75,12 +67,12 @@ def compare_layer(
     if not finite:
         return Comparison(implementation, math.nan, rows.share, finite=False)
     for _ in range(REPETITIONS):
-        if not _gradients_differ(differences) or not differences.gradients:
+        if not differences.gradients_differ:
             break
         _change_parameters(modules, generator)
-        again = pair.differences(when, generator)
+        again = pair.differences(generator)
         if again is not None:
-            differences = _smaller_gradients(differences, again[0])
+            differences = differences.with_smaller_gradients(again[0])
     return Comparison.of(implementation, differences, rows.share, rows.outputs, rows.inputs)
 
 
@@ -94,32 +86,29 @@ class _Pair:
     rows: ComparedRows
 
     def differences(
-        self, when: When, generator: torch.Generator
+        self, generator: torch.Generator
     ) -> tuple[Values, Counter[tuple[str, str]], bool] | None:
         """Relative differences, which of our functions ran, and whether all numbers are finite."""
-        before, rows = self._buffers(), self.rows
+        before, counted = self._buffers(), counted_calls()
         reference = _Reference(self)
-        few = torch.zeros(reference.output.shape)
-        chosen = rows.reference_outputs.unique()
-        few[chosen] = torch.randn(len(chosen), *few.shape[1:], generator=generator)
-        counted = counted_calls()
-        found = self._forward_backward(few, ALMOST_ZERO if when == "start" else 0.0)
+        shape = reference.output.shape
+        upstream = torch.zeros(shape)
+        chosen = self.rows.reference_outputs.unique()
+        upstream[chosen] = torch.randn(len(chosen), *shape[1:], generator=generator)
+        found = self._measured(upstream)
         if found is None:
             return None
         functions = counted_calls() - counted
-        expected = reference.backward(few.double())
+        expected = reference.backward(upstream.double())
         return relative_differences(found, expected, before), functions, expected.is_finite
 
-    def _forward_backward(self, few: Tensor, elsewhere: float) -> Values | None:
-        """The layers on all rows.
-
-        `few` is the upstream gradient of the form's output, `elsewhere` that of all other rows.
-        """
+    def _measured(self, upstream: Tensor) -> Values | None:
+        """What the layers give on all rows; `upstream` is the gradient of the form's output."""
         rows = self.rows
         x = rows.x
         if isinstance(x, Tensor) and not self.layers.takes_data:
             x = x.detach().requires_grad_()
-        parameters = self.parameters()
+        parameters = self.named("parameters")
         for parameter in parameters.values():
             parameter.grad = torch.zeros_like(parameter)
         with torch.enable_grad():
@@ -127,26 +116,19 @@ class _Pair:
             if out is None:
                 return None
             out = out if isinstance(out, Tensor) else out.to_dense()
+            outputs = rows.outputs.to(out.device)
             if out.requires_grad:
-                upstream = torch.full_like(out, elsewhere)
-                upstream[rows.outputs.to(out.device)] = few[rows.reference_outputs].to(upstream)
-                backward(out, upstream)
+                gradient = torch.zeros_like(out)
+                gradient[outputs] = upstream[rows.reference_outputs].to(out)
+                backward(out, gradient)
         for module in (m for layer in self.modules for m in layer.modules()):
             # BatchNorm's deferred statistics move at a mini-batch's end.
             getattr(module, "end_minibatch", lambda: None)()
-        input_gradient = others = None
+        input_gradient = None
         if isinstance(x, Tensor) and x.requires_grad:
-            gradient, there = _gradient(x), rows.inputs.to(x.device)
-            input_gradient = in_double(gradient[there])
-            rest = gradient.index_fill_(0, there, 0.0)
-            others = in_double(torch.linalg.vector_norm(rest, torch.inf))
-        return Values(
-            in_double(out[rows.outputs.to(out.device)]),
-            input_gradient,
-            others,
-            {name: in_double(_gradient(p)) for name, p in parameters.items()},
-            self._buffers(),
-        )
+            input_gradient = in_double(_gradient(x)[rows.inputs.to(x.device)])
+        gradients = {name: in_double(_gradient(p)) for name, p in parameters.items()}
+        return Values(in_double(out[outputs]), input_gradient, gradients, self._buffers())
 
     def _forward(self, x: Any) -> Any:
         if self.layers.in_one_call:
@@ -155,28 +137,15 @@ class _Pair:
             x = module(x, self.rows.context)
         return x
 
-    def parameters(self) -> dict[str, nn.Parameter]:
-        return dict(self._named("named_parameters"))
-
     def _buffers(self) -> dict[str, Tensor]:
-        return {name: in_double(buffer) for name, buffer in self._named("named_buffers")}
+        return {name: in_double(buffer) for name, buffer in self.named("buffers").items()}
 
-    def _named(self, what: str) -> Iterator[tuple[str, Any]]:
-        """All tensors by full name."""
-        for spec, module in zip(self.layers.specs, self.modules, strict=True):
-            for name, tensor in getattr(module, what)():
-                yield f"{spec.name}.{name}", tensor
-
-    def statistics(self) -> dict[str, RunningStatistics]:
-        buffers = self._buffers()
-        norms = [n.removesuffix(".running_mean") for n in buffers if n.endswith(".running_mean")]
+    def named(self, what: str) -> dict[str, Any]:
+        """All parameters or buffers by full name."""
         return {
-            norm: RunningStatistics(
-                buffers[f"{norm}.running_mean"],
-                buffers[f"{norm}.running_var"],
-                int(buffers[f"{norm}.num_batches_tracked"]),
-            )
-            for norm in norms
+            f"{spec.name}.{name}": tensor
+            for spec, module in zip(self.layers.specs, self.modules, strict=True)
+            for name, tensor in getattr(module, f"named_{what}")()
         }
 
 
@@ -185,87 +154,53 @@ class _Reference:
 
     def __init__(self, pair: _Pair) -> None:
         self.rows = pair.rows
-        self.parameters = {n: in_double(p).requires_grad_() for n, p in pair.parameters().items()}
+        held = pair.named("parameters")
+        self.parameters = {name: in_double(p).requires_grad_() for name, p in held.items()}
         self.x = pair.rows.reference_x
         if isinstance(self.x, Tensor) and not pair.layers.takes_data:
             self.x = self.x.detach().requires_grad_()
-        self.statistics = pair.statistics()
-        scene = dataclasses.replace(pair.rows.scene, statistics=self.statistics)
+        buffers = {name: in_double(buffer) for name, buffer in pair.named("buffers").items()}
+        self.statistics = statistics_of(buffers)
+        settings = dataclasses.replace(pair.rows.settings, statistics=self.statistics)
         out: Activation = self.x
         with torch.enable_grad():
             for spec, form in zip(pair.layers.specs, pair.forms, strict=True):
-                start = f"{spec.name}."
-                mine = {
-                    name.removeprefix(start): p
-                    for name, p in self.parameters.items()
-                    if name.startswith(start)
-                }
-                out = form(out, mine, scene)
+                out = form(out, parameters_of_layer(self.parameters, spec.name), settings)
             self.output = out if isinstance(out, Tensor) else out.to_dense()
 
-    def backward(self, few: Tensor) -> Values:
-        """What the layers should give with the upstream gradient `few`."""
+    def backward(self, upstream: Tensor) -> Values:
+        """What the layers should give with this upstream gradient."""
+        rows = self.rows
         if self.output.requires_grad:
-            backward(self.output, few)
+            backward(self.output, upstream)
         input_gradient = None
         if isinstance(self.x, Tensor) and self.x.requires_grad:
-            input_gradient = _gradient(self.x)[self.rows.reference_inputs]
-        return Values(
-            self.output.detach()[self.rows.reference_outputs],
-            input_gradient,
-            None if input_gradient is None else torch.zeros(()),
-            {name: _gradient(p) * self.rows.repeats for name, p in self.parameters.items()},
-            self._buffers(),
-        )
-
-    def _buffers(self) -> dict[str, Tensor]:
-        """Running statistics, moved by as many rows as the layer has."""
-        moved = {}
+            input_gradient = _gradient(self.x)[rows.reference_inputs]
+        buffers: dict[str, Tensor] = {}
         for name, statistics in self.statistics.items():
+            # They move by as many rows as the layer has.
             statistics.pending = [
-                (mean, variance, rows * self.rows.repeats)
-                for mean, variance, rows in statistics.pending
+                (m, v, count * rows.repeats) for m, v, count in statistics.pending
             ]
             statistics.move()
-            moved[f"{name}.running_mean"] = statistics.mean
-            moved[f"{name}.running_var"] = statistics.variance
-            moved[f"{name}.num_batches_tracked"] = torch.tensor(float(statistics.batches))
-        return moved
+            buffers |= statistics.buffers(name)
+        gradients = {name: _gradient(p) * rows.repeats for name, p in self.parameters.items()}
+        output = self.output.detach()[rows.reference_outputs]
+        return Values(output, input_gradient, gradients, buffers)
 
 
-def _without_equal_numbers(given: LayerInput, generator: torch.Generator) -> LayerInput:
-    """The input with noise of a hundredth of its size.
+def _without_equal_rows(x: Tensor, generator: torch.Generator) -> Tensor:
+    """The input with noise of a hundredth of its size, the same for all numbers of a row.
 
     Libraries divide the gradient of a maximum between equal neighbours, the form gives it to the
     first of them.
     """
-    if not isinstance(given.x, Tensor):
-        return given
-    noise = torch.randn(given.x.shape, generator=generator).to(given.x)
-    return dataclasses.replace(given, x=given.x + 0.01 * given.x.std() * noise)
+    noise = torch.randn(len(x), generator=generator).to(x).view(-1, *[1] * (x.ndim - 1))
+    return x + 0.01 * x.std() * noise
 
 
 def _gradient(x: Tensor) -> Tensor:
     return torch.zeros_like(x) if x.grad is None else x.grad
-
-
-def _gradients_differ(differences: Values) -> bool:
-    gradients = [*differences.gradients.values()]
-    if differences.input_gradient is not None:
-        gradients.append(differences.input_gradient)
-    return any(largest_of(each) > TOLERANCE for each in gradients)
-
-
-def _smaller_gradients(one: Values, other: Values) -> Values:
-    """The smaller difference of each number of a gradient; a wrong one differs in both."""
-    input_gradient = one.input_gradient
-    if input_gradient is not None and other.input_gradient is not None:
-        input_gradient = torch.fmin(input_gradient, other.input_gradient)
-    gradients = {
-        name: torch.fmin(gradient, other.gradients[name])
-        for name, gradient in one.gradients.items()
-    }
-    return dataclasses.replace(one, input_gradient=input_gradient, gradients=gradients)
 
 
 @torch.no_grad()

@@ -42,7 +42,7 @@ class ComparedRows:
     context: Context
     reference_x: Tensor | SparseFeatures
     """The reference form's input, float64 on the CPU."""
-    scene: ForwardPass
+    settings: ForwardPass
     """What else the reference form needs."""
     outputs: Tensor
     """int64 [n]: rows of the layer's output."""
@@ -74,8 +74,8 @@ def compared_rows(
     real = _real_rows(chunk, len(given.x))
     most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
     rows = real[chosen_rows(torch.ones_like(real), most, generator)]
-    scene = _scene(given.context, ids=chunk.nodes.cpu()[rows])
-    return _compared(given, scene, rows, torch.arange(len(rows)), rows, of=len(real))
+    settings = _settings(given.context, ids=chunk.nodes.cpu()[rows])
+    return _compared(given, settings, rows, torch.arange(len(rows)), rows, of=len(real))
 
 
 def _repeated_images(given: LayerInput, generator: torch.Generator) -> ComparedRows:
@@ -89,7 +89,7 @@ def _repeated_images(given: LayerInput, generator: torch.Generator) -> ComparedR
         few[order.to(few.device)],
         given.context,
         few.cpu().double(),
-        _scene(given.context, side=math.isqrt(few.shape[1])),
+        _settings(given.context, side=math.isqrt(few.shape[1])),
         everyone,
         order,
         everyone,
@@ -119,9 +119,9 @@ def _rows_with_neighbours(
     weighted = None if weighted is None else weighted.cpu()[nodes]
     ends = (source, target, number)
     graph = EdgeList(len(nodes), *ends, left_out, chunk.sampled, weight, weighted)
-    scene = _scene(given.context, ids=chunk.nodes.cpu()[nodes], edges=graph)
+    settings = _settings(given.context, ids=chunk.nodes.cpu()[nodes], edges=graph)
     at = torch.searchsorted(nodes, rows)
-    return _compared(given, scene, rows, at, nodes, of=len(real))
+    return _compared(given, settings, rows, at, nodes, of=len(real))
 
 
 def _pooled_graphs(
@@ -132,16 +132,16 @@ def _pooled_graphs(
     source, target, _, _ = _edges_into(block, rows)
     nodes, order = source.sort()
     pooled = torch.searchsorted(rows, target)[order]
-    scene = _scene(given.context, graph_of_row=pooled, graphs=len(rows))
-    return _compared(given, scene, rows, torch.arange(len(rows)), nodes, of=block.rows_out)
+    settings = _settings(given.context, graph_of_row=pooled, graphs=len(rows))
+    return _compared(given, settings, rows, torch.arange(len(rows)), nodes, of=block.rows_out)
 
 
 def chosen_rows(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     """int64 [n]: rows that have at most `most` edges together, ascending.
 
     `edges` int64 [rows] counts each row's. If there are more, the rows are the one of most edges
-    that leaves room for others, the last and the first ones, those on both sides of multiples of
-    powers of two and of threads' shares, and random ones.
+    that leaves room for others, those beside the borders of powers of two and of threads' shares,
+    the first and last ones among them, and random ones.
     """
     count = len(edges)
     if int(edges.sum()) <= most:
@@ -149,7 +149,7 @@ def chosen_rows(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     fits = edges <= most // 4
     largest = int(torch.where(fits, edges, -1).argmax())
     threads = torch.get_num_threads()
-    borders = {count * thread // threads for thread in range(1, threads)}
+    borders = {count * thread // threads for thread in range(threads + 1)}
     for power in range(4, count.bit_length()):
         borders |= {1 << power, count >> power << power}
     beside = {border + step for border in borders for step in (-1, 0, 1)}
@@ -157,7 +157,7 @@ def chosen_rows(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     near = near[torch.randperm(len(near), generator=generator)]
     random = torch.randint(count, (min(count, most),), generator=generator)
     # The order says which of them are left out where there are too many edges.
-    in_order = torch.cat((torch.tensor([largest, count - 1, 0, count - 2, 1]), near, random))
+    in_order = torch.cat((torch.tensor([largest, count - 1, 0]), near, random))
     in_order = in_order[fits[in_order]]
     chosen: Tensor = in_order[edges[in_order].cumsum(0) <= most].unique()
     return chosen
@@ -189,13 +189,13 @@ def _edges_into(block: Block, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def _compared(
-    given: LayerInput, scene: ForwardPass, rows: Tensor, at: Tensor, nodes: Tensor, *, of: int
+    given: LayerInput, settings: ForwardPass, rows: Tensor, at: Tensor, nodes: Tensor, *, of: int
 ) -> ComparedRows:
     return ComparedRows(
         given.x,
         given.context,
         _in_double(given.x, nodes),
-        scene,
+        settings,
         rows,
         at,
         nodes,
@@ -217,7 +217,7 @@ def _in_double(x: Inputs, rows: Tensor) -> Tensor | SparseFeatures:
     return x[rows.to(x.device)].cpu().double()
 
 
-def _scene(context: Context, **of_rows: Any) -> ForwardPass:
+def _settings(context: Context, **of_rows: Any) -> ForwardPass:
     """A training step, whose running statistics the caller moves after it."""
     fixed: dict[str, Any] = {"training": True, "deferred": True, "statistics": {}}
     return ForwardPass(context.step, context.seed, **fixed, **of_rows)

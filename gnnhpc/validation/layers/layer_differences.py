@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,6 @@ class Values:
     """[rows, ...]; differences are [rows]."""
     input_gradient: Tensor | None
     """[rows, ...], or None for data; differences are [rows]."""
-    other_rows: Tensor | None
-    """The largest number of the input gradient in rows that nothing compared depends on."""
     gradients: dict[str, Tensor]
     """Parameter -> gradient."""
     buffers: dict[str, Tensor]
@@ -43,8 +41,6 @@ class Values:
         yield OUTPUT, self.output
         if self.input_gradient is not None:
             yield INPUT_GRADIENT, self.input_gradient
-        if self.other_rows is not None:
-            yield f"{INPUT_GRADIENT} in other rows", self.other_rows
         for name, gradient in self.gradients.items():
             yield f"gradient of {name}", gradient
         yield from self.buffers.items()
@@ -53,13 +49,32 @@ class Values:
     def is_finite(self) -> bool:
         return all(bool(value.isfinite().all()) for _, value in self.named())
 
+    @property
+    def gradients_differ(self) -> bool:
+        """Whether a gradient differs where other parameters may tell why."""
+        every = [*self.gradients.values()]
+        if self.input_gradient is not None:
+            every.append(self.input_gradient)
+        return bool(self.gradients) and any(largest_of(each) > TOLERANCE for each in every)
+
+    def with_smaller_gradients(self, other: Values) -> Values:
+        """The smaller difference of each number of a gradient; a wrong one differs in both."""
+        input_gradient = self.input_gradient
+        if input_gradient is not None and other.input_gradient is not None:
+            input_gradient = torch.fmin(input_gradient, other.input_gradient)
+        gradients = {
+            name: torch.fmin(gradient, other.gradients[name])
+            for name, gradient in self.gradients.items()
+        }
+        return replace(self, input_gradient=input_gradient, gradients=gradients)
+
 
 @dataclass(frozen=True)
 class Comparison:
     """How far a layer is from what it is compared with."""
 
     implementation: str
-    """The implementation that computed the layer, and its functions."""
+    """The implementation that computed the layer."""
     worst: float
     """The largest relative difference."""
     share: float
@@ -75,8 +90,8 @@ class Comparison:
         implementation: str,
         differences: Values,
         share: float,
-        outputs: Tensor | None = None,
-        inputs: Tensor | None = None,
+        outputs: Tensor,
+        inputs: Tensor,
     ) -> Comparison:
         """Judge differences of some rows of a layer: `outputs` int64 [n] and `inputs` int64 [m]."""
         worst, wrong = 0.0, []
@@ -87,8 +102,8 @@ class Comparison:
             if largest > TOLERANCE:
                 place = ""
                 if name in compared:
-                    row, rows = int(relative.nan_to_num(nan=math.inf).argmax()), compared[name]
-                    place = f" in row {row if rows is None else int(rows[row])}"
+                    row = int(relative.nan_to_num(nan=math.inf).argmax())
+                    place = f" in row {int(compared[name][row])}"
                 wrong.append(f"{name}{place} by {largest:.1e}")
         return cls(implementation, worst, share, wrong)
 
@@ -103,15 +118,12 @@ def relative_differences(found: Values, expected: Values, before: Mapping[str, T
     nothing left where all units of a readout are far below zero.
     """
     largest = max((_usual(gradient) for gradient in expected.gradients.values()), default=0.0)
-    input_gradient = others = None
+    input_gradient = None
     if found.input_gradient is not None and expected.input_gradient is not None:
         input_gradient = _of_rows(found.input_gradient, expected.input_gradient, NOTHING * largest)
-        if found.other_rows is not None:
-            others = found.other_rows / max(_usual(expected.input_gradient), _TINY)
     return Values(
         _of_rows(found.output, expected.output, 0.0),
         input_gradient,
-        others,
         {
             name: _of_numbers(
                 found.gradients[name],
@@ -138,15 +150,12 @@ def largest_of(relative: Tensor) -> float:
 
 
 def implementation_of(layer: nn.Module, functions: Mapping[tuple[str, str], int]) -> str:
-    """The implementation of a layer: a library's, or this project's in C++, Triton or torch, with
-    its functions."""
+    """The implementation of a layer: a library's, or this project's in C++, Triton or torch."""
     library = LIBRARIES.get(type(layer).__module__.rpartition(".")[2])
     if library is not None:
         return library
-    by_language: dict[str, list[str]] = {}
-    for code, function in sorted(functions):
-        by_language.setdefault("Triton" if code == "triton" else "C++", []).append(function)
-    return "; ".join(f"{x}: {', '.join(names)}" for x, names in by_language.items()) or "torch"
+    languages = {"Triton" if code == "triton" else "C++" for code, _ in functions}
+    return " and ".join(sorted(languages)) or "torch"
 
 
 def _of_rows(found: Tensor, expected: Tensor, least: float) -> Tensor:

@@ -6,7 +6,6 @@ mode and without gradients. It takes place outside of all steps, and its hooks a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -39,8 +38,6 @@ class ComparedLayers:
     layers: tuple[nn.Module, ...]
     takes_data: bool
     """Whether the input is the model's own, which needs no gradient."""
-    takes_maximum: bool = False
-    """Whether a layer takes the largest of the neighbours' numbers."""
     in_one_call: bool = False
     """Whether they are compared as the stack of them, which one call computes."""
 
@@ -55,16 +52,6 @@ class ComparedLayers:
         """What the layers do to their rows, as `LayerSpec.rows` has it."""
         changes = [spec.rows for spec in self.specs if spec.rows != "same"]
         return changes[0] if changes else "same"
-
-    @property
-    def cost(self) -> float:
-        """Relative seconds a row."""
-        return sum(spec.cost for spec in self.specs)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a row of the output."""
-        return math.prod(self.specs[-1].shape)
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -85,9 +72,8 @@ class LayerInput:
     context: Context
 
 
-def compared_layers(stage: Stage, first: str, *, maximum: bool) -> list[ComparedLayers]:
-    """All layers of a stage; `first` is the name of the model's first layer, and `maximum` says
-    whether the model's layers take one."""
+def compared_layers(stage: Stage, first: str) -> list[ComparedLayers]:
+    """All layers of a stage; `first` is the name of the model's first layer."""
     found = []
     for part in stage.virtual_stages:
         pairs = list(zip(part.specs, part.layers, strict=True))
@@ -96,7 +82,7 @@ def compared_layers(stage: Stage, first: str, *, maximum: bool) -> list[Compared
             of_features = spec.kind == "dropout" and spec.name == first
             together, pairs = pairs[: 1 + of_features], pairs[1 + of_features :]
             specs, layers = zip(*together, strict=True)
-            found.append(ComparedLayers(specs, layers, spec.name == first, maximum))
+            found.append(ComparedLayers(specs, layers, spec.name == first))
     return found
 
 

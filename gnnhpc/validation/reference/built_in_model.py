@@ -1,9 +1,8 @@
-"""The reference of a built-in model: its layer forms one after another in one process."""
+"""The reference of a model in one process, and that of a built-in one: layer form after form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,55 +14,76 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_forms import LayerForm
-from gnnhpc.validation.reference.layer_parts import ForwardPass, RunningStatistics
+from gnnhpc.validation.reference.layer_parts import (
+    ForwardPass,
+    RunningStatistics,
+    parameters_of_layer,
+    statistics_of,
+)
 
 Array = npt.NDArray[np.float64]
 
 
-class ReferenceModel(Protocol):
-    """A model that computes micro-batches from given parameters and buffers."""
+class ReferenceModel:
+    """A model that computes micro-batches from given parameters and buffers.
+
+    Derived classes compute; this one has the buffers of each replica.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
+        self._pending: list[dict[str, RunningStatistics]] = [{} for _ in self._buffers]
+        """Statistics of the mini-batch that move once at its end, by the name of the BatchNorm."""
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Take the parameters for the forward passes that follow, and forget gradients."""
-        ...
+        raise NotImplementedError
 
     def forward(self, batch: ReferenceBatch, step: int, *, training: bool) -> Sequence[Activation]:
         """The output of each layer; moves the buffers of the batch's replica in training."""
-        ...
+        raise NotImplementedError
 
     def gradients(self) -> dict[str, Array]:
         """The gradients that backward passes have added up since `load`."""
-        ...
+        raise NotImplementedError
 
     def end_minibatch(self) -> None:
         """Move the statistics that move once a mini-batch."""
-        ...
+        for buffers, pending in zip(self._buffers, self._pending, strict=True):
+            for name, statistics in statistics_of(buffers).items():
+                if name in pending:
+                    statistics.pending = pending.pop(name).pending
+                    statistics.move()
+                    buffers.update(statistics.buffers(name))
 
     def average_statistics(self) -> None:
         """Give each replica the mean of all replicas' running statistics, as before evaluation."""
-        ...
+        for name in self._buffers[0]:
+            if name.endswith(("running_mean", "running_var")):
+                mean = torch.stack([each[name] for each in self._buffers]).mean(0)
+                for each in self._buffers:
+                    each[name] = mean
 
     def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
         """Take a replica's buffers from what a run holds."""
-        ...
+        self._buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
 
     def buffers(self, replica: int) -> dict[str, Tensor]:
         """A replica's buffers by full name."""
-        ...
+        return dict(self._buffers[replica])
 
 
-class BuiltInModel:
+class BuiltInModel(ReferenceModel):
     """`forms` are those of the layers `specs`."""
 
     def __init__(
         self, experiment: Experiment, specs: LayerSpecs, forms: Sequence[LayerForm]
     ) -> None:
-        self._experiment, self._specs, self._forms = experiment, specs, forms
+        super().__init__(experiment)
+        self._specs, self._forms = specs, forms
         self._parameters: dict[str, Tensor] = {}
         self._side = round(specs[0].inputs[0] ** 0.5)
-        self._statistics: list[dict[str, RunningStatistics]] = [
-            {} for _ in range(experiment.layout.replicas)
-        ]
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         self._parameters = {
@@ -72,31 +92,28 @@ class BuiltInModel:
         }
 
     def forward(self, batch: ReferenceBatch, step: int, *, training: bool) -> Sequence[Activation]:
+        deferred = self._experiment.batchnorm == "deferred"
         here = ForwardPass(
-            step,
-            self._experiment.seed,
-            training,
-            self._experiment.batchnorm == "deferred",
-            self._statistics[batch.replica],
-            batch.edges,
-            batch.nodes,
-            batch.graph_of_row,
-            batch.graphs,
-            self._side,
+            *(step, self._experiment.seed, training, deferred),
+            statistics_of(self._buffers[batch.replica]),
+            edges=batch.edges,
+            ids=batch.nodes,
+            graph_of_row=batch.graph_of_row,
+            graphs=batch.graphs,
+            side=self._side,
         )
         outputs: list[Activation] = []
         x, layer_edges = batch.inputs, iter(batch.layer_edges)
         for spec, form in zip(self._specs, self._forms, strict=True):
             if spec.rows == "hop" and batch.layer_edges:
                 here.edges = next(layer_edges)
-            start = f"{spec.name}."
-            mine = {
-                name.removeprefix(start): value
-                for name, value in self._parameters.items()
-                if name.startswith(start)
-            }
-            x = form(x, mine, here)
+            x = form(x, parameters_of_layer(self._parameters, spec.name), here)
             outputs.append(x)
+        for name, statistics in here.statistics.items():
+            self._buffers[batch.replica] |= statistics.buffers(name)
+            together = self._pending[batch.replica].setdefault(name, statistics)
+            if together is not statistics:
+                together.pending += statistics.pending
         return outputs
 
     def gradients(self) -> dict[str, Array]:
@@ -105,35 +122,3 @@ class BuiltInModel:
             for name, value in self._parameters.items()
             if value.grad is not None
         }
-
-    def end_minibatch(self) -> None:
-        for replica in self._statistics:
-            for statistics in replica.values():
-                statistics.move()
-
-    def average_statistics(self) -> None:
-        for name in self._statistics[0]:
-            each = [replica[name] for replica in self._statistics]
-            mean = torch.stack([s.mean for s in each]).mean(0)
-            variance = torch.stack([s.variance for s in each]).mean(0)
-            for statistics in each:
-                statistics.mean, statistics.variance = mean, variance
-
-    def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
-        norms = [n.removesuffix(".running_mean") for n in buffers if n.endswith(".running_mean")]
-        self._statistics[replica] = {
-            norm: RunningStatistics(
-                torch.from_numpy(buffers[f"{norm}.running_mean"]),
-                torch.from_numpy(buffers[f"{norm}.running_var"]),
-                int(buffers[f"{norm}.num_batches_tracked"]),
-            )
-            for norm in norms
-        }
-
-    def buffers(self, replica: int) -> dict[str, Tensor]:
-        found = {}
-        for name, statistics in self._statistics[replica].items():
-            found[f"{name}.running_mean"] = statistics.mean
-            found[f"{name}.running_var"] = statistics.variance
-            found[f"{name}.num_batches_tracked"] = torch.tensor(statistics.batches)
-        return found

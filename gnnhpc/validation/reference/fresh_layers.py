@@ -24,7 +24,7 @@ from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.validation.reference.batches import ReferenceBatch
-from gnnhpc.validation.reference.built_in_model import Array
+from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
 from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_parts import RunningStatistics
 
@@ -56,16 +56,15 @@ def parameters_of(layers: Layers) -> dict[str, nn.Parameter]:
     return {f"{n}.{key}": p for n, layer in layers.items() for key, p in layer.named_parameters()}
 
 
-class FreshLayers:
+class FreshLayers(ReferenceModel):
     """The reference of a custom model."""
 
     def __init__(self, experiment: Experiment, specs: LayerSpecs) -> None:
-        self._experiment, self._specs = experiment, specs
+        super().__init__(experiment)
+        self._specs = specs
         self._parameters: Mapping[str, Array] = {}
         self._built: list[Layers] = []
         """The layers of each micro-batch since `load`."""
-        self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
-        self._pending: list[dict[str, RunningStatistics]] = [{} for _ in self._buffers]
 
     def build(self) -> Layers:
         return build_layers(self._experiment, self._specs, torch.float64)
@@ -104,30 +103,6 @@ class FreshLayers:
                     found = parameter.grad.to_dense().double().numpy()
                     total[name] = total[name] + found if name in total else found
         return total
-
-    def end_minibatch(self) -> None:
-        for buffers, pending in zip(self._buffers, self._pending, strict=True):
-            for name, statistics in pending.items():
-                statistics.mean = buffers[f"{name}.running_mean"]
-                statistics.variance = buffers[f"{name}.running_var"]
-                statistics.move()
-                buffers[f"{name}.running_mean"] = statistics.mean
-                buffers[f"{name}.running_var"] = statistics.variance
-                buffers[f"{name}.num_batches_tracked"] += 1
-            pending.clear()
-
-    def average_statistics(self) -> None:
-        for name in self._buffers[0]:
-            if name.endswith(("running_mean", "running_var")):
-                mean = torch.stack([each[name] for each in self._buffers]).mean(0)
-                for each in self._buffers:
-                    each[name] = mean
-
-    def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
-        self._buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
-
-    def buffers(self, replica: int) -> dict[str, Tensor]:
-        return dict(self._buffers[replica])
 
     def has_batchnorm(self) -> bool:
         """Whether a layer computes with all rows of a micro-batch by a BatchNorm."""

@@ -20,10 +20,10 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, first_input
 from gnnhpc.validation.reference.edge_lists import EdgeList, node_features
-from gnnhpc.validation.reference.link_split import LinkSplit
 from gnnhpc.validation.reference.sampling_rule import (
     CapturedEdges,
     Edges,
+    ReferenceLinks,
     SampledMiniBatches,
     pair_targets,
 )
@@ -36,10 +36,8 @@ class GraphData:
         self._experiment, self._edges = experiment, edges
         self._links = None
         if experiment.task is not None:
-            source, target = graph.edges.numpy()
-            self._links = LinkSplit.of(experiment, source, target, graph.nodes)
-            message = np.stack((self._links.source, self._links.target))
-            graph = replace(graph, edges=torch.from_numpy(message), stored_in_edges=None)
+            self._links = ReferenceLinks(experiment, graph)
+            graph = self._links.split.message
         sampled = experiment.sampling is not None
         self._sampled = SampledMiniBatches(experiment, graph, self._links) if sampled else None
         self._whole = None

@@ -42,6 +42,33 @@ class RunningStatistics:
         self.batches += 1
         self.pending.clear()
 
+    def buffers(self, name: str) -> dict[str, Tensor]:
+        """The buffers of the BatchNorm `name`, by full name."""
+        return {
+            f"{name}.running_mean": self.mean,
+            f"{name}.running_var": self.variance,
+            f"{name}.num_batches_tracked": torch.tensor(float(self.batches)),
+        }
+
+
+def statistics_of(buffers: Mapping[str, Tensor]) -> dict[str, RunningStatistics]:
+    """The statistics that buffers hold, by the full name of their BatchNorm."""
+    names = [key.removesuffix(".running_mean") for key in buffers if key.endswith(".running_mean")]
+    return {
+        name: RunningStatistics(
+            buffers[f"{name}.running_mean"],
+            buffers[f"{name}.running_var"],
+            int(buffers[f"{name}.num_batches_tracked"]),
+        )
+        for name in names
+    }
+
+
+def parameters_of_layer(parameters: Mapping[str, Tensor], layer: str) -> dict[str, Tensor]:
+    """The parameters of one layer, by their name in it."""
+    start = f"{layer}."
+    return {n.removeprefix(start): p for n, p in parameters.items() if n.startswith(start)}
+
 
 @dataclass
 class ForwardPass:

@@ -1,4 +1,4 @@
-"""The random numbers of sampling and dropout, from their documented rules in numpy and Python.
+"""The random numbers of samples, negatives and dropout, from their documented rules.
 
 The kernels compute the same numbers; this is slow and meant to be read.
 """
@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+FIRST_NEGATIVE = 1 << 31
+"""Stands in the place of a layer's number for a link's first negative."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MODULUS = np.uint64(2**32)
@@ -102,6 +105,47 @@ def pick(numbers: Iterator[int], n: int, k: int) -> list[int]:
         number = below(numbers, last + 1)
         picked.add(last if number in picked else number)
     return sorted(picked)
+
+
+@dataclass(frozen=True)
+class NegativeSampling:
+    """How negatives of links are sampled: nodes that no edge of the message graph joins."""
+
+    seed: int
+    first: Ids
+    """int64 [nodes + 1]: where the joined nodes of each node begin, the node itself among them."""
+    before: Ids
+    """int64, for each joined node the number of unjoined ones before it, plus node * (nodes + 1)
+    for the node that it is joined to; ascending."""
+
+    @classmethod
+    def of(cls, seed: int, source: Ids, target: Ids, nodes: int) -> NegativeSampling:
+        """Of a message graph with these edges, int64 [E] each, in both directions."""
+        own = np.arange(nodes)
+        codes = np.unique(np.concatenate((target * nodes + source, own * nodes + own)))
+        node, joined = codes // nodes, codes % nodes
+        first = np.searchsorted(node, np.arange(nodes + 1))
+        place = np.arange(len(node)) - first[node]
+        return cls(seed, first, node * (nodes + 1) + joined - place)
+
+    def others(self, kept: Ids, numbers: Ids, step: int, count: int) -> Ids:
+        """`count` nodes for each link, all equally likely; int64 [links * count].
+
+        `kept` are the links' first ends, `numbers` the links. A negative is the node with as many
+        unjoined nodes before it as a bounded random number says. It lies behind all joined nodes
+        that have no more unjoined ones before them.
+        """
+        nodes = len(self.first) - 1
+        kept, numbers = np.repeat(kept, count), np.repeat(numbers, count)
+        layers = FIRST_NEGATIVE + np.tile(np.arange(count), len(kept) // count)
+        free = nodes - np.diff(self.first)[kept]
+        every = zip(numbers.tolist(), layers.tolist(), free.tolist(), strict=True)
+        bounded = np.array(
+            [below(node_numbers(self.seed, link, step, layer), n) for link, layer, n in every],
+            dtype=np.int64,
+        )
+        found = np.searchsorted(self.before, kept * (nodes + 1) + bounded, side="right")
+        return np.asarray(bounded + found - self.first[kept], dtype=np.int64)
 
 
 def dropout_weights(

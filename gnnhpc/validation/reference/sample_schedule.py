@@ -53,46 +53,13 @@ class SampleSchedule:
 
     def global_batch(self, step: int) -> Ids:
         """The samples of all replicas in a step, int64 [n], in the order of the permutation."""
-        return self._global_batch(step, self.epoch(step))
+        together = self.batch_size * self.replicas
+        start = step % self.steps_per_epoch * together
+        return permutation(self.samples, self.seed, self.epoch(step))[start : start + together]
 
     def share(self, step: int, replica: int) -> Ids:
         """The samples of one replica in a step, int64 [n]; shares differ by one sample at most."""
         return part_of(self.global_batch(step), replica, self.replicas)
-
-    def explain(self, step: int, replica: int, ids: Ids) -> str | None:
-        """Describe how `ids` differ from the replica's share of a step; None if they are equal."""
-        expected = self.share(step, replica)
-        if np.array_equal(ids, expected):
-            return None
-        if len(np.unique(ids)) < len(ids):
-            return "a sample occurs twice in one mini-batch"
-        if len(ids) and (ids.min() < 0 or ids.max() >= self.samples):
-            return f"sample {ids.max()} is outside the split's {self.samples} samples"
-        if np.array_equal(np.sort(ids), np.sort(expected)):
-            return "the samples of the mini-batch are in another order"
-        for mistaken, cause in self._likely_mistakes(step, replica):
-            if np.array_equal(ids, mistaken):
-                return cause
-        return "the samples are not those of the epoch's permutation"
-
-    def _likely_mistakes(self, step: int, replica: int) -> list[tuple[Ids, str]]:
-        epoch = self.epoch(step)
-        mistakes = []
-        for other in {0, epoch - 1} - {epoch, -1}:
-            stale = part_of(self._global_batch(step, other), replica, self.replicas)
-            mistakes.append((stale, f"epoch {epoch} has the order of epoch {other}"))
-        if step:
-            previous = self.share(step - 1, replica)
-            mistakes.append((previous, "the samples are those of the previous step"))
-        for other in set(range(self.replicas)) - {replica}:
-            share = self.share(step, other)
-            mistakes.append((share, f"replica {replica} has the samples of replica {other}"))
-        return mistakes
-
-    def _global_batch(self, step: int, epoch: int) -> Ids:
-        together = self.batch_size * self.replicas
-        start = step % self.steps_per_epoch * together
-        return permutation(self.samples, self.seed, epoch)[start : start + together]
 
 
 @functools.lru_cache(maxsize=4)

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.batches.sampled.negatives import pool
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.graph import Graph, block_weights
+from gnnhpc.graphs.link_split import split_links
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
 from gnnhpc.validation.reference.edge_lists import EdgeList, node_features, rows_of
-from gnnhpc.validation.reference.link_split import LinkSplit
-from gnnhpc.validation.reference.random_numbers import NeighborSampling
+from gnnhpc.validation.reference.random_numbers import NegativeSampling, NeighborSampling
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, part_of, split_nodes
 
 Edges = tuple[Tensor, Tensor, Tensor]
@@ -43,6 +44,33 @@ class Seeds:
     """How many of the pairs are links."""
 
 
+class ReferenceLinks:
+    """The links of a graph and their negatives; splits and pools are the run's own."""
+
+    def __init__(self, experiment: Experiment, graph: Graph) -> None:
+        assert experiment.task is not None
+        self.task, self._seed = experiment.task, experiment.seed
+        self.split = split_links(graph, self._seed, self.task.val_share, self.task.test_share)
+        source, target = self.split.message.edges.numpy()
+        self._negatives = NegativeSampling.of(self._seed, source, target, graph.nodes)
+
+    def pairs(self, numbers: Ids, step: int) -> Ids:
+        """The links of a micro-batch, [n, 2], and after them the negatives of each."""
+        links, count = self.split.train.numpy()[numbers], self.task.negatives
+        others = self._negatives.others(links[:, 0], numbers, step, count)
+        negatives = np.column_stack((np.repeat(links[:, 0], count), others))
+        return np.concatenate((links, negatives))
+
+    def evaluated(self, split: str, place: int, parts: int) -> tuple[Ids, int]:
+        """The pairs of one of `parts` micro-batches in an evaluation, [n, 2], and how many of them
+        are links: those come first, and after them the split's pool of negatives."""
+        every = getattr(self.split, split).numpy()
+        links = np.array_split(every, parts)[place]
+        count, nodes = min(len(every), self.task.pool), self.split.message.nodes
+        negatives = pool(self.split.joined, nodes, count, self._seed, split)
+        return np.concatenate((links, negatives.numpy())), len(links)
+
+
 @dataclass(frozen=True)
 class AllowedEdges:
     """The edges of a graph that may be sampled, with their numbers in it."""
@@ -59,11 +87,11 @@ class AllowedEdges:
     """float64 [nodes]: the sum of the weights into each node, with 1 for its self-loop."""
 
     @classmethod
-    def of(cls, graph: Graph, left_out: Ids | None = None) -> AllowedEdges:
+    def of(cls, graph: Graph, left_out: Tensor | None = None) -> AllowedEdges:
         total = graph.edges.shape[1]
         number = torch.arange(total)
         if left_out is not None:
-            number = number[~torch.isin(number, torch.from_numpy(left_out))]
+            number = number[~torch.isin(number, left_out)]
         source, target = graph.edges[:, number]
         weighted = None
         if graph.edge_weight is not None:
@@ -76,7 +104,7 @@ class AllowedEdges:
 class SampledMiniBatches:
     """The mini-batches of one experiment on a graph; of `links` it is the message graph."""
 
-    def __init__(self, experiment: Experiment, graph: Graph, links: LinkSplit | None) -> None:
+    def __init__(self, experiment: Experiment, graph: Graph, links: ReferenceLinks | None) -> None:
         self._experiment, self._links = experiment, links
         self._features = node_features(graph)
         self._whole, self._trained = graph, graph
@@ -114,7 +142,7 @@ class SampledMiniBatches:
         links, experiment = self._links, self._experiment
         train = np.flatnonzero(self._trained.masks["train"].numpy())
         if links is not None:
-            train = np.arange(len(links.by_split["train"]))
+            train = np.arange(len(links.split.train))
         schedule = SampleSchedule.of(experiment, len(train))
         for replica in range(experiment.layout.replicas):
             mine = split_nodes(train[schedule.share(step, replica)], experiment.microbatches)
@@ -138,8 +166,8 @@ class SampledMiniBatches:
         """The edges that a step may sample: none of the links that it predicts."""
         if step == EVALUATED_STEP or self._links is None:
             return AllowedEdges.of(self.graph(step))
-        schedule = SampleSchedule.of(self._experiment, len(self._links.by_split["train"]))
-        predicted = self._links.edges_of(schedule.global_batch(step))
+        schedule = SampleSchedule.of(self._experiment, len(self._links.split.train))
+        predicted = self._links.split.both[torch.from_numpy(schedule.global_batch(step))].flatten()
         return AllowedEdges.of(self._trained, predicted)
 
     def _batch(

@@ -54,7 +54,6 @@ def never_shuffled_again() -> None:
 @order(
     "every replica trains on all samples of a step",
     cell=cells.GRAPHS_REPLICAS,
-    words="replica 1 has the samples of replica 0",
 )
 def not_sharded() -> None:
     def whole(original: Any, shares: Shares, step: int) -> Share:

@@ -1,4 +1,4 @@
-"""The independent order of samples is the loaders', and explains another one."""
+"""The independent order of samples is the loaders'."""
 
 from __future__ import annotations
 
@@ -33,21 +33,3 @@ def test_nodes_come_in_the_loaders_shares(replica: int) -> None:
         nodes = split_nodes(train.numpy()[share.places], 3)
         for actual, expected in zip(nodes, share.seeds, strict=True):
             assert np.array_equal(actual, expected.numpy())
-
-
-@pytest.mark.parametrize(
-    ("cause", "ids"),
-    [
-        ("a sample occurs twice", np.array([1, 1, 2, 3])),
-        ("sample 16 is outside the split's 16", np.array([1, 2, 3, 16])),
-        ("in another order", SampleSchedule(16, 4, 2, 1, drop_last=True).share(2, 0)[::-1]),
-        ("has the order of epoch 0", SampleSchedule(16, 4, 2, 1, drop_last=True).share(0, 0)),
-        ("of the previous step", SampleSchedule(16, 4, 2, 1, drop_last=True).share(1, 0)),
-        ("has the samples of replica 1", SampleSchedule(16, 4, 2, 1, drop_last=True).share(2, 1)),
-        ("not those of the epoch's", SampleSchedule(16, 4, 2, 2, drop_last=True).share(2, 0)),
-    ],
-)
-def test_another_order_is_explained(cause: str, ids: np.ndarray) -> None:
-    explanation = SampleSchedule(16, 4, 2, 1, drop_last=True).explain(2, 0, ids)
-    assert explanation is not None
-    assert cause in explanation

@@ -10,16 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.batches.sampled.negatives import Negatives, pool
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dropout_mask import layer_mask
-from gnnhpc.validation.reference.link_split import LinkSplit
 from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped, lr_factor
 from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
-from tests.tools.cells import GAT, linked
+from tests.tools.cells import GAT
 from tests.tools.graphs import make_graph
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -68,39 +65,6 @@ def test_picks_are_distinct(n: int, data: st.DataObject) -> None:
     assert found == sorted(set(found))
     assert len(found) == k
     assert set(found) <= set(range(n))
-
-
-def test_links_and_negatives() -> None:
-    experiment = linked(task={"name": "links", "embedding": 8, "negatives": 2, "hits": 3})
-    graph = make_graph(80, 400, seed=3)
-    task = experiment.task
-    assert task is not None
-    theirs = split_links(graph, experiment.seed, task.val_share, task.test_share)
-    ours = LinkSplit.of(experiment, *graph.edges.numpy(), graph.nodes)
-    for split in ("train", "val", "test"):
-        assert np.array_equal(ours.by_split[split], getattr(theirs, split).numpy())
-    assert np.array_equal(np.stack((ours.source, ours.target)), theirs.message.edges.numpy())
-    numbers = np.arange(0, len(theirs.train), 5)
-    both = theirs.both[torch.from_numpy(numbers)].flatten().sort().values
-    assert np.array_equal(ours.edges_of(numbers), both.numpy())
-    count = min(len(theirs.val), task.pool)
-    negatives = pool(theirs.joined, graph.nodes, count, experiment.seed, "val")
-    pairs = [ours.evaluated("val", place, 3) for place in range(3)]
-    assert np.array_equal(np.concatenate([each[:n] for each, n in pairs]), theirs.val.numpy())
-    for each, n in pairs:
-        assert np.array_equal(each[n:], negatives.numpy())
-
-
-@needs_sampler
-def test_negatives_of_a_step() -> None:
-    experiment = linked(task={"name": "links", "embedding": 8, "negatives": 2, "hits": 3})
-    graph, numbers = make_graph(80, 400, seed=3), np.arange(0, 200, 5)
-    theirs = split_links(graph, experiment.seed, 0.05, 0.1)
-    ours = LinkSplit.of(experiment, *graph.edges.numpy(), graph.nodes)
-    found = ours.pairs(numbers, step=4)[len(numbers) :]
-    kept = theirs.train[torch.from_numpy(numbers), 0]
-    expected = Negatives(theirs.message, experiment.seed).of(kept, torch.from_numpy(numbers), 4, 2)
-    assert np.array_equal(found[:, 1], expected.flatten().numpy())
 
 
 @pytest.mark.parametrize(
