@@ -9,11 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.raised import DAMAGED
+from analysis.load.raised import DAMAGED, count_flags
 from analysis.load.run_data import RunData, load_run
 from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
-from analysis.summary.summary_table import count_flags
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.data_files import CHECKSUMS, changed_files, read_checksums

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.load.comparable import differences
+from analysis.load.raised import count_flags
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
@@ -20,7 +21,6 @@ from analysis.summary.compare_runs import (
 )
 from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match
-from analysis.summary.summary_table import count_flags
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
 _NOTES = (

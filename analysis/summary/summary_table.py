@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from analysis.load.comparable import values_in_words
+from analysis.load.raised import count_flags
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.baseline_and_speedup import (
@@ -31,7 +31,12 @@ CONTRACT_COLUMNS = tuple(COLUMN_MEANINGS)
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = (
-    *("implementation", "batch_size", "schedule", "virtual_stages", "chunks", "batchnorm"),
+    "implementation",
+    "batch_size",
+    "schedule",
+    "virtual_stages",
+    "chunks",
+    "batchnorm",
 )
 """Settings that are always columns; other settings are only where they vary."""
 
@@ -45,6 +50,9 @@ PHASE_OF_FLAG = {"drift": "train"}
 
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
 _TEXT_COLUMNS = ("baseline", "effect", "speedup_from", "epoch_from")
+_PARTS_OF_STEP = ("data_s", "recompute_s", "weights_s")
+_NOISE = ("drift", "cpu_share", "steal_share", "switches_per_step")
+_PEAKS = ("peak_rss_mib", "peak_device_mib")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
@@ -118,10 +126,8 @@ def _summary_row(
         "median_s": median.value,
         "samples_per_s": row.samples_per_s,
         "ideal_step_s": ideal,
-        "mean_low": mean.low,
-        "mean_high": mean.high,
-        "median_low": median.low,
-        "median_high": median.high,
+        **{f"mean_{end}": getattr(mean, end) for end in ("low", "high")},
+        **{f"median_{end}": getattr(median, end) for end in ("low", "high")},
         **_interval_columns("efficiency", row.efficiency),
         **_interval_columns("bubble", row.bubble),
         "balanced_bubble": balanced_bubble(row),
@@ -187,13 +193,6 @@ def counted_flags(row: Configuration) -> list[str]:
     return count_flags(row.used["flags"], but=other)
 
 
-def count_flags(flags: Iterable[str], but: Collection[str] = ()) -> list[str]:
-    """Of each flag how many cells have it, such as `drift 2 of 5`, from the cells' flags."""
-    cells = [set(str(words).split(";")) - {"", *but} for words in flags]
-    counts = Counter(flag for mine in cells for flag in mine)
-    return [f"{flag} {count} of {len(cells)}" for flag, count in sorted(counts.items())]
-
-
 def _breakdown_columns(
     row: Configuration, best: Configuration | None, same: Configuration | None
 ) -> dict[str, float | None]:
@@ -205,8 +204,7 @@ def _breakdown_columns(
     alone, most = _for_as_many(row, best), bound_of(row)
     if row.phase != "train" or step is None or ideal is None or alone is None or most is None:
         return dict.fromkeys(COLUMNS)
-    ranks = row.layout.world_size
-    same_seconds = _for_as_many(row, same)
+    ranks, same_seconds = row.layout.world_size, _for_as_many(row, same)
     return break_down(step, ideal, alone, same_seconds, ranks=ranks, stretch=ranks / most)
 
 
@@ -276,16 +274,10 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         **{name: int(units[name].sum()) for name in DROPPED_COLUMNS},
         "outliers": int(units["outliers"].sum()),
         "n_effective": float(units["n_effective"].sum()) if row.step_times else None,
-        "drift": row.mean("drift"),
-        "cpu_share": row.mean("cpu_share"),
-        "steal_share": row.mean("steal_share"),
-        "switches_per_step": row.mean("switches_per_step"),
-        "data_s": row.mean("data_s") if row.step_times else None,
-        "recompute_s": row.mean("recompute_s") if row.step_times else None,
-        "weights_s": row.mean("weights_s") if row.step_times else None,
+        **{name: row.mean(name) for name in _NOISE},
+        **{name: row.mean(name) if row.step_times else None for name in _PARTS_OF_STEP},
         "weights_share": row.weights_share,
-        "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
-        "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
+        **{name: units[name].max() if row.step_times else None for name in _PEAKS},
         **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},
         **learnt_columns(used),
     }
@@ -301,8 +293,7 @@ def _sampling_columns(row: Configuration) -> dict[str, Any]:
     parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")
     return {
         "epoch_s": row.epoch.value if row.epoch else None,
-        "epoch_low": row.epoch.low if row.epoch else None,
-        "epoch_high": row.epoch.high if row.epoch else None,
+        **{f"epoch_{end}": getattr(row.epoch, end, None) for end in ("low", "high")},
         "epoch_from": row.epoch_from,
         **{name: row.mean(name) if sampled else None for name in parts},
         "peak_host_mib": row.cell_phases["peak_host_mib"].max() if row.step_times else None,
