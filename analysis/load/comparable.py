@@ -134,7 +134,7 @@ def mark_comparable(
     of_study = [key for key in settings if key not in free]
     for _, study in valid.groupby(of_study, dropna=False, sort=False):
         _mark(study, environments, words, transfers=False)
-    comparable = valid[[not words[place] for place in valid.index]]
+    comparable = valid.loc[[place for place in valid.index if not words[place]]]
     for _, configuration in comparable.groupby(list(settings), dropna=False, sort=False):
         _mark(configuration, environments, words, transfers=True)
     return pd.Series(words, index=cells.index, dtype=object)

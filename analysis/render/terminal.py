@@ -63,7 +63,7 @@ def aligned_lines(shown: Shown) -> list[str]:
     table = [list(shown.headings), *shown.texts]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
-        " ".join(
+        "  ".join(
             text.rjust(width) if number else text.ljust(width)
             for text, width, number in zip(row, widths, shown.numbers, strict=True)
         ).rstrip()
