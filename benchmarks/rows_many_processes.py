@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.rows_one_process import PUBMED, SMALL, Settings, gat_cell, vig_cell
 from benchmarks.table import Comparison, Match
 from benchmarks.turns import Contestant
-from gnnhpc.core.bound_and_bubble import bound
+from gnnhpc.core.schedules import bound
 
 SMALL_IMAGES = {"name": "synthetic-cifar10", "train": 64, "test": 64, "image_size": 16}
 WIDE: Settings = {

@@ -16,9 +16,14 @@ from analysis.figures.style import FULL_IN, NARROW_IN, figure_width, new_figure,
 from analysis.summary.cell_measures import timed_as_a_whole
 from analysis.summary.ideal_step import LEAST_SHARE, has_split_backward, shares_of
 from analysis.summary.settings_in_words import study_title
-from gnnhpc.core.bound_and_bubble import bound_with_split_backward, ideal_bubble
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.schedules import ScheduleName, place_of_virtual_stage, timeline
+from gnnhpc.core.schedules import (
+    ScheduleName,
+    bound_with_split_backward,
+    ideal_bubble,
+    place_of_virtual_stage,
+    timeline,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

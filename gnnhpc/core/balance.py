@@ -75,8 +75,3 @@ def stage_slices(counts: Sequence[int]) -> list[range]:
         slices.append(range(first, first + count))
         first += count
     return slices
-
-
-def stage_loads(costs: Sequence[float], counts: Sequence[int]) -> list[float]:
-    """The summed cost of each stage."""
-    return [sum(costs[i] for i in part) for part in stage_slices(counts)]

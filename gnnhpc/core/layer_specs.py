@@ -72,13 +72,6 @@ def layer_mismatch(layer: LayerSpec, rows: int, found: Sequence[int]) -> GnnhpcE
     )
 
 
-def parameter_count(layers: Sequence[LayerSpec]) -> int | None:
-    """The model's number of parameters; None if a layer's is not known."""
-    counts = [layer.parameters for layer in layers]
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
 def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> LayerSpecs:
     """The layers, as a tuple.
 
@@ -105,22 +98,19 @@ def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> L
         raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{shape} in {source}", allowed)
     if facts.kind == "graphs":
         _check_pooling(layers, where)
-    names = [layer.name for layer in layers]
-    dots = ((name, place) for name in names for place, c in enumerate(name) if c == ".")
-    beginnings = {name[:place] for name, place in dots}
+    _check_names([layer.name for layer in layers], where)
+    return tuple(layers)
+
+
+def _check_names(names: Sequence[str], where: object) -> None:
+    """A layer's name is no other's, nor what another's begins with, as `block` of `block.ffn`."""
+    groups = {name[:place] for name in names for place, c in enumerate(name) if c == "."}
     before: set[str] = set()
     for number, name in enumerate(names):
-        if name in before:
-            raise InputError(where, f"outline.{number}.name", f"{name!r} twice", "another name")
-        if name in beginnings:
-            raise InputError(
-                where,
-                f"outline.{number}.name",
-                f"{name!r}, which other layers begin with",
-                "another name",
-            )
+        if name in before or name in groups:
+            how = " twice" if name in before else ", which other layers begin with"
+            raise InputError(where, f"outline.{number}.name", f"{name!r}{how}", "another name")
         before.add(name)
-    return tuple(layers)
 
 
 def _check_pooling(layers: Sequence[LayerSpec], where: object) -> None:

@@ -15,23 +15,28 @@ from gnnhpc.models.custom_source import source_digest, source_files
 
 
 def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
-    """Copy the sources of each own model into the run folder, once each, whole or not at all.
+    """Copy the sources of each custom model into the run folder, once each, whole or not at all.
 
     Raises InputError for sources that have changed since the plan, or a file that cannot be copied.
     """
-    for model in _own_models(experiments):
-        assert model.digest is not None
-        folder = paths.custom_model(model.digest)
+    models = [e.model for e in experiments if isinstance(e.model, CustomModel)]
+    for digest, model in {each.digest: each for each in models}.items():
+        assert digest is not None
+        folder = paths.custom_model(digest)
         if folder.exists():
             continue
         temporary = temporary_beside(folder)
         try:
             _copy_source(model.source, temporary)
-            _check_copy(model, temporary)
-            _rename(temporary, folder)
+            if source_digest(temporary / model.source.name) != digest:
+                found = f"{model.source} changed while it was being planned"
+                raise InputError(f"model {model.name}", None, found, "sources at rest")
+            temporary.rename(folder)
         except OSError as error:
-            found = f"{model.source} cannot be copied to {folder} ({error.strerror or error})"
-            raise InputError(f"model {model.name}", None, found) from None
+            # Another submission may have copied the same sources meanwhile.
+            if not folder.exists():
+                found = f"{model.source} cannot be copied to {folder} ({error.strerror or error})"
+                raise InputError(f"model {model.name}", None, found) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -45,39 +50,13 @@ def _copy_source(source: Path, folder: Path) -> None:
         shutil.copyfile(file, copy)
 
 
-def _check_copy(model: CustomModel, folder: Path) -> None:
-    if source_digest(folder / model.source.name) != model.digest:
-        raise InputError(
-            f"model {model.name}",
-            None,
-            f"{model.source} changed while it was being planned",
-            "sources at rest; submit again",
-        )
-
-
-def _rename(temporary: Path, folder: Path) -> None:
-    try:
-        temporary.rename(folder)
-    except OSError:
-        # Another submit may have copied the same sources meanwhile.
-        if not folder.exists():
-            raise
-
-
 def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:
     """Load the experiment's model: from the run folder, from `others`, or from Python's path.
 
-    Raises InputError for a user's own model that is not found, or has changed since the plan.
+    Raises InputError for a custom model that is not found, or has changed since the plan.
     """
-    model = experiment.model
-    kept = (
-        [paths.custom_model(model.digest)]
-        if isinstance(model, CustomModel) and model.digest
-        else []
-    )
-    model.load([*(folder for folder in kept if folder.is_dir()), *others])
-
-
-def _own_models(experiments: Iterable[Experiment]) -> list[CustomModel]:
-    found = {id(e.model): e.model for e in experiments if isinstance(e.model, CustomModel)}
-    return list({model.digest: model for model in found.values()}.values())
+    model, places = experiment.model, [*others]
+    if isinstance(model, CustomModel) and model.digest:
+        kept = paths.custom_model(model.digest)
+        places = [kept, *others] if kept.is_dir() else places
+    model.load(places)

@@ -25,7 +25,7 @@ from gnnhpc.models.model import Model, OutputKind
 from gnnhpc.models.model_registry import parse_model
 from gnnhpc.optimizers.adam import Adam
 from gnnhpc.optimizers.optimizer import OptimizerConfig
-from gnnhpc.optimizers.registry import allowed_optimizers, optimizer_class
+from gnnhpc.optimizers.registry import OPTIMIZERS, optimizer_class
 
 
 def _parse_layout(value: object) -> Layout:
@@ -54,7 +54,7 @@ ActivationCheckpointing = Annotated[Recomputation, BeforeValidator(_parse_activa
 def _parse_optimizer(value: object) -> object:
     if isinstance(value, Mapping):
         value = {"name": "adam", **value}
-    return parse_named(value, optimizer_class, allowed_optimizers())
+    return parse_named(value, optimizer_class, ", ".join(OPTIMIZERS))
 
 
 OptimizerField = Annotated[SerializeAsAny[OptimizerConfig], BeforeValidator(_parse_optimizer)]
@@ -182,7 +182,7 @@ class ExperimentSettings(Strict):
         return loss_stage(self.schedule, self.process_layout.stages)
 
     @property
-    def model_parts(self) -> int:
+    def total_virtual_stages(self) -> int:
         """Into how many virtual stages the model is cut."""
         return self.layout.stages * self.virtual_stages
 

@@ -146,14 +146,12 @@ def read_manifest(path: Path) -> list[Cell]:
         for number, line in enumerate(_read(path).split(b"\n"), 1)
         if line.strip()
     ]
-    by_id: dict[str, Cell] = {}
-    by_index: dict[tuple[str, int], Cell] = {}
+    known: dict[str | tuple[str, int], Cell] = {}
     for cell in cells:
-        if (before := by_id.setdefault(cell.id, cell)) is not cell:
-            raise InputError(cell.where, "id", f"{cell.id}, as in {before.where}", "each cell once")
-        if (before := by_index.setdefault((cell.array, cell.index), cell)) is not cell:
-            found = f"{cell.index} of {cell.array}, as in {before.where}"
-            raise InputError(cell.where, "index", found, "each index of an array once")
+        for key in (cell.id, (cell.array, cell.index)):
+            if (before := known.setdefault(key, cell)) is not cell:
+                found = f"{cell.id}, index {cell.index} of {cell.array}, and {before.where}"
+                raise InputError(cell.where, "cell", found, "each cell and each index once")
     planned = (read_provenance(RunPaths(path.parent)) or {}).get("cells", 1)
     if not isinstance(planned, int) or len(cells) < max(1, planned):
         allowed = f"at least {planned}, as provenance.json says"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gnnhpc.optimizers.optimizer import OptimizerConfig
 
@@ -17,15 +17,7 @@ class Adam(OptimizerConfig):
     name: Literal["adam"] = "adam"
 
     def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        import torch
-
-        from gnnhpc.optimizers.without_compiler import without_compiler
-
-        kind: Any = without_compiler(torch.optim.Adam)
-        built: torch.optim.Optimizer = kind(
-            parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True if fused else None
-        )
-        return built
+        return self._torchs("Adam", parameters, fused=fused or None)
 
 
 class AdamW(OptimizerConfig):
@@ -34,12 +26,4 @@ class AdamW(OptimizerConfig):
     name: Literal["adamw"] = "adamw"
 
     def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        import torch
-
-        from gnnhpc.optimizers.without_compiler import without_compiler
-
-        kind: Any = without_compiler(torch.optim.AdamW)
-        built: torch.optim.Optimizer = kind(
-            parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True if fused else None
-        )
-        return built
+        return self._torchs("AdamW", parameters, fused=fused or None)

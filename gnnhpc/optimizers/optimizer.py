@@ -1,7 +1,9 @@
-"""What all optimizers have in common: their settings, and the learning rate of a step."""
+"""What all optimizers have in common: settings, the learning rate of a step, torch's classes."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +12,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from gnnhpc.core.settings import Strict, parse_named
 from gnnhpc.optimizers.lr_schedules import Constant, LrSchedule
-from gnnhpc.optimizers.registry import allowed_lr_schedules, lr_schedule_class
+from gnnhpc.optimizers.registry import LR_SCHEDULES, lr_schedule_class
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _parse_lr_schedule(value: object) -> object:
-    return parse_named(value, lr_schedule_class, allowed_lr_schedules())
+    return parse_named(value, lr_schedule_class, ", ".join(LR_SCHEDULES))
 
 
 class OptimizerConfig(Strict):
@@ -51,6 +53,16 @@ class OptimizerConfig(Strict):
     def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
         """torch's optimizer of these parameters; `fused` where one kernel may update them."""
 
+    def _torchs(
+        self, name: str, parameters: Sequence[torch.Tensor], **settings: Any
+    ) -> torch.optim.Optimizer:
+        """torch's optimizer of this name with the settings of all optimizers, and others."""
+        kind: Any = without_compiler(name)
+        built: torch.optim.Optimizer = kind(
+            parameters, lr=self.lr, weight_decay=self.weight_decay, **settings
+        )
+        return built
+
     def lr_at(self, step: int, total: int) -> float:
         """The learning rate of training step `step`, the first being 0, of `total`."""
         return self.lr * self.lr_schedule.factor(step, total)
@@ -73,3 +85,21 @@ class OptimizerConfig(Strict):
         if self.lr_schedule != Constant():
             settings["lr_schedule"] = self.lr_schedule.model_dump(mode="json")
         return settings
+
+
+@functools.cache
+def without_compiler(name: str) -> type[torch.optim.Optimizer]:
+    """torch's optimizer of this name, bit for bit, without importing torch's compiler on first use.
+
+    The decorators that torch puts around these three methods import `torch._dynamo` even where
+    nothing is compiled: one to two processor seconds at the start of every rank.
+    """
+    import torch
+
+    kind: Any = getattr(torch.optim, name)
+    methods = {
+        each: inspect.unwrap(getattr(kind, each)) for each in ("add_param_group", "zero_grad")
+    }
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    made: type[torch.optim.Optimizer] = type(name, (kind,), methods)
+    return made

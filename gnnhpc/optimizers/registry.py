@@ -28,16 +28,6 @@ def lr_schedule_class(name: str) -> type[Any] | None:
     return _class_of(LR_SCHEDULES, name)
 
 
-def allowed_optimizers() -> str:
-    """The names that a spec may have, for an error message."""
-    return ", ".join(OPTIMIZERS)
-
-
-def allowed_lr_schedules() -> str:
-    """The names that a spec may have, for an error message."""
-    return ", ".join(LR_SCHEDULES)
-
-
 def _class_of(table: dict[str, str], name: str) -> type[Any] | None:
     if name not in table:
         return None

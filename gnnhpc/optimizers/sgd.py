@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -25,12 +25,4 @@ class Sgd(OptimizerConfig):
         return 3.0 if self.momentum else 2.0
 
     def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        import torch
-
-        from gnnhpc.optimizers.without_compiler import without_compiler
-
-        kind: Any = without_compiler(torch.optim.SGD)
-        built: torch.optim.Optimizer = kind(
-            parameters, lr=self.lr, weight_decay=self.weight_decay, momentum=self.momentum
-        )
-        return built
+        return self._torchs("SGD", parameters, momentum=self.momentum)

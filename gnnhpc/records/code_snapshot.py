@@ -65,11 +65,6 @@ def file_digests(root: Path, packages: Sequence[str] = PACKAGES) -> dict[str, st
     return found
 
 
-def kept_packages(code: Path) -> tuple[str, ...]:
-    """The packages that a run's code has."""
-    return (*PACKAGES, REPORTING) if (code / REPORTING).exists() else PACKAGES
-
-
 def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     """The record of the run's code; None for a run that keeps none.
 
@@ -81,19 +76,11 @@ def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     try:
         raw = read_object(where, allowed)
     except FileNotFoundError:
-        if any((paths.code / package).exists() for package in PACKAGES):
-            raise InputError(where, None, "no such file beside code/", allowed) from None
-        if _submitted_code(paths) is not None:
-            raise InputError(where, None, "no such file, and no code/", allowed) from None
+        if (read_provenance(paths) or {}).get("code_from") == "snapshot":
+            raise InputError(where, None, "no such file", allowed) from None
         return None
     check_version(raw, VERSION, where)
     return build_record(CodeSnapshot, raw, where)
-
-
-def _submitted_code(paths: RunPaths) -> str | None:
-    """The digest of the code that the run was submitted with; None for a run that keeps none."""
-    provenance = read_provenance(paths) or {}
-    return str(provenance.get("code")) if provenance.get("code_from") == "snapshot" else None
 
 
 def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
@@ -101,13 +88,11 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     snapshot = read_snapshot(paths)
     if snapshot is None:
         return None
-    if _submitted_code(paths) not in (None, snapshot.code):
-        raise _changed(paths, f"{snapshot.code}, not the code that {paths.provenance.name} names")
     try:
         # Python searches this folder first for any module.
         beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
-        found = file_digests(paths.code, kept_packages(paths.code))
-        found |= dict.fromkeys(beside, "")
+        packages = (*PACKAGES, REPORTING) if (paths.code / REPORTING).exists() else PACKAGES
+        found = file_digests(paths.code, packages) | dict.fromkeys(beside, "")
     except OSError as error:
         raise _changed(paths, f"{error.filename} unreadable ({error.strerror})") from None
     for name in sorted(found | snapshot.files):
@@ -125,12 +110,8 @@ def _may_be_imported(path: Path) -> bool:
 
 
 def _changed(paths: RunPaths, found: str) -> InputError:
-    return InputError(
-        paths.code,
-        None,
-        found,
-        "the code as it was then, or --live to run this checkout",
-    )
+    allowed = "the code as it was then, or --live to run this checkout"
+    return InputError(paths.code, None, found, allowed)
 
 
 def check_running_code() -> None:
@@ -150,7 +131,8 @@ def origin_for(paths: RunPaths, *, live: bool) -> CodeOrigin:
     runs_copy = paths.code.resolve() == ROOT
     if live and not runs_copy:
         return CodeOrigin()
-    snapshot = check_snapshot(paths)
+    # A process that runs the copy has checked its files before it imported them.
+    snapshot = read_snapshot(paths)
     if snapshot is None:
         return CodeOrigin()
     if not runs_copy:

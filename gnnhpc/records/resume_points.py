@@ -17,7 +17,7 @@ from typing import Any
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import code_digest, versions
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
-from gnnhpc.core.versioned_json import DIGEST, content_digest, read_object
+from gnnhpc.core.versioned_json import DIGEST, check_version, content_digest, read_object
 from gnnhpc.records.record_writer import Written
 from gnnhpc.records.result_file import read_if_whole
 from gnnhpc.records.schema import Check
@@ -67,20 +67,6 @@ class EarlierAttempts:
         kept = [check for check in checks if check.name not in before]
         return [*kept, *(Check(name, "suspect", why) for name, why in before.items())]
 
-    @property
-    def last_attempt(self) -> int:
-        """The number of the last attempt; raises ValueError without one."""
-        return max(int(name.partition("/")[0].rpartition("-")[2]) for name in self.records)
-
-    def to_metadata(self) -> dict[str, Any]:
-        return {"suspect": dict(self.suspect), "records": {**self.records}}
-
-    @classmethod
-    def from_metadata(cls, raw: Mapping[str, Any]) -> EarlierAttempts:
-        """Raises KeyError, TypeError or ValueError for anything that `to_metadata` did not make."""
-        records = {name: dict(each) for name, each in raw["records"].items()}
-        return cls(dict(raw["suspect"]), records)
-
 
 @dataclass(frozen=True)
 class ResumePoint:
@@ -98,10 +84,6 @@ class ResumePoint:
     def name(self) -> str:
         return f"attempt-{self.attempt}/{self.path.name}"
 
-    def as_record(self) -> dict[str, Any]:
-        """The entry `resumed_from` of the result and of the records."""
-        return {"attempt": self.attempt, "step": self.step, "tested": self.test_steps_done}
-
 
 @dataclass(frozen=True)
 class Resume:
@@ -110,6 +92,19 @@ class Resume:
     point: ResumePoint | None = None
     skipped: tuple[dict[str, str], ...] = ()
     """Newer checkpoints that it cannot resume from: `checkpoint`, and `why`."""
+
+    @property
+    def earlier(self) -> EarlierAttempts:
+        """What was found of the attempts up to the checkpoint."""
+        return self.point.earlier if self.point else EarlierAttempts()
+
+    @property
+    def as_record(self) -> dict[str, Any] | None:
+        """The entry `resumed_from` of the result and of the records."""
+        point = self.point
+        if point is None:
+            return None
+        return {"attempt": point.attempt, "step": point.step, "tested": point.test_steps_done}
 
     @property
     def balance(self) -> list[int] | None:
@@ -171,27 +166,17 @@ def read_checkpoint(path: Path, attempt: int) -> ResumePoint:
     """Raises InputError for a folder that is no complete checkpoint, or of another version."""
     try:
         raw = read_object(path / METADATA_FILE, "what a checkpoint was computed with")
-        if raw["version"] != CHECKPOINT_VERSION:
-            raise InputError(path, "version", raw["version"], str(CHECKPOINT_VERSION))
+        check_version(raw, CHECKPOINT_VERSION, path)
         if raw[DIGEST] != content_digest(raw):
             raise InputError(path, METADATA_FILE, "changed since it was written", "as written")
         actual = digests(path)
         changed = sorted(name for name, one in raw["files"].items() if actual.get(name) != one)
         if changed:
             raise InputError(path, changed[0], "missing or damaged", "the file that was written")
-        step, tested = int(raw["step"]), int(raw["tested"])
-        for key, stored, expected in (
-            ("cell", raw["cell"], path.parents[2].name),
-            ("step", f"step-{step:08d}", path.name),
-        ):
-            if stored != expected:
-                raise InputError(path, key, stored, f"{expected}, as its path says")
-        earlier = EarlierAttempts.from_metadata(raw["earlier_attempts"])
-        if earlier.last_attempt != attempt:
-            found = f"attempt-{earlier.last_attempt}"
-            raise InputError(path, "earlier_attempts", found, f"attempt-{attempt}")
-        return ResumePoint(attempt, path, step, tested, dict(raw["environment"]), earlier)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        earlier = EarlierAttempts(raw["earlier"]["suspect"], raw["earlier"]["records"])
+        environment = raw["environment"]
+        return ResumePoint(attempt, path, raw["step"], raw["tested"], environment, earlier)
+    except (OSError, KeyError, TypeError) as error:
         raise InputError(
             path, None, f"no complete checkpoint ({error})", "a step-* folder"
         ) from None

@@ -14,7 +14,8 @@ import pickle
 import random
 import shutil
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +73,17 @@ def save(
                 no_dist=mesh.control is None,
             )
         if mesh.rank == 0:
-            facts = {
+            metadata = {
                 "version": CHECKPOINT_VERSION,
                 "cell": cell,
                 "layout": str(mesh.layout),
                 "step": step,
                 "tested": test_steps_done,
                 "environment": dict(environment),
-                "earlier_attempts": earlier.to_metadata(),
+                "earlier": asdict(earlier),
                 "files": digests(temporary),
             }
-            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(facts)) + "\n")
+            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(metadata)) + "\n")
             temporary.rename(final)
             _delete_old(attempt)
     except OSError as error:
@@ -119,8 +120,9 @@ def load(
         for name in _generator_states(mesh)
         if isinstance(one := known.get(name), TensorStorageMetadata)
     }
-    buffers = dict(stage.named_buffers())
-    others = _choose_buffers(state, mesh, buffers, known)
+    for name, _ in stage.named_buffers() if mesh.replica else ():
+        # A replica's own, or the first one's where the checkpoint is of fewer replicas.
+        del state[f"model/{name}" if _own(mesh, name) in known else _own(mesh, name)]
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -137,10 +139,6 @@ def load(
         causes = {str(each[0]) for each in error.failures.values()}
         raise GnnhpcError(f"{path}: cannot be read ({'; '.join(sorted(causes))})") from None
     _restore_generators(mesh, generators)
-    for name, copies in others.items():
-        together = torch.stack([buffers[name], *copies])
-        mean = together.mean(0) if together.is_floating_point() else together[0]
-        buffers[name].copy_(mean)
 
 
 @contextlib.contextmanager
@@ -175,27 +173,6 @@ def _state(
                 for key, value in optimizer.state[parameter].items():
                     state[f"optimizer/{name}/{key}"] = value
     return state
-
-
-def _choose_buffers(
-    state: dict[str, Tensor], mesh: Mesh, buffers: dict[str, Tensor], known: Collection[str]
-) -> dict[str, list[Tensor]]:
-    """Ask for this replica's buffers; of another number of replicas for all, to be averaged.
-
-    An evaluation averages them over replicas, so the average is what a layout with others goes on
-    from. Returns the further copies of each buffer that will be read.
-    """
-    others: dict[str, list[Tensor]] = {}
-    for name, buffer in buffers.items():
-        copies = sum(key.startswith("replica") and key.endswith(f"/{name}") for key in known)
-        if copies + 1 == mesh.layout.replicas:
-            # Replica 0's are the model's.
-            state.pop(f"model/{name}" if mesh.replica else _own(mesh, name), None)
-            continue
-        state.pop(_own(mesh, name), None)
-        others[name] = [torch.empty_like(buffer) for _ in range(copies)]
-        state |= {f"replica{r}/{name}": copy for r, copy in enumerate(others[name], 1)}
-    return others
 
 
 def _own(mesh: Mesh, name: str) -> str:

@@ -145,14 +145,10 @@ def _virtual_stage_plans(
 def _check_parameters(experiment: Experiment, stage: Stage) -> None:
     """Raises InputError for a layer with other parameters than its outline counts, with one that
     has no shape yet, that another layer has too, or that is to train and not of the experiment's
-    precision; and for a buffer that is not dense."""
+    precision."""
     where = f"model {experiment.model.name}"
     owners: dict[int, str] = {}
     for layer, module in zip(stage.specs, stage.layers, strict=True):
-        for name, buffer in module.named_buffers():
-            if buffer.layout != torch.strided or buffer.is_nested:
-                found = f"a {'nested' if buffer.is_nested else 'sparse'} tensor"
-                raise InputError(where, f"layer {layer.name}, {name}", found, "dense buffers")
         for name, parameter in module.named_parameters():
             key = f"layer {layer.name}, {name}"
             owner = owners.setdefault(id(parameter), layer.name)

@@ -30,8 +30,6 @@ from gnnhpc.experiment.manifest import Cell, read_manifest
 if TYPE_CHECKING:
     from gnnhpc.validation.engine_parity import Parity
 
-TIMES_FLOPS = 16.0
-"""The work of a verification, in that of the check at the beginning of a run."""
 TIMEOUT_S = 600.0
 GRACE_S = 1.0
 """How long other ranks may go on after one has failed."""
@@ -74,7 +72,7 @@ def _verify_as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     from gnnhpc.distributed.rendezvous import join, leave
     from gnnhpc.training.setup import set_up
     from gnnhpc.validation.engine_parity import compare_engine
-    from gnnhpc.validation.steps.parity_slice import FLOPS, parity_slice
+    from gnnhpc.validation.steps.parity_slice import parity_slice
 
     experiment, root = cell.experiment, data_root(cell.data_root)
     torch.set_num_threads(environment.cpus)
@@ -82,7 +80,7 @@ def _verify_as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     layout = experiment.process_layout
     mesh = join(environment, layout, device, more, experiment.loss_stage)
     parts = set_up(experiment, mesh, root)
-    part = parity_slice(experiment, steps=steps, flops=TIMES_FLOPS * FLOPS)
+    part = parity_slice(experiment, steps=steps, larger=True)
     parity = compare_engine(experiment, parts, mesh, root, part)
     leave()
     if parity is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.data_settings import Cifar10
 from gnnhpc.data.published_graphs import PUBLISHED
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 
@@ -20,31 +18,11 @@ def parameters(layers: tuple[LayerSpec, ...], group: str | None = None) -> int:
     return sum(layer.parameters for layer in layers if group in (None, layer.group))
 
 
-def experiment(model: str = "vig", **changes: Any) -> Experiment:
-    raw: dict[str, Any] = {"model": {"name": model}, "data": {"name": "cora"}}
-    if model == "vig":
-        raw |= {"data": {"name": "cifar10"}, "batch_size": 100}
-    return Experiment.model_validate(raw | changes)
-
-
 def test_vig_has_the_published_parameters() -> None:
     layers = Vig().outline(Cifar10().facts())
     assert [parameters(layers, f"block{n}") for n in range(8)] == [138_258] * 8
     assert parameters(layers, "readout") == 14_346
     assert parameters(layers) == 1_120_410
-
-
-def test_vig_is_grapher_and_ffn_in_turn_then_the_readout() -> None:
-    layers = Vig(blocks=2).outline(Cifar10().facts())
-    assert [layer.name for layer in layers] == [
-        "block0.grapher",
-        "block0.ffn",
-        "block1.grapher",
-        "block1.ffn",
-        "readout",
-    ]
-    assert {layer.inputs for layer in layers} == {(1024, 3)}
-    assert [layer.shape for layer in layers] == [(1024, 3)] * 4 + [(10,)]
 
 
 def test_gat_is_the_six_published_modules() -> None:

@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.core.bound_and_bubble import bound, bound_with_split_backward, ideal_bubble
 from gnnhpc.core.schedules import (
     SPLIT_BACKWARD,
     Action,
     ScheduleName,
     Slot,
+    bound,
+    bound_with_split_backward,
     gradients_in_flight,
+    ideal_bubble,
     ideal_step_s,
     in_flight,
     input_from,
@@ -62,13 +64,12 @@ def picture(
     microbatches: int,
     virtual_stages: int = 1,
     *,
-    backward: int = 1,
     training: bool = True,
 ) -> str:
-    """The timeline where a forward and gradients of weights cost 1, a backward `backward`."""
-    ones, longer = [1] * (stages * virtual_stages), [backward] * (stages * virtual_stages)
+    """The timeline where each action costs 1."""
+    ones = [1] * (stages * virtual_stages)
     slots = timeline(
-        *(schedule, ones, longer, microbatches),
+        *(schedule, ones, ones, microbatches),
         weights_s=ones,
         virtual_stages=virtual_stages,
         training=training,
@@ -175,14 +176,6 @@ def test_pictures_of_evaluations(plan: Plan, expected: str) -> None:
     assert picture(*plan, training=False) == inspect.cleandoc(expected).strip()
 
 
-def test_backwards_twice_as_long() -> None:
-    expected = """
-        F0 F1 .  .  B0 B0 F2 B1 B1 .  B2 B2
-        .  F0 B0 B0 F1 B1 B1 F2 B2 B2 .  .
-        """
-    assert picture("1f1b", 2, 3, backward=2) == inspect.cleandoc(expected).strip()
-
-
 def test_virtual_stages_that_a_schedule_does_not_have() -> None:
     with pytest.raises(ValueError, match="'zbv' has two virtual stages a stage, not 1"):
         stage_order("zbv", 0, 2, 4)
@@ -202,13 +195,6 @@ def test_virtual_stages_have_numbers_and_places(plan: Plan) -> None:
     for number, place in numbers.items():
         assert place_of_virtual_stage(schedule, number, stages) == place
     assert numbers[stages * count - 1][0] == loss_stage(schedule, stages)
-
-
-def test_each_microbatch_may_have_its_own_seconds() -> None:
-    slots = timeline("gpipe", [[1, 2], [5, 1]], [[1, 1], [1, 1]], 2)
-    when = {(slot.stage, str(slot.action)): (slot.start_s, slot.end_s) for slot in slots}
-    expected = {(0, "F1"): (1, 3), (1, "F0"): (1, 6), (1, "F1"): (6, 7)}
-    assert when == when | expected | {(1, "B1"): (8, 9), (0, "B1"): (9, 10)}
 
 
 Costs = tuple[Plan, list[list[int]], list[list[int]], list[list[int]]]
@@ -307,16 +293,6 @@ def test_equal_shares_wait_as_more_virtual_stages_do(stages: int, more: int) -> 
     assert three == pytest.approx(bound(3, stages, few, 3))
     six = bound_with_split_backward("zbv", 3, stages, many, thirds, 2)
     assert six == pytest.approx(bound(3, stages, many, 6))
-
-
-@given(stages_count, microbatch_count, *[st.integers(1, 50)] * 2, st.integers(0, 50))
-def test_a_split_backward_is_between_1f1b_and_no_waiting(
-    stages: int, microbatches: int, forward: int, backward: int, weights: int
-) -> None:
-    shares = (forward, backward, weights)
-    most = bound_with_split_backward("zero-bubble", 1, stages, microbatches, shares)
-    assert bound(1, stages, microbatches) <= most * (1 + 1e-9)
-    assert most <= stages * (1 + 1e-9)
 
 
 @given(stages_count, st.integers(1, 3), st.integers(1, 4))

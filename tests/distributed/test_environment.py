@@ -82,20 +82,19 @@ def test_the_local_executor() -> None:
 
 
 def test_alone() -> None:
+    """So is Slurm's batch step, which has a rank and no step of several tasks."""
     expected = ("alone", 0, 1, 0, "127.0.0.1", None, f"alone-{os.getpid()}")
-    assert seen(read_environment({})) == expected
-
-
-def test_a_batch_script_outside_srun_is_alone() -> None:
-    """Slurm's batch step has a rank and no step of several tasks."""
-    batch = {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
-    assert read_environment(batch).launcher == "alone"
+    for env in ({}, {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):
+        assert seen(read_environment(env)) == expected
 
 
 def test_torchrun_inside_a_slurm_job_is_torchrun() -> None:
     environment = read_environment(SRUN | TORCHRUN)
     assert (environment.launcher, environment.rank) == ("torchrun", 3)
     assert environment.job_id == "1234"
+    # Its ranks share the CPUs of Slurm's task.
+    cpus = read_environment(SRUN | TORCHRUN | {"SLURM_CPUS_PER_TASK": "2"}).cpus
+    assert cpus == max(1, min(2, len(os.sched_getaffinity(0))) // 2)
 
 
 # What a container's hook or an example's exports leave in the environment.
@@ -121,11 +120,6 @@ def test_the_local_executor_outranks_exported_variables_and_a_job_around_it() ->
     assert (environment.launcher, environment.rank, environment.world_size) == ("local", 1, 2)
     assert environment.ignored is not None
     assert environment.cpus == max(1, min(7, len(os.sched_getaffinity(0))) // 2)
-
-
-def test_ranks_that_torchrun_starts_share_the_cpus_of_slurms_task() -> None:
-    step = SRUN | TORCHRUN | {"SLURM_CPUS_PER_TASK": "2"}
-    assert read_environment(step).cpus == max(1, min(2, len(os.sched_getaffinity(0))) // 2)
 
 
 def test_ranks_that_are_started_by_hand_get_a_clean_environment() -> None:

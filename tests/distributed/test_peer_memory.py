@@ -88,7 +88,6 @@ def test_not_ranks_of_two_nodes_nor_where_one_cannot_or_must_not() -> None:
         ({}, (), everyone),
         ({1: {"GROUP_RANK": "1"}}, (), without_1),
         ({1: {"GNNHPC_SHARED_MEMORY": "0"}}, (), without_1),
-        ({1: {"GNNHPC_KERNELS": "off"}}, (), without_1),
         ({}, (1,), without_1),
         ({rank: {"GNNHPC_SHARED_MEMORY": "0"} for rank in range(3)}, (), [[], [], []]),
     ]

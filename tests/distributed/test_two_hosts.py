@@ -84,11 +84,12 @@ def hosts_can_be_made() -> None:
     pytest.skip("needs root, ip and network namespaces")
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("addresses", "first_own"),
     [
-        pytest.param(IPV6, IPV6[0], marks=pytest.mark.slow, id="IPv6"),
+        pytest.param(IPV6, IPV6[0], id="IPv6"),
         # As on Debian, a host knows its own name as a loopback address.
         pytest.param(IPV4, "127.0.1.1", id="loopback"),
     ],

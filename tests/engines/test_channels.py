@@ -157,7 +157,7 @@ def lost(which: int) -> None:
     os._exit(0)
 
 
-@pytest.mark.quick("receiver")
+@pytest.mark.slow
 @pytest.mark.parametrize(("killed", "taken"), [(0, [7.0]), (1, [])], ids=["sender", "receiver"])
 def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[float]) -> None:
     """By the receiver once it has what was sent, by the sender when there is no room."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnnhpc.records.attempts import choose_attempt
 
@@ -36,15 +33,3 @@ def test_newest_valid_then_newest_done_then_newest_counts(
 ) -> None:
     chosen = choose_attempt(attempts)
     assert (None if chosen is None else chosen.number) == number
-
-
-TRIED = st.builds(
-    Tried, st.just(0), st.sampled_from(["done", "failed", "unfinished", "damaged"]), st.booleans()
-)
-
-
-@given(st.lists(TRIED, max_size=4))
-def test_choice_does_not_depend_on_the_order(attempts: list[Tried]) -> None:
-    numbered = [Tried(i, one.status, one.valid) for i, one in enumerate(attempts, 1)]
-    chosen = {choose_attempt(order) for order in itertools.permutations(numbered)}
-    assert len(chosen) == 1

@@ -73,20 +73,16 @@ def test_valid_means_done_and_nothing_found_invalid() -> None:
     ("text", "complaint"),
     [
         (json.dumps(asdict(RESULT) | {"schema": 99}), "schema: found 99; allowed: 1"),
-        (json.dumps({"cell": "vig-1"}), "schema: found nothing; allowed: 1"),
         (json.dumps(asdict(RESULT))[:100], "found damaged JSON"),
-        ("", "found damaged JSON"),
         ("[]", "found a list; allowed: a result"),
-        ("null", "found nothing; allowed: a result"),
         (json.dumps({"schema": SCHEMA, "cell": "vig-1"}), "attempt: found nothing"),
         (json.dumps(asdict(RESULT) | {"audit": [{"name": "x"}]}), "audit.0.verdict: found nothing"),
-        (json.dumps(asdict(RESULT) | {"failure": ["x"]}), "failure: found ['x']"),
         (
             json.dumps(asdict(RESULT) | {"colour": "red"}),
             "colour: found 'red'; allowed: no",
         ),
     ],
-    ids=range(10),
+    ids=range(6),
 )
 def test_other_schemas_and_damage_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "result.json"
@@ -95,13 +91,6 @@ def test_other_schemas_and_damage_are_refused(tmp_path: Path, text: str, complai
         Result.read(path)
     assert str(refused.value).startswith(f"{path}: {complaint}")
     assert "\n" not in str(refused.value)
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    path.write_bytes(b"\x00\xff\xfe")
-    with pytest.raises(InputError, match="damaged JSON"):
-        Result.read(path)
 
 
 def rank_file(path: Path, *lines: object, tail: str = "") -> Path:
@@ -126,13 +115,6 @@ def test_a_last_line_cut_short_anywhere_is_left_out(tmp_path: Path) -> None:
         assert read_lines(path)[1:] == [STEP]
 
 
-def test_a_character_cut_in_two_is_left_out(tmp_path: Path) -> None:
-    path = rank_file(tmp_path / "rank", asdict(HEADER), STEP)
-    with path.open("ab") as stream:
-        stream.write('{"kind": "event", "name": "grö'.encode()[:-1])
-    assert read_lines(path)[1:] == [STEP]
-
-
 def test_a_rank_that_wrote_nothing_yet(tmp_path: Path) -> None:
     assert read_lines(rank_file(tmp_path / "rank")) == []
     assert read_lines(rank_file(tmp_path / "rank", tail=json.dumps(asdict(HEADER))[:40])) == []
@@ -153,13 +135,6 @@ def test_a_damaged_rank_file_is_named(tmp_path: Path, lines: list[object], compl
     with pytest.raises(InputError) as refused:
         read_lines(path)
     assert str(refused.value).startswith(f"{path}{complaint}")
-
-
-def test_keys_that_are_numbers_do_not_change_a_digest(tmp_path: Path) -> None:
-    steps: dict[str, Any] = {"0": {12: 39, 8: 1}}
-    result = replace(RESULT, audit=[Check("threads_used", "ok", "", steps)])
-    result.write(tmp_path / "result.json")
-    assert Result.read(tmp_path / "result.json").audit[0].values == {"0": {"12": 39, "8": 1}}
 
 
 def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import resource
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -15,15 +14,13 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.provenance import versions
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.distributed import signals
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.records import failures
 from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.result_file import Result
 from gnnhpc.training import worker
@@ -49,8 +46,10 @@ def fail() -> None:
     raise ValueError("planted\nin two lines")
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die_at(rank: int, step: int) -> None:
+    """Ranks do not wait as long as usual for what others say of their end."""
+    failures.SETTLE_S = 0.5
+    at(rank, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def sleep() -> None:
@@ -61,24 +60,9 @@ def be_stopped() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def be_stopped_and_sleep() -> None:
-    be_stopped()
-    time.sleep(600)
-
-
-def impatient(rank: int, step: int, action: Callable[[], None]) -> None:
-    signals.GRACE_S = 0.5
-    at(rank, step, action)
-
-
 def other_code(rank: int) -> None:
     if int(os.environ["RANK"]) == rank:
         worker.code_digest = lambda: "0" * 16  # type: ignore[assignment]
-
-
-def other_torch(rank: int) -> None:
-    if int(os.environ["RANK"]) == rank:
-        worker.versions = lambda: versions() | {"torch": "1.0"}
 
 
 def small_disk(rank: int, limit: int) -> None:
@@ -102,15 +86,11 @@ def recorded(cell: Ran, rank: int) -> list[int]:
     return [step["step"] for step in cell.steps(rank, "train")]
 
 
-LAYOUTS = [
-    vig(layout="pp2"),
-    vig(layout="pp2", engine="native", schedule="1f1b"),
-    gat(layout="dp2", microbatches=2),
-]
+LAYOUTS = [vig(layout="pp2"), gat(layout="dp2", microbatches=2)]
 
 
-@pytest.mark.quick("pp2 native1", "dp2 native")
-@pytest.mark.parametrize("experiment", LAYOUTS, ids=lambda e: f"{e.layout} {e.engine}")
+@pytest.mark.quick("pp2")
+@pytest.mark.parametrize("experiment", LAYOUTS, ids=lambda e: f"{e.layout}")
 def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> None:
     cell = ran(tmp_path, experiment, at, 1, 3, fail)
     assert cell.statuses == [1, 1]
@@ -130,7 +110,7 @@ def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> Non
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
     """Rank 0 holds the store and would write the result; the other one does it then."""
-    cell = ran(tmp_path, vig(layout="pp2"), at, killed, 2, die)
+    cell = ran(tmp_path, vig(layout="pp2"), die_at, killed, 2)
     assert cell.statuses[killed] == -signal.SIGKILL
     assert cell.statuses[1 - killed] == 1
     failure = cell.result.failure
@@ -142,9 +122,8 @@ def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", [LAYOUTS[0], LAYOUTS[2]], ids=lambda e: f"{e.layout}")
-def test_a_rank_that_hangs(tmp_path: Path, experiment: Experiment) -> None:
-    cell = ran(tmp_path, experiment, at, 1, 2, sleep, env={"GNNHPC_HANG_S": "3"})
+def test_a_rank_that_hangs(tmp_path: Path) -> None:
+    cell = ran(tmp_path, vig(layout="pp2"), at, 1, 2, sleep, env={"GNNHPC_HANG_S": "3"})
     assert cell.statuses == [1, 1]
     failure = cell.result.failure
     assert failure is not None
@@ -168,20 +147,9 @@ def test_a_stopped_rank_finishes_its_step_and_leaves_a_checkpoint(tmp_path: Path
     )
 
 
-@pytest.mark.slow
-def test_a_stuck_rank_that_is_stopped_says_so(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2"), impatient, 1, 2, be_stopped_and_sleep)
+def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
+    cell = ran(tmp_path, gat(layout="dp2", optimizer={"lr": 1e30}))
     assert cell.statuses == [1, 1]
-    failure = cell.result.failure
-    assert failure is not None
-    assert (failure.rank, failure.step) == (1, 2)
-    assert failure.error == "SIGTERM asked to stop and the step did not end in time"
-
-
-@pytest.mark.parametrize("layout", ["seq", "dp2"])
-def test_a_loss_that_is_no_number(tmp_path: Path, layout: str) -> None:
-    cell = ran(tmp_path, gat(layout=layout, optimizer={"lr": 1e30}))
-    assert set(cell.statuses) == {1}
     failure = cell.result.failure
     assert failure is not None
     assert failure.error == f"the train loss of step {failure.step} is nan"
@@ -205,15 +173,6 @@ def test_a_wrong_world_size_writes_nothing(tmp_path: Path) -> None:
     assert not RunPaths(tmp_path).cells.exists()
 
 
-def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2"), env={"MASTER_ADDR": "no-such-node.invalid"})
-    assert cell.statuses == [2, 2]
-    assert "MASTER_ADDR: found 'no-such-node.invalid', which does not resolve" in cell.err[1]
-    failure = cell.result.failure
-    assert failure is not None
-    assert "no-such-node.invalid" in failure.error
-
-
 def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="pp2"), other_code, 1)
     assert cell.statuses == [1, 1]
@@ -223,19 +182,9 @@ def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     assert "runs other code (0000000000000000) than rank 0 on" in failure.error
 
 
-def test_ranks_with_other_packages(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2"), other_torch, 1)
-    assert cell.statuses == [1, 1]
-    failure = cell.result.failure
-    assert failure is not None
-    assert "runs other versions (torch 1.0) than rank 0 on" in failure.error
-    assert failure.error.endswith(f"(torch {versions()['torch']})")
-
-
-@pytest.mark.parametrize("limit", [3_000, 9_000])
-def test_a_disk_that_fills_up_on_one_node(tmp_path: Path, limit: int) -> None:
+def test_a_disk_that_fills_up_on_one_node(tmp_path: Path) -> None:
     """Below the size of the result this rank cannot write that one either; the other does."""
-    cell = ran(tmp_path, gat(layout="pp2", train_steps=60), small_disk, 1, limit)
+    cell = ran(tmp_path, gat(layout="pp2", train_steps=60), small_disk, 1, 3_000)
     assert cell.statuses == [1, 1]
     failure = cell.result.failure
     assert failure is not None
@@ -246,16 +195,6 @@ def test_a_disk_that_fills_up_on_one_node(tmp_path: Path, limit: int) -> None:
     steps = recorded(cell, 1)
     assert steps == list(range(len(steps)))
     assert len(recorded(cell, 0)) - len(steps) <= 1
-
-
-def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
-    """Nobody can write why; it is said where the launcher listens, and nothing hangs."""
-    cell = ran(tmp_path, gat(), small_disk, 0, 900)
-    assert cell.statuses == [1]
-    assert not cell.attempt.result.exists()
-    assert f"{cell.attempt.records(0)}: cannot be written (File too large)" in cell.err[0]
-    assert f"{cell.attempt.result}: cannot be written (File too large)" in cell.err[0]
-    assert "Traceback" not in cell.attempt.log(0).read_text()
 
 
 def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: Path) -> None:
@@ -281,22 +220,15 @@ class Net(Model):
 """
 
 
-@pytest.mark.parametrize("lost", ["file", "folder"])
-def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(
-    tmp_path: Path, lost: str
-) -> None:
+def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(tmp_path: Path) -> None:
     (tmp_path / "own_net.py").write_text(OWN)
     model = CustomModel(name="own_net:Net").planned(tmp_path)
     run_folder = tmp_path / "run"
     (cell,) = manifest_of(run_folder, gat(model=model, layout="dp2", microbatches=2))
     copy_models(RunPaths(run_folder), [cell.experiment])
     (kept,) = RunPaths(run_folder).code.glob("*/own_net.py")
-    if lost == "file":
-        kept.write_text(OWN + "# edited")
-        expected = r"model own_net:Net: digest: found .* in .*own_net\.py; allowed: .*"
-    else:
-        shutil.rmtree(kept.parent)
-        expected = "model own_net:Net: found no module own_net in .*"
+    kept.write_text(OWN + "# edited")
+    expected = r"model own_net:Net: digest: found .* in .*own_net\.py; allowed: .*"
     ended = run(run_folder, cell)
     assert ended.statuses == [2, 2]
     assert ended.attempt.number == 1
@@ -304,20 +236,3 @@ def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(
     assert ended.result.failure is not None
     assert re.fullmatch(expected, ended.result.failure.error)
     assert "Traceback" not in "".join(ended.err)
-
-
-def unloadable(rank: int) -> None:
-    def load_model(*_: object) -> None:
-        raise InputError("model own_net:Net", None, "no module own_net")
-
-    if int(os.environ["RANK"]) == rank:
-        worker.load_model = load_model
-
-
-def test_a_model_that_one_node_does_not_see_is_that_ranks_failure(tmp_path: Path) -> None:
-    ended = ran(tmp_path, gat(layout="pp2"), unloadable, 1)
-    assert ended.statuses[1] == 2
-    assert ended.result.status == "failed"
-    assert ended.result.failure is not None
-    assert ended.result.failure.rank == 1
-    assert ended.result.failure.error == "model own_net:Net: found no module own_net"

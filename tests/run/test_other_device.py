@@ -16,8 +16,6 @@ pytestmark = pytest.mark.distributed
 CELLS = {
     "vig": vig(),
     "gat": gat(chunks="halo"),
-    "gat of pyg": gat(model={"name": "gat", "implementation": "pyg"}),
-    "sampled": sampled(),
     "sampled, evaluated by drawn ones": sampled(
         sampling={"fanouts": [4, 3], "evaluation": "sampled"}, microbatches=2
     ),

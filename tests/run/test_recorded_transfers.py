@@ -8,29 +8,14 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.experiment.experiment import Experiment
-from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
+from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.distributed
 BY_GLOO = {"GNNHPC_SHARED_MEMORY": "0"}
 SHARED = "shared memory"
 CELLS = [
     pytest.param(vig(layout="pp2", schedule="1f1b"), SHARED, id="vig pp2"),
-    pytest.param(vig(layout="dp2-pp2"), SHARED, id="vig dp2-pp2", marks=pytest.mark.slow),
-    pytest.param(
-        vig(layout="pp2", schedule="interleaved", virtual_stages=2),
-        SHARED,
-        id="vig pp2 interleaved",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        vig(layout="pp2", schedule="zbv"), SHARED, id="vig pp2 zbv", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        gat(layout="pp4", microbatches=2, chunks="halo", balance=[1, 2, 1, 2]),
-        SHARED,
-        id="gat pp4",
-        marks=pytest.mark.slow,
-    ),
+    pytest.param(gat(layout="dp2-pp2", microbatches=2), SHARED, id="gat dp2-pp2"),
     pytest.param(sampled(layout="pp2"), "gloo", id="sage pp2, of uneven rows"),
     pytest.param(vig(layout="pp2", engine="pipelining"), "gloo", id="vig pp2 of torch"),
 ]
@@ -71,6 +56,5 @@ def test_between_nodes_the_network_is_used(tmp_path: Path) -> None:
     assert reported(run(tmp_path, cell, plant=on_two_nodes)) == [SHARED, both, both, SHARED]
 
 
-def test_none_is_reported_without_other_stages(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, vig(layout="dp2"))
-    assert reported(run(tmp_path, cell)) == [None, None]
+def test_none_is_reported_without_other_stages(run_once: RunOnce) -> None:
+    assert reported(run_once(gat(layout="dp2", microbatches=2))) == [None, None]

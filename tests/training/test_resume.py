@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 import signal
@@ -32,7 +31,7 @@ from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
-STEPS = {"train_steps": 30, "test_steps": 1, "test_every": 29, "save_every": 29}
+STEPS = {"train_steps": 16, "test_steps": 1, "test_every": 15, "save_every": 15}
 CELLS = {
     "vig": vig(layout="pp2", schedule="1f1b", batchnorm="deferred", **STEPS),
     "gat": gat(layout="dp2-pp2", microbatches=2, **STEPS),
@@ -57,7 +56,7 @@ def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
 Runs = tuple[Ran, list[Ran]]
 
 
-QUICK = ("gat",)
+QUICK = ("vig",)
 PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CELLS]
 
 
@@ -65,7 +64,7 @@ PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) fo
 def both(request: pytest.FixtureRequest, run_once: RunOnce) -> Runs:
     """The same cell twice: whole, and in three attempts."""
     experiment = CELLS[request.param]
-    interrupted = functools.partial(warn_at, 5, 17)
+    interrupted = functools.partial(warn_at, 4, 9)
     return run_once(experiment), run_once.attempts("interrupted", experiment, [interrupted] * 3)
 
 
@@ -77,7 +76,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
     return state
 
 
-@pytest.mark.quick("gat")
+@pytest.mark.quick("vig")
 @pytest.mark.distributed
 def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
     _, attempts = both
@@ -90,29 +89,15 @@ def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
     results = [a.result for a in attempts]
     assert [r.status for r in results] == ["interrupted", "interrupted", "done"]
     assert results[-1].valid
-    assert 5 < results[0].train_steps < 17 < results[1].train_steps < 29
+    assert 4 < results[0].train_steps <= 9 < results[1].train_steps < 15
     assert results[0].resumed_from is None
+    assert all(result.provenance["skipped_checkpoints"] == [] for result in results)
     for before, after in pairwise(results):
         assert after.resumed_from == {
             "attempt": before.attempt,
             "step": before.train_steps,
             "tested": 0,
         }
-
-
-@pytest.mark.distributed
-def test_a_checkpoint_says_what_it_was_computed_with(both: Runs) -> None:
-    _, attempts = both
-    provenance = attempts[0].result.provenance
-    for ran in attempts:
-        (newest,) = sorted(ran.attempt.checkpoints.iterdir())[-1:]
-        made = json.loads((newest / "metadata.json").read_text())["environment"]
-        assert made["code"] == provenance["code"]
-        assert made["versions"].items() <= provenance["versions"].items()
-        assert [facts["threads"] for facts in made["ranks"]] == [
-            facts["threads"] for facts in provenance["ranks"]
-        ]
-        assert ran.result.provenance["skipped_checkpoints"] == []
 
 
 @pytest.mark.distributed
@@ -138,7 +123,7 @@ def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
     _, attempts = both
     for rank in range(attempts[0].cell.experiment.layout.world_size):
         steps = [s["step"] for a in attempts for s in a.steps(rank, "train")]
-        assert steps == list(range(30))
+        assert steps == list(range(16))
         assert [s["step"] for a in attempts for s in a.steps(rank, "test")] == [0, 1]
         for attempt in attempts:
             marks = [step["warmup"] for step in attempt.steps(rank, "train")]
@@ -165,7 +150,7 @@ def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
     (last,) = whole.attempt.checkpoints.iterdir()
     expected = tensors(last)
     found = tensors(attempts[-1].attempt.checkpoints / last.name)
-    assert last.name == "step-00000029"
+    assert last.name == "step-00000015"
     assert found.keys() == expected.keys()
     assert any(name.startswith("optimizer/") for name in expected)
     different = [name for name, tensor in expected.items() if not found[name].equal(tensor)]
@@ -214,7 +199,7 @@ def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> Non
     whole, _ = both
     experiment = whole.cell.experiment
     parts, mesh = alone(experiment)
-    path = whole.attempt.checkpoints / "step-00000029"
+    path = whole.attempt.checkpoints / "step-00000015"
     load(path, mesh, parts.stage, None)
     stored = tensors(path)
     for name, tensor in parts.stage.state_dict().items():
@@ -251,4 +236,4 @@ def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
     other = gat(microbatches=1) if whole.cell.experiment.model.name == "vig" else vig()
     parts, mesh = alone(other)
     with pytest.raises(GnnhpcError, match=r"has no model/.*; it is of another model"):
-        load(whole.attempt.checkpoints / "step-00000029", mesh, parts.stage, None)
+        load(whole.attempt.checkpoints / "step-00000015", mesh, parts.stage, None)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.seeding import seed_generators
@@ -84,29 +83,10 @@ def shift(parts: TrainingParts, _: int = 0) -> None:
     next(parts.stage.parameters()).add_(1e-3)
 
 
-def evaluation_trains(loop: TrainingLoop) -> None:
-    around(loop, "evaluate", shift)
-
-
-def evaluation_in_training_mode(loop: TrainingLoop) -> None:
-    loop.parts.stage.eval = lambda: loop.parts.stage  # type: ignore[method-assign]
-
-
-def training_in_evaluation_mode(loop: TrainingLoop) -> None:
-    norm = next(m for m in loop.parts.stage.modules() if isinstance(m, torch.nn.BatchNorm1d))
-    around(loop, "evaluate", lambda *_: None)
-    norm.train = lambda mode=True: norm  # type: ignore[method-assign]
-    norm.training = False
-
-
 def last_step_skips_the_optimizer(loop: TrainingLoop) -> None:
     steps = iter(range(10**6))
     original = loop.parts.optimizer.step  # type: ignore[union-attr]
     loop.parts.optimizer.step = lambda: None if next(steps) == 5 else original()  # type: ignore
-
-
-def optimizer_leaves_a_parameter_out(loop: TrainingLoop) -> None:
-    loop.parts.optimizer.param_groups[0]["params"].pop()  # type: ignore[union-attr]
 
 
 def other_seed(loop: TrainingLoop) -> None:
@@ -134,22 +114,11 @@ def batches_counted_twice(loop: TrainingLoop) -> None:
     around(loop, "train_step", count)
 
 
-def epoch_is_never_shuffled(loop: TrainingLoop) -> None:
-    schedule_seed = loop.parts.batches.plan.experiment  # type: ignore[attr-defined]
-    other = schedule_seed.model_copy(update={"seed": 99})
-    object.__setattr__(loop.parts.batches.plan, "experiment", other)  # type: ignore[attr-defined]
-
-
 DAMAGES: dict[str, tuple[str, Break]] = {
-    "an evaluation that trains": ("evaluation", evaluation_trains),
-    "an evaluation in training mode": ("modes", evaluation_in_training_mode),
-    "a layer that stays in evaluation mode": ("modes", training_in_evaluation_mode),
     "an optimizer that leaves out a step": ("optimizer", last_step_skips_the_optimizer),
-    "an optimizer without a parameter": ("optimizer", optimizer_leaves_a_parameter_out),
     "generators of another seed": ("generators", other_seed),
     "parameters changed after an evaluation": ("continuity", changed_after_evaluation),
     "statistics of a batch counted twice": ("running statistics", batches_counted_twice),
-    "samples of another seed": ("order", epoch_is_never_shuffled),
 }
 
 
@@ -170,12 +139,6 @@ def replica_of_its_own(loop: TrainingLoop) -> None:
     around(loop, "optimizer", spoil)
 
 
-def replicas_share_samples(loop: TrainingLoop) -> None:
-    mesh = loop.parts.batches.plan.mesh  # type: ignore[attr-defined]
-    alone = Mesh(mesh.layout, 0, mesh.device)
-    object.__setattr__(loop.parts.batches.plan, "mesh", alone)  # type: ignore[attr-defined]
-
-
 def one_all_reduce_more(loop: TrainingLoop) -> None:
     def again(parts: TrainingParts, call: int) -> None:
         if call == 0:
@@ -184,18 +147,10 @@ def one_all_reduce_more(loop: TrainingLoop) -> None:
     around(loop, "train_step", again)
 
 
-def no_averaged_statistics(loop: TrainingLoop) -> None:
-    import gnnhpc.training.loop as module
-
-    module.average_running_statistics = lambda *_: None  # type: ignore[assignment]
-
-
 ON_REPLICAS: dict[str, tuple[str | None, Break | None]] = {
     "healthy": (None, None),
     "a replica with other parameters": ("replica parameters", replica_of_its_own),
-    "replicas with the same samples": ("order", replicas_share_samples),
     "an all-reduce too many": ("all-reduce", one_all_reduce_more),
-    "statistics that are not averaged": ("running statistics", no_averaged_statistics),
 }
 
 

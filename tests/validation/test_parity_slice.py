@@ -10,7 +10,6 @@ from gnnhpc.data.load_graph import load_graph, load_graph_set
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.validation.steps.parity_slice import (
-    FLOPS,
     labelled_neighborhood,
     parity_slice,
     some_of_each_split,
@@ -48,22 +47,22 @@ def test_all_micro_batches_are_kept(microbatches: int) -> None:
 
 
 def test_the_pipeline_is_filled_and_emptied_where_nothing_is_small_enough() -> None:
-    part = parity_slice(large_vig(100, "pp4"), flops=1.0)
+    part = parity_slice(large_vig(100, "pp4"))
     assert part.experiment.microbatches == 5
-    assert part.side is not None
-
-
-def test_a_verification_has_more_of_each_micro_batch() -> None:
-    part = parity_slice(vig(layout="pp2", batch_size=32), flops=16 * FLOPS)
-    assert part.extent == "8 of 8 images a micro-batch"
 
 
 def test_few_of_many_graphs_still_give_a_mini_batch() -> None:
-    experiment = graphs(layout="dp2", microbatches=3)
-    part = parity_slice(experiment, flops=1.0)
+    data = {"name": "synthetic-graphs", "graphs": 500, "nodes": 8}
+    part = parity_slice(graphs(layout="dp2", microbatches=3, data=data))
     assert part.graphs is not None
     assert part.experiment.batch_size is not None
     assert part.experiment.batch_size * 2 <= part.graphs
+
+
+def test_a_verification_has_more_nodes() -> None:
+    data = {"name": "synthetic-citation", "nodes": 9_000, "edges": 27_000}
+    sizes = [parity_slice(gat(data=data), larger=larger).nodes for larger in (False, True)]
+    assert sizes == [400, 3_000]
 
 
 @given(st.integers(20, 140))

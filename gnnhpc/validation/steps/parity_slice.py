@@ -28,21 +28,19 @@ from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.node_features import sparse_tensor
 from gnnhpc.models.custom_model import CustomModel
 
-FLOPS = 3e9
-"""Operations of the reference over all steps: with the ranks' own steps about half a second of one
-core in float64."""
+FLOPS, VERIFIED_FLOPS = 3e9, 48e9
+"""Operations of the reference on images over all steps, in a run and in `gnnhpc verify`: with the
+ranks' own steps 3e9 are about half a second of one core in float64."""
 RUN_SHARE = 0.01
 """Images may take this share of the run's own operations, if that is more."""
+NODES, VERIFIED_NODES = 400, 3_000
+"""Nodes of a graph, if there are as many and they suffice for all chunks."""
+GRAPHS, VERIFIED_GRAPHS = 24, 150
+"""Small graphs of each split, in the same way."""
 STEPS = 2
 IMAGES, CUSTOM_IMAGES = 2, 4
 """Images of a micro-batch: a BatchNorm of a custom model needs more than two to have a gradient."""
-VERIFIED_IMAGES = 5
 _SIDES = (16, 8)
-FEWEST_NODES = 200
-_STORED = 512
-"""The most stored features that a node is taken to have."""
-_EDGE_FLOPS = 60.0
-"""The cost of an edge a channel, forward and backward, in operations of a dense product."""
 _UNIT_FLOPS = 300.0
 """The cost of a hidden unit beside its products, such as its activation and BatchNorm."""
 
@@ -80,12 +78,9 @@ class ParitySlice:
 
 
 def parity_slice(
-    experiment: Experiment, *, first: int = 0, steps: int = STEPS, flops: float = FLOPS
+    experiment: Experiment, *, first: int = 0, steps: int = STEPS, larger: bool = False
 ) -> ParitySlice:
-    """The largest slice whose reference takes at most `flops`; the smallest one where none does.
-
-    `first` is the number of the first training step.
-    """
+    """The slice of a check whose first training step has the number `first`; `larger` to verify."""
     small = experiment.model_copy(
         update={
             "dtype": "float64",
@@ -102,20 +97,19 @@ def parity_slice(
         case "images":
             images = experiment.train_steps * (experiment.batch_size or 1)
             run_flops = 3.0 * images * experiment.layout.replicas * _image_flops(specs)
-            found = _image_slice(small, specs, flops, run_flops, steps)
+            flops = max(VERIFIED_FLOPS if larger else FLOPS, RUN_SHARE * run_flops)
+            found = _image_slice(small, specs, flops, steps)
         case "graph":
-            found = _graph_slice(small, specs, flops, steps)
+            found = _graph_slice(small, specs, VERIFIED_NODES if larger else NODES)
         case "graphs":
-            found = _graph_set_slice(small, specs, flops, steps)
+            found = _graph_set_slice(small, specs, VERIFIED_GRAPHS if larger else GRAPHS)
     return dataclasses.replace(found, first=first)
 
 
-def _image_slice(
-    small: Experiment, specs: LayerSpecs, flops: float, run_flops: float, steps: int
-) -> ParitySlice:
-    *larger, smallest = _image_slices(small, specs, larger=flops > FLOPS)
+def _image_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
+    """The largest slice whose reference takes at most `flops`; the smallest one where none does."""
+    *larger, smallest = _image_slices(small, specs)
     passes = (3 * steps + 1) * small.layout.replicas
-    flops = max(flops, RUN_SHARE * run_flops)
     for found in larger:
         images = passes * (found.experiment.batch_size or 0)
         if images * _image_flops(found.layer_specs) <= flops:
@@ -123,8 +117,8 @@ def _image_slice(
     return smallest
 
 
-def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iterator[ParitySlice]:
-    """Slices from the largest to the smallest; `larger` begins with whole micro-batches."""
+def _image_slices(small: Experiment, specs: LayerSpecs) -> Iterator[ParitySlice]:
+    """Slices from the largest to the smallest."""
     facts = small.data.facts()
     full = (small.batch_size or small.microbatches) // small.microbatches
     custom = isinstance(small.model, CustomModel)
@@ -136,9 +130,6 @@ def _image_slices(small: Experiment, specs: LayerSpecs, *, larger: bool) -> Iter
     sides = [None, *(side for side in _SIDES if side < facts.image_size and not custom)]
     sizes = [(small.microbatches, rows), (small.microbatches, 1), (fewer, 1)]
     choices = [(count, each, side) for count, each in sizes for side in sides]
-    if larger:
-        several = min(VERIFIED_IMAGES, full)
-        choices = [(small.microbatches, each, None) for each in (full, several)] + choices
     for microbatches, each, side in choices:
         kept, extent = specs, f"{each} of {full} images a micro-batch"
         if microbatches < small.microbatches:
@@ -158,16 +149,10 @@ def _image_flops(specs: Sequence[LayerSpec]) -> float:
     return sum((2.0 * count + _UNIT_FLOPS * math.sqrt(count)) * nodes for count, nodes in counts)
 
 
-def _graph_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
+def _graph_slice(small: Experiment, specs: LayerSpecs, nodes: int) -> ParitySlice:
     facts = small.data.facts()
-    # Each sampled micro-batch may reach all nodes, and so does each of a custom model.
-    each_has_all = small.sampling is not None or isinstance(small.model, CustomModel)
-    passes = small.total_chunks if each_has_all else 1
-    node = _node_flops(specs, facts.edges / max(facts.nodes, 1))
-    affordable = math.floor(flops / (node * (3 * steps * passes + 1)))
     # A twelfth of the nodes that are kept are to train on.
-    fewest = (24 if small.sampling is not None else 8) * small.total_chunks
-    nodes = max(affordable, FEWEST_NODES, fewest)
+    nodes = max(nodes, (24 if small.sampling is not None else 8) * small.total_chunks)
     if nodes >= facts.nodes:
         return ParitySlice(small, specs)
     if small.batch_size is not None:
@@ -183,30 +168,16 @@ def _graph_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int)
     return ParitySlice(small, specs, nodes=nodes, extent=f"{nodes} of {facts.nodes} nodes")
 
 
-def _graph_set_slice(small: Experiment, specs: LayerSpecs, flops: float, steps: int) -> ParitySlice:
+def _graph_set_slice(small: Experiment, specs: LayerSpecs, graphs: int) -> ParitySlice:
     facts = small.data.facts()
-    node = _node_flops(specs, facts.edges / max(facts.nodes, 1))
-    affordable = flops / (node * facts.nodes / facts.graphs)
-    replicas, batch = small.layout.replicas, small.batch_size or 1
-    if 3 * steps * batch * replicas + facts.val + facts.test <= affordable:
+    graphs = max(graphs, small.total_chunks)
+    if graphs >= max(facts.train, facts.val, facts.test):
         return ParitySlice(small, specs)
-    # Two splits are evaluated; a step takes some of the third.
-    most = math.floor(affordable / (3 * steps + 2))
-    graphs = min(max(most, small.total_chunks), facts.train)
-    fewer = small.model_copy(update={"batch_size": min(batch, graphs // replicas)})
+    graphs = min(graphs, facts.train)
+    batch_size = min(small.batch_size or 1, graphs // small.layout.replicas)
+    fewer = small.model_copy(update={"batch_size": batch_size})
     extent = f"{graphs} of {facts.train} graphs to train on, and at most as many of other splits"
     return ParitySlice(fewer, specs, graphs=graphs, extent=extent)
-
-
-def _node_flops(specs: Sequence[LayerSpec], degree: float) -> float:
-    """Operations of one node's forward: dense products and its edges. Wide features are mostly
-    zeros."""
-    total = 0.0
-    for spec in specs:
-        inputs = spec.inputs[0]
-        width = spec.shape[0] if spec.parameters is None else spec.parameters / inputs
-        total += 2.0 * min(inputs, _STORED) * width + degree * width * _EDGE_FLOPS
-    return total
 
 
 def labelled_neighborhood(graph: Graph, count: int) -> Graph:
@@ -234,6 +205,7 @@ def labelled_neighborhood(graph: Graph, count: int) -> Graph:
         edges=number[graph.edges[:, kept]],
         masks={split: mask[nodes] for split, mask in graph.masks.items()},
         stored_in_edges=None,
+        edge_weight=None if graph.edge_weight is None else graph.edge_weight[kept],
     )
 
 
