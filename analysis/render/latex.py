@@ -43,7 +43,11 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
     frame = table.frame if table.paper is None else table.paper
     chosen = chosen_columns(table, columns)
     if chosen:
-        frame = table.frame[chosen]
+        frame = table.frame
+        if "phase" in frame and "phase" not in chosen:
+            # Rows of two phases look the same without it.
+            frame = frame[frame["phase"] == "train"]
+        frame = frame[chosen].reset_index(drop=True)
     shown = page_table(frame, "").shown()
     names = ["m" if name == "micro-batches" else name for name in shown.headings]
     texts = pd.DataFrame(shown.texts, columns=names, dtype=object)

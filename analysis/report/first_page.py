@@ -116,15 +116,16 @@ def headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
         baselines = ", ".join(dict.fromkeys(map(str, compared["baseline"])))
         yield Text(
             f"{len(compared)} configurations are compared with their baseline ({baselines}). "
-            + _found(compared["effect"])
+            + _found(compared)
         )
     else:
         yield Text("No configuration has a valid baseline to be compared with.")
     yield Beside(figures.of_section("headline"), _headline_table(train))
 
 
-def _found(effects: pd.Series[str]) -> str:
-    """How many configurations differ from their baseline, and how, in a sentence."""
+def _found(compared: pd.DataFrame) -> str:
+    """How many configurations differ from their baseline, and how; and which is the fastest."""
+    effects = compared["effect"].astype(str)
     kinds = {
         "faster": effects.str.startswith("faster"),
         "slower": effects.str.startswith("slower"),
@@ -134,7 +135,15 @@ def _found(effects: pd.Series[str]) -> str:
         ),
     }
     counts = [f"{int(found.sum())} {words}" for words, found in kinds.items() if found.any()]
-    return f"Found: {', '.join(counts)}."
+    words = f"Found: {', '.join(counts)}."
+    faster = compared[kinds["faster"]]
+    if len(faster):
+        best = faster.loc[faster["speedup"].idxmax()]
+        words += (
+            f" The fastest is {best['layout']} m{best['microbatches']} ({best['model']}, "
+            f"{best['data']}): {best['speedup']:.2f} times, with a bound of {best['bound']:.2f}."
+        )
+    return words
 
 
 def _headline_table(train: pd.DataFrame) -> Table:
@@ -248,8 +257,8 @@ def equivalence_texts(run: RunData) -> Iterator[Text]:
     if found.without_sequential:
         yield Text(
             f"No sequential cell is equivalent to {_some(found.without_sequential)}, so they are "
-            "not compared: add a `seq` cell of the same samples a step, with `batch_size` "
-            "times the replicas.",
+            "not compared: add a `seq` cell of the same samples a step, with `batch_size` times "
+            "the replicas, or for chunks of a graph with the `microbatches` of all replicas.",
             "warning",
         )
     if found.only_repeats:
