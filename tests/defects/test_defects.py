@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.defects.catalog import DEFECTS
-from tests.defects.defect import Cell
+from tests.defects.defect import DEFECTS, Cell
 from tests.defects.matrix import Matrix
 from tests.defects.running import without_defect
 
