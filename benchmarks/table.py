@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from analysis.statistics.intervals import Interval, ratio_of_pairs_by_ranks
+from analysis.statistics.intervals import Interval, ratio_of_pairs
 from benchmarks.turns import Entry, Outcome, compete
 from gnnhpc.core.provenance import cpu_model, git_commit
 from gnnhpc.core.versioned_json import write_atomically
@@ -143,7 +143,7 @@ def _row(
 ) -> Row:
     """A round is a pair, and pairs are what the interval is over."""
     pair = np.asarray(reference), np.asarray(ours)
-    ratio = ratio_of_pairs_by_ranks(*pair, comparison.factor)
+    ratio = ratio_of_pairs(*pair, comparison.factor, by_ranks=True)
     return Row(what, goal, median(ours), comparison.factor * median(reference), ratio, quick=quick)
 
 

@@ -2,7 +2,7 @@
 
     import jobs
     plan = jobs.plan("jobs/sweeps/quickstart.yaml", ["train_steps=5"])
-    submission = jobs.submit(plan, cluster="local", wait=True)
+    submission = jobs.submit(plan, jobs.Options(cluster="local", wait=True))
     jobs.status(submission.run).counts()
 
 The commands of `python -m jobs` call these functions. Each is imported on first use; none imports
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from jobs.slurm.site_files import load_site
     from jobs.submission.cancel import cancel
     from jobs.submission.rerun import rerun
-    from jobs.submission.submission import Submission
+    from jobs.submission.submission import Options, Submission
     from jobs.submission.submit import Submitted, submit
     from jobs.sweep.plan import Plan, plan
 
 __all__ = [
     "CellState",
+    "Options",
     "Plan",
     "RunState",
     "RunStatus",
@@ -45,6 +46,7 @@ __all__ = [
 
 _HOME = {
     "CellState": "run.cell_evidence",
+    "Options": "submission.submission",
     "Plan": "sweep.plan",
     "RunState": "run.run_state",
     "RunStatus": "run.status",

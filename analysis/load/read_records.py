@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from analysis.load.validate_records import check_file_digest, check_lines, split_header
+from analysis.load.validate_records import check_file_digest, split_header
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import read_lines
 
@@ -113,15 +113,14 @@ def _read_file(file: RankFile) -> tuple[dict[str, Any] | None, pa.Table | None] 
 
 
 def _parse(body: bytes, path: Path) -> pa.Table:
-    """Raises InputError that names the line of damaged JSON, or what a record lacks."""
+    """Raises InputError that names the line of damaged JSON."""
     options = pj.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="infer")
     reading = pj.ReadOptions(block_size=max(1 << 20, len(body) + 1))
     try:
-        table = pj.read_json(BytesIO(body), read_options=reading, parse_options=options)
+        return pj.read_json(BytesIO(body), read_options=reading, parse_options=options)
     except pa.ArrowInvalid as error:
         read_lines(path)
         raise InputError(path, None, f"records that do not fit ({error})", "as written") from None
-    return check_lines(table, path)
 
 
 def _phase(table: pa.Table) -> pd.Categorical[Any]:

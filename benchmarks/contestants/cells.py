@@ -187,7 +187,7 @@ def ideal_s(experiment: Experiment, stages: Sequence[Step]) -> float:
 
 def _passes(experiment: Experiment, stages: Sequence[Step]) -> Iterator[tuple[float, float, float]]:
     """Seconds of forwards, backwards and separate weights of each virtual stage, in order."""
-    for number in range(experiment.model_parts):
+    for number in range(experiment.total_virtual_stages):
         stage, place = place_of_virtual_stage(experiment.schedule, number, len(stages))
         step = stages[stage]
         names = ("forward_s", "backward_s", "weights_s")

@@ -144,28 +144,29 @@ def _alone(
 def _time_chain(
     layers: Sequence[Stage], example: MicroBatch, loss: Loss, timer: StepTimer
 ) -> list[LayerCost]:
-    """One pass of all layers. A GPU's marks have times once it is done, so they are read last."""
-    marks = []
+    """One pass of all layers. A GPU's events have times once it is done, so they are read last."""
+    timestamps = []
     x = first_input(example)
     for index, layer in enumerate(layers):
         if index and isinstance(x, Tensor):
             x = x.detach().requires_grad_()
         last = index == len(layers) - 1
-        x, marked = _mark(layer, x, example, loss if last else None, timer)
-        marks.append(marked)
+        x, taken = _time_layer(layer, x, example, loss if last else None, timer)
+        timestamps.append(taken)
     timer.synchronize()
     costs = []
-    for layer, marked in zip(layers, marks, strict=True):
-        start, computed, ready, returned, copied = map(timer.seconds, marked)
+    for layer, taken in zip(layers, timestamps, strict=True):
+        start, computed, ready, returned, copied = map(timer.seconds, taken)
         name = layer.specs[0].name
         costs.append(LayerCost(name, computed - start, returned - ready, copied - returned))
     return costs
 
 
-def _mark(
+def _time_layer(
     layer: Stage, x: Inputs, example: MicroBatch, loss: Loss | None, timer: StepTimer
 ) -> tuple[Tensor, tuple[Timestamp, ...]]:
-    """A layer's output; marks around its forward, before and after its backward and a copy."""
+    """A layer's output; timestamps around its forward, and before and after its backward and a
+    copy."""
     start = timer.now()
     output = layer(x, example.context)
     result = output if loss is None else loss(output, example, len(output))

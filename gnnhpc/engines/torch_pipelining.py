@@ -39,10 +39,10 @@ from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
-_OF_ONE_PART = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-_OF_PARTS = {
+_OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_OF_VIRTUAL_STAGES = {
     "interleaved": ScheduleInterleaved1F1B,
-    # Of one part a stage: ZB-H1.
+    # With one virtual stage a stage it is ZB-H1.
     "zero-bubble": ScheduleInterleavedZeroBubble,
     "zbv": ScheduleZBVZeroBubble,
 }
@@ -80,7 +80,7 @@ class TimedStage(PipelineStage):
     newest: int | None = None
     """The micro-batch of the last forward, whose loss is computed next."""
     deferred: list[DeferredGradient] | None = None
-    """Takes what the present backward leaves; None where weights are not apart."""
+    """Takes the gradients that a backward defers; None without a split backward."""
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         """torch's first messages; in torch 2.9 gloo fails, as int64 is received as float32."""
@@ -103,8 +103,8 @@ class TimedStage(PipelineStage):
         with weights, self.timer.span("backward", bwd_chunk_id, self.place):
             super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
-    def left(self) -> Callable[[], None]:
-        """What computes the gradients that the backward before has left."""
+    def computes_deferred(self) -> Callable[[], None]:
+        """A function that computes the gradients that the last backward has deferred."""
         deferred = self.deferred
         assert deferred is not None
         return partial(compute_deferred, deferred)
@@ -117,9 +117,9 @@ class TimedStage(PipelineStage):
 class PipeliningEngine:
     """One schedule object a rank, for training only; evaluation uses `ForwardOnly`.
 
-    A second schedule on the same stage could switch its backward communication off. Several parts
-    a stage, and weights apart, are for one replica: DDP would reduce each part's gradients by
-    themselves, and at a backward's end.
+    A second schedule on the same stage could switch its backward communication off. Several virtual
+    stages, and a split backward, are for one replica: DDP would reduce the gradients of each
+    virtual stage by themselves, and at a backward's end.
     """
 
     def __init__(self, plan: StagePlan) -> None:
@@ -129,11 +129,13 @@ class PipeliningEngine:
         self.forward_only = ForwardOnly(plan)
         self.stages = [self._stage(place) for place in range(len(plan.virtual_stages))]
         settings: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
-        if plan.schedule in _OF_PARTS:
+        if plan.schedule in _OF_VIRTUAL_STAGES:
             every: list[Any] = [*self.stages]
-            self.schedule: Any = _OF_PARTS[plan.schedule](every, plan.microbatches, **settings)
+            self.schedule: Any = _OF_VIRTUAL_STAGES[plan.schedule](
+                every, plan.microbatches, **settings
+            )
         else:
-            kind = _OF_ONE_PART[plan.schedule]
+            kind = _OF_ONE_STAGE[plan.schedule]
             self.schedule = kind(self.stages[0], plan.microbatches, **settings)
         self._numbers = torch.arange(plan.microbatches)
         self._inputs = self._numbers.to(plan.mesh.device)
@@ -156,7 +158,7 @@ class PipeliningEngine:
         )
         stage.timer, stage.place = plan.timer, place
         if plan.schedule in SPLIT_BACKWARD:
-            stage.dw_builder = stage.left
+            stage.dw_builder = stage.computes_deferred
         return stage
 
     def _example_input(self, part: VirtualStagePlan) -> Tensor:

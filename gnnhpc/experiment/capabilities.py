@@ -285,10 +285,10 @@ def _balance(e: ExperimentSettings) -> str | None:
             f"{found} time, cost, profile or counts on a CPU, torchgpipe measures the memory of "
             "GPUs alone"
         )
-    if isinstance(e.balance, tuple) and len(e.balance) != e.model_parts:
+    if isinstance(e.balance, tuple) and len(e.balance) != e.total_virtual_stages:
         which = f"{e.layout.stages} stages of {e.layout}"
         if e.virtual_stages > 1:
-            which = f"{e.model_parts} parts of the {which}"
+            which = f"{e.total_virtual_stages} virtual stages of the {which}"
         return f"balance: found {list(e.balance)}; allowed: one count for each of the {which}"
     return None
 

@@ -182,7 +182,7 @@ class ExperimentSettings(Strict):
         return loss_stage(self.schedule, self.process_layout.stages)
 
     @property
-    def model_parts(self) -> int:
+    def total_virtual_stages(self) -> int:
         """Into how many virtual stages the model is cut."""
         return self.layout.stages * self.virtual_stages
 

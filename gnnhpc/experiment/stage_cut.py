@@ -35,11 +35,11 @@ def cut(
     transfer: Sequence[float] | None = None,
     where: object = "spec",
 ) -> list[range]:
-    """Which layers each part of the model holds: a stage, or one of several parts of a stage.
+    """Which layers each virtual stage of the model holds; a stage is one, or has several.
 
     The experiment's `balance` decides if it lists counts. Else layers are balanced by `costs` and
     `transfer` (of sending a layer's output on), in seconds of a profile, or without them by the
-    costs in the outline. Raises InputError for more stages or parts than layers, or counts whose
+    costs in the outline. Raises InputError for more virtual stages than layers, or counts whose
     sum is not the number of layers.
     """
     if layers is None:
@@ -47,10 +47,12 @@ def cut(
     layout, balance = experiment.layout, experiment.balance
     if layout.stages > len(layers):
         raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
-    if experiment.model_parts > len(layers) and experiment.schedule == "zbv":
-        allowed = f"another one: two parts a stage of {layout} want {experiment.model_parts} layers"
-        raise InputError(where, "schedule", "zbv", f"{allowed}, and there are {len(layers)}")
-    if experiment.model_parts > len(layers):
+    total = experiment.total_virtual_stages
+    if total > len(layers) and experiment.schedule == "zbv":
+        wanted = f"two virtual stages a stage of {layout} need {total} layers"
+        allowed = f"another one: {wanted}, and there are {len(layers)}"
+        raise InputError(where, "schedule", "zbv", allowed)
+    if total > len(layers):
         allowed = (
             f"at most {len(layers) // layout.stages} a stage of {layout}: {len(layers)} layers"
         )
@@ -61,4 +63,4 @@ def cut(
             raise InputError(where, "balance", list(balance), allowed)
         return stage_slices(balance)
     costs = costs or [layer.cost for layer in layers]
-    return stage_slices(balance_layers(costs, experiment.model_parts, transfer))
+    return stage_slices(balance_layers(costs, total, transfer))

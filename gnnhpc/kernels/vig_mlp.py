@@ -23,10 +23,8 @@ KERNEL = "vig_mlp"
 _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
 _ARGUMENTS = {
     # Of each function the number of int64, then of pointers.
-    "vig_forward": (0, 11),
-    "vig_backward": (2, 9),
-    "vig_layers_forward": (3, 11),
-    "vig_layers_backward": (3, 10),
+    "vig_forward": (3, 12),
+    "vig_backward": (5, 10),
     "vig_readout_forward": (0, 5),
     "vig_readout_backward": (0, 6),
 }
@@ -42,13 +40,13 @@ class ReadoutWeights(NamedTuple):
 
 
 class StackLayer(NamedTuple):
-    """One layer of a stack: its parameters and running statistics."""
+    """One layer of a stack: its parameters and running statistics, if it moves them."""
 
     grid: Grid | None
     """Height and width of the images; None for an FFN, which takes any."""
     weights: Weights
     eps: tuple[float, float]
-    moved: Moved
+    moved: Moved | None
 
 
 def available() -> bool:
@@ -60,62 +58,6 @@ def instructions() -> str:
     """Which vectors the kernel was built for."""
     lanes: int = _library().vig_lanes()
     return _VECTORS[lanes]
-
-
-def forward(
-    x: Tensor,
-    grid: Grid,
-    weights: Weights,
-    running: Statistics | None,
-    eps: tuple[float, float],
-    moved: Moved | None = None,
-) -> Result:
-    """Like `torch_vig.forward`; with `moved` it updates running statistics and returns none."""
-    hidden, conv = weights.b1.shape[0], weights.root is not None
-    state = torch.empty(_state_length(hidden, conv=conv), dtype=torch.float64)
-    y, out = torch.empty_like(x), torch.empty_like(x)
-    _call(
-        "vig_forward",
-        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
-        _pointer(x),
-        _pointers(weights),
-        None if running is None else _pointers(running),
-        _doubles(eps),
-        None if moved is None else _pointers(moved.statistics),
-        None if moved is None else _pointers(moved.batches),
-        None if moved is None else _doubles(moved.momentum),
-        *(y.data_ptr(), out.data_ptr(), state.data_ptr()),
-    )
-    statistics = None
-    if moved is None:
-        statistics = Statistics(*state[: 2 * hidden + 6].split((hidden, hidden, 3, 3)))
-    return Result(out, statistics, (y, state))
-
-
-def backward(
-    x: Tensor,
-    grid: Grid,
-    weights: Weights,
-    saved: tuple[Tensor, ...],
-    g: Tensor,
-    eps: tuple[float, float],
-    *,
-    by_batch: bool,
-    wants_x: bool,
-) -> tuple[Tensor | None, Weights]:
-    """Like `torch_vig.backward`."""
-    y, state = saved
-    d_x = torch.empty_like(x) if wants_x else None
-    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
-    hidden = weights.b1.shape[0]
-    _call(
-        "vig_backward",
-        *(int(by_batch), 0),
-        _sizes(x.shape[0] // (grid[0] * grid[1]), *grid, hidden, torch.get_num_threads()),
-        *(_pointer(x), _pointer(y), _pointer(g), _pointers(weights), _doubles(eps)),
-        *(_pointer(state), None if d_x is None else d_x.data_ptr(), _pointers(d_weights)),
-    )
-    return d_x, d_weights
 
 
 class Stack:
@@ -136,10 +78,11 @@ class Stack:
         self._hidden = [each.weights.b1.shape[0] for each in layers]
         self._weights = addresses([each.weights for each in layers])
         self._eps = _doubles(tuple(eps for each in layers for eps in each.eps))
+        moved = [each.moved for each in layers if each.moved is not None]
         self._moved = (
-            addresses([each.moved.statistics for each in layers]),
-            addresses([each.moved.batches for each in layers]),
-            _doubles(tuple(step for each in layers for step in each.moved.momentum)),
+            addresses([each.statistics for each in moved]),
+            addresses([each.batches for each in moved]),
+            _doubles(tuple(step for each in moved for step in each.momentum)),
         )
         self._states = 8 * sum(
             _state_length(hidden, conv=each.weights.root is not None)
@@ -147,12 +90,15 @@ class Stack:
         )
         """Bytes of the layers' states."""
 
-    def forward(self, x: Tensor, *, moves: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, *, moves: bool, running: Statistics | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The output of x `[images, nodes, 3]`, and what backward needs.
 
-        `moves` says whether to move running statistics. The second, uint8, has the layers' states
-        in float64, then, in float32, each layer's update before its second BatchNorm and the
-        outputs of all layers but the last.
+        A single layer's BatchNorms use `running`, else those of all layers use the batch's
+        statistics; `moves` says whether to move running statistics by these. The second, uint8, has
+        the layers' states in float64, which begin with the statistics, then, in float32, each
+        layer's update before its second BatchNorm and the outputs of all layers but the last.
         """
         images, nodes, _ = x.shape
         count, size = len(self.layers), x.numel() * x.element_size()
@@ -160,34 +106,44 @@ class Stack:
         saved = torch.empty(self._states + (2 * count - 1) * size, dtype=torch.uint8)
         at = saved.data_ptr()
         updates = at + self._states
-        kernel = _library()
-        count_call(kernel._name, "vig_forward", count)
-        kernel.vig_layers_forward(
+        _call(
+            "vig_forward",
             *(count, images, torch.get_num_threads(), self._shapes(nodes)),
             *(_pointer(x), self._weights, self._eps),
+            None if running is None else addresses([running]),
             *(self._moved if moves else (None, None, None)),
             *(updates, updates + count * size, out.data_ptr(), at),
+            times=count,
         )
         return out, saved
 
     def backward(
-        self, x: Tensor, saved: Tensor, g: Tensor, gradients: Any, *, wants_x: bool
+        self,
+        x: Tensor,
+        saved: Tensor,
+        g: Tensor,
+        gradients: Any,
+        *,
+        wants_x: bool,
+        by_batch: bool = True,
+        adds: bool = True,
     ) -> Tensor | None:
         """The gradient of x (None unless `wants_x`), from that of the output, g, of x's shape.
 
-        Gradients of weights are added to `gradients`, the `addresses` of a Weights a layer.
+        Gradients of weights are put into `gradients`, the `addresses` of a Weights a layer, or
+        added to what is there. `by_batch` says that forward went by the batch's statistics.
         """
         images, nodes, _ = x.shape
         count, size = len(self.layers), x.numel() * x.element_size()
         d_x = torch.empty_like(x) if wants_x else None
         at = _pointer(saved)
         updates = at + self._states
-        kernel = _library()
-        count_call(kernel._name, "vig_backward", count)
-        kernel.vig_layers_backward(
-            *(count, images, torch.get_num_threads(), self._shapes(nodes)),
-            *(_pointer(x), updates, updates + count * size, _pointer(g)),
+        _call(
+            "vig_backward",
+            *(int(by_batch), int(adds), count, images, torch.get_num_threads()),
+            *(self._shapes(nodes), _pointer(x), updates, updates + count * size, _pointer(g)),
             *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr(), gradients),
+            times=count,
         )
         return d_x
 
@@ -196,6 +152,44 @@ class Stack:
         grids = [each.grid or (1, nodes) for each in self.layers]
         shapes = ((*grid, hidden) for grid, hidden in zip(grids, self._hidden, strict=True))
         return _sizes(*itertools.chain.from_iterable(shapes))
+
+
+def forward(
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    running: Statistics | None,
+    eps: tuple[float, float],
+    moved: Moved | None = None,
+) -> Result:
+    """Like `torch_vig.forward`; with `moved` it updates running statistics and returns none."""
+    layer, hidden = Stack([StackLayer(grid, weights, eps, moved)]), weights.b1.shape[0]
+    images = x.view(-1, grid[0] * grid[1], 3)
+    out, saved = layer.forward(images, moves=moved is not None, running=running)
+    statistics = None
+    if moved is None:
+        used = saved[: 8 * (2 * hidden + 6)].view(torch.float64)
+        statistics = Statistics(*used.split((hidden, hidden, 3, 3)))
+    return Result(out.view_as(x), statistics, (saved,))
+
+
+def backward(
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    saved: tuple[Tensor, ...],
+    g: Tensor,
+    eps: tuple[float, float],
+    *,
+    by_batch: bool,
+    wants_x: bool,
+) -> tuple[Tensor | None, Weights]:
+    """Like `torch_vig.backward`."""
+    layer, shape = Stack([StackLayer(grid, weights, eps, None)]), (-1, grid[0] * grid[1], 3)
+    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
+    given = (x.view(shape), saved[0], g.view(shape), addresses([d_weights]))
+    d_x = layer.backward(*given, wants_x=wants_x, by_batch=by_batch, adds=False)
+    return None if d_x is None else d_x.view_as(x), d_weights
 
 
 def readout_forward(x: Tensor, weights: ReadoutWeights) -> tuple[Tensor, Tensor]:
@@ -250,9 +244,9 @@ def _prepared(kernel: Any) -> Any:
     return kernel
 
 
-def _call(function: str, *args: Any) -> None:
+def _call(function: str, *args: Any, times: int = 1) -> None:
     kernel = _library()
-    count_call(kernel._name, function)
+    count_call(kernel._name, function, times)
     getattr(kernel, function)(*args)
 
 

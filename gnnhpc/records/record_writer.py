@@ -7,8 +7,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import EventRecord, Header, SpanRecord, StepRecord
@@ -62,17 +61,6 @@ class RecordWriter:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _compact(record: dict[str, Any]) -> dict[str, Any]:

@@ -84,10 +84,6 @@ class ResumePoint:
     def name(self) -> str:
         return f"attempt-{self.attempt}/{self.path.name}"
 
-    def as_record(self) -> dict[str, Any]:
-        """The entry `resumed_from` of the result and of the records."""
-        return {"attempt": self.attempt, "step": self.step, "tested": self.test_steps_done}
-
 
 @dataclass(frozen=True)
 class Resume:
@@ -96,6 +92,19 @@ class Resume:
     point: ResumePoint | None = None
     skipped: tuple[dict[str, str], ...] = ()
     """Newer checkpoints that it cannot resume from: `checkpoint`, and `why`."""
+
+    @property
+    def earlier(self) -> EarlierAttempts:
+        """What was found of the attempts up to the checkpoint."""
+        return self.point.earlier if self.point else EarlierAttempts()
+
+    @property
+    def as_record(self) -> dict[str, Any] | None:
+        """The entry `resumed_from` of the result and of the records."""
+        point = self.point
+        if point is None:
+            return None
+        return {"attempt": point.attempt, "step": point.step, "tested": point.test_steps_done}
 
     @property
     def balance(self) -> list[int] | None:

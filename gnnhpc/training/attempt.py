@@ -25,7 +25,7 @@ from gnnhpc.records.failures import (
     write_failure,
 )
 from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
-from gnnhpc.records.resume_points import EarlierAttempts, Resume, ResumePoint
+from gnnhpc.records.resume_points import Resume
 from gnnhpc.records.schema import Check, Failure, Status
 
 if TYPE_CHECKING:
@@ -91,20 +91,6 @@ class Attempt:
         """The paths, where the attempt's folder must exist by now."""
         assert self.paths is not None, "the attempt has no folder yet"
         return self.paths
-
-    @property
-    def resume_point(self) -> ResumePoint | None:
-        """The checkpoint that this attempt resumes from."""
-        return self.resume.point
-
-    @property
-    def earlier(self) -> EarlierAttempts:
-        """What was found of the attempts that this one resumes from."""
-        return self.resume_point.earlier if self.resume_point else EarlierAttempts()
-
-    @property
-    def resumed_from(self) -> dict[str, Any] | None:
-        return self.resume_point.as_record() if self.resume_point else None
 
     def read_other_jobs(self, when: Literal["start", "end"]) -> None:
         """Ask Slurm, where this is one of its jobs, which others are on the same nodes."""

@@ -56,21 +56,22 @@ class TrainingRun:
     def _restore(self) -> int:
         """Seed the generators and load the checkpoint, if there is one; the step to begin with."""
         seed_generators(self.attempt.cell.experiment.seed, self.mesh.rank)
-        for each in self.attempt.resume.skipped:
+        resume = self.attempt.resume
+        for each in resume.skipped:
             self.writer.write(EventRecord("checkpoint skipped", 0.0, dict(each)))
-        point = self.attempt.resume_point
-        if point is None:
+        point, record = resume.point, resume.as_record
+        if point is None or record is None:
             return 0
         # It loads torch's compiler, which a run without checkpoints does not need.
         from gnnhpc.training.checkpoint import load
 
         with self.parts.timer.outside("reading a checkpoint"):
             load(point.path, self.mesh, self.parts.stage, self.parts.optimizer)
-        self.writer.write(EventRecord("resumed", 0.0, point.as_record()))
+        self.writer.write(EventRecord("resumed", 0.0, record))
         return point.step
 
     def _loop(self) -> TrainingLoop:
-        experiment, point = self.attempt.cell.experiment, self.attempt.resume_point
+        experiment, point = self.attempt.cell.experiment, self.attempt.resume.point
         first_log = self.attempt.known_paths.log(0).name
         loop = TrainingLoop(
             experiment=experiment,
@@ -116,7 +117,7 @@ class TrainingRun:
                 step=step,
                 test_steps_done=loop.test_steps_done,
                 environment=environment_of(attempt.ranks, attempt.balance),
-                earlier=attempt.earlier.with_attempt(folder, checks, files),
+                earlier=attempt.resume.earlier.with_attempt(folder, checks, files),
             )
         self.writer.write(EventRecord("checkpoint", time.perf_counter() - began_s, {"step": step}))
 
@@ -137,7 +138,7 @@ class TrainingRun:
         step of all replicas."""
         attempt = self.attempt
         # The earlier attempts' folders are beside this one's.
-        earlier = {f"../{name}": dict(one) for name, one in attempt.earlier.records.items()}
+        earlier = {f"../{name}": dict(one) for name, one in attempt.resume.earlier.records.items()}
         result = replace(
             attempt.result("done"),
             train_steps=loop.experiment.train_steps,
@@ -149,7 +150,7 @@ class TrainingRun:
                 for name, value in metrics.items()
             },
             graph=self.parts.batches.graph_metadata(),
-            resumed_from=attempt.resumed_from,
+            resumed_from=attempt.resume.as_record,
             records={**digests_by_file(files), **earlier},
         )
         began_s = time.perf_counter()
@@ -157,7 +158,7 @@ class TrainingRun:
         validation_s = self.validator.seconds + time.perf_counter() - began_s
         result = replace(
             result,
-            audit=attempt.earlier.merged_with([*checks, *audited]),
+            audit=attempt.resume.earlier.merged_with([*checks, *audited]),
             validation={
                 "seconds": round(validation_s, 3),
                 "attempt_s": round(seconds_since_process_start(), 3),
@@ -178,7 +179,7 @@ class TrainingRun:
             attempt.result("interrupted"),
             train_steps=step,
             test_steps=loop.test_steps_done,
-            resumed_from=attempt.resumed_from,
+            resumed_from=attempt.resume.as_record,
             failure=None if refused is None else attempt.failure(refused),
         )
         write_result_once(attempt.known_paths, result)

@@ -218,8 +218,9 @@ class Worker:
         from gnnhpc.training.training_run import TrainingRun
 
         records = self.attempt.known_paths.records(mesh.rank)
+        header = rank_header(self.attempt, mesh, parts)
         with (
-            RecordWriter(records, rank_header(self.attempt, mesh, parts)) as writer,
+            contextlib.closing(RecordWriter(records, header)) as writer,
             watching(mesh, parts.timer, self.attempt.exit_after_hang),
         ):
             root = data_root(self.cell.data_root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -179,11 +180,10 @@ def clean(
 
 def _follow(run: Path, name: str, rank: int | None, lines: int) -> int:
     from jobs.run.logs import follow, open_cell
-    from jobs.submission.local_cells import print_now
 
     paths, cell = open_cell(run, name, rank)
     try:
-        ended = follow(paths, cell, rank, lines, print_now, print_note)
+        ended = follow(paths, cell, rank, lines, partial(print, flush=True), print_note)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_DONE if ended.state == "done" else EXIT_FAILED

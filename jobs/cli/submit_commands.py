@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, InputError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 from jobs.cli.options import (
     After,
     ArrayName,
@@ -25,7 +25,6 @@ from jobs.cli.options import (
 
 if TYPE_CHECKING:
     from jobs.run.status import RunStatus
-    from jobs.submission.submission import Submission
     from jobs.submission.submit import Submitted
 
 SUBMIT_EPILOG = (
@@ -81,12 +80,6 @@ def submit(
     live: Live = False,
     slurm: SlurmOptions = None,
     after: After = None,
-    test_only: Annotated[
-        bool,
-        typer.Option(
-            "--test-only", help="Ask Slurm when each array would start; write and submit nothing."
-        ),
-    ] = False,
     report: Annotated[
         bool,
         typer.Option(
@@ -102,61 +95,48 @@ def submit(
     The run folder keeps the current code, and the jobs run that copy.
     """
     from gnnhpc.core.run_paths import RunPaths
-    from jobs.run.run_state import read_run
+    from jobs.run.run_state import read_launch, read_run
+    from jobs.slurm.launch import Launch
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
-    from jobs.submission.submit import check_cluster, check_reporting, prepare, run_folder_path
-    from jobs.submission.submit import submit as submit_plan
+    from jobs.submission import submit as submitting
+    from jobs.submission.submission import Options, make_launch, make_submission
     from jobs.sweep.plan import plan
 
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
     for note in planned.notes():
         print_note(note)
-    run = run_folder_path(planned, runs)
+    run = submitting.run_folder_path(planned, runs)
     extends = extend and RunPaths(run).manifest.is_file()
-    chosen = None if extends and not (site or site_file) else load_site(site_file, site)
-    settings, waits = parse_options(slurm or []), after or []
-    if not (dry_run or test_only):
-        done = submit_plan(
+    options = Options(
+        cluster=cluster.value,
+        site=None if extends and not (site or site_file) else load_site(site_file, site),
+        settings=parse_options(slurm or []),
+        after=after or (),
+        paired=paired,
+        live=live,
+        wait=wait,
+    )
+    if not dry_run:
+        done = submitting.submit(
             planned,
-            cluster=cluster.value,
+            options,
             runs=runs,
-            site=chosen,
-            settings=settings,
-            after=waits,
             extend=extend,
-            paired=paired,
-            live=live,
-            wait=wait,
-            reporting=report,
-            watch=_print_changes() if wait else None,
+            report=report,
             notify=print_note,
+            watch=_print_changes(),
         )
         return _print_submitted(done)
-    if test_only and cluster is not Cluster.slurm:
-        raise InputError("--test-only", None, f"--cluster {cluster.value}", "--cluster slurm")
-    if test_only:
-        check_cluster(cluster.value, run)
-    if report:
-        check_reporting(cluster.value, wait=wait)
-    submission = prepare(
-        planned,
-        run,
-        read_run(run) if extends else None,
-        cluster.value,
-        chosen,
-        settings,
-        waits,
-        paired,
-        live,
-        print_note,
-        ask=test_only,
-    )
-    if test_only:
-        return _test(submission)
     from jobs.cli.terminal_tables import print_dry_run
 
-    print_dry_run(submission, cluster.value, scripts=scripts)
+    submitting.check_options(options, report=report)
+    state = read_run(run) if extends else None
+    launch = make_launch(read_launch(state.paths) if state else Launch(), options)
+    submission = make_submission(planned, run, state, launch, options)
+    for note in submission.notes():
+        print_note(note)
+    print_dry_run(submission, scripts=scripts)
     return EXIT_DONE
 
 
@@ -196,12 +176,6 @@ def rerun(
     exclude: Annotated[
         str | None, typer.Option(metavar="NODES", help="Nodes that no cell uses, such as n3,n7.")
     ] = None,
-    exclude_failed: Annotated[
-        bool,
-        typer.Option(
-            "--exclude-failed", help="Exclude nodes where a rank of this run was lost or hung."
-        ),
-    ] = False,
     slurm: SlurmOptions = None,
     after: After = None,
     paired: Annotated[
@@ -222,31 +196,33 @@ def rerun(
     with. Cells that run or wait already are left alone, and --index refuses them; so are unknown
     cells without --force.
     """
+    from jobs.run.run_state import open_run
+    from jobs.run.submission_records import first_cluster
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
-    from jobs.submission.rerun import Selection, prepare_rerun
-    from jobs.submission.rerun import rerun as rerun_cells
+    from jobs.submission import rerun as rerunning
+    from jobs.submission.submission import Options
 
     flags = {"time": time_, "mem": mem, "exclude": exclude}
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
-    selection = Selection(array, index, failed, missing, flagged, force)
-    options: dict[str, Any] = {
-        "cluster": cluster.value if cluster else None,
-        "site": load_site(site_file, site) if site or site_file else None,
-        "settings": parse_options([*(slurm or []), *given]),
-        "exclude_failed": exclude_failed,
-        "after": after or [],
-        "paired": paired,
-        "live": live,
-        "notify": print_note,
-    }
+    selection = rerunning.Selection(array, index, failed, missing, flagged, force)
+    options = Options(
+        cluster=cluster.value if cluster else first_cluster(open_run(run)),
+        site=load_site(site_file, site) if site or site_file else None,
+        settings=parse_options([*(slurm or []), *given]),
+        after=after or (),
+        paired=paired,
+        live=live,
+        wait=wait,
+    )
     if dry_run:
         from jobs.cli.terminal_tables import print_dry_run
 
-        print_dry_run(*prepare_rerun(run, selection, **options), scripts=scripts)
+        submission = rerunning.prepare_rerun(run, selection, options, print_note)
+        print_dry_run(submission, scripts=scripts)
         return EXIT_DONE
-    watch = _print_changes() if wait else None
-    return _print_submitted(rerun_cells(run, selection, **options, wait=wait, watch=watch))
+    done = rerunning.rerun(run, selection, options, notify=print_note, watch=_print_changes())
+    return _print_submitted(done)
 
 
 def cancel(
@@ -265,27 +241,6 @@ def cancel(
     ended = cancel_run(run, array, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
-
-
-def _test(submission: Submission) -> int:
-    """Print Slurm's answer for each array; status 2 if it refuses one."""
-    import tempfile
-
-    from jobs.slurm.sbatch import Request, test_script
-
-    refused = False
-    with tempfile.TemporaryDirectory() as folder:
-        for array in submission.arrays:
-            script = Path(folder) / f"{array.label}.sbatch"
-            script.write_text(submission.script(array), encoding="utf-8")
-            waits = submission.dependencies
-            options = [f"--dependency=afterany:{':'.join(waits)}"] if waits else []
-            request = Request(script, submission.run, array.resources.options(), options)
-            accepted, words = test_script(request)
-            count = f"{len(array.cells)} cell{'s' if len(array.cells) != 1 else ''}"
-            print(f"{array.label} ({count}): {words}")
-            refused = refused or not accepted
-    return EXIT_INPUT if refused else EXIT_DONE
 
 
 def _print_changes() -> Callable[[RunStatus], None]:

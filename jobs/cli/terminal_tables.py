@@ -8,12 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from gnnhpc.core.cli_options import as_typed
-from jobs.run.cell_evidence import CellState
 from jobs.run.cell_state import MAY_RUN, UNFINISHED
 from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
@@ -23,19 +22,8 @@ from jobs.submission.submission import Submission
 from jobs.submission.submit import Submitted
 from jobs.sweep.plan import missing_data
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
 _ANSI = {"done": "", "running": "36", "pending": "34", "unknown": "33", "missing": "2"}
-_ANSI_ELSE = "31"
-_COLOURS = {
-    "done": "green",
-    "running": "cyan",
-    "pending": "blue",
-    "unknown": "yellow",
-    "missing": "dim",
-}
+_ANSI_OF_OTHERS = "31"
 _PASSING = frozenset(
     ("None", "Priority", "Resources", "Dependency", "BeginTime", "JobArrayTaskLimit", "Prolog")
 )
@@ -43,9 +31,9 @@ _PASSING = frozenset(
 _UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
-def print_dry_run(submission: Submission, cluster: str, *, scripts: bool) -> None:
+def print_dry_run(submission: Submission, *, scripts: bool) -> None:
     """Print a script, or all of them, and the cells; then arrays, resources and cost."""
-    arrays, in_slurm = submission.arrays, cluster == "slurm"
+    arrays, in_slurm = submission.arrays, submission.cluster == "slurm"
     for array in (arrays if scripts else arrays[:1]) if in_slurm else ():
         print(f"--- {submission.run}/arrays/{array.label}.sbatch")
         print(submission.script(array))
@@ -58,9 +46,8 @@ def print_dry_run(submission: Submission, cluster: str, *, scripts: bool) -> Non
     if in_slurm and len(arrays) > 1 and not scripts:
         others = len(arrays) - 1
         print(f"\n--scripts prints the {others} other script{'s' if others != 1 else ''} too")
-    paired = any(array.is_paired for array in arrays)
-    count = submission.tasks if paired else len(arrays)
-    what = f"{count} {'block' if paired else 'array'}{'s' if count != 1 else ''}"
+    count = submission.tasks if submission.is_paired else len(arrays)
+    what = f"{count} {'block' if submission.is_paired else 'array'}{'s' if count != 1 else ''}"
     cells = f"{len(submission.cells)} cell{'s' if len(submission.cells) != 1 else ''}"
     head = f"{cells} in {what}; site {submission.launch.site_name}"
     root = submission.cells[0].data_root
@@ -70,12 +57,11 @@ def print_dry_run(submission: Submission, cluster: str, *, scripts: bool) -> Non
         there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
-    console().print(_resource_table(submission))
-    for line in _edges_lines(submission):
+    for line in (*_resource_lines(submission), *_edges_lines(submission)):
         print(line)
     if in_slurm:
         print(most_line(submission))
-    for line in submission.advice:
+    for line in submission.advice():
         print(f"advice: {line}")
     if submission.one_at_a_time:
         most = submission.launch.site.max_parallel
@@ -101,41 +87,37 @@ def _edges_lines(submission: Submission) -> Iterator[str]:
         yield f"chunks: {mode} in {count} chunks {words}{more}"
 
 
-def _resource_table(submission: Submission) -> Table:
-    table = new_table("array", "cells", "--array", "nodes", "tasks a node", "CPUs a task", "limit")
+def _resource_lines(submission: Submission) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        ("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")
+    ]
     for array in submission.arrays:
-        needs = array.resources
-        table.add_row(
-            array.label,
-            str(len(array.cells)),
-            array.array_option(submission.launch.site.max_parallel),
-            str(needs.nodes),
-            str(needs.tasks_per_node),
-            str(needs.cpus_per_task),
-            format_duration(needs.time_min * 60),
-        )
-    return table
+        needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
+        sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.cpus_per_task)
+        limit = format_duration(needs.time_min * 60)
+        rows.append((array.label, *map(str, sizes), limit, tasks))
+    return _columns(rows, "<>>>>>")
 
 
 def print_submitted(done: Submitted) -> None:
     """Print job ids, the run folder, and the next command or how many cells failed."""
     submission, run = done.submission, quote(str(done.run))
-    where = "Slurm job" if done.cluster == "slurm" else "local process"
+    where = "Slurm job" if submission.cluster == "slurm" else "local process"
     for array, job in done.arrays:
         print(f"{array.name} {format_indices(array.numbers)}: {where} {job}")
     if done.report_job is not None:
         print(f"report, after these have ended: Slurm job {done.report_job}")
     print(f"run folder {done.run}")
     if left := done.tasks_left:
-        paired = " --paired" if submission.arrays[0].is_paired else ""
+        paired = " --paired" if submission.is_paired else ""
         print(
             f"{submission.tasks - left} of {submission.tasks} tasks are submitted: Slurm takes no "
             "more of your jobs now (MaxSubmitJobs); when some have ended: "
             f"{as_typed('jobs', 'rerun')} {run} --missing{paired}"
         )
-    if done.cluster == "slurm":
+    if submission.cluster == "slurm":
         print(most_line(submission))
-    for line in submission.advice:
+    for line in submission.advice():
         print(f"advice: {line}")
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")
@@ -160,25 +142,20 @@ def most_line(submission: Submission) -> str:
 
 def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
     """Print a line for each array, or each cell; then the counts, and what it cost."""
-    out = console()
-    if cells:
-        for line in _cell_lines(current, colour=sys.stdout.isatty()):
-            print(line)
-    else:
-        out.print(_array_table(current))
-    out.print(status_line(current), markup=False)
+    lines = list(_cell_lines(current) if cells else _array_lines(current))
+    lines.append(status_line(current))
     if not cells:
-        for cell in _notable_cells(current.cells):
-            out.print(f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}", markup=False)
-    for reason, count in _hold_ups(current.cells).items():
-        out.print(f"  pending: {count} cells wait, Slurm says {reason}", markup=False)
-    if (unknown := current.counts().get("unknown")) is not None:
-        detail = next(cell.detail for cell in current.cells if cell.state == "unknown")
-        out.print(f"  unknown: {unknown} cells may run or wait; {detail}", markup=False)
-    for line in cost_lines(cost) if cost else ():
-        out.print(line, markup=False)
-    for line in next_steps(current):
-        out.print(line, markup=False)
+        ended = (c for c in current.cells if c.detail and c.state not in ("done", *MAY_RUN))
+        lines += [f"  {c.array} {c.index}: {c.state}: {c.detail}" for c in islice(ended, 10)]
+    reasons = Counter(c.reason for c in current.cells if c.state == "pending" and c.reason)
+    for reason, count in reasons.items():
+        if reason not in _PASSING:
+            lines.append(f"  pending: {count} cells wait, Slurm says {reason}")
+    unknown = [cell for cell in current.cells if cell.state == "unknown"]
+    if unknown:
+        lines.append(f"  unknown: {len(unknown)} cells may run or wait; {unknown[0].detail}")
+    lines += [*(cost_lines(cost) if cost else ()), *next_steps(current)]
+    print("\n".join(lines))
 
 
 def next_steps(current: RunStatus) -> Iterator[str]:
@@ -195,8 +172,7 @@ def next_steps(current: RunStatus) -> Iterator[str]:
         models = ", ".join(current.failed_custom_models)
         yield (
             f"next, where {models} is wrong: correct it, and "
-            f"{as_typed('jobs', 'submit')} SPEC.yaml --name NEW; a rerun runs the copy that the run "
-            "keeps"
+            f"{as_typed('jobs', 'submit')} SPEC.yaml --name NEW; a rerun runs the copy in the run"
         )
     if not any(state in counts for state in UNFINISHED):
         yield f"next: {rerun} --flagged{paired}"
@@ -329,66 +305,43 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def console() -> Console:
-    """A console as wide as the terminal; in a file or pipe wide enough that no line is cut."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else 1000, highlight=False)
-
-
-def new_table(*headings: str) -> Table:
-    """A table without lines; numbers are aligned to the right."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        text = heading in ("array", "--array")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=True)
-    return table
-
-
-def _array_table(current: RunStatus) -> Table:
+def _array_lines(current: RunStatus) -> list[str]:
+    """A line for each array, with the number of its cells in each state."""
     states = list(current.counts())
-    table = new_table("array", "cells", *states, "s a step", "left")
+    rows = [("array", "cells", *states, "s a step", "left")]
     for name, cells in current.arrays().items():
-        counts = {state: sum(cell.state == state for cell in cells) for state in states}
+        counts = Counter(cell.state for cell in cells)
         step_s = [c.step_s for c in cells if c.state == "running" and c.step_s is not None]
         etas = [c.eta_s for c in cells if c.eta_s is not None]
-        table.add_row(
+        rows.append((
             name,
             str(len(cells)),
-            *(
-                f"[{_COLOURS.get(state, 'red')}]{count}[/]" if count else ""
-                for state, count in counts.items()
-            ),
+            *(str(counts[state] or "") for state in states),
             f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
             format_duration(max(etas)) if etas else "",
-        )
-    return table
+        ))  # fmt: skip
+    return _columns(rows, "<>" + ">" * (len(states) + 1))
 
 
-def _cell_lines(current: RunStatus, *, colour: bool) -> Iterator[str]:
-    """A line for each cell; a table of rich's takes a minute for ten thousand rows."""
-    head = ("array", "index", "state", "attempts", "step", "time", "cell", "why")
-    rows = [head, *(_cell_row(cell) for cell in current.cells)]
+def _cell_lines(current: RunStatus) -> Iterator[str]:
+    """A line for each cell, coloured by its state in a terminal."""
+    rows = [("array", "index", "state", "attempts", "step", "time", "cell", "why")]
+    for cell in current.cells:
+        left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
+        rows.append((
+            cell.array,
+            str(cell.index),
+            cell.state,
+            str(cell.attempts or ""),
+            f"{cell.step} of {cell.steps}" if cell.step else "",
+            "" if cell.step_s is None else f"{cell.step_s:.3g} s a step{left}",
+            cell.cell,
+            cell.detail or "",
+        ))  # fmt: skip
     lines = _columns(rows, "<><>><<")
-    for line, cell in zip(lines, (None, *current.cells), strict=True):
-        code = _ANSI.get(cell.state, _ANSI_ELSE) if cell and colour else ""
-        yield f"\x1b[{code}m{line}\x1b[0m" if code else line
-
-
-def _cell_row(cell: CellState) -> tuple[str, ...]:
-    left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
-    return (
-        cell.array,
-        str(cell.index),
-        cell.state,
-        str(cell.attempts or ""),
-        f"{cell.step} of {cell.steps}" if cell.step else "",
-        "" if cell.step_s is None else f"{cell.step_s:.3g} s a step{left}",
-        cell.cell,
-        cell.detail or "",
-    )
+    for line, cell_state in zip(lines, (None, *current.cells), strict=True):
+        code = _ANSI.get(cell_state.state, _ANSI_OF_OTHERS) if cell_state else ""
+        yield f"\x1b[{code}m{line}\x1b[0m" if code and sys.stdout.isatty() else line
 
 
 def _columns(rows: Sequence[tuple[str, ...]], sides: str) -> list[str]:
@@ -396,15 +349,3 @@ def _columns(rows: Sequence[tuple[str, ...]], sides: str) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(sides))]
     form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
     return [f"{form.format(*row)}  {row[-1]}".rstrip() for row in rows]
-
-
-def _notable_cells(cells: Sequence[CellState], most: int = 10) -> list[CellState]:
-    """The first `most` cells that ended badly, with a detail to print."""
-    ended = [cell for cell in cells if cell.state not in ("done", *MAY_RUN)]
-    return [cell for cell in ended if cell.detail][:most]
-
-
-def _hold_ups(cells: Sequence[CellState]) -> Counter[str]:
-    """Slurm's reasons that need not pass by themselves, with how many cells wait for each."""
-    reasons = (cell.reason for cell in cells if cell.state == "pending")
-    return Counter(reason for reason in reasons if reason and reason not in _PASSING)

@@ -142,7 +142,7 @@ class Evidence:
     @cached_property
     def word(self) -> str:
         """What the accounting says of that task; empty where it says nothing."""
-        return self.queue.accounted.get(self.task or "", "")
+        return self.queue.state_of(self.task)
 
     @cached_property
     def has_ended(self) -> bool:
@@ -176,7 +176,8 @@ class Evidence:
             line = "Slurm says OUT_OF_MEMORY"
         if line is None:
             return None
-        used = self.queue.peak_memory.get(self.task or "")
+        task = self.queue.accounted.get(self.task or "")
+        used = task.peak_memory if task else ""
         return f"{line}; a task used {used}, as sacct says" if used else line
 
     def _log_lines(self) -> Iterator[str]:

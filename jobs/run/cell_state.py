@@ -90,17 +90,6 @@ def with_a_supervisor(seen: Evidence) -> CellState | None:
     return seen.running() if may_still_run(seen.newest, slurm_answers=True) else None
 
 
-def just_submitted(seen: Evidence) -> CellState | None:
-    """The kept answer of the queue is older than the submission."""
-    if seen.submission is None or seen.is_local or seen.has_ended:
-        return None
-    if not (seen.queue.answered and seen.queue.kept):
-        return None
-    if epoch_seconds(seen.submission.at) <= seen.queue.at - 1:
-        return None
-    return replace(seen.base, state="pending", detail="just submitted", job=seen.task)
-
-
 def valid_result(seen: Evidence) -> CellState | None:
     """An attempt is done and valid."""
     return _with_result(seen, "done") if seen.chosen is not None and seen.chosen.valid else None
@@ -201,7 +190,6 @@ def missing(seen: Evidence) -> CellState | None:
 RULES = (
     in_the_queue,
     with_a_supervisor,
-    just_submitted,
     valid_result,
     on_another_host,
     unknown_to_slurm,

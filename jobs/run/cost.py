@@ -67,12 +67,13 @@ def _jobs(state: RunState) -> tuple[dict[str, str | None], set[str]]:
 
 def _ask_patiently(
     jobs: dict[str, str | None], started: set[str], patience_s: float
-) -> list[AccountedTask] | None:
+) -> list[AccountedTask]:
     deadline = time.monotonic() + patience_s
     while True:
-        tasks = ask_sacct(jobs)
-        known = {task.task for task in tasks or ()}
-        complete = started <= known and not any(task.running for task in tasks or ())
+        listed = ask_sacct(jobs, patience_s=60.0, all_starts=True)
+        tasks = [task for task in listed if task.elapsed_s]
+        known = {task.task for task in tasks}
+        complete = started <= known and not any(task.running for task in tasks)
         if complete or time.monotonic() > deadline:
             return tasks
         time.sleep(_ASK_S)

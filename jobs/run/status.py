@@ -70,8 +70,8 @@ def status_of(state: RunState, *, fresh: bool = False) -> RunStatus:
     """The state of every cell of a run that has been read."""
     queue = QueueAnswer(time.time(), error="no job in Slurm")
     if state.may_be_in_slurm:
-        place, jobs = state.paths.root, state.unfinished_jobs
-        queue = query_queue(place, state.users, jobs, fresh=fresh)
+        since = time.time() if fresh else state.last_submission_s
+        queue = query_queue(state.paths.root, state.users, state.unfinished_jobs, since=since)
     return run_status(state, queue)
 
 
@@ -110,21 +110,13 @@ def _asked(state: RunState, queue: QueueAnswer) -> str:
 
 
 def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
-    """The answer with what it says about this run's jobs alone.
-
-    It has an error if it does not say which tasks one of them has.
-    """
+    """The answer with what it says about this run's jobs alone."""
     jobs = run_jobs(state, queue)
     others = {job.job_id for job in queue.jobs} - {job.job_id for job in jobs}
-    error = queue.error
-    for job in jobs:
-        if job.is_unreadable:
-            found = f"squeue lists {job.job_id}_[{job.task_ids}], and not which tasks these are"
-            error = error or found
     accounted = {
-        task: word for task, word in queue.accounted.items() if task.partition("_")[0] not in others
+        name: task for name, task in queue.accounted.items() if name.partition("_")[0] not in others
     }
-    return replace(queue, jobs=jobs, accounted=accounted, error=error)
+    return replace(queue, jobs=jobs, accounted=accounted)
 
 
 def run_jobs(state: RunState, queue: QueueAnswer) -> tuple[QueuedJob, ...]:
@@ -169,7 +161,7 @@ def live_jobs(state: RunState, array: str | None = None) -> tuple[list[str], Que
     they are those that the accounting has as waiting or running.
     """
     arrays = state.slurm_arrays
-    queue = query_queue(state.paths.root, state.users, dict(arrays), fresh=True)
+    queue = query_queue(state.paths.root, state.users, dict(arrays), since=time.time())
     found = {
         job.job_id
         for job in run_jobs(state, queue)
@@ -215,7 +207,8 @@ def known_runs(folder: Path) -> list[KnownRun]:
     if asking:
         jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
         users = {name for state in asking for name in state.users}
-        queue = query_queue(folder.absolute(), users, jobs)
+        since = max(state.last_submission_s for state in asking)
+        queue = query_queue(folder.absolute(), users, jobs, since=since)
     found_runs = [_known_run(run, one, queue) for run, one in read.items()]
     return sorted(found_runs, key=lambda one: (-one.created_at, one.run.name))
 

@@ -137,6 +137,12 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     return submissions
 
 
+def first_cluster(paths: RunPaths) -> Cluster:
+    """Where a run was first submitted."""
+    submissions = read_submissions(paths)
+    return submissions[0].cluster if submissions else "slurm"
+
+
 @contextlib.contextmanager
 def run_lock(paths: RunPaths) -> Iterator[None]:
     """Hold the run's lock: one submit, rerun or clean at a time, the others wait.

@@ -1,18 +1,19 @@
-"""What Slurm's accounting has of a run's jobs: seconds, CPUs, processor time, energy."""
+"""What Slurm's accounting has of a run's jobs: states, seconds, CPUs, memory, energy."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gnnhpc.core.slurm_commands import ask
-from jobs.slurm.job_array import array_of_job
+from jobs.slurm.job_array import array_of_job, parse_indices
 
-_FIELDS = ("JobID", "ElapsedRaw", "AllocCPUS", "TotalCPU", "ConsumedEnergyRaw", "State", "JobName")
+_FIELDS = (
+    "JobID", "State", "JobName", "ElapsedRaw", "AllocCPUS", "TotalCPU", "ConsumedEnergyRaw",
+    "MaxRSS",
+)  # fmt: skip
 _SEPARATOR = "\x1f"
-_PATIENCE_S = 60.0
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "RESIZING")
 _TOTAL_CPU = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
 
@@ -22,90 +23,89 @@ class AccountedTask:
     """One start of an array task."""
 
     task: str
-    """The task, such as 17_3; a requeued task has one entry a start."""
-    elapsed_s: int
-    cpus: int
-    cpu_s: float | None
+    """The task, such as 17_3."""
+    state: str
+    """Slurm's word, such as TIMEOUT; OUT_OF_MEMORY if a step of the task has it."""
+    elapsed_s: int = 0
+    cpus: int = 0
+    cpu_s: float | None = None
     """Processor time; None while it runs, or where Slurm does not gather it."""
     energy_j: float | None = None
     """Energy of its nodes while its ranks ran; None where Slurm does not measure it."""
-    running: bool = False
+    peak_memory: str = ""
+    """The most memory that a rank used, as sacct writes it, such as 1500000K."""
 
     @property
     def core_s(self) -> int:
         return self.elapsed_s * self.cpus
 
+    @property
+    def running(self) -> bool:
+        return self.state in _RUNNING
 
-def ask_sacct(jobs: Mapping[str, str | None]) -> list[AccountedTask] | None:
-    """Each start of each task of these jobs, with one question; None where sacct gives no answer.
 
-    `jobs` has the arrays of job ids: under an id sacct may know somebody else's job. None where the
-    array is not known.
+def ask_sacct(
+    jobs: Mapping[str, str | None], *, patience_s: float, all_starts: bool = False
+) -> list[AccountedTask]:
+    """The tasks of these jobs, with one question; empty where sacct gives no answer.
+
+    `jobs` has the arrays of job ids, None where the array is not known: under an id sacct may know
+    somebody else's job. `all_starts` lists each start of a requeued task, else the last alone.
     """
     if not jobs:
-        return None
-    command = (
-        "sacct",
-        "--noheader",
-        "--parsable2",
-        "--duplicates",
-        f"--delimiter={_SEPARATOR}",
-        f"--format={','.join(_FIELDS)}",
-        f"--jobs={','.join(sorted(jobs))}",
-    )
-    # A user's own defaults, such as SACCT_FORMAT, would be taken for what was asked.
-    answer = ask(*command, timeout_s=_PATIENCE_S, without="SACCT_")
-    return None if answer is None else parse_accounts(answer, jobs)
+        return []
+    command = [
+        *("sacct", "--noheader", "--parsable2", f"--delimiter={_SEPARATOR}"),
+        *(f"--format={','.join(_FIELDS)}", f"--jobs={','.join(sorted(jobs))}"),
+        *(["--duplicates"] if all_starts else []),
+    ]
+    # A user's own defaults, such as SACCT_FORMAT, would change the answer.
+    answer = ask(*command, timeout_s=patience_s, without="SACCT_")
+    return parse_accounts(answer or "", jobs)
 
 
 def parse_accounts(text: str, jobs: Mapping[str, str | None]) -> list[AccountedTask]:
-    """The tasks in sacct's answer that began, in its order; their steps follow each in it.
-
-    Energy is that of the numbered steps, which are srun's: those of the batch script and of Slurm's
-    own last for the same time on the same nodes.
-    """
+    """The tasks in sacct's answer, in its order; the steps of a task follow it."""
     found: list[AccountedTask] = []
-    ours = False
-    for row in _rows(text):
-        task, _, step = row["JobID"].partition(".")
-        if not step:
-            ours = _is_ours(row, jobs)
-            started = ours and int(row["ElapsedRaw"] or 0) > 0
-            found += [_task(row)] if started else []
-            ours = started
-        elif ours and step.isdecimal() and found and found[-1].task == task:
-            energy = _positive(row["ConsumedEnergyRaw"])
-            if energy is not None:
-                found[-1] = replace(found[-1], energy_j=(found[-1].energy_j or 0.0) + energy)
+    lines = [line.split(_SEPARATOR) for line in text.splitlines()]
+    for row in (dict(zip(_FIELDS, line, strict=True)) for line in lines if len(line) > 1):
+        job, _, step = row["JobID"].partition(".")
+        number, array = job.partition("_")[0], jobs.get(job.partition("_")[0])
+        if step and found and found[-1].task == job:
+            found[-1] = _with_step(found[-1], row, step)
+        elif not step and number in jobs and array in (None, array_of_job(row["JobName"])[0]):
+            found += [_task(name, row) for name in _array_tasks(job)]
     return found
 
 
-def _rows(text: str) -> Iterator[dict[str, str]]:
-    for line in text.splitlines():
-        values = line.split(_SEPARATOR)
-        if len(values) == len(_FIELDS):
-            yield dict(zip(_FIELDS, values, strict=True))
-
-
-def _is_ours(row: dict[str, str], jobs: Mapping[str, str | None]) -> bool:
-    number = row["JobID"].partition("_")[0]
-    array = jobs.get(number)
-    return number in jobs and (array is None or array_of_job(row["JobName"])[0] == array)
-
-
-def _task(row: dict[str, str]) -> AccountedTask:
-    running = row["State"].split(" ")[0] in _RUNNING
+def _task(name: str, row: Mapping[str, str]) -> AccountedTask:
+    state = row["State"].split(" ")[0]
     return AccountedTask(
-        task=row["JobID"],
-        elapsed_s=int(row["ElapsedRaw"]),
+        task=name,
+        state=state,
+        elapsed_s=int(row["ElapsedRaw"] or 0),
         cpus=int(row["AllocCPUS"] or 0),
-        cpu_s=None if running else cpu_seconds(row["TotalCPU"]),
-        running=running,
+        cpu_s=None if state in _RUNNING else cpu_seconds(row["TotalCPU"]),
+        peak_memory=row["MaxRSS"],
     )
 
 
+def _with_step(task: AccountedTask, row: Mapping[str, str], step: str) -> AccountedTask:
+    """The task with what a step of it adds.
+
+    The numbered steps are srun's. Those of the batch script and of Slurm itself last for the same
+    time on the same nodes, so their energy is the same energy.
+    """
+    if row["State"].startswith("OUT_OF_MEMORY"):
+        task = replace(task, state="OUT_OF_MEMORY")
+    if _bytes(row["MaxRSS"]) > _bytes(task.peak_memory):
+        task = replace(task, peak_memory=row["MaxRSS"])
+    energy = float(row["ConsumedEnergyRaw"] or 0) if step.isdecimal() else 0.0
+    return replace(task, energy_j=(task.energy_j or 0.0) + energy) if energy else task
+
+
 def cpu_seconds(text: str) -> float | None:
-    """Slurm's `1-02:03:04`, `02:03:04` or `03:04.567` in seconds; None for none or nothing else."""
+    """Slurm's `1-02:03:04`, `02:03:04` or `03:04.567` in seconds; None for nothing."""
     match = _TOTAL_CPU.match(text.strip())
     if match is None:
         return None
@@ -114,8 +114,15 @@ def cpu_seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds or None
 
 
-def _positive(text: str) -> float | None:
-    """None for what is empty or zero, as Slurm writes what it does not measure."""
-    with contextlib.suppress(ValueError):
-        return float(text) or None
-    return None
+def _bytes(text: str) -> float:
+    """Slurm's 1500000K or 1.5G; 0 for nothing."""
+    match = re.match(r"^([\d.]+)([KMGT]?)$", text)
+    return float(match[1]) * 1024.0 ** " KMGT".index(match[2] or " ") if match else 0.0
+
+
+def _array_tasks(job: str) -> list[str]:
+    """The tasks in sacct's `12_3`, or `12_[4-6%2]` for tasks that never began."""
+    number, _, tasks = job.partition("_")
+    if not tasks.startswith("["):
+        return [job]
+    return [f"{number}_{i}" for i in parse_indices(tasks.strip("[]").partition("%")[0])]

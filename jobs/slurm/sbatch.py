@@ -65,16 +65,11 @@ class Request:
     """Options of this call, such as --array=3."""
 
 
-def check_slurm(run: Path, reason: str | None = None) -> None:
-    """Raises InputError without sbatch or srun, and for a path that log names cannot contain.
-
-    `reason` says why Slurm is used, where the user did not ask for it.
-    """
+def check_slurm(run: Path) -> None:
+    """Raises InputError without sbatch or srun, and for a path that log names cannot contain."""
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
-            allowed = "--cluster local, which runs it here" if reason else "local"
-            found = f"{reason or 'slurm'}, but no {program} here"
-            raise InputError("--cluster", None, found, allowed)
+            raise InputError("--cluster", None, f"slurm, but no {program} here", "local")
     if any(c in str(run.absolute()) for c in "%\\\n"):
         raise InputError(run, None, "a path with %, backslash or line break", "one without")
 
@@ -109,14 +104,6 @@ def submit_script(request: Request) -> str:
         allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
         raise InputError(f"sbatch {label}", None, line, allowed)
     return _look_for(token, label, line, request.run)
-
-
-def test_script(request: Request) -> tuple[bool, str]:
-    """Whether Slurm would take a script, and its answer in one line; submits nothing."""
-    environment = sbatch_environment(request.script_options)
-    command = ["sbatch", "--test-only", *request.options, str(request.script)]
-    status, words = _call(command, environment)
-    return status == 0, " ".join(words.replace("sbatch: ", "").split()) or "nothing"
 
 
 def _call(command: Sequence[str], environment: dict[str, str]) -> tuple[int | None, str]:

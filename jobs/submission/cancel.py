@@ -9,7 +9,7 @@ from jobs.run.run_state import RunState, read_run
 from jobs.run.status import live_jobs
 from jobs.slurm.queue import forget_answers
 from jobs.slurm.sbatch import cancel_for_good
-from jobs.submission.supervisor import stop_supervisors
+from jobs.submission.local_runs import stop_supervisors
 
 
 def cancel(run: str | Path, array: str | None = None, *, force: bool = False) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import tempfile
@@ -14,15 +15,18 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import (
     code_digest,
     command_line,
+    digest_of_sources,
     git_commit,
     machine,
     user,
     versions,
 )
+from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
+from gnnhpc.records.code_snapshot import PACKAGES, REPORTING, CodeSnapshot, file_digests
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import PROVENANCE_VERSION
 from jobs.run.run_state import RunState, read_launch
@@ -31,21 +35,20 @@ from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import write_blocks
-from jobs.submission.code_copy import check_importable_from, keep_code
 from jobs.submission.submission import Submission, all_arrays
 from jobs.sweep.plan import Plan
 
 
-def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunPaths:
+def write_run_folder(submission: Submission, *, report: bool = False) -> RunPaths:
     """Write the folder of a new run under a temporary name beside it, then rename it.
 
-    It keeps the code that this process runs, unless the launch is live; `reporting` also keeps what
+    It keeps the code that this process runs, unless the launch is live; `report` also keeps what
     writes reports. Raises InputError if the run exists, also if it is created meanwhile.
     """
     run, launch, plan = submission.run, submission.launch, submission.plan
     assert plan is not None
     if not launch.live:
-        check_importable_from(run)
+        _check_importable_from(run)
     if run.exists() and any(run.iterdir()):
         raise _exists_error(run)
     try:
@@ -61,7 +64,7 @@ def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunP
         paths.sweep.write_text(_spec_text(plan), encoding="utf-8")
         write_manifest(paths.manifest, submission.cells)
         copy_models(paths, plan.experiments)
-        code = code_digest() if launch.live else keep_code(paths, reporting=reporting).code
+        code = code_digest() if launch.live else _keep_code(paths, report=report)
         _write_provenance(paths, plan, launch, code)
         write_blocks(paths, submission.blocks)
         arrays = all_arrays(submission.cells, submission.blocks, launch)
@@ -76,6 +79,37 @@ def write_run_folder(submission: Submission, *, reporting: bool = False) -> RunP
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return RunPaths(run)
+
+
+def _check_importable_from(run: Path) -> None:
+    """Raises InputError for a run folder whose path PYTHONPATH cannot hold."""
+    if os.pathsep in str(run.absolute()):
+        raise InputError(run, None, f"a path with {os.pathsep}", "one without, or --live")
+
+
+def _keep_code(paths: RunPaths, *, report: bool) -> str:
+    """Copy the packages that this process runs into `code/`; returns the digest of gnnhpc's.
+
+    They come from a checkout, with all edits, or from where they are installed. Raises InputError
+    if a file cannot be copied, or changes meanwhile.
+    """
+    packages = (*PACKAGES, REPORTING) if report else PACKAGES
+    try:
+        files = file_digests(ROOT, packages)
+        for name in files:
+            copy = paths.code / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copy)
+        if file_digests(paths.code, packages) != files:
+            found = "sources that changed while they were copied"
+            raise InputError(ROOT, None, found, "sources that nobody edits meanwhile")
+    except OSError as error:
+        found = f"code that the run cannot keep ({error.strerror}: {error.filename})"
+        allowed = "files that may be read and room for a copy, or --live"
+        raise InputError(ROOT, None, found, allowed) from None
+    digest = digest_of_sources(paths.code / "gnnhpc")
+    CodeSnapshot(digest, git_commit(), str(ROOT), files).write(paths.code_record)
+    return digest
 
 
 def add_to_run_folder(submission: Submission, state: RunState) -> None:

@@ -9,28 +9,24 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import check_is_utf8, expand_user
-from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.libraries import check_sampler_is_here
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState, read_launch, read_run
 from jobs.run.status import RunStatus, live_jobs, status
-from jobs.run.submission_records import CLUSTERS, run_lock
-from jobs.slurm.launch import Launch, for_cluster
+from jobs.run.submission_records import run_lock
+from jobs.slurm.launch import Launch
 from jobs.slurm.sbatch import MaybeSubmittedError, check_slurm
-from jobs.slurm.sbatch_options import check_local_options
-from jobs.slurm.site import Site, changed_site, check_site
-from jobs.submission.local_cells import LocalRun, Show, print_now, run_cells
+from jobs.submission.local_runs import LocalRun, run_cells
 from jobs.submission.run_folder import add_to_run_folder, write_run_folder
-from jobs.submission.submission import Options, Submission, make_submission
+from jobs.submission.submission import Options, Submission, make_launch, make_submission
 from jobs.submission.submit_arrays import Job, submit_arrays, submit_report
 from jobs.sweep.plan import Plan
 
@@ -41,7 +37,7 @@ _JOB = re.compile(r"^\d+(_\d+)?$")
 Notify = Callable[[str], None]
 """Is called with each note for the user."""
 Watch = Callable[[RunStatus], None]
-"""Is called with the status of a run that is waited for."""
+"""Is called with the status of a Slurm run that is waited for."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,6 @@ class Submitted:
     """A submission that was made, and how many cells failed if it was waited for."""
 
     submission: Submission
-    cluster: str
     arrays: tuple[Job, ...]
     """What was submitted, with its job's id; for a local run the process id of its supervisor."""
     failed: int | None = None
@@ -71,54 +66,50 @@ class Submitted:
         return self.submission.tasks - sum(len(array.tasks) for array, _ in self.arrays)
 
 
+def ignore(note: str) -> None:
+    """Drop a note."""
+
+
 def submit(
     plan: Plan,
+    options: Options | None = None,
     *,
-    cluster: str = "slurm",
     runs: str | Path = "runs",
-    site: tuple[str, Site] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    after: Sequence[str] = (),
     extend: bool = False,
-    paired: bool = False,
-    live: bool = False,
-    wait: bool = False,
-    reporting: bool = False,
-    show: Show = print_now,
+    report: bool = False,
+    notify: Notify = ignore,
     watch: Watch | None = None,
-    notify: Notify = lambda note: None,
 ) -> Submitted:
-    """Write a plan's run folder and submit its cells; returns at once unless `wait`.
+    """Write a plan's run folder and submit its cells; returns at once unless `options.wait`.
 
-    `cluster` is slurm or local. The jobs run the code that the run folder keeps, with `live` the
-    checkout. `extend` adds the cells that a run of this name lacks. `settings` replace the site's.
-    Jobs begin `after` these runs or jobs have ended. `reporting` writes a report after all cells.
-    `show` gets a line as cells of a local run start and end, `watch` a Slurm run's status, both
-    only with `wait`. Raises InputError, with nothing written, for wrong input or where Slurm
-    refuses the first array, and MaybeSubmittedError, with the run folder left as it is, where a job
-    may be in Slurm.
+    The jobs run the code that the run folder keeps. `extend` adds the cells that a run of this name
+    lacks. `report` writes a report after all cells. Raises InputError, with nothing written, for
+    wrong input or where Slurm refuses the first array, and MaybeSubmittedError, with the run folder
+    left as it is, where a job may be in Slurm.
     """
+    options = options or Options()
     run = run_folder_path(plan, runs)
-    check_cluster(cluster, run, plan.cells)
-    if reporting:
-        check_reporting(cluster, wait=wait)
+    check_options(options, report=report)
+    check_here(plan, run, options)
     with contextlib.ExitStack() as held:
         state = None
         if extend and RunPaths(run).manifest.is_file():
             held.enter_context(run_lock(RunPaths(run)))
             state = read_run(run)
-        submission = prepare(
-            plan, run, state, cluster, site, settings or {}, after, paired, live, notify
-        )
+        launch = make_launch(read_launch(state.paths) if state else Launch(), options)
+        waits = jobs_to_wait_for(options, state, launch, notify)
+        submission = make_submission(plan, run, state, launch, options, waits)
+        for note in submission.notes():
+            notify(note)
         if state is None:
-            paths = write_run_folder(submission, reporting=reporting)
+            paths = write_run_folder(submission, report=report)
             held.enter_context(run_lock(paths))
         else:
             paths = state.paths
             add_to_run_folder(submission, state)
         try:
             with _noted_if_interrupted(f"{run} stays, with the jobs that are submitted", notify):
-                arrays = submit_arrays(submission, cluster, paths, wait=wait)
+                arrays = submit_arrays(submission, paths, wait=options.wait)
         except MaybeSubmittedError:
             raise
         except GnnhpcError:
@@ -126,75 +117,23 @@ def submit(
                 # The folder is new, and no job uses it.
                 shutil.rmtree(run)
             raise
-        report_job = None
-        if reporting and cluster == "slurm":
-            report_job = submit_report(paths, submission.launch, arrays, notify)
-    submitted = Submitted(submission, cluster, tuple(arrays), report_job=report_job)
-    done = wait_for(submitted, show, watch, notify) if wait else submitted
-    if reporting and cluster == "local":
+        in_slurm = submission.cluster == "slurm"
+        job = submit_report(submission, paths, arrays, notify) if report and in_slurm else None
+    submitted = Submitted(submission, tuple(arrays), report_job=job)
+    done = wait_for(submitted, notify, watch) if options.wait else submitted
+    if report and not in_slurm:
         _write_report(paths, notify)
     return done
 
 
-def prepare(
-    plan: Plan,
-    run: Path,
-    state: RunState | None,
-    cluster: str,
-    site: tuple[str, Site] | None,
-    settings: Mapping[str, Any],
-    after: Sequence[str],
-    paired: bool,
-    live: bool,
-    notify: Notify,
-    *,
-    ask: bool = True,
-) -> Submission:
-    """The submission of a plan; `ask` False does not ask Slurm for the jobs to wait for."""
-    if state is None:
-        name, chosen = site or ("built-in", Site())
-        launch = changed_launch(Launch(name, live=live), (name, chosen), settings, cluster)
-    else:
-        before = read_launch(state.paths)
-        launch = changed_launch(before, site, settings, cluster)
-        launch = replace(launch, live=live or before.live)
-    check_after(after, cluster)
-    waits = jobs_to_wait_for(after, notify) if ask else []
-    if ask and state is not None and launch.site.max_parallel and cluster == "slurm":
-        waits += jobs_of(state, "max_parallel")
-    submission = make_submission(plan, run, state, launch, Options(cluster, paired, tuple(waits)))
-    for note in submission.notes:
-        notify(note)
-    return submission
-
-
-def changed_launch(
-    launch: Launch, site: tuple[str, Site] | None, settings: Mapping[str, Any], cluster: str
-) -> Launch:
-    """A launch with another site, and with `settings` over it, for this cluster.
-
-    Raises InputError for settings that do not fit.
-    """
-    name, chosen = site or (launch.site_name, launch.site)
-    chosen = changed_site(chosen, settings)
-    check_site(chosen, "site")
-    if cluster == "local":
-        check_local_options(settings)
-    return for_cluster(replace(launch, site_name=name, site=chosen), cluster)
-
-
-def wait_for(
-    submitted: Submitted,
-    show: Show = print_now,
-    watch: Watch | None = None,
-    notify: Notify = lambda note: None,
-) -> Submitted:
+def wait_for(submitted: Submitted, notify: Notify, watch: Watch | None) -> Submitted:
     """Wait for all cells; a local run is run here."""
-    submission, cluster = submitted.submission, submitted.cluster
-    what = "its jobs in Slurm" if cluster == "slurm" else "what its cells have done"
+    submission = submitted.submission
+    local = submission.cluster == "local"
+    what = "what its cells have done" if local else "its jobs in Slurm"
     with _noted_if_interrupted(f"{submission.run} stays, with {what}: ask for its status", notify):
-        if cluster == "local":
-            failed = run_cells(LocalRun.of(submission, RunPaths(submission.run)), show)
+        if local:
+            failed = run_cells(LocalRun.of(submission, RunPaths(submission.run)))
         else:
             failed = _wait_for_slurm(submission, watch)
     return replace(submitted, failed=failed)
@@ -219,36 +158,13 @@ def run_folder_path(plan: Plan, runs: str | Path) -> Path:
     return folder / plan.name
 
 
-def check_cluster(
-    cluster: str, run: Path, cells: Sequence[Cell] = (), reason: str | None = None
-) -> None:
-    """Raises InputError for an unknown cluster, for Slurm where there is none, and for cells that
-    cannot run on this machine.
-
-    `reason` says why Slurm is used, where the user did not ask for it.
-    """
-    if cluster not in CLUSTERS:
-        raise InputError("--cluster", None, repr(cluster), ", ".join(CLUSTERS))
-    if cluster == "slurm":
-        check_slurm(run, reason)
-        return
-    for cell in cells:
-        cell.experiment.model.check_here()
-        if cell.experiment.sampling is not None:
-            check_sampler_is_here(cell.experiment.sampling.sampler)
-
-
-def check_reporting(cluster: str, *, wait: bool) -> None:
-    """Raises InputError for a local run without --wait, whose report no process would write."""
-    if cluster == "local" and not wait:
+def check_options(options: Options, *, report: bool = False) -> None:
+    """Raises InputError for options that do not fit together, and for an unknown run or job."""
+    if options.cluster == "local" and report and not options.wait:
         raise InputError("--report", None, "--cluster local without --wait", "--wait with it")
-
-
-def check_after(names: Sequence[str], cluster: str) -> None:
-    """Raises InputError for what is neither a run of Slurm nor the id of a job."""
-    if names and cluster != "slurm":
-        raise InputError("--after", None, f"{names[0]} with --cluster {cluster}", "--cluster slurm")
-    for name in names:
+    for name in options.after:
+        if options.cluster == "local":
+            raise InputError("--after", None, f"{name} with --cluster local", "--cluster slurm")
         if RunPaths(Path(name)).manifest.is_file():
             if read_run(name).supervisors:
                 found = f"{name}, which still runs on this machine"
@@ -257,22 +173,37 @@ def check_after(names: Sequence[str], cluster: str) -> None:
             raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
 
 
-def jobs_to_wait_for(names: Sequence[str], notify: Notify) -> list[str]:
-    """Ids of the jobs that are named, and of those that a named run has in the queue.
+def check_here(plan: Plan, run: Path, options: Options) -> None:
+    """Raises InputError where there is no Slurm, and for what cannot run on this machine."""
+    if options.cluster == "slurm":
+        check_slurm(run)
+        return
+    for experiment in plan.experiments:
+        experiment.model.check_here()
+        if experiment.sampling is not None:
+            check_sampler_is_here(experiment.sampling.sampler)
+
+
+def jobs_to_wait_for(
+    options: Options, state: RunState | None, launch: Launch, notify: Notify
+) -> list[str]:
+    """Ids of the jobs of `--after`, and for max_parallel those that the run has in the queue.
 
     Raises GnnhpcError where Slurm does not say.
     """
-    found: list[str] = []
-    for name in names:
+    waits: list[str] = []
+    for name in options.after:
         is_run = RunPaths(Path(name)).manifest.is_file()
-        jobs = jobs_of(read_run(name), f"--after {name}") if is_run else [name]
+        jobs = _jobs_in_queue(read_run(name), f"--after {name}") if is_run else [name]
         if not jobs:
             notify(f"{name} has no job in the queue: nothing to wait for")
-        found += jobs
-    return found
+        waits += jobs
+    if state is not None and launch.site.max_parallel and options.cluster == "slurm":
+        waits += _jobs_in_queue(state, "max_parallel")
+    return waits
 
 
-def jobs_of(state: RunState, asker: str) -> list[str]:
+def _jobs_in_queue(state: RunState, asker: str) -> list[str]:
     """Ids of a run's jobs that wait or run; raises GnnhpcError where Slurm does not say."""
     if not state.submissions:
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,37 +13,35 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import REPORTING
-from jobs.run.submission_records import Cluster, record_submission
+from jobs.run.submission_records import record_submission
 from jobs.slurm.batch_script import REPORT, report_script
 from jobs.slurm.job_array import JobArray
-from jobs.slurm.launch import Launch, slurm_limit
+from jobs.slurm.launch import slurm_limit
 from jobs.slurm.sbatch import MaybeSubmittedError, Request, SubmitLimitError, submit_script
-from jobs.submission.local_cells import LocalRun
+from jobs.submission.local_runs import LocalRun, start_supervisor
 from jobs.submission.run_folder import script_of
 from jobs.submission.submission import Submission
-from jobs.submission.supervisor import start_supervisor
 
 Job = tuple[JobArray, str]
 """An array, or a portion of it, with the id of its job; locally the supervisor's process id."""
 
 
-def submit_arrays(
-    submission: Submission, cluster: str, paths: RunPaths, *, wait: bool
-) -> list[Job]:
+def submit_arrays(submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
     """Submit every array and record each as soon as it is in; the caller holds the run's lock.
 
     Returns the arrays with their jobs' ids. With `wait` the cells of a local run are for this
     process to run. Raises InputError where Slurm refuses the first array, GnnhpcError for a later
     one, and MaybeSubmittedError where that remains unknown, or where a job cannot be recorded.
     """
-    if cluster == "slurm":
+    if submission.cluster == "slurm":
         return _submit_to_slurm(submission, paths)
-    supervisor = None if wait else start_supervisor(LocalRun.of(submission, paths))
+    supervisor = None if wait else start_supervisor(paths)
     pid = str(supervisor.pid if supervisor else os.getpid())
     for array in submission.arrays:
-        _record(paths, "local", array, pid, submission.launch)
-    if supervisor is not None:
-        supervisor.begin()
+        _record(submission, paths, array, pid)
+    if supervisor is not None and supervisor.stdin is not None:
+        pickle.dump(LocalRun.of(submission, paths), supervisor.stdin)
+        supervisor.stdin.close()
     return [(array, pid) for array in submission.arrays]
 
 
@@ -71,13 +70,14 @@ def _submit_to_slurm(submission: Submission, paths: RunPaths) -> list[Job]:
                 if not done:
                     raise
                 raise _after_some(error, submission, done) from None
-            _record(paths, "slurm", portion, job, submission.launch)
+            _record(submission, paths, portion, job)
             done.append((portion, job))
             left = left[size:]
     return done
 
 
-def _record(paths: RunPaths, cluster: Cluster, array: JobArray, job: str, launch: Launch) -> None:
+def _record(submission: Submission, paths: RunPaths, array: JobArray, job: str) -> None:
+    cluster, launch = submission.cluster, submission.launch
     try:
         record_submission(paths, cluster, array.name, array.numbers, job, launch, array.first_task)
     except (GnnhpcError, OSError) as error:
@@ -100,16 +100,20 @@ def _request(
 def _after_some(error: GnnhpcError, submission: Submission, done: Sequence[Job]) -> GnnhpcError:
     """The error of a later array: the input is not refused, since arrays before it are in Slurm."""
     names = ", ".join(f"{array.name} as {job}" for array, job in done)
-    paired = " --paired" if submission.arrays[0].is_paired else ""
+    paired = " --paired" if submission.is_paired else ""
     command = as_typed("jobs", f"rerun {submission.run} --missing{paired}")
     kind = type(error) if not isinstance(error, InputError) else GnnhpcError
     return kind(f"{error}; submitted before that: {names}; the others: {command}")
 
 
 def submit_report(
-    paths: RunPaths, launch: Launch, arrays: Sequence[Job], notify: Callable[[str], None]
+    submission: Submission,
+    paths: RunPaths,
+    arrays: Sequence[Job],
+    notify: Callable[[str], None],
 ) -> str | None:
     """Submit one task that writes the report when these jobs have ended; None if refused."""
+    launch = submission.launch
     if not launch.live and not (paths.code / REPORTING).is_dir():
         notify(f"the run keeps no code that reports; its report job runs the code in {ROOT}")
     text, needs = report_script(paths.root, launch)

@@ -78,12 +78,6 @@ def test_what_records_round_is_no_difference() -> None:
     assert divergence(one, Trajectory(losses, one.norms + 1e-8)).startswith("gradient norm")
 
 
-def test_missing_norms_are_not_compared() -> None:
-    one = trajectory()
-    bare = Trajectory(one.losses, np.full(STEPS, np.nan))
-    assert divergence(one, bare) == ""
-
-
 @given(st.integers(0, 8), st.floats(0.0, 0.9), st.booleans())
 def test_less_than_the_envelope_is_allowed_and_more_is_found(
     step: int, share: float, of_norm: bool

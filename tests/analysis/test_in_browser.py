@@ -72,21 +72,6 @@ def test_a_page_fits_and_its_tables_sort(page: Path, width: int, tmp_path: Path)
     assert found["down"] == sorted(found["given"], reverse=True)
 
 
-def test_the_first_screen_has_verdict_figure_and_table(page: Path, tmp_path: Path) -> None:
-    script = """
-      const top = (name) => document.querySelector(name).getBoundingClientRect();
-      const row = document.querySelector(".beside tbody tr").getBoundingClientRect();
-      return {
-        verdict: top("main p").bottom, figure: top(".beside img").bottom, row: row.bottom,
-        columns: document.querySelectorAll(".beside th").length,
-      };
-    """
-    found, _ = look_at(page, SCREEN, script, tmp_path)
-    assert found["columns"] <= 7
-    assert found["verdict"] < found["figure"] < 720
-    assert found["row"] < 900
-
-
 def test_on_a_phone_a_row_is_a_card_with_its_key_on_top(page: Path, tmp_path: Path) -> None:
     script = """
       const row = document.querySelector(".beside tbody tr");

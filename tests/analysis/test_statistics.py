@@ -30,11 +30,8 @@ from analysis.statistics.signed_ranks import signed_rank_interval
 from analysis.statistics.skewness import skewness_of_means
 from analysis.statistics.warmup import (
     detect_warmup,
-    drift,
-    effective_n,
     mark_outliers,
     robust_std,
-    step_statistics,
 )
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
@@ -89,14 +86,6 @@ def test_a_ratio_of_pairs_is_free_of_what_they_share(machine: list[float], facto
     assert found.basis == f"{len(machine)} pairs"
 
 
-@given(differences, st.floats(-2, 2))
-def test_signed_ranks_move_with_the_differences(values: list[float], by: float) -> None:
-    one, other = (signed_rank_interval(np.array(values) + shift, 0.9) for shift in (0.0, by))
-    assert one is not None and other is not None
-    assert np.allclose(np.array(other) - np.array(one), by)
-    assert one[1] <= one[0] <= one[2]
-
-
 def test_signed_ranks_of_six_pairs_are_those_of_all_signs_tried() -> None:
     """Of 64 equally likely signs one has no positive rank: 1/64 a side, and no less."""
     values = np.array([0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
@@ -132,12 +121,6 @@ def test_too_few_runs_or_steps_have_no_interval(sample: Sample, why: str) -> Non
     for found in (sample.mean, sample.over(enough), enough.over(sample, of="median")):
         assert (found.low, found.high, found.basis) == (None, None, why)
         assert why in ratio_in_words(found)
-
-
-def test_nothing_has_no_value_and_missing_values_are_left_out() -> None:
-    assert math.isnan(Sample([]).mean.value) and Sample([]).values.shape == (0,)
-    assert math.isnan(Sample([[]]).median.value)
-    assert Sample([[1.0, math.nan, 3.0]]).mean.value == 2.0
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
@@ -204,28 +187,6 @@ def test_skewness_lengthens_the_upper_side_of_a_mean_alone() -> None:
         assert skewness_of_means(steps, np.asarray(0.0)) == 0.0
 
 
-def plain_effective_n(values: list[float]) -> float:
-    """n / (1 + 2 sum of autocorrelations), pairs of lags as long as they are positive."""
-    n, mean = len(values), sum(values) / len(values)
-    off = [value - mean for value in values]
-
-    def correlation(lag: int) -> float:
-        return sum(off[i] * off[i + lag] for i in range(n - lag)) / sum(v * v for v in off)
-
-    total, lag = 0.0, 1
-    while lag < n - 1 and (pair := correlation(lag) + correlation(lag + 1)) > 0:
-        total, lag = total + pair, lag + 2
-    return n / (1 + 2 * total)
-
-
-@given(st.integers(4, 40), st.floats(0.2, 20), st.integers(0, 99))
-def test_steps_count_as_many_independent_ones(n: int, period: float, seed: int) -> None:
-    noise = np.random.default_rng(seed).normal(0, 0.3, n)
-    values = [10 + math.sin(i / period) + noise[i] for i in range(n)]
-    assert effective_n(values) == pytest.approx(plain_effective_n(values), rel=1e-9)
-    assert effective_n([2.0] * n) == n
-
-
 @given(st.lists(seconds, min_size=5, max_size=30))
 def test_an_outlier_is_further_off_than_others_are(values: list[float]) -> None:
     middle = float(np.median(values))
@@ -265,20 +226,6 @@ def test_steady_series_are_seldom_cut() -> None:
     rng = np.random.default_rng(5)
     assert sum(detect_warmup(rng.normal(10, 0.1, n)) > 0 for n in (10, 50) * 500) <= 50
     assert detect_warmup([0.5, 0.5, *[1.0] * 20]) == 0, "fast steps at the start"
-
-
-@given(st.lists(seconds, min_size=6, max_size=30))
-def test_drift_is_of_medians_of_thirds(values: list[float]) -> None:
-    third = len(values) // 3
-    expected = np.median(values[-third:]) / np.median(values[:third]) - 1
-    assert drift(values) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert drift(values[:5]) is None
-
-
-def test_step_statistics_are_of_the_sample() -> None:
-    found = step_statistics(np.array([1.0, 2.0, 6.0]))
-    assert found == {"mean_s": 3.0, "std_s": math.sqrt(7), "min_s": 1.0, "max_s": 6.0, "n": 3.0}
-    assert math.isnan(step_statistics(np.array([1.0]))["std_s"])
 
 
 def test_repeats_that_show_a_difference_are_more_for_a_smaller_one() -> None:

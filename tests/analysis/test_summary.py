@@ -77,12 +77,6 @@ def test_statistics_are_those_of_the_recorded_steps(
     assert row["samples_per_s"] == pytest.approx(samples / mean, rel=1e-6)
 
 
-def test_a_step_lasts_as_long_as_its_slowest_rank(images: RunData) -> None:
-    slowest = images.ranks.groupby(["cell", "phase", "step"], observed=True)["wall_s"].max()
-    found = images.steps.set_index(["cell", "phase", "step"])["wall_s"]
-    assert np.allclose(slowest.sort_index(), found.sort_index())
-
-
 @pytest.mark.parametrize(
     ("settings", "bound"),
     [
@@ -125,13 +119,6 @@ def test_a_speedup_is_a_ratio_of_samples_a_second_over_pairs_of_runs(
     assert row["of_bound"] == pytest.approx(row["speedup"] / row["bound"], rel=1e-6)
 
 
-def test_the_baseline_has_a_speedup_of_one_without_an_interval(
-    summaries: dict[str, pd.DataFrame],
-) -> None:
-    row = row_of(summaries["images"], layout="seq", microbatches=1)
-    assert row["speedup"] == 1.0
-
-
 @pytest.mark.parametrize("settings", [{"layout": "pp2", "schedule": "gpipe"}, {"layout": "pp4"}])
 def test_efficiency_is_the_ideal_step_over_the_measured_one(
     images: RunData, summaries: dict[str, pd.DataFrame], settings: dict[str, Any]
@@ -143,11 +130,6 @@ def test_efficiency_is_the_ideal_step_over_the_measured_one(
     stages, count = int(row["stages"]), int(row["microbatches"])
     assert row["balanced_bubble"] == pytest.approx((stages - 1) / (count + stages - 1))
     assert row["balanced_bubble"] <= row["bubble"] < row["balanced_bubble"] + 0.2
-
-
-def test_one_rank_waits_for_nobody(summaries: dict[str, pd.DataFrame]) -> None:
-    alone = summaries["images"].query("layout == 'seq'")
-    assert (alone["bubble"] == 0).all()
 
 
 @pytest.mark.parametrize("name", list(GOLDEN))
@@ -241,13 +223,6 @@ def test_test_rows_without_counted_steps_say_so_and_what_to_set(tmp_path: Path) 
     row = row_of(summarize(run).table, phase="test")
     assert (row["valid"], row["flags"]) == (False, "only-warm-up")
     assert "no test steps beyond 2 of warm-up: raise test_steps in the sweep" in row["note"]
-
-
-def test_test_accuracy_at_the_best_validation_step_is_a_column(
-    summaries: dict[str, pd.DataFrame],
-) -> None:
-    row = row_of(summaries["chunks"], layout="seq", microbatches=1, implementation="fused")
-    assert row["test_at_best_val_accuracy"] == pytest.approx(0.6)
 
 
 def test_the_best_validation_step_is_the_first_with_the_highest_accuracy() -> None:

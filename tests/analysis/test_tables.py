@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from analysis.cli import main
 from analysis.render.document import Table, page_table
 from analysis.render.latex import table_to_latex
-from analysis.render.markdown import table_to_markdown
 from analysis.render.number_text import decimals_of, interval_text, join_intervals
+from analysis.render.pages import table_to_markdown
 from analysis.render.terminal import SUMMARY_COLUMNS, aligned_lines, columns_that_fit
 from analysis.statistics.intervals import Interval
 
@@ -158,10 +158,3 @@ def test_a_narrow_terminal_has_the_fewest_columns_left_out(width: int) -> None:
     assert shown == [name for name in SUMMARY_COLUMNS if name in shown]
     assert (len(shown) == len(SUMMARY_COLUMNS)) == (width == 300)
     assert len(columns_that_fit(frame, SUMMARY_COLUMNS, width + 40)) >= len(shown)
-
-
-def test_plain_columns_are_aligned() -> None:
-    frame = pd.DataFrame({"name": ["a", "long one"], "n": [1, 100]})
-    lines = aligned_lines(page_table(frame, "").shown())
-    assert [line.split() for line in lines] == [["name", "n"], ["a", "1"], ["long", "one", "100"]]
-    assert len(lines[0]) == len(lines[1]) == len(lines[2])

@@ -33,20 +33,6 @@ def test_what_slurm_refuses_is_one_line_and_leaves_nothing(user: User) -> None:
     assert list(user.runs.iterdir()) == []
 
 
-def test_test_only_says_when_each_array_would_start(user: User) -> None:
-    file = user.home / "spec.yaml"
-    file.write_text(json.dumps({"name": "asked", "grids": [SEQ | {"layouts": ["seq", "pp2"]}]}))
-    asked = ("submit", file, "--runs", user.runs, "--test-only")
-    first, second = user.jobs(*asked, *user.site({})).stdout.splitlines()
-    assert first.startswith("gat-seq (1 cell): Job ")
-    assert second.startswith("gat-pp2 (1 cell): Job ")
-    assert " to start at 20" in first
-    done = user.jobs(*asked, *user.site({"cpus_per_task": 3}), check=False)
-    assert done.returncode == 2
-    assert "Requested node configuration is not available" in done.stdout
-    assert not user.runs.exists()
-
-
 def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
     done = user.jobs("site", "init", "--out", "made.yaml")
     assert done.stdout.startswith("wrote made.yaml; next: python -m jobs site check")

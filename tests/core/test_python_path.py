@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.core.python_path import ROOT, found_at, is_installed, search_path_for_children
+from gnnhpc.core.python_path import ROOT, found_at, search_path_for_children
 
 
 def test_our_own_packages_lie_in_one_folder() -> None:
@@ -27,19 +27,6 @@ def test_a_module_a_package_and_a_bare_folder_are_found_where_they_lie(
     assert found_at("own_package") == tmp_path / "own_package"
     assert found_at("own_folder") == tmp_path / "own_folder"
     assert found_at("own_nothing") is None
-
-
-@pytest.mark.parametrize(
-    ("root", "installed"),
-    [
-        ("/usr/lib/python3/dist-packages", True),
-        ("/venv/lib/python3.12/site-packages", True),
-        ("/home/me/gnnhpc", False),
-        ("/venv/lib/python3.12/site-packages/gnnhpc", False),
-    ],
-)
-def test_an_installed_package_need_not_be_named(root: str, installed: bool) -> None:
-    assert is_installed(Path(root)) == installed
 
 
 def test_children_look_into_the_current_folder_only_where_we_do(

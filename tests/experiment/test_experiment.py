@@ -169,14 +169,14 @@ def test_our_own_engine_needs_no_full_pipeline() -> None:
             {"engine": "pipelining", "layout": "dp2-pp2"},
             "layout: found 'dp2-pp2'; allowed: pp<S> f",
         ),
-        ({"balance": [8, 9]}, "balance: found [8, 9]; allowed: one count for each of the 4 parts"),
+        ({"balance": [8, 9]}, "balance: found [8, 9]; allowed: one count for each of the 4 virt"),
     ],
 )
 def test_several_parts_a_stage_that_cannot_be_are_refused(
     changes: dict[str, Any], line: str
 ) -> None:
     good = vig(layout="pp2", schedule="interleaved", virtual_stages=2, microbatches=4)
-    assert Experiment.model_validate(good).model_parts == 4
+    assert Experiment.model_validate(good).total_virtual_stages == 4
     with pytest.raises(ValidationError) as refused:
         Experiment.model_validate(good | changes)
     assert line in str(refused.value)

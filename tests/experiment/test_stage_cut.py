@@ -64,8 +64,8 @@ def test_measured_costs_replace_the_outlines_and_a_balance_beats_both() -> None:
         (
             "gat",
             {"layout": "pp4", "schedule": "zbv", "microbatches": 4},
-            "schedule: found zbv; allowed: another one: two parts a stage of pp4 want 8 layers, "
-            "and there are 6",
+            "schedule: found zbv; allowed: another one: two virtual stages a stage of pp4 need 8 "
+            "layers, and there are 6",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from gnnhpc.records.schema import Header, StepRecord
 from jobs.run.status import status
 from jobs.slurm import sbatch
 from jobs.slurm.site import Site
+from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import Plan, plan
 from tests.jobs.fake_slurm import FakeSlurm
@@ -51,10 +52,10 @@ def submit_small(slurm: FakeSlurm, tmp_path: Path) -> Callable[..., Submitted]:
     """Submits the small sweep to the fake Slurm; `changes` are of its grid."""
 
     def submitted(name: str = "run", site: Site | None = None, **options: Any) -> Submitted:
-        changes = options.pop("changes", {})
-        chosen = ("test", site or Site())
-        options = {"live": True} | options
-        return submit(small_plan(name, **changes), runs=tmp_path / "runs", site=chosen, **options)
+        planned = small_plan(name, **options.pop("changes", {}))
+        others = {key: options.pop(key) for key in ("extend", "report") if key in options}
+        chosen = Options(**{"site": ("test", site or Site()), "live": True} | options)
+        return submit(planned, chosen, runs=tmp_path / "runs", **others)
 
     return submitted
 

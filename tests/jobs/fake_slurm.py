@@ -51,6 +51,14 @@ _PROGRAMS = {
 }
 
 
+def account(
+    task: str, state: str = "COMPLETED", *, array: str = "gat-seq", seconds: int = 10,
+    memory: str = "",
+) -> tuple[str, ...]:  # fmt: skip
+    """One row of sacct: a task or step with two CPUs."""
+    return (task, state, f"{array}@run", str(seconds), "2", "00:15", "", memory)
+
+
 @dataclass(frozen=True)
 class FakeSlurm:
     """A folder with the commands and the files that they read and write."""

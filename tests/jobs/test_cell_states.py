@@ -18,7 +18,7 @@ from jobs.run.logs import find_log
 from jobs.run.status import known_runs, status
 from jobs.submission.submit import Submitted
 from tests.jobs.conftest import MadeRun
-from tests.jobs.fake_slurm import FakeSlurm
+from tests.jobs.fake_slurm import FakeSlurm, account
 
 DEAD = 2**22 + 1
 """No process has this id: it is above those that Linux gives."""
@@ -68,7 +68,7 @@ def test_a_job_that_ended_before_its_ranks_began(
     run: MadeRun, slurm: FakeSlurm, word: str, state: str
 ) -> None:
     slurm.set_queue()
-    slurm.set_accounts(("101_0", word, "gat-seq@run"))
+    slurm.set_accounts(account("101_0", word))
     assert run.state()[0] == state
     assert run.state(index=1)[0] == "missing"
 
@@ -86,7 +86,7 @@ def test_a_valid_result_is_done_whatever_slurm_says(
 ) -> None:
     run.finish(run.cell(), job="101_0")
     slurm.set_queue()
-    slurm.set_accounts(("101_0", word, "gat-seq@run"))
+    slurm.set_accounts(account("101_0", word))
     assert run.state()[0] == "done"
 
 
@@ -122,7 +122,7 @@ def test_a_failure_without_a_result_is_what_its_rank_wrote(run: MadeRun, slurm: 
 def test_the_end_that_slurm_saw_names_the_state(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.set_queue()
     slurm.set_accounts(
-        ("101_0", "FAILED", "gat-seq@run", ""), ("101_0.0", "OUT_OF_MEMORY", "python", "900K")
+        account("101_0", "FAILED"), account("101_0.0", "OUT_OF_MEMORY", memory="900K")
     )
     run.begin(run.cell(), 3, "101_0", pid=DEAD)
     words = "Slurm says OUT_OF_MEMORY; a task used 900K, as sacct says"
@@ -142,9 +142,7 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     run: MadeRun, slurm: FakeSlurm, line: str, lost_rank: bool
 ) -> None:
     slurm.set_queue()
-    slurm.set_accounts(
-        ("101_0", "FAILED", "gat-seq@run", ""), ("101_0.0", "FAILED", "python", "1600000K")
-    )
+    slurm.set_accounts(account("101_0", "FAILED"), account("101_0.0", "FAILED", memory="1600000K"))
     attempt = run.begin(run.cell(), 3, "101_0", pid=DEAD)
     if lost_rank:
         write_failure(attempt, failure("ended without an error message: killed"), by=0)
@@ -240,7 +238,7 @@ def test_the_accounting_answers_for_a_silent_queue(
     run: MadeRun, slurm: FakeSlurm, word: str, state: str
 ) -> None:
     slurm.fail("squeue")
-    slurm.set_accounts(("101_0", word, "gat-seq@run"))
+    slurm.set_accounts(account("101_0", word))
     assert run.state()[0] == state
 
 
@@ -258,6 +256,8 @@ def test_jobs_of_a_moved_run_stay_its_jobs(run: MadeRun, slurm: FakeSlurm) -> No
 
 
 def test_slurm_is_asked_once_in_ten_seconds(run: MadeRun, slurm: FakeSlurm) -> None:
+    # An answer counts as younger than a submission a second after it.
+    time.sleep(1.1)
     assert set(run.states().values()) == {"pending"}
     slurm.set_queue()
     assert status(run.root).counts() == {"pending": 4}

@@ -18,18 +18,11 @@ from jobs.run.logs import find_log, last_lines
 from jobs.run.run_state import read_run
 from jobs.slurm.accounting import cpu_seconds
 from tests.jobs.conftest import MadeRun
-from tests.jobs.fake_slurm import FakeSlurm
-
-Row = tuple[str, ...]
-
-
-def task(name: str, seconds: int = 10, state: str = "COMPLETED", cpu: str = "00:15") -> Row:
-    """One row of sacct: a task with two CPUs."""
-    return (name, str(seconds), "2", cpu, "", state, "gat-seq@run")
+from tests.jobs.fake_slurm import FakeSlurm, account
 
 
 def test_the_accounting_says_what_a_run_cost(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_accounts(task("101_0"), task("101_1", 20, "RUNNING"))
+    slurm.set_accounts(account("101_0"), account("101_1", "RUNNING", seconds=20))
     accounted = run_cost(read_run(run.root)).accounted
     assert accounted is not None
     assert (accounted.tasks, accounted.running, accounted.core_s) == (2, 1, 60)
@@ -39,9 +32,9 @@ def test_the_accounting_says_what_a_run_cost(run: MadeRun, slurm: FakeSlurm) -> 
 def test_a_requeued_task_costs_both_starts_and_others_nothing(
     run: MadeRun, slurm: FakeSlurm
 ) -> None:
-    other = ("102_0", "99", "2", "00:15", "", "COMPLETED", "other@run")
-    never = task("101_1", 0, "CANCELLED")
-    slurm.set_accounts(task("101_0", 5, "NODE_FAIL"), task("101_0"), other, never)
+    other = account("102_0", array="other")
+    never = account("101_1", "CANCELLED by 0", seconds=0)
+    slurm.set_accounts(account("101_0", "NODE_FAIL", seconds=5), account("101_0"), other, never)
     accounted = run_cost(read_run(run.root)).accounted
     assert accounted is not None
     assert (accounted.tasks, accounted.core_s) == (2, 30)

@@ -20,8 +20,9 @@ from jobs.run.status import status
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
 from jobs.submission.cancel import cancel
-from jobs.submission.local_cells import LOCK_VARIABLE, machine_lock
+from jobs.submission.local_runs import LOCK_VARIABLE, machine_lock
 from jobs.submission.rerun import Selection, rerun
+from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import plan
 
@@ -34,16 +35,11 @@ TINY = {
 }
 
 
-class Ends:
-    """Keeps how each cell ended."""
-
-    def __init__(self) -> None:
-        self.lines: dict[str, str] = {}
-
-    def __call__(self, line: str) -> None:
-        if line.startswith("["):
-            array, index, words = line.partition("] ")[2].split(" ", 2)
-            self.lines[f"{array}:{index.strip(':')}"] = words
+def ends(printed: str) -> dict[str, str]:
+    """How each cell ended, from what a local run prints."""
+    lines = [line.partition("] ")[2] for line in printed.splitlines() if line.startswith("[")]
+    words = [line.split(" ", 2) for line in lines]
+    return {f"{array}:{index.strip(':')}": rest for array, index, rest in words}
 
 
 @pytest.fixture
@@ -62,22 +58,25 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Subm
                 "jobs.submission.submit.Launch", partial(Launch, python=str(script))
             )
         planned = plan({"name": "run", "grids": [TINY | {"layouts": layouts}]})
-        options = {"live": True, "wait": True} | options
-        chosen = ("test", site or Site())
-        return submit(planned, cluster="local", runs=tmp_path / "runs", site=chosen, **options)
+        report = options.pop("report", False)
+        chosen = {"live": True, "wait": True, "site": ("test", site or Site())} | options
+        runs = tmp_path / "runs"
+        return submit(planned, Options(cluster="local", **chosen), runs=runs, report=report)
 
     return submitted
 
 
-def test_cells_run_one_after_another_and_again(local: Callable[..., Submitted]) -> None:
-    ends = Ends()
-    done = local(["seq", "pp2"], show=ends, live=False)
-    assert done.failed == 0, ends.lines
-    assert all(line.startswith("done") for line in ends.lines.values())
+def test_cells_run_one_after_another_and_again(
+    local: Callable[..., Submitted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = local(["seq", "pp2"], live=False)
+    lines = ends(capsys.readouterr().out)
+    assert done.failed == 0, lines
+    assert all(line.startswith("done") for line in lines.values())
     current = status(done.run)
     assert (current.counts(), current.slurm) == ({"done": 2}, "local run")
     assert list(RunPaths(done.run).logs.glob("gat-pp2-0-local-*.log"))
-    again = rerun(done.run, Selection("gat-seq", "0"), wait=True, show=Ends())
+    again = rerun(done.run, Selection("gat-seq", "0"), Options("local", wait=True))
     assert again.failed == 0
     assert [cell.attempts for cell in status(done.run).cells] == [2, 1]
 
@@ -86,7 +85,7 @@ def test_ranks_get_the_variables_of_their_own_group_alone(
     local: Callable[..., Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    local(["pp2"], Site(cpus_per_task=2), f'env >"{tmp_path}/rank-$RANK"', show=Ends())
+    local(["pp2"], Site(cpus_per_task=2), f'env >"{tmp_path}/rank-$RANK"')
     for rank in (0, 1):
         lines = (tmp_path / f"rank-{rank}").read_text().splitlines()
         assert {f"RANK={rank}", "WORLD_SIZE=2", "OMP_NUM_THREADS=2"} <= set(lines)
@@ -94,12 +93,11 @@ def test_ranks_get_the_variables_of_their_own_group_alone(
 
 
 def test_ranks_that_end_without_an_attempt_are_a_failed_cell(
-    local: Callable[..., Submitted],
+    local: Callable[..., Submitted], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ends = Ends()
-    done = local(["seq", "pp2"], program="echo no such library; exit 1", show=ends)
+    done = local(["seq", "pp2"], program="echo no such library; exit 1")
     assert done.failed == 2
-    assert ends.lines["gat-seq:0"].startswith(
+    assert ends(capsys.readouterr().out)["gat-seq:0"].startswith(
         "failed before it had an attempt: see logs/gat-seq-0-"
     )
     (log,) = RunPaths(done.run).logs.glob("gat-seq-0-*.log")
@@ -111,7 +109,7 @@ def test_a_cell_above_its_time_limit_is_signalled(
 ) -> None:
     mark = shlex.quote(str(tmp_path / "signalled"))
     program = f'trap "touch {mark}; exit 3" USR2; while :; do sleep 0.05; done'
-    done = local(["seq"], Site(time="1", signal=59), program, show=Ends())
+    done = local(["seq"], Site(time="1", signal=59), program)
     assert done.failed == 1
     assert (tmp_path / "signalled").exists()
 
@@ -125,7 +123,7 @@ def test_a_run_in_the_background_is_cancelled_with_its_ranks(
     script.chmod(0o755)
     planned = plan({"name": "run", "grids": [TINY | {"layouts": ["seq"]}]})
     monkeypatch.setattr("jobs.submission.submit.Launch", partial(Launch, python=str(script)))
-    done = submit(planned, cluster="local", runs=tmp_path / "runs", live=True)
+    done = submit(planned, Options("local", live=True), runs=tmp_path / "runs")
     deadline = time.monotonic() + 60
     while not (started.exists() and started.read_text().strip()):
         assert time.monotonic() < deadline
@@ -164,4 +162,4 @@ def test_options_of_slurm_are_refused_for_a_local_run(local: Callable[..., Submi
     with pytest.raises(InputError, match="--mem 4G for a local run; allowed: --cluster slurm"):
         local(["seq"], settings={"mem": "4G"})
     with pytest.raises(InputError, match="--report: found --cluster local without --wait"):
-        local(["seq"], wait=False, reporting=True)
+        local(["seq"], wait=False, report=True)

@@ -32,7 +32,7 @@ def test_the_example_runs_verifies_reports_and_runs_again(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     plan = jobs.plan(mine / "own-model.yaml", SMALL)
-    done = jobs.submit(plan, cluster="local", runs="runs", wait=True)
+    done = jobs.submit(plan, jobs.Options(cluster="local", wait=True), runs="runs")
     paths = RunPaths(done.run)
     assert done.failed == 0
     cells = read_manifest(paths.manifest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
 from jobs.submission.cancel import cancel
 from jobs.submission.rerun import Selection, rerun
+from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm
@@ -71,10 +71,8 @@ def test_a_wrong_selection_is_one_line(
 
 
 def test_options_that_do_not_fit_the_run_are_one_line(ended: MadeRun, slurm: FakeSlurm) -> None:
-    with pytest.raises(InputError, match="--cluster: found 'moon'; allowed: slurm, local"):
-        rerun(ended.root, Selection(failed=True), cluster="moon")
     with pytest.raises(InputError, match="--paired: found gat-seq 1, which is in no block"):
-        rerun(ended.root, Selection(failed=True), paired=True)
+        rerun(ended.root, Selection(failed=True), Options(paired=True))
     assert slurm.queue == []
 
 
@@ -101,7 +99,7 @@ def test_unknown_cells_need_force(run: MadeRun, slurm: FakeSlurm) -> None:
 def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlurm) -> None:
     notes: list[str] = []
     settings = {"time": "2:00:00", "mem": "64G", "slurm": {"exclude": "n3"}}
-    rerun(ended.root, Selection(failed=True), settings=settings, notify=notes.append)
+    rerun(ended.root, Selection(failed=True), Options(settings=settings), notify=notes.append)
     script = ended.paths.script("gat-seq.rerun-1")
     assert slurm.queue[0][4] == str(script)
     text = script.read_text()
@@ -109,13 +107,6 @@ def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlur
         assert line in text
     assert "--time=120" not in ended.paths.script("gat-seq").read_text()
     assert notes[0].startswith("site test, not as submitted: mem 64G instead of none")
-
-
-def test_nodes_where_a_rank_hung_are_left_out(ended: MadeRun, slurm: FakeSlurm) -> None:
-    hung = replace(HUNG, error="frozen: rank 1 sent no heartbeat for 4 s")
-    ended.finish(ended.cell("gat-seq", 1), job="101_1", status="failed", failure=hung)
-    rerun(ended.root, Selection(failed=True), exclude_failed=True)
-    assert "#SBATCH --exclude=n2\n" in ended.paths.script("gat-seq.rerun-1").read_text()
 
 
 def test_a_dry_run_submits_nothing(
@@ -137,7 +128,7 @@ def test_whole_blocks_are_run_again(
     run = MadeRun(submit_small(paired=True).run)
     slurm.set_queue()
     run.finish(run.cell("gat-seq", 0), job="101_0")
-    done = rerun(run.root, Selection(missing=True, array="gat-seq"), paired=True)
+    done = rerun(run.root, Selection(missing=True, array="gat-seq"), Options(paired=True))
     assert [job[0] for job in slurm.queue] == ["102_[1]"]
     assert {cell.array for cell in done.submission.cells} == {"gat-seq", "gat-pp2"}
 
@@ -151,7 +142,7 @@ def test_code_that_changed_since_is_refused(
     file.write_text(file.read_text() + "# edited\n")
     with pytest.raises(InputError, match=r"gnnhpc/training/loop.py changed since the run was sub"):
         rerun(run.root, Selection(missing=True))
-    rerun(run.root, Selection(missing=True), live=True)
+    rerun(run.root, Selection(missing=True), Options(live=True))
     assert "--live" in run.paths.script("gat-seq.rerun-1").read_text()
 
 

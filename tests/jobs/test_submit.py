@@ -56,7 +56,7 @@ def test_after_waits_for_runs_and_jobs(submit_small: Submit, slurm: FakeSlurm) -
 
 
 def test_a_report_is_one_more_job_after_the_others(submit_small: Submit, slurm: FakeSlurm) -> None:
-    done = submit_small(reporting=True)
+    done = submit_small(report=True)
     assert done.report_job == "103"
     assert "--dependency=afterany:101:102" in slurm.calls[-1]
 
@@ -175,10 +175,12 @@ def test_a_time_limit_that_the_partition_would_leave_waiting_is_refused(
 
 
 def test_sound_ways_are_named_where_a_submission_does_without(submit_small: Submit) -> None:
-    first, second = submit_small().submission.advice
+    first, second = submit_small().submission.advice()
     assert "--paired runs all layouts of a repeat in one job" in first
     assert "exclusive: true" in second
-    assert submit_small("two", site=Site(exclusive=True), paired=True).submission.advice == ()
+    assert (
+        list(submit_small("two", site=Site(exclusive=True), paired=True).submission.advice()) == []
+    )
 
 
 def test_the_ids_of_jobs_are_printed_in_any_encoding(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_without_slurm_nothing_is_submitted(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="slurm, but no sbatch here; allowed: local"):
-        submit(small_plan(), runs=tmp_path / "runs", live=True)
+        submit(small_plan(), runs=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 

@@ -10,11 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
-from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
-from tests.tools.backends import computed_by, has_kernel, needs_compiler
+from tests.tools.backends import computed_by, has_kernel
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -23,7 +22,6 @@ from tests.tools.graphs import (
     relative_error,
     worst_layer_error,
 )
-from tests.tools.rounding import assert_within, tolerances
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 each_model = pytest.mark.parametrize("kind", [Gat, Gatv2])
@@ -69,44 +67,6 @@ def test_outputs_and_gradients_are_pygs(
 
 
 @pytest.mark.usefixtures("code")
-@each_model
-@pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-def test_sparse_and_dense_features_and_evaluation(
-    kind: type[Gat], sparse: bool, training: bool
-) -> None:
-    graph = make_graph(60, 150, sparse=sparse, seed=2)
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    fused, reference = (model.train(training) for model in pair(kind(), torch.float64, seed=2))
-    loss, found = gradients(fused, chunkset)
-    expected_loss, expected = gradients(reference, chunkset)
-    assert loss == pytest.approx(expected_loss, rel=1e-12)
-    assert worst_layer_error(found, expected) < (1e-10, "")
-
-
-@needs_compiler
-@each_model
-@pytest.mark.parametrize("threads", [2, 5])
-def test_threads_change_no_more_than_rounding_and_repeat_bitwise(
-    kind: type[Gat], threads: int
-) -> None:
-    graph = make_graph(60, 150, seed=6)
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    model = make_model(graph, kind(), torch.float32)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        _, expected = gradients(model, chunkset)
-        torch.set_num_threads(threads)
-        _, found = gradients(model, chunkset)
-        _, again = gradients(model, chunkset)
-    finally:
-        torch.set_num_threads(before)
-    assert worst_layer_error(found, expected) < (1e-5, "")
-    assert all(torch.equal(found[name], again[name]) for name in expected)
-
-
-@pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("mode", ["contiguous", "halo"])
 def test_padding_is_finite_and_takes_no_gradient(mode: ChunkMode) -> None:
     graph = make_graph(23, 30, seed=7)
@@ -131,32 +91,12 @@ def test_scores_too_large_for_exp_stay_finite() -> None:
     with torch.no_grad():
         fused[1].lin.weight.mul_(1e4)
 
-    def reference() -> torch.nn.ModuleList:
-        _, model = pair(config, torch.float64, seed=8)
-        model.load_state_dict(fused.state_dict())
-        return model
-
-    found = forward(fused, context).detach()
+    exact, _ = pair(config, torch.float64, seed=8)
+    exact.load_state_dict(fused.state_dict())
+    found = forward(fused, context)
     assert found.isfinite().all()
-    exact, allowed = tolerances(
-        reference,
-        lambda model: {"out": forward(model, context).detach()},
-        lambda name: config.heads * config.hidden,
-    )
-    assert_within({"out": found}, exact, allowed)
-    assert allowed["out"] < 1e-3 * float(exact["out"].abs().max())
-
-
-@pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("nodes", [1, 10])
-def test_a_graph_without_edges_has_its_self_loops(nodes: int) -> None:
-    graph = make_graph(nodes, 0, seed=9)
-    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
-    layer = make_model(graph, Gat(dropout=0.0))[1]
-    features = graph.features.to_dense().double()
-    expected = features @ layer.lin.weight.t() + layer.bias
-    x = feature_rows(graph.features, chunk.nodes, torch.float64)
-    assert relative_error(layer(x, Context(graph=chunk)), expected) < 1e-12
+    # A softmax is off by as much, relative to itself, as its scores are.
+    assert relative_error(found.double(), forward(exact, context)) < 1e-3
 
 
 class Largest(TorchDispatchMode):
@@ -190,20 +130,3 @@ def test_in_torch_nothing_is_larger_than_edges_times_heads(
         with Largest() as seen:
             gradients(model, chunkset)
     assert seen.found <= edges * 4
-
-
-@each_model
-@pytest.mark.parametrize("numbers", [1, 300, 2**20])
-def test_pieces_change_nothing_but_rounding(
-    kind: type[Gat], monkeypatch: pytest.MonkeyPatch, numbers: int
-) -> None:
-    """One edge a piece, some, and all."""
-    monkeypatch.setattr(segments, "PIECE_CPU", numbers)
-    graph = make_graph(40, 200, seed=11)
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    fused, reference = pair(kind(), torch.float64, seed=11)
-    with computed_by("torch"):
-        loss, found = gradients(fused, chunkset)
-    expected_loss, expected = gradients(reference, chunkset)
-    assert loss == pytest.approx(expected_loss, rel=1e-12)
-    assert worst_layer_error(found, expected) < (1e-10, "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,38 +14,21 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from gnnhpc.experiment.sampling import MOST_NEIGHBOURS
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
 from gnnhpc.validation.reference.random_numbers import below, node_numbers, philox, pick
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 
-# Random123's own known answers: key, counter, numbers.
-KNOWN = [
-    ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-    (
-        (0xFFFFFFFF, 0xFFFFFFFF),
-        (0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF),
-        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
-    ),
-    (
-        (0xA4093822, 0x299F31D0),
-        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
-        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
-    ),
-]
 ALPHA = 1e-6
 """Of a chi-square test: all seeds are fixed, so that a test that passes once always does."""
 
 
-@pytest.mark.parametrize(("key", "counter", "numbers"), KNOWN)
-def test_philox_gives_its_known_answers(
-    key: tuple[int, int], counter: tuple[int, ...], numbers: tuple[int, ...]
-) -> None:
+def test_philox_gives_the_answer_that_random123_has() -> None:
     """The reference does; the kernel's numbers are compared with the reference's below."""
-    found = philox(key[0] | key[1] << 32, np.array([counter], dtype=np.uint64))
-    assert tuple(found[0].tolist()) == numbers
+    counter = np.array([[0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]], dtype=np.uint64)
+    found = philox(0xA4093822 | 0x299F31D0 << 32, counter)
+    assert found[0].tolist() == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
 
 
 def star(degree: int) -> Sampler:
@@ -75,8 +56,8 @@ def test_picks_are_those_of_the_reference(n: int, data: st.DataObject, seed: int
     assert found == (pick(node_numbers(seed, 0, 0, 0), n, k) if k < n else list(range(n)))
 
 
-@pytest.mark.parametrize("k", [1, 3, 10])
-@pytest.mark.parametrize("degree", ["k + 1", "2 k", "492", "4000"])
+@pytest.mark.parametrize("k", [1, 10])
+@pytest.mark.parametrize("degree", ["k + 1", "2 k", "492"])
 def test_every_neighbour_is_as_likely(degree: str, k: int) -> None:
     n = {"k + 1": k + 1, "2 k": 2 * k}.get(degree) or int(degree)
     found = picked(n, k, 12_000)
@@ -88,16 +69,6 @@ def test_every_neighbour_is_as_likely(degree: str, k: int) -> None:
     # Of one row picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
     statistic = ((counts - expected) ** 2 / expected).sum() * (n - 1) / (n - k)
     assert stats.chi2.sf(statistic, bins - 1) > ALPHA
-
-
-@pytest.mark.parametrize(("n", "k"), [(3, 2), (4, 2), (6, 3), (5, 4), (7, 2)])
-def test_every_set_of_neighbours_is_as_likely(n: int, k: int) -> None:
-    """Pairs among them."""
-    found = picked(n, k, 12_000)
-    sets = list(itertools.combinations(range(n), k))
-    numbers = {one: number for number, one in enumerate(sets)}
-    counts = np.bincount([numbers[tuple(row)] for row in found.tolist()], minlength=len(sets))
-    assert stats.chisquare(counts).pvalue > ALPHA
 
 
 def make_csr(nodes: int, seed: int, mean: float = 8.0) -> tuple[Tensor, Tensor]:
@@ -167,31 +138,6 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
     assert rows == len(nodes)
 
 
-def test_a_fan_out_beyond_all_degrees_draws_them_all_and_holds_no_room_for_it() -> None:
-    graph = make_csr(40, 3)
-    (wanted,), _ = sampled(graph, [3, 17], [39])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    (found,), _ = sampled(graph, [3, 17], [MOST_NEIGHBOURS])
-    # In KiB; one number of 32 bits for each neighbour that might be drawn were 8 GiB.
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
-    assert found.edge.equal(wanted.edge)
-    assert found.source.equal(wanted.source)
-
-
-def test_a_sampler_draws_the_same_for_a_node_in_any_batch_and_anew_in_another_step() -> None:
-    graph = make_csr(80, 3)
-
-    def of(node: int, seeds: list[int], **layer: Any) -> list[int]:
-        (drawn,), nodes = sampled(graph, seeds, [2], **layer)
-        row = nodes.tolist().index(node)
-        edges: list[int] = drawn.edge[drawn.indptr[row] : drawn.indptr[row + 1]].tolist()
-        return edges
-
-    busy = int((graph[0][1:] - graph[0][:-1]).argmax())
-    assert of(busy, [busy]) == of(busy, list(range(80)))
-    assert len({tuple(of(busy, [busy], step=step)) for step in range(20)}) > 15
-
-
 def without(graph: tuple[Tensor, Tensor], left_out: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """The graph without some edges, and of each other edge its number in the whole one."""
     indptr, columns = graph
@@ -231,25 +177,6 @@ def test_edges_left_out_are_as_if_the_graph_had_them_not(
     assert ours.draw(Layer(fanouts[0], 11, 5, 0, replace)).edge.equal(drawn.edge)
 
 
-@pytest.mark.parametrize("fanout", [3, 40])
-def test_of_those_that_are_not_left_out_every_neighbour_is_as_likely(fanout: int) -> None:
-    """Of 100 every third one stays out, the first and the last among them."""
-    indptr = torch.cat((torch.tensor([0, 100]), torch.full((100,), 100)))
-    sampler = Sampler(indptr, torch.arange(1, 101, dtype=torch.int32))
-    left_out = torch.arange(0, 100, 3)
-    counts = torch.zeros(101, dtype=torch.int64)
-    for seed in range(20_000):
-        sampler.begin(torch.tensor([0]), left_out)
-        counts += torch.bincount(sampler.draw(Layer(fanout, seed, 0, 0)).edge[:-1], minlength=101)
-    assert not counts[left_out].any()
-    kept = counts[counts > 0].double()
-    assert len(kept) == 66
-    expected = kept.sum() / 66
-    # Picks exclude one another, so the statistic is smaller by (n - k) / (n - 1).
-    statistic = ((kept - expected) ** 2 / expected).sum() * 65 / (66 - fanout)
-    assert stats.chi2.sf(float(statistic), 65) > ALPHA
-
-
 def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:
     """As a thread that draws ahead: made here, called there; threads that come and go in number.
 
@@ -276,15 +203,3 @@ def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> N
                 assert one.equal(other)
     assert alone[6].diff().equal(torch.bincount(alone[4]))
     assert alone[7].equal(torch.argsort(alone[4], stable=True))
-
-
-@pytest.mark.parametrize("threads", [1, 2, 8])
-def test_edges_by_source_are_a_stable_sort(threads: int) -> None:
-    (drawn, _), _ = sampled(make_csr(70, 4), [3, 8, 30, 44], [5, 5])
-    indptr, order, target = sample.by_source(drawn, threads)
-    wanted = torch.argsort(drawn.source, stable=True)
-    rows = torch.repeat_interleave(torch.arange(len(drawn.indptr) - 1), drawn.indptr.diff())
-    assert sample.targets(drawn, threads).equal(rows)
-    assert order.equal(wanted)
-    assert target.equal(rows[wanted])
-    assert indptr.diff().equal(torch.bincount(drawn.source, minlength=drawn.rows_in))

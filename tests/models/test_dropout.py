@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.node_features import SparseRows, feature_rows
-from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
-from gnnhpc.kernels.rowwise import drop
+from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.dropout import Dropout
 from tests.tools.graphs import make_graph
@@ -32,49 +29,6 @@ def test_a_mask_follows_from_its_key_alone() -> None:
         agreement = (first == kept(*other)).double().mean().item()
         # Independent masks agree on 0.4 * 0.4 + 0.6 * 0.6; the bound is five deviations.
         assert abs(agreement - 0.52) < 5 * (0.52 * 0.48 / len(ENTRIES)) ** 0.5
-
-
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.6, 0.9])
-def test_the_share_kept_is_fair_at_every_lag(p: float) -> None:
-    expected, count = 1 - p, len(ENTRIES)
-    for step in range(5):
-        kept = layer_mask(0, step, "layer0.dropout", p).keeps(ENTRIES).double()
-        assert abs(kept.mean().item() - expected) < 5 * (p * expected / count) ** 0.5
-        for lag in (1, 2, 8, 64, 500):
-            both = (kept[lag:] * kept[:-lag]).mean().item()
-            chance = expected * expected
-            assert abs(both - chance) < 6 * (chance * (1 - chance) / (count - lag)) ** 0.5
-
-
-def test_successive_steps_are_independent() -> None:
-    kept = torch.stack(
-        [layer_mask(0, step, "layer0.attention", 0.6).keeps(ENTRIES[:2000]) for step in range(400)]
-    ).double()
-    # How often an entry stays over 400 steps: mean 160, variance 400 * 0.4 * 0.6 = 96.
-    counts = kept.sum(0)
-    assert counts.mean().item() == pytest.approx(160, abs=1)
-    assert counts.var().item() == pytest.approx(96, rel=0.2)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(1, 40),
-    st.integers(1, 70),
-    st.floats(0.01, 0.99),
-    st.sampled_from([torch.float32, torch.float64]),
-    st.integers(0, 2**31),
-)
-def test_the_kernel_drops_what_plain_torch_drops(
-    rows: int, width: int, p: float, dtype: torch.dtype, seed: int
-) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    x = torch.rand(rows, width, generator=draw, dtype=dtype) + 0.5
-    # Ids up to Reddit's size, and padding.
-    ids = torch.randint(-1, 250_000, (rows,), generator=draw)
-    mask = layer_mask(seed, 0, "layer1.dropout", p)
-    expected = x * mask.weights(number_entries(ids, width), dtype)
-    assert torch.equal(drop(x, ids, mask), expected)
-    assert torch.equal(drop(x.t().contiguous().t(), ids, mask), expected)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,10 @@ import torch
 from torch.nn import functional
 from torch_geometric.nn import GATConv
 
-from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.data_settings import SyntheticCitation
-from gnnhpc.data.load_graph import load_graph
-from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat
-from gnnhpc.models.model import BuildOptions
 from tests.tools.graphs import (
     forward,
     gradients,
@@ -30,20 +25,6 @@ from tests.tools.graphs import (
 Implementation = Literal["fused", "pyg"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("fused", "pyg")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize(("layers", "heads", "hidden"), [(2, 8, 8), (4, 2, 5), (3, 1, 16)])
-def test_parameters_are_the_outlines(
-    implementation: Implementation, layers: int, heads: int, hidden: int
-) -> None:
-    config = Gat(layers=layers, heads=heads, hidden=hidden, implementation=implementation)
-    facts = Facts("graph", 1433, 7, nodes=2708, edges=10556)
-    for layer in config.outline(facts):
-        module = config.build(layer, BuildOptions(torch.float64))
-        parameters = list(module.parameters())
-        assert sum(parameter.numel() for parameter in parameters) == layer.parameters
-        assert all(parameter.dtype == torch.float64 for parameter in parameters)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -82,15 +63,6 @@ def test_halo_chunks_have_the_full_graphs_gradient(
         assert worst_layer_error(found, expected) < (TOLERANCE[dtype], ""), count
 
 
-def test_masks_differ_between_steps_and_seeds() -> None:
-    graph = make_graph(80, 110, seed=2)
-    model = make_model(graph, Gat())
-    chunkset = build_chunks(graph, 2, "halo", 2)
-    losses = {gradients(model, chunkset, seed=s, step=t)[0] for s in (0, 1) for t in (0, 1)}
-    assert len(losses) == 4
-    assert gradients(model, chunkset, seed=0, step=0)[0] in losses
-
-
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
     implementation: Implementation,
@@ -105,24 +77,3 @@ def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
     assert not isinstance(dropped, torch.Tensor)
     direct, through = model[1](dropped, context), model[1](dropped.to_dense(), context)
     assert relative_error(through, direct) < 1e-12
-
-
-@pytest.mark.parametrize(("chunks", "implementation"), [(1, "pyg"), (3, "fused")])
-def test_training_learns(chunks: int, implementation: Implementation) -> None:
-    graph = load_graph(SyntheticCitation(nodes=600, edges=2400, features=64, classes=4), None)
-    chunkset = build_chunks(graph, chunks, "halo", 2)
-    model = make_model(graph, Gat(implementation=implementation), torch.float32)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-    losses = []
-    for step in range(60):
-        losses.append(gradients(model, chunkset, step=step)[0])
-        optimizer.step()
-    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
-    model.eval()
-    right = total = 0
-    for chunk in chunkset.chunks:
-        targets = chunk.targets["test"]
-        predicted = forward(model, Context(graph=chunk)).argmax(1)
-        right += int((predicted == targets).sum())
-        total += int((targets != IGNORED).sum())
-    assert right / total > 0.6

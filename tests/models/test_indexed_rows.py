@@ -32,8 +32,8 @@ FIRST = {name: 1 if name.startswith("gat") else 0 for name in MODELS}
 """The layer that reads features: those of attention have dropout before it."""
 
 
-@pytest.mark.parametrize("kept", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [3, 61, 200])
+@pytest.mark.parametrize("kept", [torch.float16, torch.float64])
+@pytest.mark.parametrize("width", [3, 61])
 @pytest.mark.parametrize("name", MODELS)
 def test_rows_by_number_are_their_copies(name: str, width: int, kept: torch.dtype) -> None:
     """But for rounding, of features narrower and wider than the layer's output."""

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.nn import GCNConv
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
@@ -22,7 +21,7 @@ from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii, ResGcn
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model
-from tests.tools.backends import computed_by, has_kernel
+from tests.tools.backends import computed_by, has_kernel, threads
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
@@ -76,10 +75,15 @@ def assert_same(graph: Graph, ours: Model, theirs: Model, dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize(("sparse", "labelled"), [(True, ()), (False, ()), (True, (3, 31))])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_ours_is_pygs(name: str, sparse: bool, dtype: torch.dtype) -> None:
-    graph = make_graph(60, 150, features=12, classes=5, sparse=sparse, seed=1)
+def test_ours_is_pygs(
+    name: str, sparse: bool, labelled: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Where few nodes have labels, most rows have no gradient, and backward leaves them out."""
+    pairs = 60 if labelled else 150
+    graph = make_graph(60, pairs, features=12, classes=5, sparse=sparse, seed=1)
+    graph = labelled_at(graph, *labelled) if labelled else graph
     assert_same(graph, MODELS[name], of(MODELS[name], "pyg"), dtype)
 
 
@@ -91,17 +95,6 @@ def test_ours_is_dgls(name: str, dtype: torch.dtype) -> None:
     assert_same(graph, MODELS[name], of(MODELS[name], "dgl"), dtype)
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("name", list(MODELS))
-def test_ours_is_pygs_where_few_nodes_have_labels(
-    name: str, sparse: bool, dtype: torch.dtype
-) -> None:
-    """Most rows have no gradient then, and what goes backward leaves them out."""
-    graph = make_graph(60, 60, features=12, classes=5, sparse=sparse, seed=1)
-    assert_same(labelled_at(graph, 3, 31), MODELS[name], of(MODELS[name], "pyg"), dtype)
-
-
 def labelled_at(graph: Graph, *nodes: int) -> Graph:
     """With labels for training at these nodes alone."""
     train = torch.zeros(len(graph.labels), dtype=torch.bool)
@@ -110,25 +103,19 @@ def labelled_at(graph: Graph, *nodes: int) -> Graph:
 
 
 @pytest.mark.parametrize("nodes", [(), (3, 31)])
-@pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_threads_change_no_more_than_rounding_and_repeat_bitwise(
-    name: str, threads: int, nodes: tuple[int, ...]
+    name: str, nodes: tuple[int, ...]
 ) -> None:
     graph = make_graph(60, 150, features=12, classes=5, seed=6)
     graph = labelled_at(graph, *nodes) if nodes else graph
     layers: Any = MODELS[name]
     chunkset = build_chunks(graph, 2, "halo", layers.layers)
     model = make_model(graph, MODELS[name], torch.float32)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads(1):
         _, expected = gradients(model, chunkset)
-        torch.set_num_threads(threads)
-        _, found = gradients(model, chunkset)
-        _, again = gradients(model, chunkset)
-    finally:
-        torch.set_num_threads(before)
+    with threads(3):
+        (_, found), (_, again) = (gradients(model, chunkset) for _ in range(2))
     assert worst_layer_error(found, expected)[0] < 1e-5
     assert all(torch.equal(found[name], again[name]) for name in expected)
 
@@ -197,18 +184,6 @@ def test_weights_of_edges_count_in_all_implementations(
     sides = [build_chunks(each, 1, "halo", layers.layers) for each in (graph, weighted)]
     plain, other = (forward(model, Context(graph=side.chunks[0])) for side in sides)
     assert relative_error(other, plain) > 0.01
-
-
-def test_gcn_of_weighted_edges_is_pygs_gcn_conv() -> None:
-    graph = make_graph(30, 60, features=12, classes=5, seed=1)
-    weights = torch.rand(graph.edges.shape[1], generator=torch.Generator().manual_seed(2)) * 2
-    (chunk,) = build_chunks(replace(graph, edge_weight=weights), 1, "halo", 1).chunks
-    ours = make_model(graph, Gcn(layers=1), torch.float64)
-    theirs = GCNConv(12, 5).double()
-    theirs.load_state_dict(ours[0].state_dict())
-    expected = theirs(graph.features.to_dense().double(), graph.edges, weights.double())
-    expected = expected.log_softmax(-1)
-    assert relative_error(forward(ours, Context(graph=chunk)), expected) < 1e-12
 
 
 def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:

@@ -85,18 +85,6 @@ def test_an_ordinary_forward_defers_nothing() -> None:
     assert all(p.grad is not None and p.grad.any() for p in model.parameters() if p.ndim == 2)
 
 
-def test_frozen_weights_have_no_deferred_gradients() -> None:
-    model, context = built("gcn", sparse=False)
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter.ndim == 1)
-    deferred: list[DeferredGradient] = []
-    with split_backward():
-        loss = forward(model, context).sum()
-    with deferring_to(deferred):
-        loss.backward()
-    assert not deferred
-
-
 def test_a_deferred_gradient_cannot_be_lost() -> None:
     model, context = built("gcn", sparse=False)
     with split_backward():

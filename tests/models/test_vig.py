@@ -46,11 +46,6 @@ def test_as_many_parameters_as_published(implementation: Literal["fused", "pyg"]
     assert counts == [layer.parameters for layer in config.outline(CIFAR10)]
 
 
-def test_edges_of_a_cifar_image() -> None:
-    edges = vig.grid_edges((32, 32), 1, torch.device("cpu"))
-    assert edges.shape == (2, 7_812)
-
-
 @pytest.mark.parametrize("grid", [(1, 1), (1, 4), (3, 1), (2, 2), (3, 5)])
 @pytest.mark.parametrize("images", [1, 3])
 def test_edges_join_neighbouring_pixels_of_one_image(grid: vig.Grid, images: int) -> None:
@@ -92,14 +87,6 @@ def test_images_in_logits_out(implementation: Literal["fused", "pyg"]) -> None:
         x = layer(x, Context())
         assert x.shape[1:] == paper.shape
     assert x.shape == (4, 7)
-
-
-def test_readout_adds_the_nodes() -> None:
-    readout = vig.Readout(4, 3, dtype=torch.float64)
-    x = torch.rand(2, 6, 3, dtype=torch.float64)
-    expected = readout.fc2(nn.functional.gelu(readout.fc1(x.sum(1))))
-    assert torch.equal(readout(x, Context()), expected)
-    assert torch.allclose(readout(x.flip(1), Context()), expected)
 
 
 @pytest.mark.parametrize(("nodes", "channels"), [(15, 3), (16, 1)])

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import compile as compiling
 from gnnhpc.kernels import vig_mlp
-from gnnhpc.kernels.compile import counted_calls, load_kernel
+from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.fused import FusedReadout
 from gnnhpc.models.vig.reference import Readout
+from tests.tools.backends import threads
 
 needs_kernel = pytest.mark.skipif(not vig_mlp.available(), reason="no compiled kernel")
 SIZES = [  # images, nodes, width, classes
@@ -71,61 +71,16 @@ def test_it_is_torchs(sizes: tuple[int, int, int, int]) -> None:
     assert names == {"vig_readout_forward", "vig_readout_backward"}
 
 
-def test_in_double_precision_it_is_torchs_own_and_nothing_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A GPU's cells would compile a kernel for the host within a step."""
-    requested: list[str] = []
-    monkeypatch.setattr(compiling, "_load", requested.append)
-    load_kernel.cache_clear()
-    try:
-        _, exact = readouts(20, 4)
-        ours = FusedReadout(20, 4, dtype=torch.float64)
-        ours.load_state_dict(exact.state_dict())
-        assert_equal(results(ours, images(3, 8)), results(exact, images(3, 8)), 0.0)
-    finally:
-        load_kernel.cache_clear()
-    assert not requested
-
-
-def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, exact = readouts(20, 4)
-    monkeypatch.setenv("GNNHPC_KERNELS", "off")
-    load_kernel.cache_clear()
-    try:
-        found = results(ours, images(3, 8))
-    finally:
-        load_kernel.cache_clear()
-    assert_equal(found, results(exact, images(3, 8)), 1e-5)
-
-
 @needs_kernel
 @pytest.mark.parametrize("width", [1024, 9000])
 def test_the_same_bits_on_any_number_of_threads(width: int) -> None:
-    found, threads = [], torch.get_num_threads()
+    found = []
     ours, _ = readouts(width, 10)
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             found.append(results(ours, images(37, 50)))
-    finally:
-        torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(other[name], value) for name, value in found[0].items())
-
-
-@needs_kernel
-def test_any_strides() -> None:
-    ours, _ = readouts(20, 4)
-    x, found = images(3, 8), []
-    for inputs in (x.clone(), x.permute(2, 0, 1).contiguous().permute(1, 2, 0)):
-        given = inputs.requires_grad_()
-        logits = ours(given, Context())
-        # The gradient of a mean over images has no strides.
-        (gradient,) = torch.autograd.grad(logits.mean(0).square().sum(), given)
-        found += [logits, gradient]
-    assert torch.equal(found[0], found[2])
-    assert torch.equal(found[1], found[3])
 
 
 @needs_kernel

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -98,49 +98,38 @@ def test_stacks_are_two_or_more_neighbours() -> None:
     assert {first: len(stack.layers) for first, stack in stacks.items()} == {0: 2, 3: 3}
 
 
-def hooked(module: nn.ModuleList) -> None:
-    module[1].register_forward_hook(lambda *_: None)
+CHANGES: dict[str, Callable[[nn.ModuleList], Any]] = {
+    "a hook": lambda layers: layers[1].register_forward_hook(lambda *_: None),
+    "a parameter's hook": lambda layers: bias(layers).register_post_accumulate_grad_hook(print),
+    "a frozen parameter": lambda layers: bias(layers).requires_grad_(False),
+    "no gradient to add to": lambda layers: setattr(bias(layers), "grad", None),
+    "evaluation": lambda layers: layers.eval(),
+}
+IMAGE = torch.rand(IMAGES, GRID[0] * GRID[1], 3)
 
 
-def hooked_parameter(module: nn.ModuleList) -> None:
-    module[1].get_parameter("fc1.bias").register_post_accumulate_grad_hook(lambda _: None)
+def bias(layers: nn.ModuleList) -> nn.Parameter:
+    return layers[1].get_parameter("fc1.bias")
 
 
-def frozen(module: nn.ModuleList) -> None:
-    module[1].get_parameter("fc1.bias").requires_grad_(False)
-
-
-def without_gradient(module: nn.ModuleList) -> None:
-    module[1].get_parameter("fc1.bias").grad = None
-
-
-def in_evaluation(module: nn.ModuleList) -> None:
-    module.eval()
-
-
-@pytest.mark.parametrize(
-    "change", [hooked, hooked_parameter, frozen, without_gradient, in_evaluation]
-)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_layers_are_called_one_by_one_where_a_call_would_differ(
-    change: Callable[[nn.ModuleList], None],
+    change: Callable[[nn.ModuleList], Any],
 ) -> None:
     module = layers()
     change(module)
     (stack,) = stacks_of(list(module)).values()
-    assert stack(torch.rand(IMAGES, GRID[0] * GRID[1], 3)) is None
+    assert stack(IMAGE) is None
 
 
-def test_inputs_that_the_kernel_cannot_take_and_deferred_statistics_are_left_to_the_layers() -> (
-    None
-):
+def test_what_the_kernel_cannot_take_is_left_to_the_layers() -> None:
     (stack,) = stacks_of(list(layers())).values()
-    assert stack(torch.rand(1, 1, 3)) is None
-    assert stack(torch.rand(IMAGES, GRID[0] * GRID[1] + 1, 3)) is None
-    assert stack(torch.rand(IMAGES, GRID[0] * GRID[1], 3, dtype=torch.float64)) is None
+    for x in (torch.rand(1, 1, 3), torch.cat((IMAGE, IMAGE[:, :1]), 1), IMAGE.double()):
+        assert stack(x) is None
     with torch.no_grad():
-        assert stack(torch.rand(IMAGES, GRID[0] * GRID[1], 3)) is None
+        assert stack(IMAGE) is None
     (deferred,) = stacks_of(list(layers(batchnorm="deferred"))).values()
-    assert deferred(torch.rand(IMAGES, GRID[0] * GRID[1], 3)) is None
+    assert deferred(IMAGE) is None
 
 
 def test_a_gradient_taken_away_before_the_backward_starts_at_zero() -> None:
@@ -150,21 +139,3 @@ def test_a_gradient_taken_away_before_the_backward_starts_at_zero() -> None:
         module.zero_grad(set_to_none=True)
         output.square().sum().backward()
     assert_same(state(ours), state(theirs))
-
-
-def test_a_weight_changed_before_the_backward_is_an_error() -> None:
-    module = layers()
-    output = stacked(module)(torch.rand(IMAGES, GRID[0] * GRID[1], 3))
-    with torch.no_grad():
-        module[0].get_parameter("fc1.weight").add_(1.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        output.sum().backward()
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_bias_that_is_not_finite_reaches_the_output(value: float) -> None:
-    """Though BatchNorm removes a bias, the mean of its batch is not finite either."""
-    module = layers()
-    with torch.no_grad():
-        module[0].get_parameter("fc1.bias")[0] = value
-    assert not stacked(module)(torch.rand(IMAGES, GRID[0] * GRID[1], 3)).isfinite().any()

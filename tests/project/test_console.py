@@ -81,8 +81,8 @@ def test_hints_are_spelled_as_the_command_was(
     from jobs.submission.submit import Submitted
 
     monkeypatch.setattr(sys, "argv", [program, "submit"])
-    submission = Submission(Path("/runs/my run"), (), (), Launch())
-    print_submitted(Submitted(submission, "slurm", ()))
+    submission = Submission(Path("/runs/my run"), "slurm", (), (), Launch())
+    print_submitted(Submitted(submission, ()))
     assert capsys.readouterr().out.splitlines()[-1] == next_
     assert as_typed("analysis", "report").startswith(next_.split()[1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import signal
 import subprocess
@@ -33,7 +34,7 @@ except GnnhpcError as error:
 
 def test_lines_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "rank-0000.jsonl"
-    with RecordWriter(path, HEADER) as writer:
+    with contextlib.closing(RecordWriter(path, HEADER)) as writer:
         assert len(read_lines(path)) == 1
         writer.write(
             SpanRecord("train", 0, "forward", 1, 0.1234567891234, 2.0),

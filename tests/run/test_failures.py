@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.records import failures
 from gnnhpc.records.failures import is_fault_of_node
 from gnnhpc.records.result_file import Result
 from gnnhpc.training import worker
@@ -46,8 +46,10 @@ def fail() -> None:
     raise ValueError("planted\nin two lines")
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die_at(rank: int, step: int) -> None:
+    """Ranks do not wait as long as usual for what others say of their end."""
+    failures.SETTLE_S = 0.5
+    at(rank, step, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def sleep() -> None:
@@ -108,7 +110,7 @@ def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> Non
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
     """Rank 0 holds the store and would write the result; the other one does it then."""
-    cell = ran(tmp_path, vig(layout="pp2"), at, killed, 2, die)
+    cell = ran(tmp_path, vig(layout="pp2"), die_at, killed, 2)
     assert cell.statuses[killed] == -signal.SIGKILL
     assert cell.statuses[1 - killed] == 1
     failure = cell.result.failure
@@ -171,15 +173,6 @@ def test_a_wrong_world_size_writes_nothing(tmp_path: Path) -> None:
     assert not RunPaths(tmp_path).cells.exists()
 
 
-def test_a_name_that_does_not_resolve(tmp_path: Path) -> None:
-    cell = ran(tmp_path, gat(layout="pp2"), env={"MASTER_ADDR": "no-such-node.invalid"})
-    assert cell.statuses == [2, 2]
-    assert "MASTER_ADDR: found 'no-such-node.invalid', which does not resolve" in cell.err[1]
-    failure = cell.result.failure
-    assert failure is not None
-    assert "no-such-node.invalid" in failure.error
-
-
 def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="pp2"), other_code, 1)
     assert cell.statuses == [1, 1]
@@ -202,16 +195,6 @@ def test_a_disk_that_fills_up_on_one_node(tmp_path: Path) -> None:
     steps = recorded(cell, 1)
     assert steps == list(range(len(steps)))
     assert len(recorded(cell, 0)) - len(steps) <= 1
-
-
-def test_a_disk_that_takes_nothing_at_all(tmp_path: Path) -> None:
-    """Nobody can write why; it is said where the launcher listens, and nothing hangs."""
-    cell = ran(tmp_path, gat(), small_disk, 0, 900)
-    assert cell.statuses == [1]
-    assert not cell.attempt.result.exists()
-    assert f"{cell.attempt.records(0)}: cannot be written (File too large)" in cell.err[0]
-    assert f"{cell.attempt.result}: cannot be written (File too large)" in cell.err[0]
-    assert "Traceback" not in cell.attempt.log(0).read_text()
 
 
 def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: Path) -> None:
@@ -253,20 +236,3 @@ def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(tmp_path: Pa
     assert ended.result.failure is not None
     assert re.fullmatch(expected, ended.result.failure.error)
     assert "Traceback" not in "".join(ended.err)
-
-
-def unloadable(rank: int) -> None:
-    def load_model(*_: object) -> None:
-        raise InputError("model own_net:Net", None, "no module own_net")
-
-    if int(os.environ["RANK"]) == rank:
-        worker.load_model = load_model
-
-
-def test_a_model_that_one_node_does_not_see_is_that_ranks_failure(tmp_path: Path) -> None:
-    ended = ran(tmp_path, gat(layout="pp2"), unloadable, 1)
-    assert ended.statuses[1] == 2
-    assert ended.result.status == "failed"
-    assert ended.result.failure is not None
-    assert ended.result.failure.rank == 1
-    assert ended.result.failure.error == "model own_net:Net: found no module own_net"

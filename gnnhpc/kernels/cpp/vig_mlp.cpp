@@ -6,11 +6,9 @@
 #include "vig/fold.h"
 #include "vig/readout.h"
 
-extern "C" {
+namespace {
 
-int vig_lanes() { return LANES; }
-
-i64 vig_state_length(i64 hidden, i64 conv) {
+i64 state_length(i64 hidden, bool conv) {
     return State<double>::length(hidden, conv ? kConv : kPlain);
 }
 
@@ -18,7 +16,7 @@ i64 vig_state_length(i64 hidden, i64 conv) {
 // BatchNorms to go by, or null to go by the batch. `moved`: the same to be moved by the batch's, by
 // `momentum` each, or null for none; `batches` count how often they were. The convolution's weights
 // are null in an FFN. y [rows][3] is the update before its BatchNorm, out the layer's output.
-void vig_forward(const i64* sizes, const float* x, const float* const* weights,
+void forward_layer(const i64* sizes, const float* x, const float* const* weights,
                  const float* const* running, const double* eps, float* const* moved,
                  i64* const* batches, const double* momentum, float* y, float* out,
                  double* state_at) {
@@ -77,7 +75,7 @@ void vig_forward(const i64* sizes, const float* x, const float* const* weights,
 
 // `by_batch` as forward was. Gradients of the weights in their order, `added` to what is there or
 // in its place; d_x null if not wanted.
-void vig_backward(i64 by_batch, i64 added, const i64* sizes, const float* x, const float* y,
+void backward_layer(i64 by_batch, i64 added, const i64* sizes, const float* x, const float* y,
                   const float* g, const float* const* weights, const double* eps,
                   const double* state_at, float* d_x, float* const* d_weights) {
     const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
@@ -132,6 +130,57 @@ void vig_backward(i64 by_batch, i64 added, const i64* sizes, const float* x, con
         });
 }
 
+}  // namespace
+
+extern "C" {
+
+int vig_lanes() { return LANES; }
+
+i64 vig_state_length(i64 hidden, i64 conv) { return state_length(hidden, conv); }
+
+// Layers one after the other. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; means
+// and variances of both BatchNorms that are `running`, to go by, or null to go by the batch; those
+// that are `moved` by the batch's, or null, with 2 counts and 2 momentums; its y in `ys`, its output
+// in `outs` but the last one's, which is in `out`; its state.
+void vig_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
+                 const float* const* weights, const double* eps, const float* const* running,
+                 float* const* moved, i64* const* batches, const double* momentum, float* ys,
+                 float* outs, float* out, double* states) {
+    for (i64 i = 0; i < layers; ++i) {
+        const i64* shape = shapes + i * 3;
+        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        const i64 length = images * shape[0] * shape[1] * kChannels;
+        float* at = i + 1 < layers ? outs + i * length : out;
+        forward_layer(sizes, x, weights + i * 11, running ? running + i * 4 : nullptr, eps + i * 2,
+                      moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
+                      moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
+        x = at;
+        states += state_length(shape[2], weights[i * 11 + 4] != nullptr);
+    }
+}
+
+// Back through the same; gradients of weights are `added` to what is there or in its place. g is that
+// of `out`; `states` begins with the first layer's.
+void vig_backward(i64 by_batch, i64 added, i64 layers, i64 images, i64 threads, const i64* shapes,
+                  const float* x, const float* ys, const float* outs, const float* g,
+                  const float* const* weights, const double* eps, const double* states, float* d_x,
+                  float* const* gradients) {
+    const i64 nodes = shapes[0] * shapes[1], length = images * nodes * kChannels;
+    const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
+    const auto output_of = [&](i64 layer) { return between.get() + (layer % 2) * length; };
+    for (i64 i = 0; i < layers; ++i)
+        states += state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
+    for (i64 i = layers - 1; i >= 0; --i) {
+        const i64* shape = shapes + i * 3;
+        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
+        states -= state_length(shape[2], weights[i * 11 + 4] != nullptr);
+        float* d_input = i > 0 ? output_of(i - 1) : d_x;
+        backward_layer(by_batch, added, sizes, i > 0 ? outs + (i - 1) * length : x, ys + i * length,
+                       g, weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
+        g = d_input;
+    }
+}
+
 // The readout, of x [images][nodes][3]. `sizes`: images, nodes, hidden, classes, threads. Weights
 // are fc1's [hidden][3] and [hidden], fc2's [classes][hidden] and [classes]. `pooled` [images][3]
 // is left for backward, logits are [images][classes].
@@ -148,47 +197,5 @@ void vig_readout_backward(const i64* sizes, const float* pooled, const float* g,
     const Readout of(sizes, weights);
     const Doubles d_pooled = of.backward(pooled, g, d_weights);
     if (d_x) of.spread_to_nodes(d_pooled, d_x);
-}
-
-// Layers one after the other, each as `vig_forward` by the batch's statistics, which `moved`, or null,
-// has moved. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; 4 statistics, 2 counts
-// and 2 momentums; its y in `ys`, its output in `outs` but the last one's, which is in `out`; its state.
-void vig_layers_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
-                        const float* const* weights, const double* eps, float* const* moved,
-                        i64* const* batches, const double* momentum, float* ys, float* outs,
-                        float* out, double* states) {
-    for (i64 i = 0; i < layers; ++i) {
-        const i64* shape = shapes + i * 3;
-        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
-        const i64 length = images * shape[0] * shape[1] * kChannels;
-        float* at = i + 1 < layers ? outs + i * length : out;
-        vig_forward(sizes, x, weights + i * 11, nullptr, eps + i * 2,
-                    moved ? moved + i * 4 : nullptr, moved ? batches + i * 2 : nullptr,
-                    moved ? momentum + i * 2 : nullptr, ys + i * length, at, states);
-        x = at;
-        states += vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
-    }
-}
-
-// Back through the same; gradients of weights are added. g is that of `out`; `states` begins with the
-// first layer's.
-void vig_layers_backward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
-                         const float* ys, const float* outs, const float* g,
-                         const float* const* weights, const double* eps, const double* states,
-                         float* d_x, float* const* gradients) {
-    const i64 nodes = shapes[0] * shapes[1], length = images * nodes * kChannels;
-    const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
-    const auto output_of = [&](i64 layer) { return between.get() + (layer % 2) * length; };
-    for (i64 i = 0; i < layers; ++i)
-        states += vig_state_length(shapes[i * 3 + 2], weights[i * 11 + 4] != nullptr);
-    for (i64 i = layers - 1; i >= 0; --i) {
-        const i64* shape = shapes + i * 3;
-        const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
-        states -= vig_state_length(shape[2], weights[i * 11 + 4] != nullptr);
-        float* d_input = i > 0 ? output_of(i - 1) : d_x;
-        vig_backward(1, 1, sizes, i > 0 ? outs + (i - 1) * length : x, ys + i * length, g,
-                     weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
-        g = d_input;
-    }
 }
 }

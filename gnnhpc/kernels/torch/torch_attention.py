@@ -32,8 +32,9 @@ def attend(
     """
     args: tuple[Tensor | None, ...] = (source, target, vectors)
     if target is None:
-        own = source[: block.rows_out]
-        args = (source * vectors[:1]).sum(-1), (own * vectors[1:]).sum(-1), None
+        of_source = (source * vectors[:1]).sum(-1)
+        of_target = (source[: block.rows_out] * vectors[1:]).sum(-1)
+        args = of_source, of_target, None
     result: Tensor = _Attend.apply(source, *args, block, mask)  # type: ignore[no-untyped-call]
     return result
 

@@ -56,20 +56,7 @@ def gat_scores(
 
 
 @triton.jit
-def scores(
-    of_source,
-    target,
-    vector,
-    origin,
-    there,
-    head,
-    of_row,
-    inside,
-    SLOPE: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    V2: tl.constexpr,
-):
+def scores(of_source, target, vector, origin, there, head, of_row, inside, SLOPE, H, C, V2):
     """Scores of some edges into one row, whose own number or features are `target`."""
     if V2:
         both = features(of_source, origin, there, of_row, inside, H, C) + target[None, :, :]
@@ -80,9 +67,7 @@ def scores(
 
 
 @triton.jit
-def of_target(
-    of, vectors, row, head, of_row, inside, H: tl.constexpr, C: tl.constexpr, V2: tl.constexpr
-):
+def of_target(of, vectors, row, head, of_row, inside, H, C, V2):
     """What scores of edges into one row share: its number, or its features and the vector."""
     if V2:
         target = tl.load(of + row * (H * C) + of_row, mask=inside, other=0.0)

@@ -1,7 +1,8 @@
 """What programs of attention have in common: the edges of one row, some of them at a time.
 
-Features are [rows, H, C]; HEADS and CHANNELS are powers of two no less than H and C. Of each edge
-and head there is a softmax, negative where dropout removes it.
+Features are [rows, H, C]; HEADS and CHANNELS are powers of two no less than H and C. Arguments in
+capitals are constants of the programs that call these functions. Of each edge and head there is a
+softmax, negative where dropout removes it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from gnnhpc.kernels.triton.programs import keeps
 
 
 @triton.jit
-def leaky(x, SLOPE: tl.constexpr):
+def leaky(x, SLOPE):
     """The leaky ReLU."""
     return tl.where(x > 0, x, x * SLOPE)
 
@@ -25,7 +26,7 @@ def ends(indptr, row):
 
 
 @triton.jit
-def layout(H: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr):
+def layout(H, C, HEADS, CHANNELS):
     """Heads; the places of one row's features; and which of these are no padding."""
     head, channel = tl.arange(0, HEADS), tl.arange(0, CHANNELS)
     of_row = head[:, None] * C + channel[None, :]
@@ -33,7 +34,7 @@ def layout(H: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.c
 
 
 @triton.jit
-def piece(ids, at, end, head, H: tl.constexpr, EDGES: tl.constexpr):
+def piece(ids, at, end, head, H, EDGES):
     """Some edges' places from `at` on; which of them, and of their heads, there are; and what `ids`
     has of each edge."""
     place = at + tl.arange(0, EDGES)
@@ -42,13 +43,13 @@ def piece(ids, at, end, head, H: tl.constexpr, EDGES: tl.constexpr):
 
 
 @triton.jit
-def by_head(of, rows, there, head, H: tl.constexpr):
+def by_head(of, rows, there, head, H):
     """A number of each head of these rows of `of` [rows, H]."""
     return tl.load(of + rows[:, None] * H + head[None, :], mask=there, other=0.0)
 
 
 @triton.jit
-def features(of, rows, there, of_row, inside, H: tl.constexpr, C: tl.constexpr):
+def features(of, rows, there, of_row, inside, H, C):
     """These rows of `of` [rows, H, C]."""
     at = rows[:, None, None] * (H * C) + of_row[None, :, :]
     return tl.load(of + at, mask=there[:, :, None] & inside[None, :, :], other=0.0)
@@ -65,9 +66,7 @@ def with_scores(most, total, score, place, end):
 
 
 @triton.jit
-def dropped(
-    softmax, edge, share, place, there, end, head, first, second, threshold, H: tl.constexpr
-):
+def dropped(softmax, edge, share, place, there, end, head, first, second, threshold, H):
     """The softmax of some edges, negative where dropout takes it; which is stored."""
     number = tl.load(edge + place, mask=place < end, other=0).to(tl.uint32)
     kept = keeps(number[:, None] * H + head[None, :].to(tl.uint32), first, second, threshold)
@@ -77,33 +76,20 @@ def dropped(
 
 
 @triton.jit
-def weights(signed, share, SCALE: tl.constexpr):
+def weights(signed, share, SCALE):
     """What is left of a softmax after dropout; what is no number stays none."""
     return tl.where(signed < 0, 0.0, share) * SCALE
 
 
 @triton.jit
-def d_shares(value, given, signed, SCALE: tl.constexpr):
+def d_shares(value, given, signed, SCALE):
     """Gradients of the softmax of some edges: of those that dropout took none."""
     return tl.where(signed < 0, 0.0, tl.sum(value * given[None, :, :], 2) * SCALE)
 
 
 @triton.jit
 def mean_d_share(
-    of,
-    given,
-    softmax,
-    source,
-    begin,
-    end,
-    head,
-    of_row,
-    inside,
-    SCALE: tl.constexpr,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    HEADS: tl.constexpr,
-    EDGES: tl.constexpr,
+    of, given, softmax, source, begin, end, head, of_row, inside, SCALE, H, C, HEADS, EDGES
 ):
     """The sum over a target's edges of softmax times its gradient, of each head.
 

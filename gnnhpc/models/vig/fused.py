@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels import vig_mlp
-from gnnhpc.kernels.compile import kernel_status
 from gnnhpc.kernels.torch import torch_vig
 from gnnhpc.kernels.torch.torch_vig import Moved, Result, Statistics, Weights
 from gnnhpc.kernels.vig_mlp import ReadoutWeights, Stack, StackLayer
@@ -48,10 +47,10 @@ class VigStack:
         if kernels_for(x.dtype, x.device) is not vig_mlp or has_hooks(self.layers):
             return None
         calls = [cast(FusedGrapher | FusedFfn, layer).call() for layer in self.layers]
-        parameters = [p for call in calls for p in call.weights if p is not None]
+        parameters = [p for call in calls for p in call.layer.weights if p is not None]
         if not all(call.moves for call in calls) or not adds_in_place(parameters):
             return None
-        layers = Stack([call.stacked() for call in calls])
+        layers = Stack([call.layer for call in calls])
         if layers.nodes not in (None, x.shape[1]):
             return None
         # Without an input that needs a gradient autograd would not call the backward.
@@ -69,7 +68,6 @@ class FusedGrapher(Stackable, GrapherParameters):
         return _apply(x, self.call())
 
     def call(self) -> _Call:
-        """Its parameters and buffers as they are now."""
         linear = self._modules["conv"]._modules  # type: ignore[union-attr]
         root, around = (linear[name]._parameters for name in ("lin_root", "lin_rel"))  # type: ignore[union-attr]
         return _call(self, self.grid, (root["weight"], around["weight"], around["bias"]))
@@ -84,7 +82,6 @@ class FusedFfn(Stackable, FfnParameters):
         return _apply(x, self.call())
 
     def call(self) -> _Call:
-        """Its parameters and buffers as they are now."""
         return _call(self, None, (None, None, None))
 
 
@@ -98,19 +95,9 @@ class FusedReadout(Readout):
         if x.dim() != 3 or x.shape[2] != CHANNELS:
             raise ValueError(f"expected [images, nodes, {CHANNELS}], found {list(x.shape)}")
         weights = ReadoutWeights(self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
-        if not _fits_readout(weights, x):
+        if kernels_for(x.dtype, x.device) is not vig_mlp:
             return super().forward(x, context)
         return cast(Tensor, cast(Any, _Readout).apply(x.contiguous(), *weights))
-
-
-def _fits_readout(weights: ReadoutWeights, x: Tensor) -> bool:
-    """Whether the kernel computes with such weights and images."""
-    if kernels_for(x.dtype, x.device) is not vig_mlp:
-        return False
-    if not all(each is not None and each.dtype == x.dtype for each in weights):
-        return False
-    w1, b1, w2, b2 = (each.shape for each in weights)
-    return w1 == (*b1, CHANNELS) and w2 == (*b2, *b1)
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
@@ -120,63 +107,26 @@ def note(dtype: torch.dtype, device: torch.device) -> str:
     return "fused/torch"
 
 
-def reason(dtype: torch.dtype, device: torch.device) -> str:
-    """Why this code runs, in one line."""
-    if _fits_kernel(dtype, device):
-        return kernel_status(vig_mlp.KERNEL)
-    return f"{str(dtype).removeprefix('torch.')} on {device.type} is computed in torch"
-
-
 def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
     """The module that computes on such tensors; the first call may compile a kernel."""
-    return vig_mlp if _fits_kernel(dtype, device) and vig_mlp.available() else torch_vig
-
-
-def _fits_kernel(dtype: torch.dtype, device: torch.device) -> bool:
-    return dtype == torch.float32 and device.type == "cpu"
+    compiled = dtype == torch.float32 and device.type == "cpu" and vig_mlp.available()
+    return vig_mlp if compiled else torch_vig
 
 
 class _Call(NamedTuple):
-    """A layer's forward pass except for its input."""
+    """A layer's forward pass except for its input: its parameters and buffers as they are now."""
 
-    grid: Grid | None
-    """None for an FFN."""
     norm1: BatchNorm
     norm2: BatchNorm
-    weights: Weights
-    eps: tuple[float, float]
-    """Epsilons of both BatchNorms at the forward."""
+    layer: StackLayer
 
     @property
     def moves(self) -> bool:
         """Whether a training micro-batch moves the running statistics at once."""
         return all(n.training and n.mode == "micro" for n in (self.norm1, self.norm2))
 
-    def statistics(self) -> Statistics:
-        """The running statistics of both BatchNorms."""
-        first: Any = self.norm1._buffers
-        second: Any = self.norm2._buffers
-        return Statistics(
-            *(first["running_mean"], first["running_var"]),
-            *(second["running_mean"], second["running_var"]),
-        )
 
-    def moved(self) -> Moved:
-        """What the kernel moves."""
-        first: Any = self.norm1._buffers["num_batches_tracked"]
-        second: Any = self.norm2._buffers["num_batches_tracked"]
-        return Moved(self.statistics(), (first, second), (self.norm1.step, self.norm2.step))
-
-    def stacked(self) -> StackLayer:
-        """The layer as one of a stack."""
-        return StackLayer(self.grid, self.weights, self.eps, self.moved())
-
-
-def _call(
-    layer: GrapherParameters | FfnParameters,
-    grid: Grid | None,
-    conv: _Conv,
-) -> _Call:
+def _call(layer: GrapherParameters | FfnParameters, grid: Grid | None, conv: _Conv) -> _Call:
     """Read from the modules' dictionaries, since attributes of a module take ten times as long to
     find, which counts where a micro-batch has few images."""
     modules: Any = layer._modules
@@ -188,15 +138,23 @@ def _call(
         *conv,
         *(fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"]),
     )
-    return _Call(grid, norm1, norm2, weights, (norm1.eps, norm2.eps))
+    names = ("running_mean", "running_var")
+    buffers = (norm1._buffers, norm2._buffers)
+    moved = Moved(
+        Statistics(*(of[name] for of in buffers for name in names)),
+        (buffers[0]["num_batches_tracked"], buffers[1]["num_batches_tracked"]),
+        (norm1.step, norm2.step),
+    )
+    return _Call(norm1, norm2, StackLayer(grid, weights, (norm1.eps, norm2.eps), moved))
 
 
 def _apply(x: Tensor, call: _Call) -> Tensor:
-    nodes = "nodes" if call.grid is None else call.grid[0] * call.grid[1]
+    grid = call.layer.grid
+    nodes = "nodes" if grid is None else grid[0] * grid[1]
     if x.dim() != 3 or x.shape[2] != CHANNELS or nodes not in ("nodes", x.shape[1]):
         raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
     kernels = kernels_for(x.dtype, x.device)
-    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), call, kernels, *call.weights))
+    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), call, kernels, *call.layer.weights))
 
 
 class _Layer(torch.autograd.Function):
@@ -206,18 +164,19 @@ class _Layer(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, call: _Call, kernels: ModuleType, *weights: Tensor | None
     ) -> Tensor:
-        rows, grid = x.view(-1, CHANNELS), call.grid or (1, x.shape[1])
-        norm1, norm2, count = call.norm1, call.norm2, x.shape[0] * x.shape[1]
-        by_batch = norm1.training
+        norm1, norm2, layer = call
+        rows, count, grid = x.view(-1, CHANNELS), x.shape[0] * x.shape[1], layer.grid
+        grid, moved, by_batch = grid or (1, x.shape[1]), layer.moved, norm1.training
+        assert moved is not None
         moves = kernels is vig_mlp and norm1.moves(count) and norm2.moves(count)
-        running = None if by_batch else call.statistics()
-        given = (rows, grid, call.weights, running, call.eps)
-        result: Result = kernels.forward(*given, *([call.moved()] if by_batch and moves else []))
+        running = None if by_batch else moved.statistics
+        given = (rows, grid, layer.weights, running, layer.eps)
+        result: Result = kernels.forward(*given, *([moved] if by_batch and moves else []))
         if by_batch and result.statistics is not None:
             mean1, variance1, mean2, variance2 = result.statistics
             norm1.observe(mean1, variance1, count)
             norm2.observe(mean2, variance2, count)
-        ctx.kernels, ctx.grid, ctx.eps, ctx.by_batch = kernels, grid, call.eps, by_batch
+        ctx.kernels, ctx.grid, ctx.eps, ctx.by_batch = kernels, grid, layer.eps, by_batch
         ctx.save_for_backward(x, *weights, *result.saved)
         return result.out.view_as(x)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.graphs.blocks import Block, GraphChunk
@@ -281,22 +279,6 @@ def test_dropout(dtype: torch.dtype, width: int) -> None:
     found, expected = drop_rows(x, rows, mask), x * mask.weights(entries, dtype)
     assert torch.allclose(found, expected, rtol=0, atol=0, equal_nan=True)
     assert found[:, 0].isnan().any()
-
-
-@given(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
-def test_an_entry_stays_from_its_hash_on(row: int, first: int, second: int) -> None:
-    from gnnhpc.kernels.triton.triton_features import drop_rows
-
-    rows, one = torch.tensor([row], device=DEVICE), torch.ones(1, 1, device=DEVICE)
-    entries = number_entries(rows, 1)
-    low, high = 0, 2**32 - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        keeps = bool(Mask(first, second, middle, 1.0).keeps(entries))
-        low, high = (middle, high) if keeps else (low, middle - 1)
-    for threshold, value in ((low, 1.0), (min(low + 1, 2**32 - 1), float(low == 2**32 - 1))):
-        assert drop_rows(one, rows, Mask(first, second, threshold, 1.0)).item() == value
 
 
 @pytest.mark.slow

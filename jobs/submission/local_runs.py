@@ -1,10 +1,14 @@
-"""Runs cells on this machine, one after another, as they would disturb each other's times."""
+"""Runs cells on this machine, one after another, as they would disturb each other's times.
+
+They run in the submitting process with --wait, else in a supervisor that outlives it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -12,29 +16,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from gnnhpc.core.cli_options import as_typed
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import GnnhpcError, InputError, report_errors
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE
-from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import read_attempts
 from jobs.run.run_state import failure_cause
+from jobs.run.submission_records import process_start
 from jobs.submission.submission import Submission
 
 LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
 """Another file for the machine's lock; empty for runs that may run at the same time."""
 _GRACE_S = 20.0
-"""How long stopped ranks may take to save."""
+"""How long stopped ranks may take to save; a supervisor may take ten seconds more."""
 _POLL_S = 0.1
 _WEEK_MIN = 7 * 24 * 60
-Show = Callable[[str], None]
-"""Is called with a line as a cell starts or ends."""
 _OF_OTHER_LAUNCHERS = ("SLURM", "PMI", "TORCHELASTIC", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_")
 
 
@@ -46,14 +47,13 @@ class LocalCell:
     index: int
     id: str
     ranks: int
-    gpu: bool
 
 
 @dataclass(frozen=True)
 class LocalRun:
     """Cells of a run to run on this machine, in order, and how."""
 
-    root: str
+    paths: RunPaths
     cells: tuple[LocalCell, ...]
     environment: dict[str, str]
     """Variables of the ranks: packages, threads, site."""
@@ -68,18 +68,20 @@ class LocalRun:
 
     @classmethod
     def of(cls, submission: Submission, paths: RunPaths) -> LocalRun:
-        launch = submission.launch
-        site, parallel = launch.site, launch.site.max_parallel or 1
-        # The other settings of a site have no meaning here.
+        """The local run of a submission; the other settings of its site have no meaning here."""
+        launch, site = submission.launch, submission.launch.site
+        parallel, threads = site.max_parallel or 1, str(site.cpus_per_task)
         used = {"name": launch.site_name, "cpus_per_task": site.cpus_per_task, "parallel": parallel}
-        threads = str(site.cpus_per_task)
-        search = search_path_for_children() if launch.live else search_path_for_children(paths.code)
         variables = {SITE_VARIABLE: json.dumps(used)}
         variables |= {"GNNHPC_THREADS": threads, "OMP_NUM_THREADS": threads}
+        code = () if launch.live else (paths.code,)
         return cls(
-            root=str(paths.root),
-            cells=tuple(_local_cell(cell) for cell in submission.cells),
-            environment=search | variables,
+            paths=paths,
+            cells=tuple(
+                LocalCell(cell.array, cell.index, cell.id, cell.world_size)
+                for cell in submission.cells
+            ),
+            environment=search_path_for_children(*code) | variables,
             time_min=site.time_min if "time" in site.model_fields_set else _WEEK_MIN,
             signal_s=site.signal,
             parallel=parallel,
@@ -87,24 +89,11 @@ class LocalRun:
             live=launch.live,
         )
 
-    @property
-    def paths(self) -> RunPaths:
-        return RunPaths(Path(self.root))
 
-
-def _local_cell(cell: Cell) -> LocalCell:
-    gpu = cell.settings.get("device") == "gpu"
-    return LocalCell(cell.array, cell.index, cell.id, cell.world_size, gpu)
-
-
-def print_now(line: str) -> None:
-    print(line, flush=True)
-
-
-def run_cells(run: LocalRun, show: Show = print_now) -> int:
+def run_cells(run: LocalRun) -> int:
     """Run the cells in order; returns how many failed, and a failed one does not stop the others.
 
-    `show` gets a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are
+    Prints a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are
     stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
     started, as on a full disk.
     """
@@ -115,13 +104,14 @@ def run_cells(run: LocalRun, show: Show = print_now) -> int:
                 while waiting and len(running) < run.parallel:
                     cell = waiting.pop(0)
                     running.append(_start(run, cell, others=len(waiting)))
-                    show(f"{cell.array} {cell.index}: {cell.id} started")
+                    print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
                 for one in [one for one in running if one.has_ended(run)]:
                     running.remove(one)
                     number += 1
                     done, line = one.how_it_ended(run.paths)
                     failed += not done
-                    show(f"[{number}/{len(run.cells)}] {one.cell.array} {one.cell.index}: {line}")
+                    place = f"[{number}/{len(run.cells)}] {one.cell.array} {one.cell.index}"
+                    print(f"{place}: {line}", flush=True)
                 time.sleep(_POLL_S)
         finally:
             _stop(running)
@@ -145,10 +135,10 @@ class _RunningCell:
         """Whether all ranks have ended; signals and kills those that exceed the time limit."""
         if all(rank.poll() is not None for rank in self.ranks):
             return True
-        elapsed = time.monotonic() - self.start
-        if elapsed > run.time_min * 60:
+        left = run.time_min * 60 - (time.monotonic() - self.start)
+        if left < 0:
             self.send(signal.SIGKILL)
-        elif elapsed > run.time_min * 60 - run.signal_s and not self.signalled:
+        elif left < run.signal_s and not self.signalled:
             self.signalled = True
             self.send(signal.SIGUSR2)
         return False
@@ -170,20 +160,40 @@ class _RunningCell:
 
 
 def _start(run: LocalRun, cell: LocalCell, others: int) -> _RunningCell:
+    """Start the ranks of a cell with the variables that torchrun would set."""
     paths = run.paths
     existing = paths.cell(cell.id).attempts()
-    before = existing[-1].number if existing else 0
-    log, port = paths.logs / f"{cell.array}-{cell.index}-local-{os.getpid()}.log", _free_port()
+    log = paths.logs / f"{cell.array}-{cell.index}-local-{os.getpid()}.log"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_OF_OTHER_LAUNCHERS)}
+    kept |= run.environment | {
+        "WORLD_SIZE": str(cell.ranks),
+        "LOCAL_WORLD_SIZE": str(cell.ranks),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "TORCHELASTIC_RUN_ID": f"local-{os.getpid()}-{cell.array}-{cell.index}",
+    }
+    command = [run.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(paths.manifest)]
+    command += ["--array", cell.array, "--index", str(cell.index)]
+    command += ["--live"] if run.live else []
     ranks: list[subprocess.Popen[bytes]] = []
+    started = _RunningCell(cell, ranks, existing[-1].number if existing else 0)
     try:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as stream:
-            for rank in range(cell.ranks):
-                variables = _rank_variables(cell, rank, port)
-                group = ranks[0].pid if ranks else 0
-                ranks.append(_start_rank(run, cell, variables, group, stream))
+            for rank in map(str, range(cell.ranks)):
+                ranks.append(
+                    subprocess.Popen(
+                        command,
+                        env=kept | {"RANK": rank, "LOCAL_RANK": rank},
+                        stdin=subprocess.DEVNULL,
+                        stdout=stream,
+                        stderr=stream,
+                        process_group=ranks[0].pid if ranks else 0,
+                    )
+                )
     except OSError as error:
-        _stop([_RunningCell(cell, ranks, before)] if ranks else [])
+        _stop([started] if ranks else [])
         # A disk that fills up while a file is written names no file.
         place = error.filename or paths.root
         more = f" and {others} more" if others else ""
@@ -191,42 +201,7 @@ def _start(run: LocalRun, cell: LocalCell, others: int) -> _RunningCell:
             f"{cell.array} {cell.index}: cannot be started, {place}: {error.strerror or error}; "
             f"not started: this cell{more}; then {as_typed('jobs', 'rerun')} {paths.root} --missing"
         ) from None
-    return _RunningCell(cell, ranks, before)
-
-
-def _rank_variables(cell: LocalCell, rank: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would set for a rank."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(cell.ranks),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(cell.ranks),
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": f"local-{os.getpid()}-{cell.array}-{cell.index}",
-    }
-
-
-def _start_rank(
-    run: LocalRun, cell: LocalCell, variables: dict[str, str], group: int, log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    """Start one rank in a process group, or as the leader of a new one (0)."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_OF_OTHER_LAUNCHERS)
-    }
-    command = [run.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(run.paths.manifest)]
-    command += ["--array", cell.array, "--index", str(cell.index)]
-    return subprocess.Popen(
-        [*command, *(["--live"] if run.live else [])],
-        env=kept | run.environment | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        process_group=group,
-    )
+    return started
 
 
 def _free_port() -> int:
@@ -293,3 +268,55 @@ def _interrupt_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one, and waits on its stdin for a pickled LocalRun.
+
+    It ends when this process does before that. Raises GnnhpcError where the system refuses it.
+    """
+    log = paths.logs / f"supervisor-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    main = "from jobs.submission.local_runs import supervise; raise SystemExit(supervise())"
+    try:
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as stream:
+            return subprocess.Popen(
+                [sys.executable, "-c", main],
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                env=os.environ | search_path_for_children(),
+            )
+    except OSError as error:
+        raise GnnhpcError(f"{log}: {error.strerror}, no cell was started") from None
+
+
+@report_errors
+def supervise() -> int:
+    """Run the cells of the LocalRun on stdin; the submitting process has recorded this one."""
+    sent = sys.stdin.buffer.read()
+    if not sent:
+        return 1
+    os.umask(0o022)
+    run: LocalRun = pickle.loads(sent)
+    try:
+        failed = run_cells(run)
+    except KeyboardInterrupt:
+        print("cancelled", flush=True)
+        return 1
+    print(f"{len(run.cells) - failed} done, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+def stop_supervisors(pids: Iterable[int]) -> None:
+    """Stop these processes, and wait while their ranks save, for at most half a minute."""
+    stopped = set(pids)
+    for pid in stopped:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S + 10
+    while any(process_start(pid) is not None for pid in stopped):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
