@@ -207,12 +207,6 @@ def test_slow_steps_at_the_start_are_warmup(extra: list[float]) -> None:
     assert len(extra) <= detect_warmup(values) <= len(extra) + 2
 
 
-@given(st.lists(seconds, min_size=0, max_size=60))
-@few
-def test_at_most_a_fifth_is_warmup_and_of_few_steps_none(values: list[float]) -> None:
-    assert 0 <= detect_warmup(values) <= (len(values) // 5 if len(values) >= 8 else 0)
-
-
 @pytest.mark.parametrize("at", [0.3, 0.5, 0.7])
 @pytest.mark.parametrize("by", [0.92, 1.08])
 def test_a_later_change_is_no_warmup(at: float, by: float) -> None:
