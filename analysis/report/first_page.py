@@ -141,7 +141,7 @@ def _found(compared: pd.DataFrame) -> str:
     words = f"Found: {', '.join(counts)}."
     faster = compared[kinds["faster"]]
     if len(faster):
-        best = faster.loc[faster["speedup"].idxmax()]
+        best = faster.sort_values("speedup").iloc[-1]
         words += (
             f" The fastest is {best['layout']} m{best['microbatches']} ({best['model']}, "
             f"{best['data']}): {best['speedup']:.2f} times, with a bound of {best['bound']:.2f}."
