@@ -57,7 +57,9 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
     form = "".join(
         "p{150pt}" if longest[name] > _SENTENCE else "lr"[numbers[name]] for name in kept
     )
-    kind = "table*" if len(kept) > _NARROW or max(longest.values()) > _SENTENCE else "table"
+    kind = (
+        "table*" if len(kept) > _NARROW or max(longest.values(), default=0) > _SENTENCE else "table"
+    )
     starts = range(0, max(1, len(texts)), MAX_ROWS)
     parts = []
     for place, start in enumerate(starts):
