@@ -34,12 +34,6 @@ def trajectory(*, loss: float = 1.0, norm: float = 1.0, at: int = 0) -> Trajecto
     return Trajectory(series[0], series[1])
 
 
-def test_an_equal_trajectory_stays_and_counts_its_steps() -> None:
-    one = trajectory()
-    assert divergence(one, one) == ""
-    assert compared_steps(one, one) == STEPS
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [

@@ -179,15 +179,6 @@ def test_cells_of_another_environment_are_left_out_or_separate(tmp_path: Path) -
     assert separate.settings[-1] == "environment"
 
 
-def test_a_kernel_that_only_pipelines_need_leaves_cells_comparable(tmp_path: Path) -> None:
-    experiments = [one for one in small(4) if one.model.name == "gat"]
-    pipeline = next(one.id for one in experiments if one.layout.stages > 1)
-    kernels = {one.id: [Story(header={"kernels": {}})] for one in experiments}
-    kernels[pipeline] = [Story(header={"kernels": {"channel": "g++ 12"}})]
-    root = make_run(tmp_path / "run", experiments, stories=kernels)
-    assert load_run(root).cells["counts"].all()
-
-
 def test_a_diverging_cell_is_invalid_with_its_cause(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", small())
     paths = RunPaths(root)
