@@ -1,4 +1,4 @@
-"""`python -m analysis`: reports of runs, tables of other programs' logs, Chrome traces."""
+"""`python -m analysis`: reports of runs, and tables of other programs' logs."""
 
 import sys
 from pathlib import Path

@@ -107,7 +107,11 @@ def report(
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
     loaded, summary, folder = write_report(
-        runs, out, baseline, separate=separate, columns=_names(columns)
+        runs,
+        out,
+        baseline,
+        separate=separate,
+        columns=[name.strip() for name in (columns or "").split(",") if name.strip()],
     )
     for line in loaded.notes:
         print(line)
@@ -116,10 +120,6 @@ def report(
     _print_left_out(loaded)
     print(f"report: {folder / 'report.html'}")
     return _print_invalid(loaded)
-
-
-def _names(columns: str | None) -> list[str]:
-    return [name.strip() for name in (columns or "").split(",") if name.strip()]
 
 
 def _print_left_out(loaded: RunData) -> None:
@@ -274,8 +274,8 @@ def import_csv(
         list_csv_files,
         parse_columns,
         parse_declared,
+        write_import_page,
     )
-    from analysis.report.import_page import write_import_page
 
     imported = import_logs(
         list_csv_files(logs),
@@ -289,29 +289,6 @@ def import_csv(
         print(line)
     if out is not None:
         print(f"report: {write_import_page(imported, out)}")
-    return EXIT_DONE
-
-
-@app.command(epilog="Open the file in ui.perfetto.dev or chrome://tracing.")
-def trace(
-    run: RunFolder,
-    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id, or the start of one.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File to write; default in RUN/report/traces/."),
-    ] = None,
-) -> int:
-    """Write a cell's spans as a Chrome trace."""
-    from analysis.figures.chrome_trace import write_trace
-    from analysis.load.run_data import load_run
-    from gnnhpc.core.run_paths import RunPaths
-
-    loaded = load_run(run)
-    path = out or RunPaths(run).report / "traces" / f"{loaded.find_cell(cell)}.json"
-    try:
-        print(f"trace: {write_trace(loaded, cell, path)}")
-    except OSError as error:
-        raise InputError(path, None, error.strerror, "a file you may write: --out") from None
     return EXIT_DONE
 
 

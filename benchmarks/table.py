@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from analysis.statistics.intervals import Interval, ratio_of_pairs_by_ranks
+from analysis.statistics.intervals import Interval, ratio_of_pairs
 from benchmarks.turns import Entry, Outcome, compete
 from gnnhpc.core.provenance import cpu_model, git_commit
 from gnnhpc.core.versioned_json import write_atomically
@@ -50,7 +50,6 @@ class Match:
     warmup: int = 2
     threads: int | None = None
     """Threads of every contestant; None takes those of the command."""
-    restarts: int = 1
     cpus: int = 1
     """The fewest CPUs on which the comparison means anything."""
 
@@ -98,7 +97,6 @@ def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]
         2 if quick else match.rounds,
         match.threads or threads,
         1 if quick else match.warmup,
-        1 if quick else match.restarts,
     )
     for each in match.comparisons:
         yield from _rows(each, outcome, quick)
@@ -143,7 +141,7 @@ def _row(
 ) -> Row:
     """A round is a pair, and pairs are what the interval is over."""
     pair = np.asarray(reference), np.asarray(ours)
-    ratio = ratio_of_pairs_by_ranks(*pair, comparison.factor)
+    ratio = ratio_of_pairs(*pair, comparison.factor, by_ranks=True)
     return Row(what, goal, median(ours), comparison.factor * median(reference), ratio, quick=quick)
 
 

@@ -143,9 +143,10 @@ def verify(
     epilog="Exit status 1 if one of them is not whole. Example: gnnhpc data check cora"
 )
 def check(names: NamesOrFiles, data_root: Root = None) -> int:
-    """Read data sets as a run would and by an independent reader, and compare them.
+    """Read data sets as a run would and a second time, and compare the arrays.
 
-    The digests of the second reading are kept: later runs compare their data with them.
+    An independent reader reads images and graphs as published. The digests of the second reading
+    are kept: later runs compare their data with them.
     """
     from gnnhpc.data.data_commands import check_data_set, named_data
     from gnnhpc.data.data_files import data_root as find_root

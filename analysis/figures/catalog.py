@@ -199,17 +199,6 @@ FIGURES = (
         "Crosses are table 2 of Dearing & Wang 2021.",
     ),
     FigureKind(
-        "framework-accuracy",
-        "frameworks",
-        "accuracy by framework",
-        "Accuracy of test nodes on one device, the whole graph at once, by whose code computes the "
-        "layers: mean and range over seeds.",
-        graph_figures.framework_accuracy,
-        _of_frameworks,
-        _single_device_points,
-        "Crosses are table 2 of Dearing & Wang 2021.",
-    ),
-    FigureKind(
         "chunk-time",
         "chunks",
         "time against chunks",
@@ -230,14 +219,6 @@ FIGURES = (
         "As figure 4 of Dearing & Wang 2021, whose points are crosses.",
     ),
     FigureKind(
-        "chunk-loss",
-        "chunks",
-        "what chunks lose or repeat",
-        "Share of edges that are kept, and nodes and edges computed for each of the graph.",
-        graph_figures.chunk_losses,
-        lambda group: group.graphs,
-    ),
-    FigureKind(
         "epoch-time",
         "sampled",
         "time of an epoch against ranks",
@@ -247,17 +228,5 @@ FIGURES = (
         lambda group: group.sampled,
         _epoch_points,
         "As table 2 and figure 1 of Boca's study, whose points are crosses.",
-    ),
-    FigureKind(
-        "step-parts",
-        "sampled",
-        "where a step's time goes",
-        "Milliseconds of a training step: the wait for its mini-batch, computing, averaging "
-        "gradients, and the rest. The wait is divided as sampling and copying of features divide "
-        "the making of a mini-batch; where ranks copy features themselves, it is that copying and "
-        "the wait for the loader. The rest is what lies between spans of work and, with several "
-        "ranks, their wait for one another.",
-        sampled_figures.step_parts,
-        lambda group: group.sampled,
     ),
 )

@@ -162,12 +162,11 @@ def origin_of(
     digests = {run.environments.get(name, {}).get("code") or "unknown" for name in cells}
     commit = (run.provenance or {}).get("commit") or "unknown"
     command = f"gnnhpc report {' '.join(run.runs) or run.name} --only {figure}"
-    if baseline is not None and baseline != Baseline():
+    if baseline not in (None, Baseline()):
         command += f" --baseline {baseline.option}"
-    command += " --separate" if SEPARATE in run.settings else ""
-    command += f" --width {width}" if width else ""
+    command += " --separate" * (SEPARATE in run.settings) + (f" --width {width}" if width else "")
     # A figure of several runs belongs into none of their folders.
-    command += " --out DIR" if run.runs else ""
+    command += " --out DIR" * bool(run.runs)
     return {
         "Run": run.name,
         "Code": f"commit {commit}, digest {', '.join(sorted(digests))}",

@@ -14,17 +14,15 @@ import pandas as pd
 from analysis.figures.model_on_data import ModelOnData
 from analysis.figures.panels import (
     EVERYWHERE,
-    add_legend,
     axis_limits,
     count_ticks,
     draw_panels,
     error_bars,
     layouts_in,
     legend_entry,
-    panel_grid,
     plain_log_scale,
 )
-from analysis.figures.style import GREY, SERIES_COLOURS, Dash, layout_style, styled
+from analysis.figures.style import GREY, Dash, layout_style
 from analysis.summary.settings_in_words import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
@@ -151,44 +149,6 @@ def _against_chunks(
     return draw_panels(group, rows, draw, label, but=_MODE, limits=limited, legend=legend)
 
 
-def chunk_losses(group: ModelOnData) -> Figure | str:
-    """Edges kept, and nodes and edges computed for each of the graph, against chunks.
-
-    A line a chunk mode and combination of the other variants, of which graphs may be one.
-    """
-    shown = {
-        "edges_kept": "edges kept (%)",
-        "node_redundancy": "nodes computed per node",
-        "edge_redundancy": "edges computed per edge",
-    }
-    cells = group.cells.astype(dict.fromkeys(shown, float)).dropna(subset=["edges_kept"])
-    if cells.empty:
-        return "no edges kept in the results"
-    total, kept = cells["microbatches"] * cells["replicas"], 100 * cells["edges_kept"]
-    cells = cells.assign(total=total, edges_kept=kept)
-    lines = [
-        (str(mode), title, part.groupby("total")[list(shown)].mean().reset_index())
-        for title, of_title in group.panels(cells, (*_MODE, "implementation", *_PIPELINE))
-        for mode, part in of_title.groupby("chunks", observed=True)
-    ]
-    with styled():
-        figure, axes = panel_grid([""] * len(shown), group.title, sharey=False)
-        for one, (column, words) in zip(axes, shown.items(), strict=True):
-            for number, (mode, title, part) in enumerate(lines):
-                marker, dash = _MODES[mode]
-                one.plot(
-                    part["total"], part[column], marker=marker, ls=dash,
-                    color=SERIES_COLOURS[number % len(SERIES_COLOURS)],
-                    label=f"{mode}, {title}" if title else mode,
-                )  # fmt: skip
-            one.set_ylabel(words)
-            one.set_xlabel("chunks")
-            one.set_ylim(bottom=0 if column == "edges_kept" else min(1.0, cells[column].min()))
-            _integer_ticks(one, sorted(set(cells["total"])))
-        add_legend(figure, axes)
-    return figure
-
-
 def _integer_ticks(axes: Axes, ticks: Sequence[int]) -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     beside = 0.08 * max(ticks[-1] - ticks[0], 1)
@@ -197,53 +157,24 @@ def _integer_ticks(axes: Axes, ticks: Sequence[int]) -> None:
 
 
 def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Milliseconds an epoch by whose code computes the layers, with the intervals of the means."""
-    rows = _on_one_device(group, group.training.dropna(subset=["mean_s"]))
-    names = {"mean_ms": "mean_s", "low_ms": "mean_low", "high_ms": "mean_high"}
-    rows = rows.assign(**{name: 1e3 * rows[column] for name, column in names.items()})
-    if published is not None:
-        published = published.assign(shown=published["avg_epoch_ms"])
-    bounds = ("low_ms", "high_ms")
-    return _by_framework(group, rows, "mean_ms", bounds, "epoch time (ms)", published, log=True)
+    """Milliseconds an epoch of the whole graph on one device, by whose code computes the layers.
 
-
-def framework_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Accuracy of test nodes after training, mean and range over seeds and repeats."""
-    if "test_accuracy" not in group.cells or group.cells["test_accuracy"].isna().all():
-        return "no test accuracy in the results"
-    if _features_are_made_up(group):
-        return _MADE_UP
-    cells = _on_one_device(group, group.cells)
-    rows = _mean_and_range(cells, "test_accuracy", ("implementation", "device", *group.variants))
-    if published is not None:
-        published = published.assign(shown=published["test_acc"])
-    return _by_framework(group, rows, "mean", ("min", "max"), "test accuracy", published)
-
-
-def _on_one_device(group: ModelOnData, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the whole graph, cut once; with the device, which is not always a column."""
+    A place for each framework and device, ours and published; a panel for other settings.
+    """
+    rows = group.training.dropna(subset=["mean_s"])
     alone = (rows["stages"] * rows["replicas"] == 1) & (rows["microbatches"] == 1)
     if "rebuild" in rows:
         alone &= rows["rebuild"] == "once"
-    mine = rows[alone]
-    return mine if "device" in mine else mine.assign(device=group.cells["device"].iloc[0])
-
-
-def _by_framework(
-    group: ModelOnData,
-    rows: pd.DataFrame,
-    column: str,
-    interval: tuple[str, str],
-    label: str,
-    published: pd.DataFrame | None,
-    *,
-    log: bool = False,
-) -> Figure | str:
-    """A place for each framework and device, ours and published; a panel for other settings."""
+    rows = rows[alone]
     if rows["implementation"].nunique() < 2:
         return "one framework alone on one device"
-    names = rows["implementation"].map(lambda name: IMPLEMENTATIONS.get(name, name))
-    rows = rows.assign(place=names + "\n" + rows["device"].str.upper())
+    device = rows["device"] if "device" in rows else group.cells["device"].iloc[0]
+    rows = rows.assign(
+        **{name: 1e3 * rows[name] for name in ("mean_s", "mean_low", "mean_high")},
+        place=rows["implementation"].replace(IMPLEMENTATIONS) + "\n",
+        device=device,
+    )
+    rows["place"] += rows["device"].str.upper()
     known = set(rows["place"])
     if published is not None:
         published = published.assign(place=published["framework"] + "\n" + published["compute"])
@@ -255,17 +186,16 @@ def _by_framework(
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         across = [float(order.index(place)) for place in part["place"]]
         axes.plot(
-            across, part[column], ls="none", marker=style.marker, c=style.colour, label="measured"
+            across, part["mean_s"], ls="none", marker=style.marker, c=style.colour, label="measured"
         )
-        error_bars(axes, across, part, column, interval)
+        error_bars(axes, across, part, "mean_s", ("mean_low", "mean_high"))
         if published is not None:
-            beside = [order.index(place) + 0.22 for place in published["place"]]
+            beside, shown = [order.index(at) + 0.22 for at in published["place"]], "avg_epoch_ms"
             axes.plot(
-                beside, published["shown"], ls="none", marker="x", color=GREY, label="published"
+                beside, published[shown], ls="none", marker="x", color=GREY, label="published"
             )
         count_ticks(axes, order, "framework and device")
-        if log:
-            plain_log_scale(axes)
+        plain_log_scale(axes)
 
     but = ("implementation", "device", *_MODE, *_PIPELINE)
-    return draw_panels(group, rows, draw, label, but=but)
+    return draw_panels(group, rows, draw, "epoch time (ms)", but=but)

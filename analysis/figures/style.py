@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from unittest.mock import patch
 
 from gnnhpc.core.errors import InputError
@@ -58,36 +58,7 @@ GREY = "#606060"
 """Colour of everything that is no layout: published points, references, ideals."""
 SERIES_COLOURS = ("#7b3294", "#c2a5cf", "#4d4d4d", "#b2abd2")
 """Colours of series that are not layouts, such as the replicas of a data-parallel run."""
-_RC: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    # The default position, fixed: finding it out costs the size of every label at each draw.
-    "axes.titley": 1.0,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 6.5,
-    "legend.frameon": False,
-    "legend.handlelength": 2.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    # The Unicode minus would embed a second font in every PDF.
-    "axes.unicode_minus": False,
-    "grid.color": "#e0e0e0",
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 5,
-    "hatch.linewidth": 0.5,
-    "hatch.color": "#ffffff",
-    "errorbar.capsize": 2,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "pdf.fonttype": 42,
-}
+_SETTINGS = Path(__file__).parents[1] / "templates" / "figures.mplstyle"
 
 
 def layout_style(layout: str) -> LayoutStyle:
@@ -122,14 +93,13 @@ def layout_order(layout: str) -> tuple[int, int, str]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw with matplotlib's defaults and the settings of this file within the block."""
+    """Draw with matplotlib's defaults and our settings within the block."""
     # A notebook's MPLBACKEND may name a backend that cannot be imported here.
     with patch.dict(os.environ, MPLBACKEND="agg"):
         import matplotlib as mpl
 
     with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_RC)
+        mpl.rc_file(_SETTINGS)
         yield
 
 

@@ -12,8 +12,6 @@ from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.accounted_cost import attempt_core_s
 from gnnhpc.records.attempts import Attempt, resumed_from
 from gnnhpc.records.failures import recorded_cause
-from gnnhpc.records.result_file import Result
-from gnnhpc.records.schema import Failure
 
 _NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
 """Fields that repeat a measurement, or only change what is recorded and validated."""
@@ -76,9 +74,14 @@ def cell_row(
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
         "checks": len(result.audit) if result else 0,
-        "checked": ";".join(_checked(result)) if result else "",
+        "checked": ";".join(
+            check.name
+            for check in (result.audit if result else ())
+            if check.verdict not in ("unknown", "inconclusive")
+        ),
         "started_at": result.started_at if result else "",
-        **_validation_cost(result),
+        "validation_s": result.validation.get("seconds") if result else None,
+        "attempt_s": result.validation.get("attempt_s") if result else None,
         "samples_per_step": result.samples_per_step if result else None,
         "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
         **{name: graph.get(name) for name in _GRAPH},
@@ -88,22 +91,10 @@ def cell_row(
         "parameters": _parameters_of_replica(headers),
         "bytes_sent": json.dumps(bytes_sent(experiment, result, headers)) if result else None,
         "startup_s": max(map(_startup_s, headers), default=None),
-        "failure": _failure_of_cell(cell, used),
+        "failure": _failure_of(cell, used),
         "digest": _digest(used),
         **(result.final if result else {}),
     }
-
-
-def _checked(result: Result) -> list[str]:
-    """Names of the checks that came to a verdict."""
-    return [
-        check.name for check in result.audit if check.verdict not in ("unknown", "inconclusive")
-    ]
-
-
-def _validation_cost(result: Result | None) -> dict[str, float | None]:
-    cost = result.validation if result else {}
-    return {"validation_s": cost.get("seconds"), "attempt_s": cost.get("attempt_s")}
 
 
 def _epoch(graph: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,21 +124,12 @@ def _digest(used: Attempt | None) -> str:
     return str(used.result.records.get(used.paths.records(0).name, {}).get("sha256", ""))
 
 
-def _failure_of_cell(cell: Cell, used: Attempt | None) -> str | None:
-    """The failure in the result, or without a result what the attempt wrote before it died."""
-    if used is None:
-        return None
-    if used.damage or used.result is not None:
-        return used.damage or failure_text(used.result.failure if used.result else None)
-    return _recorded_failure(cell, used)
-
-
-def _recorded_failure(cell: Cell, attempt: Attempt) -> str | None:
-    return failure_text(recorded_cause(attempt.paths, cell.experiment.process_layout.world_size))
-
-
-def failure_text(failure: Failure | None) -> str | None:
-    """The failed rank, its host, step and error, in one line."""
+def _failure_of(cell: Cell, attempt: Attempt | None) -> str | None:
+    """Damage, the failure in the result, or without one what the attempt wrote before it died."""
+    if attempt is None or attempt.damage:
+        return attempt.damage if attempt else None
+    result, world = attempt.result, cell.experiment.process_layout.world_size
+    failure = result.failure if result else recorded_cause(attempt.paths, world)
     if failure is None:
         return None
     step = f" at {failure.phase} step {failure.step}" if failure.step is not None else ""
@@ -161,7 +143,6 @@ def attempt_rows(
     for attempt in attempts:
         result = attempt.result
         origin = None if attempt.damage else resumed_from(attempt)
-        recorded = None if attempt.damage or result else _recorded_failure(cell, attempt)
         yield {
             "cell": cell.id,
             "attempt": attempt.number,
@@ -170,8 +151,6 @@ def attempt_rows(
             "used": used is not None and used.number == attempt.number,
             "resumed_from": f"{origin[0]}:{origin[1]}" if origin else None,
             "job": result.slurm_job if result else None,
-            "failure": attempt.damage
-            or recorded
-            or failure_text(result.failure if result else None),
+            "failure": _failure_of(cell, attempt),
             "core_s": attempt_core_s(result) if result else None,
         }

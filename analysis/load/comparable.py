@@ -106,8 +106,7 @@ def differences(one: Environment, other: Environment) -> dict[str, tuple[str, st
 def differences_in_words(one: Environment, other: Environment) -> str:
     """The differing values, such as `threads a rank 1, elsewhere 2; torch 2.13.0, elsewhere
     2.12.1`."""
-    found = differences(one, other)
-    return "; ".join(f"{name} {mine}, elsewhere {theirs}" for name, (mine, theirs) in found.items())
+    return "; ".join(f"{n} {a}, elsewhere {b}" for n, (a, b) in differences(one, other).items())
 
 
 def values_in_words(values: Sequence[str | None]) -> str:
@@ -132,20 +131,13 @@ def mark_comparable(
     words: dict[Any, str] = dict.fromkeys(cells.index, "")
     valid = cells[cells["valid"].astype(bool)]
     free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
-    for study in _groups(valid, [key for key in settings if key not in free]):
+    of_study = [key for key in settings if key not in free]
+    for _, study in valid.groupby(of_study, dropna=False, sort=False):
         _mark(study, environments, words, transfers=False)
-    comparable = valid[[not words[place] for place in valid.index]]
-    for configuration in _groups(comparable, list(settings)):
+    comparable = valid.loc[[place for place in valid.index if not words[place]]]
+    for _, configuration in comparable.groupby(list(settings), dropna=False, sort=False):
         _mark(configuration, environments, words, transfers=True)
     return pd.Series(words, index=cells.index, dtype=object)
-
-
-def _groups(cells: pd.DataFrame, keys: Sequence[str]) -> list[pd.DataFrame]:
-    if cells.empty:
-        return []
-    if not keys:
-        return [cells]
-    return [group for _, group in cells.groupby(list(keys), dropna=False, sort=False)]
 
 
 def _mark(
@@ -167,9 +159,8 @@ def _mark(
     reference = next(mine[place] for place, key in keys.items() if key == main)
     for place, key in keys.items():
         if key != main:
-            of_key = {
-                name: pair
-                for name, pair in differences(mine[place], reference).items()
-                if (name == _TRANSFERS) == transfers
-            }
-            words[place] = "; ".join(f"{n} {a}, elsewhere {b}" for n, (a, b) in of_key.items())
+            one, other = (
+                {name: value for name, value in each.items() if (name == _TRANSFERS) == transfers}
+                for each in (mine[place], reference)
+            )
+            words[place] = differences_in_words(one, other)

@@ -99,11 +99,9 @@ def concat_runs(runs: Sequence[RunData], names: Sequence[str]) -> RunData:
 
 def _names(places: Sequence[Path]) -> list[str]:
     """The folders' names, with as many of the folders above as distinguish them."""
-    for depth in range(1, max(len(place.parts) for place in places) + 1):
-        names = ["/".join(place.parts[-depth:]) for place in places]
-        if len(set(names)) == len(names):
-            return names
-    return [str(place) for place in places]
+    depths = range(1, max(len(place.parts) for place in places) + 1)
+    tries = (["/".join(place.parts[-depth:]) for place in places] for depth in depths)
+    return next(names for names in tries if len(set(names)) == len(names))
 
 
 def _labels(
@@ -179,11 +177,10 @@ def _concat(
 def _concat_equivalence(
     found: Sequence[Equivalence], ids: Sequence[Mapping[str, str]]
 ) -> Equivalence:
-    """What each run found among its own cells."""
-    pairs = list(zip(found, ids, strict=True))
+    """What each run found among its own cells, by their new ids."""
 
     def renamed(name: str) -> Any:
-        values = [(getattr(each, name), mine) for each, mine in pairs]
+        values = [(getattr(each, name), mine) for each, mine in zip(found, ids, strict=True)]
         if isinstance(values[0][0], tuple):
             return tuple(mine[c] for cells, mine in values for c in cells if c in mine)
         return {mine[c]: v for cells, mine in values for c, v in cells.items() if c in mine}
@@ -195,23 +192,22 @@ def _concat_provenance(
     found: Sequence[Mapping[str, Any] | None], names: Sequence[str]
 ) -> dict[str, Any] | None:
     """What is equal in all runs once, and what differs with the name of each run."""
-    known = [(name, one) for name, one in zip(names, found, strict=True) if one is not None]
-    if not known:
-        return None
+    known = {name: one for name, one in zip(names, found, strict=True) if one is not None}
     joined: dict[str, Any] = {}
-    for key in dict.fromkeys(key for _, one in known for key in one):
-        values = [(name, one.get(key)) for name, one in known]
-        if all(value == values[0][1] for _, value in values):
-            joined[key] = values[0][1]
-        else:
-            joined[key] = "; ".join(f"{name}: {_text(value)}" for name, value in values)
-    return joined
+    for key in dict.fromkeys(key for one in known.values() for key in one):
+        values = {name: one.get(key) for name, one in known.items()}
+        first = next(iter(values.values()))
+        equal = all(value == first for value in values.values())
+        texts = (f"{name}: {provenance_text(value)}" for name, value in values.items())
+        joined[key] = first if equal else "; ".join(texts)
+    return joined or None
 
 
-def _text(value: Any) -> str:
+def provenance_text(value: object) -> str:
+    """A value of provenance.json in one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
 def _loss_notes(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[str]:

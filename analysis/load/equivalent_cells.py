@@ -7,25 +7,14 @@ else are a group of equivalent cells, and each of them stays within one fixed en
 group's sequential cell: the relative difference of losses, and of norms of the whole gradient.
 
 Rounding alone drives equivalent trainings apart, as sums have another order and training enlarges
-a difference step by step. The envelope was measured on healthy float32 cells of 150 to 300 steps in
-one process (fused, reference and PyG layers), in pipelines of 2 and 4 stages, in replicas and in
-halo chunks. Pipelines have the losses of the sequential cell bit for bit. GAT, with learning rates
-of 0.005 and 0.05, stays 1e-7 apart for 150 steps. ViG goes furthest, as its neighbours change with
-its features: with a learning rate of 0.001 losses are 2e-6 apart at step 0, 1e-5 at step 20 and
-1e-2 at step 149; with 0.01 they are 9e-5 apart at step 5, 4e-3 at step 10 and 0.2 at step 20, and
-norms of gradients 4e-6, 2e-4, 7e-2 and 0.6. The envelope is five times as wide or more, until it
-allows half of the value, after 15 steps of losses and 10 of norms. Later steps are compared with
-the largest difference of all steps before: rounding enlarges it little by little, and an error
-makes it jump. A difference may be 30 times as large, and 5e-4 of a loss and 5e-3 of a norm in any
-case. In 80 steps of ViG, GAT, GATv2, GCN, SAGE, GIN, ResGCN and GCNII (learning rates of 0.001 and
-0.05) no difference above these became more than 10 times as large.
+a difference step by step. The envelope is five times as wide or more as what healthy float32 cells
+of eight models showed over 80 to 300 steps (layouts, implementations, halo chunks, learning rates
+of 0.001 to 0.05), until it allows half of the value, after 15 steps of losses and 10 of norms. ViG
+goes furthest, as its neighbours change with its features. Later steps are compared with the largest
+difference of all steps before: rounding enlarges it little by little, and an error makes it jump.
 
-What it finds was measured with GAT and GCN on a synthetic graph of 150 nodes in float32, `pp2` with
-two halo chunks against `seq`, Adam, 60 steps, with every gradient of stage 1 multiplied by 1.05 by
-a hook on its parameters. From step 0 on, the norm of step 0 is 2.4e-2 (GAT) and 8.9e-3 (GCN) apart
-where 4e-4 is allowed, so the defect is found; losses do not show it, as Adam's steps do not depend
-on the scale. From step 20 on, the norm of step 20 is 2.4e-2 (GAT) apart where 5e-3 are allowed, so
-it is found too. Without the defect losses and norms are at most 2e-7 apart over all 60 steps.
+Gradients of one stage that are 5 % too large are found at the step where they begin, by the norm;
+losses do not show them, as Adam's steps do not depend on the scale.
 """
 
 from __future__ import annotations
@@ -58,18 +47,16 @@ class Envelope:
     later: float
     growth: float
 
-    def allowed(self, apart: Series) -> Series:
+    def allowed(self, apart: Series, dtype: str = "float32") -> Series:
         """What is allowed of each step's difference `apart`, nan where so much is allowed that a
         comparison means nothing."""
-        fixed = self.later * self.growth ** np.arange(len(apart), dtype=np.float64)
-        fixed[:1] = self.first
+        scale = _FLOAT64 if dtype == "float64" else 1.0
+        fixed = scale * self.later * self.growth ** np.arange(len(apart), dtype=np.float64)
+        fixed[:1] = scale * self.first
         largest = np.fmax.accumulate(np.concatenate(([0.0], apart[:-1]))) if len(apart) else apart
-        later = np.maximum(_JUMP * np.nan_to_num(largest), self.later)
+        later = np.maximum(_JUMP * np.nan_to_num(largest), scale * self.later)
         allowed = np.where(fixed < _MEANINGLESS, fixed, later)
         return np.where(allowed < _MEANINGLESS, allowed, np.nan)
-
-    def scaled(self, factor: float) -> Envelope:
-        return Envelope(self.first * factor, self.later * factor, self.growth)
 
 
 LOSS = Envelope(first=1e-5, later=5e-4, growth=1.6)
@@ -257,72 +244,53 @@ def trajectories(ranks: pd.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Tr
 def divergence(reference: Trajectory, other: Trajectory) -> str:
     """The step at which `other` first leaves the envelope around `reference`, and why; empty if
     none."""
-    loss = _first_outside(reference.losses, other.losses, _envelope(LOSS, reference))
-    norm = _first_outside(reference.norms, other.norms, _envelope(NORM, reference))
-    if loss is None and norm is None:
+    found = []
+    for quantity, envelope, one, two in (
+        ("training loss", LOSS, reference.losses, other.losses),
+        ("gradient norm", NORM, reference.norms, other.norms),
+    ):
+        apart = relative_difference(one, two)
+        allowed = envelope.allowed(apart, reference.dtype)
+        outside = np.flatnonzero(apart > allowed)
+        if outside.size:
+            step = int(outside[0])
+            words = (
+                f"{quantity} of step {step} is {two[step]:.7g}, of the sequential cell "
+                f"{one[step]:.7g}: {apart[step]:.1e} apart, {allowed[step]:.1e} allowed"
+            )
+            found.append((step, quantity, words))
+    if not found:
         return ""
-    if norm is None or (loss is not None and loss <= norm):
-        assert loss is not None
-        words = _in_words("training loss", loss, reference.losses, other.losses, LOSS, reference)
-        return f"{words}; {_cause_of_loss(loss)}"
-    words = _in_words("gradient norm", norm, reference.norms, other.norms, NORM, reference)
-    return f"{words}; the losses agree: backward pass, or the scale of gradients"
+    step, quantity, words = min(found, key=lambda one: one[0])
+    return f"{words}; {_likely_cause(quantity, step)}"
+
+
+def _likely_cause(quantity: str, step: int) -> str:
+    """What is computed at this step and not before it."""
+    if quantity == "gradient norm":
+        return "the losses agree: backward pass, or the scale of gradients"
+    if step == 0:
+        return "nothing is learnt yet: initial values, data or forward pass"
+    if step == 1:
+        return "loss and gradient of step 0 agree: optimizer step, or the second mini-batch"
+    return "earlier steps agree: order of the data, an optimizer step, or kept state"
 
 
 def compared_steps(reference: Trajectory, other: Trajectory) -> int:
     """Over how many training steps the losses of two cells can be compared."""
-    apart = _apart(reference.losses, other.losses)
-    allowed = _envelope(LOSS, reference).allowed(apart)
+    apart = relative_difference(reference.losses, other.losses)
+    allowed = LOSS.allowed(apart, reference.dtype)
     return int((np.isfinite(apart) & np.isfinite(allowed)).sum())
 
 
-def _envelope(envelope: Envelope, reference: Trajectory) -> Envelope:
-    return envelope.scaled(_FLOAT64) if reference.dtype == "float64" else envelope
-
-
-def _first_outside(reference: Series, other: Series, envelope: Envelope) -> int | None:
-    apart = _apart(reference, other)
-    outside = np.flatnonzero(apart > envelope.allowed(apart))
-    return int(outside[0]) if outside.size else None
-
-
-def _apart(reference: Series, other: Series) -> Series:
-    """The relative difference of the steps that both have."""
-    steps = min(len(reference), len(other))
-    return relative_difference(reference[:steps], other[:steps])
-
-
 def relative_difference(reference: Series, other: Series) -> Series:
-    """|reference - other| over the larger, as far as records have them; nan where one is
-    missing."""
+    """|reference - other| over the larger, as far as records have them, of the steps that both
+    have; nan where one is missing."""
+    steps = min(len(reference), len(other))
+    reference, other = reference[:steps], other[:steps]
     known = np.abs(reference[np.isfinite(reference)])
     least = _SMALL * known[0] if known.size else 0.0
     larger = np.maximum(np.maximum(np.abs(reference), np.abs(other)), least)
     apart = np.maximum(np.abs(reference - other) - _RECORDED, 0.0)
     difference: Series = apart / np.where(larger > 0.0, larger, 1.0)
     return difference
-
-
-def _in_words(
-    quantity: str,
-    step: int,
-    reference: Series,
-    other: Series,
-    envelope: Envelope,
-    of: Trajectory,
-) -> str:
-    apart = _apart(reference, other)
-    difference, allowed = apart[step], _envelope(envelope, of).allowed(apart)[step]
-    return (
-        f"{quantity} of step {step} is {other[step]:.7g}, of the sequential cell "
-        f"{reference[step]:.7g}: {difference:.1e} apart, {allowed:.1e} allowed"
-    )
-
-
-def _cause_of_loss(step: int) -> str:
-    """What is computed at this step and not before it."""
-    if step == 0:
-        return "nothing is learnt yet: initial values, data or forward pass"
-    if step == 1:
-        return "loss and gradient of step 0 agree: optimizer step, or the second mini-batch"
-    return "earlier steps agree: order of the data, an optimizer step, or kept state"

@@ -170,7 +170,10 @@ def _run_data(
     damaged = [number for number, attempt in enumerate(chosen) if attempt and attempt.damage]
     places = Places(files, records.headers, names, damaged)
     ranks = rank_steps(places.place(records.steps))
-    headers = _headers_of_cells(files, records, damaged, len(names))
+    headers: list[list[dict[str, Any]]] = [[] for _ in names]
+    for file, header in zip(files, records.headers, strict=True):
+        if header is not None and file.cell not in damaged:
+            headers[file.cell].append(header)
     environments = {
         name: environment_of(mine) for name, mine in zip(names, headers, strict=True) if mine
     }
@@ -181,13 +184,11 @@ def _run_data(
     settings = tuple({key: None for cell in manifest for key in flat_settings(cell.experiment)})
     raised = list(_raised(names, chosen))
     equivalence = compare_equivalent_cells(manifest, ranks, cells, raised)
-    raised += [
-        Raised(cell, EQUIVALENT, "invalid", cause)
-        for cell, cause in equivalence.divergences.items()
-    ]
-    raised += [
-        Raised(cell, EQUIVALENT, "suspect", cause) for cell, cause in equivalence.suspects.items()
-    ]
+    for verdict, found in (
+        ("invalid", equivalence.divergences),
+        ("suspect", equivalence.suspects),
+    ):
+        raised += [Raised(cell, EQUIVALENT, verdict, cause) for cell, cause in found.items()]
     cells["valid"] &= ~cells["cell"].isin(list(equivalence.divergences))
     cells["not_comparable"] = mark_comparable(cells, environments, settings)
     if separate:
@@ -244,26 +245,14 @@ def accuracy_at_best_validation(steps: pd.DataFrame, cells: pd.DataFrame) -> pd.
     return cells["cell"].astype(str).map(first.rename(str)).astype(float)
 
 
-def _headers_of_cells(
-    files: Sequence[RankFile], records: Records, damaged: Sequence[int], cells: int
-) -> list[list[dict[str, Any]]]:
-    """The ranks' headers of each cell that has no damage."""
-    found: list[list[dict[str, Any]]] = [[] for _ in range(cells)]
-    for file, header in zip(files, records.headers, strict=True):
-        if header is not None and file.cell not in damaged:
-            found[file.cell].append(header)
-    return found
-
-
 def _raised(names: Sequence[str], chosen: Sequence[Attempt | None]) -> Iterator[Raised]:
     """The checks of each result that flag the cell; of a damaged cell the damage alone."""
     for cell, attempt in zip(names, chosen, strict=True):
         if attempt and attempt.damage:
             yield Raised(cell, DAMAGED, "invalid", attempt.damage)
-            continue
-        for check in attempt.result.audit if attempt and attempt.result else ():
-            if check.verdict in FLAGGED:
-                yield Raised(cell, check.name, check.verdict, check.detail)
+        elif attempt and attempt.result:
+            flagged = (check for check in attempt.result.audit if check.verdict in FLAGGED)
+            yield from (Raised(cell, one.name, one.verdict, one.detail) for one in flagged)
 
 
 def _attempt_frame(
@@ -271,15 +260,10 @@ def _attempt_frame(
     attempts: Sequence[Sequence[Attempt]],
     chosen: Sequence[Attempt | None],
 ) -> pd.DataFrame:
-    rows = [
-        row
-        for cell, mine, used in zip(manifest, attempts, chosen, strict=True)
-        for row in attempt_rows(cell, [_known(each, used) for each in mine], used)
-    ]
+    """All attempts, the ones that count as they turned out to be, which may be damaged."""
+    rows: list[dict[str, Any]] = []
+    for cell, mine, used in zip(manifest, attempts, chosen, strict=True):
+        known = [used if used and used.number == one.number else one for one in mine]
+        rows += attempt_rows(cell, known, used)
     columns = ["cell", "attempt", "status", "valid", "used", "resumed_from", "job", "failure"]
     return pd.DataFrame(rows, columns=[*columns, "core_s"])
-
-
-def _known(attempt: Attempt, used: Attempt | None) -> Attempt:
-    """The attempt that counts as it turned out to be, which may be damaged."""
-    return used if used is not None and used.number == attempt.number else attempt

@@ -1,4 +1,4 @@
-"""Checks that stored records are what the cell wrote: by digests and by their schema, once."""
+"""Checks that stored records are what the cell wrote, by digests and names, once."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.versioned_json import parse_object, read_bytes
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.schema import check_header
-
-_REQUIRED = {
-    "step": ("phase", "step", "epoch", "samples", "start_s", "wall_s"),
-    "span": ("phase", "step", "name", "start_s", "end_s"),
-}
-_NEVER_NEGATIVE = ("wall_s", "start_s", "cpu_s", "forward_s", "backward_s", "data_s", "samples")
 
 
 def check_result(cell: Cell, attempt: Attempt) -> None:
@@ -68,7 +59,7 @@ def check_file_digest(path: Path, written: Mapping[str, Any] | None) -> bytes:
     if digest is None or digest != written.get("sha256"):
         raise InputError(path, "content", "changed since it was written", "as result.json has it")
     for line in content[size:].splitlines():
-        if parse_object(line, path, "one record a line").get("kind") != "event":
+        if not _is_event(line, path):
             found = f"records after byte {size}"
             raise InputError(path, "content", found, "no record after the attempt's end")
     return content
@@ -89,41 +80,16 @@ def split_header(
     for key, value in expected.items():
         if header[key] != value:
             raise InputError(path, key, header[key], f"{value}, as its path says")
-    body = body[: body.rfind(b"\n") + 1]
-    if b'"event"' in body:
-        body = b"".join(
+    lines = body[: body.rfind(b"\n") + 1]
+    if b'"event"' in lines:
+        # The detail of an event has no fixed columns.
+        lines = b"".join(
             line
-            for number, line in enumerate(body.splitlines(keepends=True), 2)
-            if line.strip() and not _is_event(line, f"{path}:{number}")
+            for number, line in enumerate(lines.splitlines(keepends=True), 2)
+            if b'"event"' not in line or not _is_event(line, f"{path}:{number}")
         )
-    return header, body
+    return header, lines
 
 
 def _is_event(line: bytes, where: object) -> bool:
-    """Whether a line is an event, whose detail has no fixed columns."""
-    if b'"event"' not in line:
-        return False
     return parse_object(line, where, "one record a line").get("kind") == "event"
-
-
-def check_lines(table: pa.Table, path: Path) -> pa.Table:
-    """The table itself; raises InputError for records that lack a field or have a negative one."""
-    kinds = pc.is_in(table["kind"], value_set=pa.array(list(_REQUIRED)))
-    _check_all(kinds, table, path, "kind", "step or span")
-    phases = pc.is_in(table["phase"], value_set=pa.array(["train", "test"]))
-    _check_all(phases, table, path, "phase", "train or test")
-    for kind, names in _REQUIRED.items():
-        other = pc.not_equal(table["kind"], kind)
-        for name in names:
-            _check_all(pc.or_(other, pc.is_valid(table[name])), table, path, name, "a value")
-    for name in _NEVER_NEGATIVE:
-        positive = pc.fill_null(pc.greater_equal(table[name], 0), True)
-        _check_all(positive, table, path, name, "0 or more")
-    return table
-
-
-def _check_all(good: pa.ChunkedArray, table: pa.Table, path: Path, name: str, allowed: str) -> None:
-    if not pc.all(good, min_count=0).as_py():
-        row = pc.index(good, False).as_py()
-        where = f"{path}: {table['kind'][row]} of step {table['step'][row]}"
-        raise InputError(where, name, table[name][row].as_py(), allowed)

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.render.document import Document, Table
-from analysis.render.html import document_to_html
 from analysis.render.latex import table_to_latex
-from analysis.render.markdown import document_to_markdown, table_to_markdown
+from analysis.render.pages import document_to_html, document_to_markdown, table_to_markdown
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.versioned_json import write_atomically
 

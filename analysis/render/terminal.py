@@ -33,10 +33,8 @@ def summary_columns(settings: Sequence[str]) -> tuple[str, ...]:
 
 def print_frame(frame: pd.DataFrame, columns: Sequence[str]) -> None:
     """Print `columns` of a frame, without empty ones; a narrow terminal gets fewer."""
-    shown = list(columns)
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        shown = columns_that_fit(frame, columns, width)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    shown = columns_that_fit(frame, columns, width)
     print("\n".join(aligned_lines(_shown(frame, shown))))
     if left := [_SHORT.get(name, name) for name in columns if name not in shown and name in frame]:
         print(f"not shown on {width} columns: {', '.join(left)}")
@@ -55,23 +53,19 @@ def columns_that_fit(frame: pd.DataFrame, columns: Sequence[str], width: int) ->
 def _shown(frame: pd.DataFrame, columns: Sequence[str]) -> Shown:
     """These columns, with the bounds of the speedup's interval."""
     headings = {name: _SHORT.get(name, name) for name in columns}
-    bounds = [f"speedup_{end}" for end in ("low", "high")] if "speedup" in columns else []
+    bounds = ("speedup_low", "speedup_high") if "speedup" in columns else ()
     kept = [name for name in (*columns, *bounds) if name in frame]
     return page_table(frame[kept], "", headings).shown()
 
 
 def aligned_lines(shown: Shown) -> list[str]:
     """A line of headings and one a row, with numbers to the right."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=None, pad_edge=False)
-    for name, number in zip(shown.headings, shown.numbers, strict=True):
-        grid.add_column(Text(name), justify="right" if number else "left", no_wrap=True)
-    for row in shown.texts:
-        grid.add_row(*map(Text, row))
-    console = Console(width=10_000, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(grid)
-    return [line.rstrip() for line in captured.get().splitlines()]
+    table = [list(shown.headings), *shown.texts]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(row, widths, shown.numbers, strict=True)
+        ).rstrip()
+        for row in table
+    ]

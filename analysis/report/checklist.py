@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.load.raised import DAMAGED
+from analysis.load.raised import DAMAGED, count_flags
 from analysis.load.run_data import RunData, load_run
 from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
@@ -52,199 +51,186 @@ class Evidence:
     data_root: Path | None
     """Folder of the data; None for the folder of each cell."""
 
+    @property
+    def cells(self) -> pd.DataFrame:
+        return self.run.cells
+
+    @property
+    def done(self) -> pd.DataFrame:
+        return self.cells[self.cells["status"] == "done"]
+
+    @property
+    def counted(self) -> pd.DataFrame:
+        return self.cells[self.cells["counts"].astype(bool)]
+
+
+Found = tuple[list[str], str]
+"""Faults, and what is said without any; a question is not ok with a fault, or with neither."""
+
 
 def check_run(root: Path, repeats: int = REPEATS, data_root: Path | None = None) -> list[Answer]:
     """One answer a question; raises InputError for a path that is no run folder."""
     if repeats < 1:
         raise InputError("--repeats", None, repeats, "1 or more")
     run, paths = load_run(root), RunPaths(root)
-    used = run.cells[run.cells["status"] == "done"]
+    done = run.cells[run.cells["status"] == "done"]
     results = [
-        Result.read(paths.cell(str(cell)).attempt(int(number)).result)
-        for cell, number in zip(used["cell"], used["attempt"], strict=True)
+        Result.read(paths.cell(cell).attempt(int(number)).result)
+        for cell, number in _pairs(done, "attempt")
     ]
     evidence = Evidence(run, paths, read_manifest(paths.manifest), results, repeats, data_root)
-    return [question(evidence) for question in QUESTIONS]
+    answers = []
+    for question, answer in QUESTIONS.items():
+        faults, fine = answer(evidence)
+        words = _few(faults) or fine or "nothing to look at"
+        answers.append(Answer(question.format(repeats=repeats), bool(fine) and not faults, words))
+    return answers
 
 
-def _answer(question: str, faults: Sequence[str], fine: str, *, some: bool = True) -> Answer:
-    """Not ok with any fault, or where there was nothing (not `some`) to look at."""
-    return Answer(question, some and not faults, _few(faults) or fine)
+def _cells_done(evidence: Evidence) -> Found:
+    left = evidence.cells[evidence.cells["status"] != "done"]
+    return _all_but(evidence, [f"{cell}: {status}" for cell, status in _pairs(left, "status")])
 
 
-def _cells_done(evidence: Evidence) -> Answer:
-    cells = evidence.run.cells
-    left = cells[cells["status"] != "done"]
-    faults = [f"{cell}: {status}" for cell, status in _pairs(left, "status")]
-    count = f"{len(cells) - len(left)} of {len(cells)}"
-    return _answer("all cells done", _with(count, faults), count, some=len(cells) > 0)
-
-
-def _cells_valid(evidence: Evidence) -> Answer:
-    cells = evidence.run.cells
-    left = cells[~cells["valid"].astype(bool)]
+def _cells_valid(evidence: Evidence) -> Found:
+    left = evidence.cells[~evidence.cells["valid"].astype(bool)]
     faults = [f"{cell}: {flags or 'no result'}" for cell, flags in _pairs(left, "flags")]
-    count = f"{len(cells) - len(left)} of {len(cells)}"
-    return _answer("all cells valid", _with(count, faults), count, some=len(cells) > 0)
+    return _all_but(evidence, faults)
 
 
-def _records_agree(evidence: Evidence) -> Answer:
+def _all_but(evidence: Evidence, faults: list[str]) -> Found:
+    """How many cells have no fault, before the first fault."""
+    total = len(evidence.cells)
+    count = f"{total - len(faults)} of {total}"
+    return [f"{count}; {faults[0]}", *faults[1:]] if faults else [], count if total else ""
+
+
+def _records_agree(evidence: Evidence) -> Found:
     """Records are as they were written, and agree with each other and with the result."""
-    done = evidence.run.cells[evidence.run.cells["status"] == "done"]
-    faults = list(evidence.run.checks.loc[evidence.run.checks["name"] == DAMAGED, "detail"])
-    count = 0
-    for cell, number in _pairs(done, "attempt"):
-        checks = audit_attempt(evidence.paths.cell(cell).attempt(int(number)))
-        count += len(checks)
-        wrong = (check for check in checks if check.verdict == "invalid")
-        faults += [f"{cell}: {check.name}: {check.detail}" for check in wrong]
-    fine = f"{count} checks of {len(done)} cells"
-    return _answer("records are as written, and agree", faults, fine, some=count > 0)
+    checks = evidence.run.checks
+    faults, count = list(checks.loc[checks["name"] == DAMAGED, "detail"]), 0
+    for cell, number in _pairs(evidence.done, "attempt"):
+        for check in audit_attempt(evidence.paths.cell(cell).attempt(int(number))):
+            count += 1
+            if check.verdict == "invalid":
+                faults.append(f"{cell}: {check.name}: {check.detail}")
+    return faults, f"{count} checks of {len(evidence.done)} cells" if count else ""
 
 
-def _cells_validated(evidence: Evidence) -> Answer:
+def _cells_validated(evidence: Evidence) -> Found:
     """Every done cell was validated, and validation could compare it."""
-    cells = evidence.run.cells
-    off = cells[(cells["status"] == "done") & (cells["checks"] == 0)]
+    off = evidence.done[evidence.done["checks"] == 0]
     unsure = evidence.run.checks[evidence.run.checks["verdict"] == "inconclusive"]
     faults = [f"{cell}: no check" for cell in off["cell"].astype(str)]
     faults += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
     checks = sum(len(one.audit) for one in evidence.results)
-    fine = f"{checks} checks of {len(evidence.results)} cells"
-    return _answer("every cell was validated", faults, fine, some=checks > 0)
+    return faults, f"{checks} checks of {len(evidence.results)} cells" if checks else ""
 
 
-def _equivalent_cells_agree(evidence: Evidence) -> Answer:
+def _equivalent_cells_agree(evidence: Evidence) -> Found:
     found = evidence.run.equivalence
     faults = [f"{cell}: {cause}" for cell, cause in found.divergences.items()]
-    fine = f"{len(found.steps)} cells compared with their sequential cell"
     if not found.steps:
-        fine = "no cell of this run was compared with another one"
-    return _answer("cells that must learn the same do", faults, fine, some=bool(found.steps))
+        return [*faults, "no cell of this run was compared with another one"], ""
+    return faults, f"{len(found.steps)} cells compared with their sequential cell"
 
 
-def _no_flags(evidence: Evidence) -> Answer:
-    cells = evidence.run.cells
-    counts = Counter(flag for flags in cells["flags"] for flag in set(flags.split(";")) if flag)
-    words = ", ".join(f"{flag} {count} of {len(cells)}" for flag, count in counts.most_common())
-    return Answer("no flags", not counts, words or f"none on {len(cells)} cells")
+def _no_flags(evidence: Evidence) -> Found:
+    flags = count_flags(evidence.cells["flags"])
+    return [", ".join(flags)] if flags else [], f"none on {len(evidence.cells)} cells"
 
 
-def _repeats(evidence: Evidence) -> Answer:
-    run = evidence.run
-    counted = run.cells.assign(counts=run.cells["counts"].astype(bool))
-    groups = counted.groupby(list(run.settings), dropna=False, sort=False)
-    many = [(str(part["cell"].iloc[0]), int(part["counts"].sum())) for _, part in groups]
-    faults = [f"{cell}: {count}" for cell, count in many if count < evidence.repeats]
-    fewest = min((count for _, count in many), default=0)
-    question = f"{evidence.repeats} repeats or more of each configuration"
-    fine = f"{len(many)} configurations, {fewest} or more that count"
-    return _answer(question, faults, fine, some=bool(many))
+def _repeats(evidence: Evidence) -> Found:
+    keys = list(evidence.run.settings)
+    counted = evidence.cells.assign(counts=evidence.cells["counts"].astype(int))
+    groups = counted.groupby(keys, dropna=False, sort=False)
+    many = groups.agg(cell=("cell", "first"), counts=("counts", "sum"))
+    few = many[many["counts"] < evidence.repeats]
+    fine = f"{len(many)} configurations, {many['counts'].min()} or more that count"
+    return [f"{cell}: {n}" for cell, n in _pairs(few, "counts")], fine if len(many) else ""
 
 
-def _enough_steps(evidence: Evidence) -> Answer:
+def _enough_steps(evidence: Evidence) -> Found:
     """The steps of all repeats of each configuration and phase; fewer have no interval."""
-    run = evidence.run
-    counted = run.cells[run.cells["counts"].astype(bool)]
-    first = counted.groupby(list(run.settings), dropna=False, sort=False)["cell"].transform("first")
-    steps = run.phases.merge(counted[["cell"]].assign(first=first.astype(str)), on="cell")
+    counted, keys = evidence.counted, list(evidence.run.settings)
+    first = counted.groupby(keys, dropna=False, sort=False)["cell"].transform("first")
+    steps = evidence.run.phases.merge(counted[["cell"]].assign(first=first.astype(str)), on="cell")
     many = steps.groupby(["first", "phase"], observed=True, sort=False)["n"].sum()
     rows = many.reset_index().itertuples(index=False, name=None)
     faults = [f"{name}: {n} in {phase}" for name, phase, n in rows if n < FEWEST_STEPS]
-    fine = f"{many.min()} at least" if len(many) else "none"
-    question = f"{FEWEST_STEPS} steps or more after warm-up in each configuration and phase"
-    return _answer(question, faults, fine, some=len(many) > 0)
+    return faults, f"{many.min()} at least" if len(many) else ""
 
 
-def _nothing_replaced(evidence: Evidence) -> Answer:
+def _nothing_replaced(evidence: Evidence) -> Found:
     """No valid measurement was replaced by a later one, but for those that Slurm requeued."""
     attempts = evidence.run.attempts
     requeued = measured_again(attempts)
     valid, used = attempts["valid"].astype(bool), attempts["used"].astype(bool)
     replaced = attempts[valid & ~used & ~attempts.index.isin(requeued.index)]
-    faults = [f"{cell}: attempt {number}" for cell, number in _pairs(replaced, "attempt")]
-    fine = (
-        f"{len(attempts)} attempts at {len(evidence.run.cells)} cells, {int((~valid).sum())} not "
-        "valid"
-    )
+    fine = f"{len(attempts)} attempts at {len(evidence.cells)} cells, {(~valid).sum()} not valid"
     if len(requeued):
         fine += f", {len(requeued)} measured again by their job, which Slurm requeued"
-    return _answer("no valid measurement was replaced by a later one", faults, fine)
+    return [f"{cell}: attempt {number}" for cell, number in _pairs(replaced, "attempt")], fine
 
 
-def _cells_comparable(evidence: Evidence) -> Answer:
-    cells = evidence.run.cells
-    other = cells[cells["not_comparable"] != ""]
+def _cells_comparable(evidence: Evidence) -> Found:
+    other = evidence.cells[evidence.cells["not_comparable"] != ""]
     faults = [f"{cell}: {how}" for cell, how in _pairs(other, "not_comparable")]
-    question = "compared cells have equal code, versions, CPU, threads and kernels"
-    return _answer(question, faults, f"all {int(cells['valid'].sum())} valid ones")
+    return faults, f"all {int(evidence.cells['valid'].sum())} valid ones"
 
 
-def _one_code(evidence: Evidence) -> Answer:
-    return _one_value(evidence, "one code", ("code",))
+def _one_value(*names: str) -> Callable[[Evidence], Found]:
+    """Whether each of these names has one value in all environments, or none in all of them."""
+
+    def answer(evidence: Evidence) -> Found:
+        every = list(evidence.run.environments.values())
+        values = {name: {one.get(name, "not recorded") for one in every} for name in names}
+        faults = [f"{name}: {', '.join(sorted(v))}" for name, v in values.items() if len(v) > 1]
+        known = [f"{name} {min(v)}" for name, v in values.items() if v - {"not recorded"}]
+        return faults, ", ".join(known)
+
+    return answer
 
 
-def _one_machine_type(evidence: Evidence) -> Answer:
-    return _one_value(evidence, "one machine type", _MACHINE)
-
-
-def _one_value(evidence: Evidence, question: str, names: Sequence[str]) -> Answer:
-    """Each of these names has one value in all environments, or none in all of them."""
-    every = list(evidence.run.environments.values())
-    shown, faults = [], []
-    for name in names:
-        values = {each.get(name) for each in every}
-        known = sorted(value for value in values if value is not None)
-        if len(values) > 1:
-            faults.append(f"{name}: {', '.join([*known, *(['not recorded'] * (None in values))])}")
-        elif known:
-            shown.append(f"{name} {known[0]}")
-    fine = ", ".join(shown) or f"{names[0]} is not recorded"
-    return _answer(question, faults, fine, some=bool(shown or faults))
-
-
-def _versions_recorded(evidence: Evidence) -> Answer:
+def _versions_recorded(evidence: Evidence) -> Found:
     """Every cell has its versions, and the same."""
     every = [dict(one.provenance.get("versions") or {}) for one in evidence.results]
-    question = "versions recorded, and the same in all cells"
     if not every or {} in every:
-        return Answer(question, False, "not in all results")
-    names = dict.fromkeys(name for each in every for name in each)
-    values = {name: sorted({str(each.get(name)) for each in every}) for name in names}
+        return ["not in all results"], ""
+    values = {
+        name: sorted({str(each.get(name)) for each in every}) for each in every for name in each
+    }
     faults = [f"{name} {', '.join(found)}" for name, found in values.items() if len(found) > 1]
-    return _answer(question, faults, ", ".join(f"{name} {v[0]}" for name, v in values.items()))
+    return faults, ", ".join(f"{name} {found[0]}" for name, found in values.items())
 
 
-def _code_kept(evidence: Evidence) -> Answer:
-    question = "the code that ran is in the run folder, unchanged"
+def _code_kept(evidence: Evidence) -> Found:
     try:
         snapshot = check_snapshot(evidence.paths)
     except InputError as error:
-        return Answer(question, False, str(error))
+        return [str(error)], ""
     if snapshot is None:
-        return Answer(question, False, "the run keeps no code")
-    cells = evidence.run.cells
-    other = cells[(cells["status"] == "done") & (cells["code_from"] != "snapshot")]
+        return ["the run keeps no code"], ""
+    other = evidence.done[evidence.done["code_from"] != "snapshot"]
     faults = [f"{len(other)} cells ran other code, such as {cell}" for cell in other["cell"][:1]]
-    return _answer(question, faults, f"{len(snapshot.files)} files, digest {snapshot.code}")
+    return faults, f"{len(snapshot.files)} files, digest {snapshot.code}"
 
 
-def _clean_commit(evidence: Evidence) -> Answer:
+def _clean_commit(evidence: Evidence) -> Found:
     commit = str((evidence.run.provenance or {}).get("commit") or "")
-    clean = bool(commit) and not commit.endswith("+dirty")
-    return Answer("submitted from a clean commit", clean, commit or "no commit is recorded")
+    dirty = not commit or commit.endswith("+dirty")
+    return [commit or "no commit is recorded"] if dirty else [], commit
 
 
-def _submission_recorded(evidence: Evidence) -> Answer:
-    provenance = evidence.run.provenance or {}
+def _submission_recorded(evidence: Evidence) -> Found:
+    provenance, sweep = evidence.run.provenance or {}, evidence.paths.sweep
     faults = [f"no {name}" for name in _SUBMISSION if not provenance.get(name)]
-    faults += [] if evidence.paths.sweep.is_file() else [f"no {evidence.paths.sweep.name}"]
+    faults += [] if sweep.is_file() else [f"no {sweep.name}"]
     command = provenance.get("command") or ()
-    fine = command if isinstance(command, str) else " ".join(map(str, command))
-    return _answer("how it was submitted is recorded", faults, fine)
+    return faults, command if isinstance(command, str) else " ".join(map(str, command))
 
 
-def _data_unchanged(evidence: Evidence) -> Answer:
+def _data_unchanged(evidence: Evidence) -> Found:
     """Files have the digests that were recorded when they were downloaded."""
     distinct = {
         (cell.experiment.data.model_dump_json(), cell.data_root): cell for cell in evidence.manifest
@@ -254,8 +240,7 @@ def _data_unchanged(evidence: Evidence) -> Answer:
         root = evidence.data_root or (Path(cell.data_root) if cell.data_root else None)
         words, ok = _data_answer(cell.experiment.data, root)
         found[words] = ok
-    wrong = [words for words, ok in found.items() if not ok]
-    return Answer("data are as recorded", not wrong, _few(wrong or list(found), 5))
+    return [words for words, ok in found.items() if not ok], _few(list(found), 5)
 
 
 def _data_answer(data: Data, root: Path | None) -> tuple[str, bool]:
@@ -289,27 +274,22 @@ def _pairs(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, Any]]:
     return zip(frame["cell"].astype(str), frame[column], strict=True)
 
 
-def _with(count: str, faults: Sequence[str]) -> list[str]:
-    """The faults with how many cells have none before the first."""
-    return [f"{count}; {faults[0]}", *faults[1:]] if faults else []
-
-
-QUESTIONS = (
-    _cells_done,
-    _cells_valid,
-    _records_agree,
-    _cells_validated,
-    _equivalent_cells_agree,
-    _no_flags,
-    _repeats,
-    _enough_steps,
-    _nothing_replaced,
-    _cells_comparable,
-    _one_code,
-    _code_kept,
-    _clean_commit,
-    _versions_recorded,
-    _one_machine_type,
-    _data_unchanged,
-    _submission_recorded,
-)
+QUESTIONS: dict[str, Callable[[Evidence], Found]] = {
+    "all cells done": _cells_done,
+    "all cells valid": _cells_valid,
+    "records are as written, and agree": _records_agree,
+    "every cell was validated": _cells_validated,
+    "cells that must learn the same do": _equivalent_cells_agree,
+    "no flags": _no_flags,
+    "{repeats} repeats or more of each configuration": _repeats,
+    f"{FEWEST_STEPS} steps or more after warm-up in each configuration and phase": _enough_steps,
+    "no valid measurement was replaced by a later one": _nothing_replaced,
+    "compared cells have equal code, versions, CPU, threads and kernels": _cells_comparable,
+    "one code": _one_value("code"),
+    "the code that ran is in the run folder, unchanged": _code_kept,
+    "submitted from a clean commit": _clean_commit,
+    "versions recorded, and the same in all cells": _versions_recorded,
+    "one machine type": _one_value(*_MACHINE),
+    "data are as recorded": _data_unchanged,
+    "how it was submitted is recorded": _submission_recorded,
+}

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.load.comparable import differences
+from analysis.load.raised import count_flags
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
+from analysis.report.run_facts import some_hosts
 from analysis.statistics.power import CONFIDENCE
 from analysis.summary.compare_runs import (
     ComparedGroup,
@@ -21,14 +23,11 @@ from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
-_MOST_HOSTS = 6
-_TOGETHER = (
+_NOTES = (
     "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
-    f"together at {CONFIDENCE:.0%}."
-)
-_RELATIVE = (
+    f"together at {CONFIDENCE:.0%}.",
     "relative is the same ratio of a group's seconds over those of the other groups of the same "
-    "step, by medians: it is free of what slows all of them."
+    "step, by medians: it is free of what slows all of them.",
 )
 
 
@@ -73,17 +72,9 @@ def _custom_sources(train: Sequence[Match]) -> Iterator[str]:
 
 
 def _hosts(a: RunData, b: RunData) -> Iterator[str]:
-    names = [
-        sorted({host for text in run.cells["hosts"] for host in str(text).split(";") if host})
-        for run in (a, b)
-    ]
-    if names[0] != names[1]:
-        yield f"machines: {_listed(names[0])} in A, {_listed(names[1])} in B"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_HOSTS} more" if len(names) > _MOST_HOSTS else ""
-    return (", ".join(names[:_MOST_HOSTS]) or "none recorded") + more
+    mine, theirs = (some_hosts(run) or "none recorded" for run in (a, b))
+    if mine != theirs:
+        yield f"machines: {mine} in A, {theirs} in B"
 
 
 def _when(train: Sequence[Match]) -> str:
@@ -121,80 +112,68 @@ def _copies(a: RunData, b: RunData) -> Iterator[str]:
 
 def _flags(train: Sequence[Match]) -> Iterator[str]:
     for side, rows in (("A", [m.a for m in train]), ("B", [m.b for m in train])):
-        cells = [str(flags) for one in rows for flags in one.used["flags"]]
-        raised = Counter(flag for flags in cells for flag in set(flags.split(";")) if flag)
-        if raised:
-            words = ", ".join(
-                f"{flag} {count} of {len(cells)}" for flag, count in sorted(raised.items())
-            )
-            yield f"flagged in {side}: {words}"
+        if rows and (words := count_flags(flag for one in rows for flag in one.used["flags"])):
+            yield f"flagged in {side}: {', '.join(words)}"
 
 
 def result_lines(found: Comparison) -> Iterator[str]:
     """Contradicting averages, the groups of layers that became slower, and the verdict."""
-    turned = [
-        f"{row.name} {row.pair.phase}" for row in found.steps if row.averages_contradict(found.of)
-    ]
+    turned = [f"{row.name} {row.phase}" for row in found.steps if row.averages_contradict(found.of)]
     if turned:
         yield (
             "a_s and b_s differ the other way round than b_over_a, which is geometric, as single "
             f"runs are far from the others, in {', '.join(turned)}"
         )
-    slower = found.slower_groups
-    recorded = Counter(row.name for row in found.groups)
-    for name in dict.fromkeys(row.name for row in slower):
-        mine = [row for row in slower if row.name == name]
-        every = f"all {len(mine)}: " if len(mine) == recorded[name] > 1 else ""
-        words = ", ".join(_group(row, found.tolerance) for row in mine)
-        yield f"layer groups slower in {name}: {every}{words}"
-    for row in found.slower_steps:
-        named = any(group.name == row.name for group in slower)
-        if row.pair.phase == "train" and recorded[row.name] and not named:
+    recorded = Counter(row.seconds.name for row in found.groups)
+    slower: dict[str, list[str]] = {}
+    for row in found.slower_groups:
+        slower.setdefault(row.seconds.name, []).append(_group(row, found.tolerance))
+    for name, words in slower.items():
+        every = f"all {len(words)}: " if len(words) == recorded[name] > 1 else ""
+        yield f"layer groups slower in {name}: {every}{', '.join(words)}"
+    for step in found.slower_steps:
+        if step.phase == "train" and recorded[step.name] and step.name not in slower:
             yield (
-                f"layer groups of {row.name}: none shown to be slower, so look at waiting, "
+                f"layer groups of {step.name}: none shown to be slower, so look at waiting, "
                 "communication and the optimizer"
             )
-    yield _verdict(found)
+    yield _verdict(found, len(slower))
 
 
 def _group(row: ComparedGroup, tolerance: float) -> str:
     shown = row.shown_by(tolerance) or row.seconds
     ratio = shown.ratio
-    words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    words = f"{shown.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     return words if shown is row.seconds else f"{words} relative to the other layers of the step"
 
 
-def _verdict(found: Comparison) -> str:
+def _verdict(found: Comparison, slower_groups: int) -> str:
     """What decides the exit status."""
-    if not found.with_interval:
+    compared = sum(row.ratio.low is not None for row in found.steps)
+    if not compared:
         return f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
-    steps, groups = found.slower_steps, found.slower_groups
-    without = len(found.steps) - found.with_interval
+    without = len(found.steps) - compared
     rest = f"; {without} without an interval" if without else ""
-    of = f"{found.with_interval} compared, tolerance {found.tolerance:.1%}{rest}"
-    if not steps and not groups:
-        return f"nothing shown to be slower ({of})"
-    parts = [f"{len(steps)} step times"] if steps else []
-    cells = len({row.name for row in groups})
-    parts += [f"layer groups of {cells} configurations"] if groups else []
-    return f"SLOWER: {' and '.join(parts)} ({of})"
+    of = f"{compared} compared, tolerance {found.tolerance:.1%}{rest}"
+    steps = len(found.slower_steps)
+    parts = [f"{steps} step times"] if steps else []
+    parts += [f"layer groups of {slower_groups} configurations"] if slower_groups else []
+    return (
+        f"SLOWER: {' and '.join(parts)} ({of})" if parts else f"nothing shown to be slower ({of})"
+    )
 
 
 def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> None:
     """Write tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
+    steps = steps_frame(found.steps, found.tolerance, found.of)
+    groups = groups_frame(found.groups, found.tolerance, found.of)
+    tables = (
+        Table("compare_steps", "Seconds a step in run A and run B", steps, _NOTES[:1]),
+        Table("compare_groups", "Seconds of groups of layers a training step", groups, _NOTES),
+    )
     lines = [*comparison_lines(a, b, found), *result_lines(found)]
     with atomic_output_folder(out) as folder:
-        steps = steps_frame(found.steps, found.tolerance, found.of)
-        groups = groups_frame(found.groups, found.tolerance, found.of)
-        for name, title, frame, notes in (
-            ("steps", "Seconds a step in run A and run B", steps, (_TOGETHER,)),
-            (
-                "groups",
-                "Seconds of groups of layers a training step",
-                groups,
-                (_TOGETHER, _RELATIVE),
-            ),
-        ):
-            if len(frame):
-                write_table(Table(f"compare_{name}", title, frame, notes), folder)
+        for table in tables:
+            if len(table.frame):
+                write_table(table, folder)
         (folder / "compare.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from charset_normalizer import from_bytes
@@ -34,43 +35,26 @@ def csv_rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Raises InputError for a quote that does not close on its line: it would swallow the rows after.
     """
-    stream = io.StringIO(text, newline="")
-    first = stream.readline()
-    said = re.fullmatch(r"sep=(.)\s*", first)
-    skipped = 1 if said else 0
-    if not said:
-        stream.seek(0)
-    delimiter = said[1] if said else _sniff(first)
-    reader = csv.reader(stream, delimiter=delimiter, strict=True)
-    before = skipped
+    first, _, rest = text.partition("\n")
+    named = re.fullmatch(r"sep=(.)\s*", first)
+    delimiter = ","
+    if named:
+        delimiter, text = named[1], rest
+    else:
+        with contextlib.suppress(csv.Error):
+            delimiter = csv.Sniffer().sniff(first, delimiters=",;\t|").delimiter
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     while True:
+        before = reader.line_num
+        line = before + (2 if named else 1)
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error:
-            raise _open_quote(path, before + 1) from None
-        line = reader.line_num + skipped
-        if line > before + 1:
-            raise _open_quote(path, before + 1)
-        before = line
+            row = None
+        if row is None or reader.line_num > before + 1:
+            found = "a quote that does not close on its line"
+            raise InputError(f"{path}:{line}", None, found, "quotes in pairs")
         if any(field.strip() for field in row):
             yield line, row
-
-
-def _open_quote(path: Path, line: int) -> InputError:
-    found = "a quote that does not close on its line"
-    return InputError(f"{path}:{line}", None, found, "quotes in pairs")
-
-
-def _sniff(header: str) -> str:
-    try:
-        return csv.Sniffer().sniff(header, delimiters=",;\t|").delimiter
-    except csv.Error:
-        return ","
-
-
-def check_widths(body: Sequence[tuple[int, list[str]]], header: Sequence[str], path: Path) -> None:
-    for line, row in body:
-        if len(row) != len(header):
-            raise InputError(f"{path}:{line}", None, f"{len(row)} fields", f"{len(header)}")

@@ -1,4 +1,4 @@
-"""The step-time table of imported logs: statistics, speedups with intervals, bound, verdict."""
+"""Tables and a page of imported step logs: statistics, speedups, bounds, verdicts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.document import Table
+from analysis.render.document import (
+    Block,
+    Bullets,
+    Document,
+    Section,
+    Table,
+    Text,
+    page_table,
+)
+from analysis.render.output_files import atomic_output_folder, write_page, write_table
 from analysis.report.read_step_logs import UNITS, Columns, StepLog, read_logs
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
-from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
-from analysis.studies.study import printed_beside_log, published_studies, table_made_from_log
+from analysis.statistics.warmup import detect_warmup, mark_outliers, step_statistics
+from analysis.studies.raffi_logs import printed_statistics
+from analysis.studies.study import published_studies
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedules import bound
 
@@ -36,28 +46,20 @@ class ImportedLogs:
     """Published statistics beside those of the logs; None without logs of a published table."""
 
     @property
-    def tables(self) -> list[Table]:
-        return [table for table in (self.steps, self.published_statistics) if table is not None]
-
-    @property
     def warnings(self) -> list[str]:
         """What reading left out, speedups above their bound, and misprints, a sentence each."""
         lines = [note for log in self.logs for note in log.notes]
         lines += [
             f"{row['log']}, {row['phase']}: {row['verdict']}"
-            for _, row in self.steps.frame.iterrows()
+            for row in self.steps.frame.to_dict("records")
             if str(row["verdict"]).startswith("above the bound")
         ]
-        if self.published_statistics is None:
-            return lines
-        wrong = self.published_statistics.frame[
-            self.published_statistics.frame["verdict"].str.startswith("misprint")
-        ]
-        return lines + [
-            f"table {row['table']}, {row['phase']}, {row['quantity']}: printed "
-            f"{row['printed']:.2f}, {row['verdict']}"
-            for _, row in wrong.iterrows()
-        ]
+        if self.published_statistics is not None:
+            for row in self.published_statistics.frame.to_dict("records"):
+                if str(row["verdict"]).startswith("misprint"):
+                    where = f"table {row['table']}, {row['phase']}, {row['quantity']}"
+                    lines.append(f"{where}: printed {row['printed']:.2f}, {row['verdict']}")
+        return lines
 
 
 def import_logs(
@@ -87,7 +89,14 @@ def import_logs(
         for path in paths
         for log in read_logs(path, declared.get(path.name, declared.get(path.stem)), columns)
     ]
-    logs = _distinct(logs)
+    names_of_logs = [log.name for log in logs]
+    # The folder's name is put before file names that occur twice.
+    logs = [
+        replace(log, name=f"{log.path.parent.name}/{log.name}")
+        if names_of_logs.count(log.name) > 1
+        else log
+        for log in logs
+    ]
     chosen = choose_baseline(logs, baseline)
     _check_units(logs, chosen)
     rows = [
@@ -96,7 +105,29 @@ def import_logs(
         for phase in PHASES
         if len(log.seconds(phase))
     ]
-    return ImportedLogs(logs, chosen, _steps_table(rows, chosen), compare_with_published(logs))
+    against = f"Speedups are over {chosen.name}. " if chosen else ""
+    note = (
+        f"{against}Standard deviations are the sample's (n - 1), over steps. A log is one run: "
+        f"{ONE_RUN}, so there are no intervals. The bound is that of balanced stages, "
+        "R S M / (M + S - 1)."
+    )
+    title = "Step times of imported logs, seconds a mini-batch"
+    steps = Table("step_times", title, pd.DataFrame(rows), (note,))
+    return ImportedLogs(logs, chosen, steps, _with_published(logs))
+
+
+def _with_published(logs: Sequence[StepLog]) -> Table | None:
+    """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
+    frame = printed_statistics(
+        (log.path, log.name, phase, log.seconds(phase).to_numpy())
+        for log in logs
+        for phase in PHASES
+    )
+    if frame.empty:
+        return None
+    defects = (f"Known defect: {text}" for text in published_studies()["raffi"].defects.values())
+    title = "Printed statistics against the logs they were printed from"
+    return Table("printed", title, frame, tuple(defects))
 
 
 def _check_units(logs: Sequence[StepLog], baseline: StepLog | None) -> None:
@@ -110,17 +141,6 @@ def _check_units(logs: Sequence[StepLog], baseline: StepLog | None) -> None:
             raise InputError(log.path, "column time", found, allowed)
 
 
-def _distinct(logs: list[StepLog]) -> list[StepLog]:
-    """Put the folder's name before file names that occur twice."""
-    names = [log.name for log in logs]
-    return [
-        replace(log, name=f"{log.path.parent.name}/{log.name}")
-        if names.count(log.name) > 1
-        else log
-        for log in logs
-    ]
-
-
 def choose_baseline(logs: Sequence[StepLog], requested: str | None) -> StepLog | None:
     """The named log, else the sequential one; of several the one with the shortest name."""
     if requested is not None:
@@ -132,21 +152,24 @@ def choose_baseline(logs: Sequence[StepLog], requested: str | None) -> StepLog |
     return min(sequential, key=lambda log: len(log.name), default=None)
 
 
-def _sample(log: StepLog, phase: str, drop_warmup: bool) -> Sample:
-    seconds = log.seconds(phase).to_numpy()
-    return Sample([seconds[detect_warmup(seconds) if drop_warmup else 0 :]])
-
-
 def _log_row(
     log: StepLog, phase: str, baseline: StepLog | None, drop_warmup: bool
 ) -> dict[str, Any]:
-    sample, all_seconds = _sample(log, phase, drop_warmup), log.seconds(phase).to_numpy()
-    speedup, bound_value = None, None
+    def sample_of(one: StepLog) -> Sample:
+        seconds = one.seconds(phase).to_numpy()
+        return Sample([seconds[detect_warmup(seconds) if drop_warmup else 0 :]])
+
+    sample, speedup, most = sample_of(log), None, None
     layout, microbatches, rank = log.setting
     if layout is not None and microbatches is not None:
-        bound_value = bound(layout.replicas, layout.stages, microbatches)
-    if baseline is not None and layout is not None and len(baseline.seconds(phase)):
-        speedup = _speedup(log, sample, baseline, phase, drop_warmup)
+        most = bound(layout.replicas, layout.stages, microbatches)
+    if log is baseline:
+        speedup = Interval(1.0, None, None, ONE_RUN)
+    elif baseline is not None and layout is not None and len(baseline.seconds(phase)):
+        # In samples a second: each replica has its own mini-batch.
+        other = baseline.setting.layout
+        share = layout.replicas / (other.replicas if other else 1)
+        speedup = sample_of(baseline).over(sample, share)
     return {
         "log": log.name,
         "layout": str(layout) if layout else None,
@@ -156,62 +179,31 @@ def _log_row(
         **step_statistics(sample.values),
         "n": sample.values.size,
         "median_s": sample.median.value,
-        "warmup_steps": detect_warmup(all_seconds),
+        "warmup_steps": detect_warmup(log.seconds(phase)),
         "outliers": int(mark_outliers(sample.values).sum()),
-        "n_effective": effective_n(sample.values),
         "speedup": speedup.value if speedup else None,
-        "bound": bound_value,
-        "verdict": _verdict(log, baseline, speedup, bound_value),
+        "bound": most,
+        "verdict": _verdict(log, baseline, speedup, most),
     }
 
 
-def _speedup(
-    log: StepLog, sample: Sample, baseline: StepLog, phase: str, drop_warmup: bool
-) -> Interval:
-    """The speedup in samples a second: each replica has its own mini-batch."""
-    if log is baseline:
-        return Interval(1.0, None, None, ONE_RUN)
-    assert log.setting.layout is not None
-    mine = log.setting.layout.replicas
-    theirs = baseline.setting.layout.replicas if baseline.setting.layout else 1
-    return _sample(baseline, phase, drop_warmup).over(sample, mine / theirs)
-
-
 def _verdict(
-    log: StepLog, baseline: StepLog | None, speedup: Interval | None, bound_value: float | None
+    log: StepLog, baseline: StepLog | None, speedup: Interval | None, most: float | None
 ) -> str:
+    """A log is one run, so how far above a bound another run would be is not known."""
     if log is baseline:
         return "baseline"
     if baseline is None or speedup is None:
         missing = "unknown layout, use --layout" if log.setting.layout is None else "no baseline"
         return f"no speedup: {missing}"
+    words = ratio_in_words(speedup)
     if log.setting[:2] == baseline.setting[:2]:
-        words = ratio_in_words(speedup)
         return f"the baseline's setting run again; {words}: equal settings differ by this much"
-    return _against_bound(speedup, bound_value)
-
-
-def _against_bound(speedup: Interval, bound_value: float | None) -> str:
-    """A log is one run, so how far above a bound another run would be is not known."""
-    if bound_value is None:
+    if most is None:
         return "unknown bound: the number of micro-batches is not known"
-    if speedup.value > bound_value:
-        return f"above the bound: {speedup.value:.3f} beside {bound_value:.3f} at most; {ONE_RUN}"
-    return f"within the bound; {ratio_in_words(speedup)}"
-
-
-def _steps_table(rows: list[dict[str, Any]], baseline: StepLog | None) -> Table:
-    against = f"Speedups are over {baseline.name}. " if baseline else ""
-    return Table(
-        "step_times",
-        "Step times of imported logs, seconds a mini-batch",
-        pd.DataFrame(rows),
-        (
-            f"{against}Standard deviations are the sample's (n - 1), over steps. A log is one run: "
-            f"{ONE_RUN}, so there are no intervals. The bound is that of balanced stages, "
-            "R S M / (M + S - 1).",
-        ),
-    )
+    if speedup.value > most:
+        return f"above the bound: {speedup.value:.3f} beside {most:.3f} at most; {ONE_RUN}"
+    return f"within the bound; {words}"
 
 
 def list_csv_files(paths: Sequence[Path]) -> list[Path]:
@@ -223,35 +215,6 @@ def list_csv_files(paths: Sequence[Path]) -> list[Path]:
             raise InputError(path, None, "no CSV file", "a folder with .csv files")
         files += found
     return files
-
-
-def compare_with_published(logs: Sequence[StepLog]) -> Table | None:
-    """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
-    rows = [
-        {
-            "table": table,
-            "log": log.name,
-            "phase": phase,
-            "quantity": quantity,
-            "printed": float(printed),
-            "from_log": value,
-            "verdict": verdict,
-        }
-        for log in logs
-        if (table := table_made_from_log(log.path)) is not None
-        for phase in PHASES
-        for quantity, printed, value, verdict in printed_beside_log(
-            table, phase, log.seconds(phase).to_numpy()
-        )
-    ]
-    if not rows:
-        return None
-    return Table(
-        "printed",
-        "Printed statistics against the logs they were printed from",
-        pd.DataFrame(rows),
-        tuple(f"Known defect: {text}" for text in published_studies()["raffi"].defects.values()),
-    )
 
 
 def parse_columns(texts: Sequence[str], unit: str | None, phase: str | None) -> Columns:
@@ -272,12 +235,46 @@ def parse_columns(texts: Sequence[str], unit: str | None, phase: str | None) -> 
 
 def parse_declared(texts: Sequence[str]) -> dict[str, str]:
     """Read NAME=LAYOUT[:MICROBATCHES]; raises InputError for another form."""
-    declared = {}
-    for text in texts:
-        match = re.fullmatch(r"(.+)=([^=]+)", text)
+    matches = {text: re.fullmatch(r"(.+)=([^=]+)", text) for text in texts}
+    for text, match in matches.items():
         if match is None:
-            raise InputError(
-                "--layout", None, repr(text), "FILE=LAYOUT or FILE=LAYOUT:MICROBATCHES"
-            )
-        declared[match[1]] = match[2]
-    return declared
+            allowed = "FILE=LAYOUT or FILE=LAYOUT:MICROBATCHES"
+            raise InputError("--layout", None, repr(text), allowed)
+    return {match[1]: match[2] for match in matches.values() if match}
+
+
+def write_import_page(imported: ImportedLogs, out: Path) -> Path:
+    """Write tables, report.md and report.html into `out`; returns report.html.
+
+    Files of other names in `out` stay. Raises InputError where it cannot be written.
+    """
+    with atomic_output_folder(out) as folder:
+        for made in filter(None, (imported.steps, imported.published_statistics)):
+            write_table(made, folder)
+        write_page(_import_document(imported, folder), folder)
+    return out / "report.html"
+
+
+def _import_document(imported: ImportedLogs, folder: Path) -> Document:
+    """The page's document."""
+    frame, published = imported.steps.frame, imported.published_statistics
+    verdict: list[Block] = [
+        Text(line, "bad" if "above the bound" in line or "misprint" in line else "plain")
+        for line in imported.warnings
+    ]
+    speed: tuple[Block, ...] = (
+        page_table(frame, imported.steps.title),
+        *map(Text, imported.steps.notes),
+    )
+    sections = [
+        Section("verdict", "Verdict", tuple(verdict)),
+        Section("steps", "Step times and speedups", speed),
+    ]
+    if published is not None:
+        citation = Text(published_studies()["raffi"].citation)
+        beside = page_table(published.frame, "Published statistics and those of the log")
+        sections.append(Section("published", "Published and logged", (citation, beside)))
+        sections.append(Section("defects", "Known defects", (Bullets(published.notes),)))
+    names = ", ".join(log.name for log in imported.logs[:8])
+    more = f" and {len(imported.logs) - 8} more" if len(imported.logs) > 8 else ""
+    return Document("Imported step logs", names + more, tuple(sections), folder)

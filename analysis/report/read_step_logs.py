@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.report.csv_rows import check_widths, csv_rows, read_text
+from analysis.report.csv_rows import csv_rows, read_text
 from analysis.report.setting_in_file_name import Setting, parse_setting, setting_from_name
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
@@ -35,15 +35,7 @@ _NAMES = {
 _PHASES = {
     "train": ("0", "train", "training", "fit"),
     "test": (
-        "1",
-        "test",
-        "testing",
-        "val",
-        "valid",
-        "validate",
-        "validation",
-        "eval",
-        "evaluation",
+        *("1", "test", "testing", "val", "valid", "validate", "validation", "eval", "evaluation"),
     ),
 }
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0}
@@ -135,7 +127,9 @@ def _read_csv(text: str, path: Path, setting: Setting, given: Columns) -> StepLo
         raise InputError(path, None, "nothing", "a header and at least one row")
     (_, header), *body = rows
     places = _find_columns(header, path, given)
-    check_widths(body, header, path)
+    for line, row in body:
+        if len(row) != len(header):
+            raise InputError(f"{path}:{line}", None, f"{len(row)} fields", f"{len(header)}")
     unit = _unit_of(header[places["time"]])
     found, skipped, comma, with_unit = [], 0, False, unit is not None
     for line, row in body:

@@ -1,4 +1,4 @@
-"""Writes the report folder of a run: summary.csv, steps, tables, figures, traces and pages."""
+"""Writes the report folder of a run: summary.csv, steps, tables, figures and pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.chrome_trace import write_trace
 from analysis.figures.draw_figures import (
     Figures,
     make_figures,
@@ -19,8 +18,8 @@ from analysis.load.concat_runs import load_runs
 from analysis.load.run_data import RunData
 from analysis.render.document import Document, Table
 from analysis.render.output_files import atomic_output_folder, write_page, write_table
-from analysis.report import sections
 from analysis.report.first_page import first_page_section
+from analysis.report.sections import report_sections
 from analysis.report.tables import make_tables
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import Summary, summarize
@@ -29,7 +28,6 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import check_is_utf8
 from gnnhpc.core.versioned_json import write_atomically
 
-MAX_TRACES = 20
 _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
 
 
@@ -61,8 +59,6 @@ def write_report(
         for table in tables:
             write_table(table, folder / "tables", columns)
         figures = make_figures(run, summary, folder / "figures")
-        for cell in run.cells_with_spans()[:MAX_TRACES]:
-            write_trace(run, cell, folder / "traces" / f"{cell}.json")
         write_page(report_document(run, summary, tables, figures, folder), folder)
     return run, summary, report
 
@@ -135,23 +131,12 @@ def report_document(
     commit = str((run.provenance or {}).get("commit") or "")
     # The commits of several runs have the runs' names before them.
     code = f"code {commit if ': ' in commit else commit[:12]}" if commit else "no commit recorded"
-    made = (
-        first_page_section(run, summary, figures),
-        sections.summary_section(summary),
-        sections.speed_section(summary, figures),
-        sections.learning_section(summary, figures),
-        sections.frameworks_section(tables, figures),
-        sections.chunks_section(figures),
-        sections.sampled_section(tables, figures),
-        sections.published_section(tables),
-        sections.corrected_section(tables),
-        sections.timeline_section(figures),
-        sections.statistics_section(summary),
-        sections.left_out_section(figures),
-    )
     return Document(
         title=f"Report of {run.name}",
         subtitle=f"{len(run.cells)} cells, {int(run.cells['valid'].sum())} valid; {code}",
-        sections=tuple(section for section in made if section is not None),
+        sections=(
+            first_page_section(run, summary, figures),
+            *report_sections(summary, tables, figures),
+        ),
         folder=out,
     )

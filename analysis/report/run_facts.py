@@ -1,19 +1,23 @@
-"""Facts of a report's numbers: what was run, on what, and what it cost."""
+"""Facts of a report's numbers: what was run and checked, on what, and what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.load.comparable import values_in_words
+from analysis.load.comparable import SEPARATE, values_in_words
+from analysis.load.concat_runs import provenance_text
+from analysis.load.raised import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Block, Table, Text, rows_table
+from analysis.report.texts import advice_of
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.models.model_registry import model_class
-from gnnhpc.records.accounted_cost import AccountedCost, read_accounted
+from gnnhpc.models.model_registry import BUILT_IN, model_class
+from gnnhpc.records.accounted_cost import read_accounted
 
 _PROVENANCE = {
     "commit": "code",
@@ -32,6 +36,100 @@ _BATCHNORM = {
     "updated once a mini-batch from all of its micro-batches",
 }
 _MOST_HOSTS = 12
+
+
+def validation(run: RunData) -> Iterator[Text]:
+    """How many cells were validated, what that cost, and which of them were not compared."""
+    done = run.cells[run.cells["status"] == "done"]
+    validated = done[done["checks"] > 0]
+    unchecked = len(done) - len(validated)
+    if unchecked:
+        words = f"{unchecked} of {len(done)} cells were not validated: their results have no check."
+        yield Text(words, "warning")
+    known = validated[["validation_s", "attempt_s"]].dropna().astype(float)
+    if len(known):
+        took, of = known["validation_s"].sum(), known["attempt_s"].sum()
+        most = (known["validation_s"] / known["attempt_s"]).max()
+        yield Text(
+            f"Validation took {took:.1f} s of the {of:.1f} s of {len(known)} attempts "
+            f"({took / of:.1%}; at most {most:.1%} of one), as their results say."
+        )
+    if len(validated):
+        counts = Counter(
+            name for names in validated["checked"] for name in set(names.split(";")) if name
+        )
+        whole = sorted(name for name, count in counts.items() if count == len(validated))
+        few = [f"{name} ({n})" for name, n in sorted(counts.items()) if n < len(validated)]
+        words = f"Checked in all {len(validated)} validated cells: {', '.join(whole) or 'nothing'}."
+        yield Text(words + (f" In some of them: {', '.join(few)}." if few else ""))
+    custom = sorted({str(label) for label in validated["model"] if label not in BUILT_IN})
+    if custom:
+        yield Text(
+            f"For custom models ({', '.join(custom)}) validation checks engine, data, loss and "
+            "evaluation; their layers are compared with themselves in one process."
+        )
+    unsure = run.checks[run.checks["verdict"] == "inconclusive"]
+    for detail, cells in unsure.groupby("detail", sort=False)["cell"]:
+        words = f"Validation could not compare {_some(list(dict.fromkeys(cells)))}: {detail}. "
+        yield Text(words + advice_of("inconclusive"), "warning")
+
+
+def equivalence(run: RunData) -> Iterator[Text]:
+    """How many cells were compared with the sequential cell that must learn the same."""
+    found = run.equivalence
+    left = run.checks[run.checks["name"] == EQUIVALENT]["cell"].nunique()
+    if found.steps or left:
+        fewest, most = min(found.steps.values(), default=0), max(found.steps.values(), default=0)
+        steps = f"{most}" if fewest == most else f"{fewest} to {most}"
+        words = ". All losses and gradient norms agree within the envelope."
+        if left:
+            words = f". {left} cells leave the envelope and are invalid."
+        yield Text(
+            f"Equivalent cells: {len(found.steps)} cells were compared with the sequential cell "
+            f"that must learn the same, over their first {steps} training steps; later, rounding "
+            f"explains any difference{words}",
+            "bad" if left else "good",
+        )
+    elif run.cells["valid"].any():
+        words = "No cell was compared with another one that must learn the same."
+        yield Text(words, "warning")
+    if found.without_sequential:
+        yield Text(
+            f"No sequential cell is equivalent to {_some(found.without_sequential)}, so they are "
+            "not compared: add a `seq` cell of the same samples a step, with `batch_size` times "
+            "the replicas, or for chunks of a graph with the `microbatches` of all replicas.",
+            "warning",
+        )
+    if found.only_repeats:
+        yield Text(
+            f"Only repeats are equivalent to {_some(found.only_repeats)}. Repeats make the same "
+            "mistake, so comparing them shows nothing."
+        )
+
+
+def environments(run: RunData) -> Iterator[Text]:
+    """Whether cells ran live code, and how many are not comparable with the others."""
+    known = run.cells[run.cells["code_from"] != ""]
+    if live := int(known["code_from"].str.contains("live").sum()):
+        yield Text(
+            f"{live} of {len(known)} cells ran live code: what the checkout held when they "
+            "started, not the code that the run keeps.",
+            "warning",
+        )
+    if other := int((run.cells["not_comparable"] != "").sum()):
+        shown = "`--separate` shows them as rows of their own"
+        if SEPARATE in run.settings:
+            shown = f"they are rows of their own, by `{SEPARATE}`"
+        yield Text(
+            f"{other} cells are not comparable with most others of their model and data, so they "
+            f"are in no average and no ratio with these; {shown}.",
+            "warning",
+        )
+
+
+def _some(cells: Sequence[str]) -> str:
+    """The number of cells, with the first one's id."""
+    return f"cell {cells[0]}" if len(cells) == 1 else f"{len(cells)} cells, such as {cells[0]}"
 
 
 def what_was_run(run: RunData) -> Iterator[Block]:
@@ -63,24 +161,23 @@ def _facts_table(run: RunData) -> Table:
         rows.append(("submitted", "unknown: the run has no provenance.json"))
     for key, words in _PROVENANCE.items():
         if key in (provenance or {}):
-            rows.append((words, _provenance_text((provenance or {})[key])))
-    hosts = sorted({host for text in cells["hosts"] for host in str(text).split(";") if host})
-    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+            rows.append((words, provenance_text((provenance or {})[key])))
     rows += [
         ("models and data", ", ".join(sorted(set(cells["model"] + " on " + cells["data"])))),
         ("implementations", _distinct(cells["implementation"])),
         ("layouts", _distinct(cells["layout"])),
-        ("ran on", ", ".join(hosts[:_MOST_HOSTS]) + more),
+        ("ran on", some_hosts(run)),
         ("attempts", _attempts_text(run)),
         ("it cost", cost_text(run)),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
 
 
-def _provenance_text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {text}" for key, text in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
+def some_hosts(run: RunData) -> str:
+    """The first hosts that ran cells, and how many more there are."""
+    hosts = sorted({host for text in run.cells["hosts"] for host in str(text).split(";") if host})
+    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    return ", ".join(hosts[:_MOST_HOSTS]) + more
 
 
 def _distinct(values: pd.Series[Any]) -> str:
@@ -126,20 +223,18 @@ def cost_text(run: RunData) -> str:
 
 
 def _accounted(paths: RunPaths) -> list[str]:
+    """The cost that Slurm's accounting has, if it was asked."""
     try:
         cost = read_accounted(paths)
     except InputError as error:
         return [str(error)]
-    return [] if cost is None else [_accounted_text(cost)]
-
-
-def _accounted_text(cost: AccountedCost) -> str:
+    if cost is None:
+        return []
     text = f"{cost.core_s / 3600:.3g} core-hours of {cost.tasks} tasks"
     if cost.running:
         text += f", {cost.running} of them still running"
-    text += f", as Slurm's accounting had them at {cost.at}"
     known = "unknown" if cost.efficiency is None else f"{cost.efficiency:.0%}"
-    text += f"; CPU efficiency {known}"
+    text += f", as Slurm's accounting had them at {cost.at}; CPU efficiency {known}"
     if cost.energy_j is not None:
         text += f"; {cost.energy_j / 3.6e6:.3g} kWh of the nodes while the ranks ran"
-    return text
+    return [text]

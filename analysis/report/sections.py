@@ -1,4 +1,4 @@
-"""The sections of a report after the first page."""
+"""The sections of a report after the first page; a section without anything to show is left out."""
 
 from __future__ import annotations
 
@@ -17,242 +17,180 @@ from analysis.render.document import (
     page_table,
     rows_table,
 )
-from analysis.statistics.intervals import FEWEST_STEPS, ONE_RUN
-from analysis.statistics.power import CONFIDENCE
-from analysis.statistics.warmup import OUTLIER_Z
+from analysis.report.texts import texts
 from analysis.studies.study import published_studies
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _ROWS = (*ROW_KEYS, "phase")
 _TIMES = ("n", "mean_s", "median_s", "std_s", "min_s", "max_s", "samples_per_s")
 _RATIOS = ("speedup", "bound", "of_bound", "efficiency", "bubble", "valid", "flags")
 _COUNTS = (
-    *("n", "n_effective", "cells_used", "cells", "attempts", "redone"),
+    *("n", "cells_used", "cells", "attempts", "redone"),
     *("warmup_dropped", "profiled_dropped", "outliers"),
 )
 _NOISE = ("drift", "cpu_share", "steal_share", "switches_per_step", "peak_rss_mib", "startup_s")
-_CORRECTED, _FRAMEWORKS, _SAMPLED = "corrected_study", "frameworks", "sampled"
-_CONCLUSIONS = "boca_conclusions"
 _STUDY_COLUMNS = (
     *("table", "setting", "phase", "quantity", "published", "ours", "bound", "verdict", "run"),
 )
-_IN_OTHER_SECTIONS = (
-    *("speedup", "efficiency", "lost_time", "noise"),
-    *(_FRAMEWORKS, _CONCLUSIONS, _SAMPLED, _CORRECTED),
+_IN_OTHER_SECTIONS = {
+    *("speedup", "efficiency", "lost_time", "noise", "frameworks", "sampled"),
+    *("boca_conclusions", "corrected_study"),
+}
+_LEARNT = re.compile(
+    r"train_(loss|accuracy)|test_at_best_val_accuracy"
+    r"|(val|test)_(accuracy|auc|mrr|hits@[0-9]+)|test_loss"
 )
-_LEARNT = (
-    *("train_loss", "train_accuracy", "val_accuracy", "test_loss", "test_accuracy"),
-    "test_at_best_val_accuracy",
-)
-_METRIC = re.compile(r"(val|test)_(auc|mrr|hits@[0-9]+)")
-"""How well links were predicted."""
+"""Columns that say how well a row learnt."""
 
 
-def summary_section(summary: pd.DataFrame) -> Section:
+def report_sections(
+    summary: pd.DataFrame, tables: Sequence[Table], figures: Figures
+) -> list[Section]:
+    """The sections in their order."""
+    rows, named = with_study(summary), {table.name: table for table in tables}
+    made: dict[tuple[str, str], list[Block]] = {
+        ("summary", "Summary"): _summary(rows),
+        ("speed", "Speedup and efficiency"): _speed(rows, figures),
+        ("learning", "Loss and accuracy"): _learning(rows, figures),
+        ("frameworks", "Ours, PyG and DGL"): [
+            *([named["frameworks"]] if "frameworks" in named else []),
+            *figures.of_section("frameworks"),
+        ],
+        ("chunks", "Graphs in chunks"): [*figures.of_section("chunks")],
+        ("sampled", "Sampled mini-batches"): _sampled(named, figures),
+        ("tables", "Published tables"): _published(tables),
+        ("corrected", "The corrected study"): _corrected(named),
+        ("timeline", "Timeline"): _timeline(figures),
+        ("statistics", "Statistics"): _statistics(rows),
+        ("left-out", "Figures left out"): _left_out(figures),
+    }
+    return [Section(*names, tuple(blocks)) for names, blocks in made.items() if blocks]
+
+
+def _summary(rows: pd.DataFrame) -> list[Block]:
     """The most important columns of summary.csv, training and testing."""
-    rows = with_study(summary)
-    blocks = (
-        page_table(
-            rows,
-            "Seconds a mini-batch, barrier to barrier. More columns are in summary.csv",
-            (*_ROWS, *_TIMES),
-            keys=len(_ROWS),
-        ),
-        page_table(
-            rows,
-            "Speedup of samples a second over the baseline; efficiency is the ideal step over the "
-            "measured one, bubble the share of rank-time spent waiting for other ranks (with what "
-            "lies between spans of work; one rank waits for nobody)",
-            (*_ROWS, *_RATIOS),
-            keys=len(_ROWS),
-        ),
+    titles = (
+        "Seconds a mini-batch, barrier to barrier. More columns are in summary.csv",
+        "Speedup of samples a second over the baseline; efficiency is the ideal step over the "
+        "measured one, bubble the share of rank-time spent waiting for other ranks (with what "
+        "lies between spans of work; one rank waits for nobody)",
     )
-    return Section("summary", "Summary", blocks)
+    return [
+        page_table(rows, title, (*_ROWS, *columns), keys=len(_ROWS))
+        for title, columns in zip(titles, (_TIMES, _RATIOS), strict=True)
+    ]
 
 
-def speed_section(summary: pd.DataFrame, figures: Figures) -> Section:
+def _speed(rows: pd.DataFrame, figures: Figures) -> list[Block]:
     """How each configuration differs from its baseline, in words, and figures."""
-    compared = with_study(summary[(summary["phase"] == "train") & summary["speedup"].notna()])
-    compared = compared[compared["effect"].notna()] if "effect" in compared else compared.iloc[:0]
     blocks: list[Block] = []
-    if len(compared):
-        blocks.append(
-            page_table(
-                compared,
-                "Training throughput against the baseline in words, an effect smaller than its "
-                "interval is called so; and against the sequential run with the same micro-batches",
-                (*ROW_KEYS, "effect", "speedup_from", "speedup_same_m", "note"),
-                keys=len(ROW_KEYS),
-            )
+    if "effect" in rows and len(compared := rows[rows["effect"].notna() & _trains(rows)]):
+        title = (
+            "Training throughput against the baseline in words, an effect smaller than its "
+            "interval is called so; and against the sequential run with the same micro-batches"
         )
-    blocks += figures.of_section("speed")
-    return Section("speed", "Speedup and efficiency", tuple(blocks))
+        columns = (*ROW_KEYS, "effect", "speedup_from", "speedup_same_m", "note")
+        blocks.append(page_table(compared, title, columns, keys=len(ROW_KEYS)))
+    return [*blocks, *figures.of_section("speed")]
 
 
-def learning_section(summary: pd.DataFrame, figures: Figures) -> Section | None:
-    """Losses, and how well was learnt; None if there are none."""
-    found = [name for name in map(str, summary.columns) if _METRIC.fullmatch(name)]
-    known = [name for name in (*_LEARNT, *found) if name in summary and summary[name].notna().any()]
+def _trains(rows: pd.DataFrame) -> pd.Series[bool]:
+    return rows["phase"] == "train"
+
+
+def _learning(rows: pd.DataFrame, figures: Figures) -> list[Block]:
+    """Losses, and how well was learnt."""
+    known = [
+        name
+        for name in sorted(filter(_LEARNT.fullmatch, rows.columns), key=lambda n: n[:2] != "tr")
+        if rows[name].notna().any()
+    ]
     blocks: list[Block] = []
     if known:
-        blocks.append(
-            page_table(
-                with_study(summary[summary["phase"] == "train"]),
-                "Last losses, accuracies and ranks of links: means, with intervals where there are "
-                "several seeds; repeats of one seed learn the same",
-                (*ROW_KEYS, "cells_used", *known),
-                keys=len(ROW_KEYS),
-            )
+        title = (
+            "Last losses, accuracies and ranks of links: means, with intervals where there are "
+            "several seeds; repeats of one seed learn the same"
         )
-    blocks += figures.of_section("learning")
-    return Section("learning", "Loss and accuracy", tuple(blocks)) if blocks else None
+        columns = (*ROW_KEYS, "cells_used", *known)
+        blocks.append(page_table(rows[_trains(rows)], title, columns, keys=len(ROW_KEYS)))
+    return [*blocks, *figures.of_section("learning")]
 
 
-def frameworks_section(tables: Sequence[Table], figures: Figures) -> Section | None:
-    """Our layers, PyG's and DGL's; None where one of them was measured alone."""
-    blocks: list[Block] = [one for one in tables if one.name == _FRAMEWORKS]
-    blocks += figures.of_section("frameworks")
-    return Section("frameworks", "Ours, PyG and DGL", tuple(blocks)) if blocks else None
-
-
-def chunks_section(figures: Figures) -> Section | None:
-    """Figures of graphs in chunks; None for runs without graphs."""
-    pictures = figures.of_section("chunks")
-    return Section("chunks", "Graphs in chunks", pictures) if pictures else None
-
-
-def sampled_section(tables: Sequence[Table], figures: Figures) -> Section | None:
-    """Training on sampled mini-batches, which of the study's conclusions hold first; None for runs
-    without any."""
-    found = {one.name: one for one in tables}
-    if _SAMPLED not in found:
-        return None
-    table = found[_SAMPLED]
-    answers: list[Block] = []
-    if (study := found.get(_CONCLUSIONS)) is not None:
-        answers = [study, Bullets(study.notes)]
-    pictures = figures.of_section("sampled")
+def _sampled(tables: dict[str, Table], figures: Figures) -> list[Block]:
+    """Training on sampled mini-batches; which of the study's conclusions hold comes first."""
+    if "sampled" not in tables:
+        return []
     words = Text(
         "Sampling a mini-batch is part of its step. The last mini-batch of an epoch has the "
         "samples that are left: it counts in every mean, and is compared with no other in warm-up, "
         "outliers, drift, medians of steps and efficiency."
     )
-    blocks = (*answers, *pictures, words, table, Bullets(table.notes))
-    return Section("sampled", "Sampled mini-batches", blocks)
+    shown = [tables[name] for name in ("boca_conclusions", "sampled") if name in tables]
+    noted = [block for table in shown for block in (table, Bullets(table.notes))]
+    return [*noted[:-2], *figures.of_section("sampled"), words, *noted[-2:]]
 
 
-def published_section(tables: Sequence[Table]) -> Section | None:
+def _published(tables: Sequence[Table]) -> list[Block]:
     """Published tables next to ours; a note is under the first table with it."""
     blocks: list[Block] = []
     shown: set[str] = set()
     for one in tables:
-        if one.name in _IN_OTHER_SECTIONS:
-            continue
-        blocks.append(one)
-        fresh = tuple(note for note in one.notes if note not in shown)
-        if fresh:
-            blocks.append(Bullets(fresh))
-        shown.update(fresh)
-    if not blocks:
-        return None
-    folded = Folded("Each published table, with the rows of this run", tuple(blocks))
-    return Section("tables", "Published tables", (folded,))
+        if one.name not in _IN_OTHER_SECTIONS:
+            fresh = tuple(note for note in one.notes if note not in shown)
+            blocks += [one, *([Bullets(fresh)] if fresh else [])]
+            shown.update(fresh)
+    title = "Each published table, with the rows of this run"
+    return [Folded(title, tuple(blocks))] if blocks else []
 
 
-def corrected_section(tables: Sequence[Table]) -> Section | None:
-    """The corrected study, a table for each published study, with its known defects."""
+def _corrected(tables: dict[str, Table]) -> list[Block]:
+    """A table for each published study, with its known defects."""
+    if "corrected_study" not in tables:
+        return []
+    study = tables["corrected_study"].frame
     blocks: list[Block] = []
-    found = [one.frame for one in tables if one.name == _CORRECTED]
-    if not found:
-        return None
-    study = found[0]
     for name, source in published_studies().items():
         rows = study[study["study"] == name]
-        if rows.empty:
-            continue
-        blocks.append(Text(f"{source.citation}. {source.what}. {source.machine}."))
-        blocks.append(page_table(rows, f"{name}: published, ours, bound, verdict", _STUDY_COLUMNS))
-        if source.defects:
-            blocks.append(Text("Known defects of these measurements:"))
-            blocks.append(Bullets(tuple(source.defects.values())))
-    return Section("corrected", "The corrected study", tuple(blocks)) if blocks else None
+        if len(rows):
+            title = f"{name}: published, ours, bound, verdict"
+            blocks += [
+                Text(f"{source.citation}. {source.what}. {source.machine}."),
+                page_table(rows, title, _STUDY_COLUMNS),
+                Text("Known defects of these measurements:"),
+                Bullets(tuple(source.defects.values())),
+            ]
+    return blocks
 
 
-def timeline_section(figures: Figures) -> Section | None:
-    """Timelines of measured and ideal steps; None without spans."""
+def _timeline(figures: Figures) -> list[Block]:
+    """Timelines of measured and ideal steps."""
     pictures = figures.of_section("timeline")
-    if not pictures:
-        return None
     words = Text(
         "One training step of a cell, rank by rank, and the same schedule with the same forward "
         "and backward seconds and nothing else. The bubble is waited rank-time over all "
-        "rank-time, with what lies between spans; one rank waits for nobody. The traces folder has "
-        "every step for chrome://tracing or ui.perfetto.dev."
+        "rank-time, with what lies between spans; one rank waits for nobody."
     )
-    return Section("timeline", "Timeline", (words, *pictures))
+    return [words, *pictures] if pictures else []
 
 
-def statistics_section(summary: pd.DataFrame) -> Section:
+def _statistics(rows: pd.DataFrame) -> list[Block]:
     """How the numbers were computed; warm-up, outliers and noise of each configuration."""
-    blocks: list[Block] = [
-        Bullets(
-            (
-                "n counts the mini-batches of all valid repeats, without warm-up steps and "
-                "without profiled steps, in which hooks measure each layer. What was counted has "
-                "how many were left out: with n they add up to the steps that all ranks recorded, "
-                "without those redone after a resume.",
-                f"Intervals hold {CONFIDENCE:.0%} and come from how runs differ: Student's t on "
-                "the logarithms of the runs' means or medians. Steps of one run share its "
-                f"placement and its minute, so {ONE_RUN}: it has no interval, and neither have "
-                f"fewer than {FEWEST_STEPS} steps; standard deviation, lowest and highest are of "
-                "steps. Where steps are few and skewed to the right, so is their mean, and its "
-                "upper bound reaches further (Johnson 1978).",
-                "A mean is that of the runs' means, and a median the mean of the runs' medians. "
-                "The figure of step times marks another: the median of the steps of all these runs "
-                "together, of equal samples.",
-                "A speedup is a ratio of samples a second. Repeats are measured alternately, and "
-                "runs of one repeat are a pair where the nodes of one are among those of the "
-                "other, as in all blocks of submit --paired: the interval is t on the logarithms "
-                "of the pairs' ratios. With fewer than three pairs, or where most runs have no "
-                "partner, "
-                "runs are compared unpaired (Welch); speedup_from says which.",
-                "Warm-up is dropped where the run marked it, and where the first steps are slower "
-                "than what follows (MSER): a fifth of a run's steps at most.",
-                f"Outliers, beyond {OUTLIER_Z:g} robust standard deviations from the median, are "
-                "counted and shown in figures, and never dropped.",
-                "Of several attempts at a cell the newest valid one counts.",
-            )
+    blocks: list[Block] = [Bullets(tuple(texts()["statistics"]))]
+    if len(rows):
+        noise = (
+            "The noise of the machine: processor time over busy time, steal over wall time, "
+            "drift of the last third against the first"
         )
-    ]
-    if not summary.empty:
-        rows = with_study(summary)
-        blocks += [
-            page_table(rows, "What was counted", (*_ROWS, *_COUNTS), keys=len(_ROWS)),
-            page_table(
-                rows,
-                "The noise of the machine: processor time over busy time, steal over wall time, "
-                "drift of the last third against the first",
-                (*_ROWS, *_NOISE),
-                keys=len(_ROWS),
-            ),
-        ]
-    return Section("statistics", "Statistics", tuple(blocks))
+        for title, columns in (("What was counted", _COUNTS), (noise, _NOISE)):
+            blocks.append(page_table(rows, title, (*_ROWS, *columns), keys=len(_ROWS)))
+    return blocks
 
 
-def left_out_section(figures: Figures) -> Section | None:
-    """The figures that were left out, and why; None if there are none."""
-    if not figures.left_out:
-        return None
-    return Section(
-        "left-out",
-        "Figures left out",
-        (
-            rows_table(
-                "Figures that this run has no data for", ("figure", "reason"), figures.left_out
-            ),
-        ),
-    )
+def _left_out(figures: Figures) -> list[Block]:
+    """The figures that were left out, and why."""
+    title = "Figures that this run has no data for"
+    columns = ("figure", "reason")
+    return [rows_table(title, columns, figures.left_out)] if figures.left_out else []

@@ -30,7 +30,9 @@ def setting_from_name(name: str) -> Setting:
     stem = name.rpartition(".")[0] or name
     layout = None
     stages, replicas = _number_in(r"stages?_?(\d+)", stem), _number_in(r"replicas?_?(\d+)", stem)
-    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", _spaced(stem))
+    # Spaces for underscores, except in dp2_pp2, which is the layout dp2-pp2.
+    spaced = re.sub(r"(dp\d+)_(pp\d+)", r"\1-\2", stem.lower()).replace("_", " ")
+    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", spaced)
     if stages or replicas:
         layout = Layout(replicas or 1, stages or 1)
     elif spelled:
@@ -41,11 +43,6 @@ def setting_from_name(name: str) -> Setting:
     if layout == Layout() and microbatches is None:
         microbatches = 1
     return Setting(layout, microbatches, _number_in(r"(?:pipe|rank)_?(\d+)", stem, zero=True))
-
-
-def _spaced(stem: str) -> str:
-    """Spaces for underscores, except in `dp2_pp2`, which is the layout dp2-pp2."""
-    return re.sub(r"(dp\d+)_(pp\d+)", r"\1-\2", stem.lower()).replace("_", " ")
 
 
 def _number_in(pattern: str, text: str, *, zero: bool = False) -> int | None:

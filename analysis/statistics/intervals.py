@@ -55,6 +55,11 @@ class Interval:
         low, high = (None if bound is None else bound / divisor for bound in (self.low, self.high))
         return Interval(self.value / divisor, low, high, self.basis)
 
+    def columns(self, name: str, factor: float = 1.0) -> dict[str, float | None]:
+        """`factor` times the value and its bounds, as the columns x, x_low and x_high."""
+        values = {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+        return {key: None if value is None else factor * value for key, value in values.items()}
+
     @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
@@ -156,33 +161,24 @@ def ratio_of_pairs(
     factor: float = 1.0,
     steps: int | None = None,
     confidence: float = CONFIDENCE,
+    *,
+    by_ranks: bool = False,
 ) -> Interval:
-    """`factor` times the geometric mean of the ratios, each of which is one observation."""
-    value = factor * _geometric_mean(top / bottom)
-    why = _why_none([top, bottom], steps)
+    """`factor` times the geometric mean of the ratios, each of which is one observation.
+
+    `by_ranks`: the interval and its centre are those of signed ranks of the logarithms, where there
+    are enough pairs.
+    """
+    why, basis = _why_none([top, bottom], steps), f"{top.size} pairs"
     if why:
-        return Interval(value, None, None, why)
-    low, high = t_bounds(np.log(top / bottom), confidence)
-    repeats = repeats_to_show(SHOWN, top.size, float(high - low) / 2, confidence)
-    return _around(value, factor * np.exp((low, high)), f"{top.size} pairs", repeats)
-
-
-def ratio_of_pairs_by_ranks(
-    top: Values,
-    bottom: Values,
-    factor: float = 1.0,
-    steps: int | None = None,
-    confidence: float = CONFIDENCE,
-) -> Interval:
-    """Like `ratio_of_pairs`, by signed ranks of the logarithms where there are enough pairs."""
-    found = None
-    if not _why_none([top, bottom], steps):
-        found = signed_rank_interval(np.log(top / bottom), confidence)
-    if found is None:
-        return ratio_of_pairs(top, bottom, factor, steps, confidence)
-    value, low, high = (factor * math.exp(bound) for bound in found)
-    repeats = repeats_to_show(SHOWN, top.size, math.log(high / low) / 2, confidence)
-    return Interval(value, low, high, f"{top.size} pairs, by ranks", repeats)
+        return Interval(factor * _geometric_mean(top / bottom), None, None, why)
+    logarithms = np.log(top / bottom)
+    ranked = signed_rank_interval(logarithms, confidence) if by_ranks else None
+    centre = ranked[0] if ranked else float(logarithms.mean())
+    bounds = np.array(ranked[1:] if ranked else t_bounds(logarithms, confidence), np.float64)
+    repeats = repeats_to_show(SHOWN, top.size, float(np.diff(bounds)[0]) / 2, confidence)
+    basis += ", by ranks" if ranked else ""
+    return _around(factor * math.exp(centre), factor * np.exp(bounds), basis, repeats)
 
 
 def ratio_of_runs(

@@ -17,7 +17,6 @@ from analysis.statistics.intervals import (
     interval_of_runs,
     median,
     ratio_of_pairs,
-    ratio_of_pairs_by_ranks,
     ratio_of_runs,
 )
 from analysis.statistics.pairs import Repeat, paired
@@ -95,5 +94,5 @@ class Sample:
             runs = finite_values(mine), finite_values(theirs)
             return ratio_of_runs(*runs, factor, steps, confidence)
         ours, others = (list(side) for side in zip(*pairs, strict=True))
-        of_pairs = ratio_of_pairs_by_ranks if by_ranks else ratio_of_pairs
-        return of_pairs(mine[ours], theirs[others], factor, steps, confidence)
+        of_pairs = mine[ours], theirs[others]
+        return ratio_of_pairs(*of_pairs, factor, steps, confidence, by_ranks=by_ranks)

@@ -8,14 +8,14 @@ pair are compared; a conclusion holds or does not by an interval over three runs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
 
 from analysis.statistics.intervals import Interval
 from analysis.statistics.pairs import FEWEST_PAIRS
-from analysis.studies.quantities import BOUNDS, QUANTITIES, like
+from analysis.studies.quantities import QUANTITIES, bound_of_quantity, like
 from analysis.studies.study import Claim, Study
 from analysis.studies.study_rows import Row, measured_rows, published_rows
 from analysis.summary.baseline_and_speedup import Baseline, find_baseline
@@ -33,74 +33,62 @@ class Finding:
     phase: str
     table: str
     model: str
+    bound: float | None = None
     published: float | None = None
+    published_verdict: str = ""
     ours: Interval | None = None
     runs: int = 0
     """Runs of the side that has fewer."""
     run: str = ""
     """Which rows of the run were compared."""
-    bound: float | None = None
     shares_processors: bool = False
     """Whether ranks had to take turns on fewer processors or GPUs."""
-    published_verdict: str = ""
 
     @property
-    def outcome(self) -> Outcome:
-        """Whether the conclusion holds, by our interval."""
+    def key(self) -> tuple[str, str, str]:
+        """Equal for a published and a measured comparison of the same."""
+        return self.phase, self.model, self.setting
+
+    @property
+    def judgement(self) -> tuple[Outcome, str]:
+        """Whether the conclusion holds, by our interval; and why it does not or is undecided."""
         ours, claim = self.ours, self.claim
         if ours is None:
-            return "not measured"
-        if ours.low is None or ours.high is None or self.runs < FEWEST_PAIRS:
-            return "cannot be decided"
-        if claim.of_devices and self.shares_processors:
-            return "cannot be decided"
-        if self.is_negligible:
-            return "does not hold"
+            return "not measured", ""
+        why = ""
+        if ours.low is None or ours.high is None:
+            why = f"no interval, {ours.basis}"
+        elif claim.of_devices and self.shares_processors:
+            why = "its ranks took turns on fewer processors"
+        elif self.runs < FEWEST_PAIRS:
+            why = f"{self.runs} runs are fewer than {FEWEST_PAIRS}"
+        if why or ours.low is None or ours.high is None:
+            return "cannot be decided", f", {why}"
+        furthest = max(ours.high - claim.nothing, claim.nothing - ours.low)
+        if claim.negligible is not None and furthest < claim.negligible:
+            return "does not hold", f", the difference is less than {claim.negligible:g}"
         if not ours.excludes(claim.nothing):
-            return "cannot be decided"
+            return "cannot be decided", f", the interval contains {claim.nothing:g}"
         side = "more" if ours.low > claim.nothing else "less"
-        return "holds" if claim.expected in ("either", side) else "does not hold"
-
-    @property
-    def is_negligible(self) -> bool:
-        ours, least = self.ours, self.claim.negligible
-        if ours is None or ours.low is None or ours.high is None or least is None:
-            return False
-        return max(ours.high - self.claim.nothing, self.claim.nothing - ours.low) < least
+        return "holds" if claim.expected in ("either", side) else "does not hold", ""
 
     @property
     def verdict(self) -> str:
         """The verdict in words, with the reason where it is unknown."""
-        if not self.claim.text:
-            words = [self.published_verdict, _within_bound(self.ours, self.bound)]
-            return ". ".join(filter(None, words))
-        why = ""
-        if self.outcome == "cannot be decided":
-            why = f", {self._why_undecided()}"
-        elif self.outcome == "does not hold" and self.is_negligible:
-            why = f", the difference is less than {self.claim.negligible:g}"
-        return f"{self.claim.text}: {self.outcome}{why}"
-
-    def _why_undecided(self) -> str:
-        assert self.ours is not None
-        if self.ours.low is None or self.ours.high is None:
-            return f"no interval, {self.ours.basis}"
-        if self.claim.of_devices and self.shares_processors:
-            return "its ranks took turns on fewer processors"
-        if self.runs < FEWEST_PAIRS:
-            return f"{self.runs} runs are fewer than {FEWEST_PAIRS}"
-        return f"the interval contains {self.claim.nothing:g}"
-
-
-def _within_bound(ours: Interval | None, most: float | None) -> str:
-    if ours is None or most is None:
-        return ""
-    if ours.value <= most:
-        return "Ours is within the bound"
-    if ours.low is None:
-        return f"Ours is above the bound; no interval: {ours.basis}"
-    by = "less" if ours.low <= most else "more"
-    return f"Ours is above the bound by {by} than its interval"
+        if self.claim.text:
+            outcome, why = self.judgement
+            return f"{self.claim.text}: {outcome}{why}"
+        words = [self.published_verdict]
+        if self.ours is not None and self.bound is not None:
+            above = self.ours.value > self.bound
+            if not above:
+                words.append("Ours is within the bound")
+            elif self.ours.low is None:
+                words.append(f"Ours is above the bound; no interval: {self.ours.basis}")
+            else:
+                by = "less" if self.ours.low <= self.bound else "more"
+                words.append(f"Ours is above the bound by {by} than its interval")
+        return ". ".join(filter(None, words))
 
 
 @dataclass(frozen=True)
@@ -110,10 +98,7 @@ class Comparison:
     study: Study
     published: Sequence[Row]
     measured: Sequence[Row]
-    findings: Sequence[Finding] = field(default_factory=tuple)
-
-    def of(self, claim: Claim) -> list[Finding]:
-        return [one for one in self.findings if one.claim is claim]
+    findings: Sequence[Finding]
 
 
 def compare_study(study: Study, summary: Summary) -> Comparison:
@@ -122,29 +107,27 @@ def compare_study(study: Study, summary: Summary) -> Comparison:
     measured = [row for row in planned if row.is_measured]
     findings: list[Finding] = []
     for claim in study.claims:
-        printed = {
-            (one.phase, one.model, one.setting): one
-            for one in _findings(claim, published, claim.published_select or claim.select)
-        }
+        select = claim.published_select or claim.select
+        printed = {one.key: one for one in _findings(claim, published, select)}
         of = planned if claim.quantity == "unfinished" else measured
         ours = list(_findings(claim, of, claim.select))
         if not claim.text:
-            ours = [one for one in ours if (one.phase, one.model, one.setting) in printed]
-        findings += [_beside(one, printed.get((one.phase, one.model, one.setting))) for one in ours]
-        known = {(one.phase, one.model, one.setting) for one in ours}
-        findings += [one for key, one in printed.items() if key not in known]
+            ours = [one for one in ours if one.key in printed]
+        for one in ours:
+            beside = printed.get(one.key)
+            findings.append(
+                replace(
+                    one,
+                    published=beside.published,
+                    table=beside.table,
+                    published_verdict=beside.published_verdict,
+                )
+                if beside
+                else one
+            )
+        matched = {one.key for one in ours}
+        findings += [one for key, one in printed.items() if key not in matched]
     return Comparison(study, published, measured, findings)
-
-
-def _beside(ours: Finding, printed: Finding | None) -> Finding:
-    if printed is None:
-        return ours
-    return replace(
-        ours,
-        published=printed.published,
-        table=printed.table,
-        published_verdict=printed.published_verdict,
-    )
 
 
 def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Finding]:
@@ -155,20 +138,20 @@ def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Findin
         value = QUANTITIES[claim.quantity](row, other, rows)
         if value is None:
             continue
-        partners = [row] if other is None else [row, other]
-        most = BOUNDS[claim.bound](row, other) if isinstance(claim.bound, str) else claim.bound
         found = Finding(
             claim,
             claim.setting.format_map(row.columns),
             claim.phase or str(row.columns["phase"]),
             claim.table or str(row.columns["table"]),
             str(row.columns["model_name"]),
-            bound=most,
+            bound_of_quantity(claim.bound, row),
         )
         if row.configuration is None:
-            verdict = _verdict_of_published(claim, row, value.value, most)
-            yield replace(found, published=value.value, published_verdict=verdict)
+            known = pd.DataFrame([row.columns | {"value": value.value, "bound": found.bound}])
+            verdicts = (text for query, text in claim.verdicts if len(_query(known, query)))
+            yield replace(found, published=value.value, published_verdict=next(verdicts, ""))
             continue
+        partners = [row] if other is None else [row, other]
         yield replace(
             found,
             ours=value,
@@ -178,18 +161,15 @@ def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Findin
         )
 
 
+def _query(frame: pd.DataFrame, query: str) -> pd.DataFrame:
+    return frame.query(query, engine="python")
+
+
 def selected(rows: Sequence[Row], query: str) -> list[Row]:
     """The rows that a query of pandas chooses."""
     if not rows:
         return []
-    frame = pd.DataFrame([row.columns for row in rows])
-    return [rows[place] for place in frame.query(query, engine="python").index]
-
-
-def _verdict_of_published(claim: Claim, row: Row, value: float, most: float | None) -> str:
-    frame = pd.DataFrame([row.columns | {"value": value, "bound": most}])
-    found = (text for query, text in claim.verdicts if len(frame.query(query, engine="python")))
-    return next(found, "")
+    return [rows[place] for place in _query(pd.DataFrame([r.columns for r in rows]), query).index]
 
 
 def _partner(row: Row, rows: Sequence[Row], claim: Claim) -> Row | None:
@@ -200,19 +180,20 @@ def _partner(row: Row, rows: Sequence[Row], claim: Claim) -> Row | None:
     changes = dict(claim.pair)
     if changes.get("workers") == "fewer":
         counts = {one.columns["workers"] for one in rows}
-        fewer = sorted(count for count in counts if count < row.columns["workers"])
-        tries = ({**changes, "workers": count} for count in reversed(fewer))
-        return next(filter(None, (like(row, rows, one, claim.free) for one in tries)), None)
+        fewer = sorted((n for n in counts if n < row.columns["workers"]), reverse=True)
+        tries = (like(row, rows, {**changes, "workers": n}, claim.free) for n in fewer)
+        return next(filter(None, tries), None)
     return like(row, rows, changes, claim.free)
 
 
 def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The sequential run in one micro-batch."""
     if row.configuration is None:
         sequential = {"layout": "seq", "microbatches": 1, "phase": row.columns["phase"]}
-        for one in rows:
-            if all(one.columns.get(key) == value for key, value in sequential.items()):
-                return one
-        return None
+        chosen = (
+            one for one in rows if all(one.columns.get(k) == v for k, v in sequential.items())
+        )
+        return next(chosen, None)
     configurations = [one.configuration for one in rows if one.configuration is not None]
     base, _ = find_baseline(row.configuration, configurations, Baseline())
     whole = (one for one in rows if one.configuration is base and one.sample is None)

@@ -1,8 +1,4 @@
-"""The quantities that claims of studies are about, and the most that they can be.
-
-Each is a function of a row, the row that it is paired with, and all rows; None where it was not
-measured.
-"""
+"""The quantities that claims of studies are about, and the most that they can be."""
 
 from __future__ import annotations
 
@@ -15,24 +11,40 @@ import pandas as pd
 from analysis.statistics.intervals import Interval, ratio_of_pairs, t_bounds
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.study_rows import Row
-from analysis.summary.frameworks import find_like, same_value
+from analysis.summary.baseline_and_speedup import same_value
+from analysis.summary.frameworks import find_like
 from gnnhpc.core.schedules import bound
 
-Quantity = Callable[[Row, Row | None, Sequence[Row]], Interval | None]
+_WHO_COMPUTES = {
+    *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
+    *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
+}
+"""What one chunk of a graph may differ in and learn the same."""
+
+
+def bound_of_quantity(name: float | str | None, row: Row) -> float | None:
+    """The most that a quantity of a row can be: a number, or by a rule's name."""
+    if not isinstance(name, str):
+        return name
+    stages, microbatches = row.columns["stages"], row.columns["microbatches"]
+    if name == "ranks":
+        return float(row.columns["ranks"])
+    if name == "balanced":
+        return bound(row.columns["replicas"], stages, microbatches)
+    assert name == "chunks", name
+    return bound(1, stages, microbatches) / bound(1, stages, 1)
 
 
 def like(
     row: Row, rows: Sequence[Row], changes: dict[str, Any], free: Sequence[str] = ()
 ) -> Row | None:
     """The row with these settings that is equal in all others but the free ones."""
-    mine = row.configuration
-    if mine is not None:
+    if row.configuration is not None:
         measured = [one.configuration for one in rows if one.configuration is not None]
-        found = find_like(mine, measured, changes, free)
+        found = find_like(row.configuration, measured, changes, free)
         return next((one for one in rows if found and one.configuration is found), None)
     expected = {key: v for key, v in {**row.settings, **changes}.items() if key not in free}
-    others = (one for one in rows if one is not row)
-    return next((one for one in others if not differing(one, expected)), None)
+    return next((one for one in rows if one is not row and not differing(one, expected)), None)
 
 
 def differing(row: Row, expected: Mapping[str, Any]) -> set[str]:
@@ -40,45 +52,28 @@ def differing(row: Row, expected: Mapping[str, Any]) -> set[str]:
     return {k for k, v in expected.items() if not same_value(row.settings.get(k), v)}
 
 
-def _speedup(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
+def _speedup(row: Row, other: Row) -> Interval | None:
     """Samples a second of the row over those of the other."""
-    assert other is not None
     if row.configuration is None or other.configuration is None:
         work = row.columns.get("work", 1.0) / other.columns.get("work", 1.0)
         return Interval(work * other.columns["seconds"] / row.columns["seconds"], None, None)
     return row.configuration.speedup_over(other.configuration)
 
 
-def _slowdown(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    assert other is not None
-    return _speedup(other, row, rows)
-
-
-def _ratio_of_speedups(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
+def _ratio_of_speedups(row: Row, other: Row, rows: Sequence[Row]) -> Interval | None:
     """The speedup of the row over the other, over that of the same two with edges cut out once."""
-    assert other is not None
     once = [like(one, rows, {"rebuild": "once"}) for one in (row, other)]
-    four = [row, other, *(one for one in once if one is not None)]
-    times = [one.means for one in four]
+    times = [one.means for one in (row, other, *once) if one is not None]
     shared = [key for key in times[0] if all(key in each for each in times)]
-    if len(four) < 4 or len(shared) < FEWEST_PAIRS:
+    if len(times) < 4 or len(shared) < FEWEST_PAIRS:
         return None
     fast, slow, other_fast, other_slow = (np.array([each[key] for key in shared]) for each in times)
     return ratio_of_pairs(slow / fast, other_slow / other_fast)
 
 
-def _difference(metric: str) -> Quantity:
-    """Of a last accuracy, the row's less the other's, seed by seed."""
-
-    def less(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-        assert other is not None
-        return difference_of_seeds(row, other, metric)
-
-    return less
-
-
 def difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
-    """From the seeds that both have, or of published rows; None without any."""
+    """The row's less the other's, from the seeds that both have, or of published rows; None
+    without any."""
     if row.configuration is None:
         return Interval(row.columns[metric] - other.columns[metric], None, None)
     both = pd.concat([row.of_seeds(metric), other.of_seeds(metric)], axis=1).dropna()
@@ -92,19 +87,6 @@ def difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
     return Interval(float(less.mean()), float(low), float(high), basis)
 
 
-def _accuracy_lost(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """Validation accuracy of the whole graph less that in chunks."""
-    whole = whole_graph_of(row, rows)
-    return None if whole is None else difference_of_seeds(whole, row, "val_accuracy")
-
-
-_WHO_COMPUTES = {
-    *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
-    *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
-}
-"""What one chunk of a graph may differ in and learn the same."""
-
-
 def whole_graph_of(row: Row, rows: Sequence[Row]) -> Row | None:
     """The row that learns the same from the whole graph; of several the one most like `row`."""
     found = [
@@ -115,11 +97,7 @@ def whole_graph_of(row: Row, rows: Sequence[Row]) -> Row | None:
     return min(found, key=lambda one: len(differing(one, row.settings)), default=None)
 
 
-def _waiting(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    return row.waiting
-
-
-def _unfinished(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
+def _unfinished(row: Row) -> Interval | None:
     """The share of the cells that did not end; why is not known, so it has no interval."""
     assert row.configuration is not None
     status = row.configuration.cells["status"]
@@ -130,38 +108,27 @@ def _unfinished(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | 
     return Interval(share, None, None, f"{share:.0%} of {len(started)} cells did not end")
 
 
-def _share_of_step(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-    """All groups of one kind as a share of the step of their sequential run."""
-    assert other is not None
-    return row.seconds.over(other.seconds.value / row.columns["groups"])
-
-
-def _column(name: str) -> Quantity:
-    def value(row: Row, other: Row | None, rows: Sequence[Row]) -> Interval | None:
-        return row.interval(name)
-
-    return value
-
-
-QUANTITIES: dict[str, Quantity] = {
-    "speedup": _speedup,
-    "slowdown": _slowdown,
+QUANTITIES: dict[str, Callable[[Row, Any, Sequence[Row]], Interval | None]] = {
+    "speedup": lambda row, other, _: _speedup(row, other),
+    "slowdown": lambda row, other, _: _speedup(other, row),
     "ratio of speedups": _ratio_of_speedups,
-    "test accuracy": _column("test_accuracy"),
-    "mean_s": _column("seconds"),
-    "difference of test accuracy": _difference("test_accuracy"),
-    "accuracy lost": _accuracy_lost,
-    "waiting": _waiting,
-    "unfinished": _unfinished,
-    "share of the step": _share_of_step,
-}
-BOUNDS: dict[str, Callable[[Row, Row | None], float | None]] = {
-    "ranks": lambda row, _: float(row.columns["ranks"]),
-    "balanced": lambda row, _: bound(
-        row.columns["replicas"], row.columns["stages"], row.columns["microbatches"]
+    "test accuracy": lambda row, *_: row.interval("test_accuracy"),
+    "mean_s": lambda row, *_: row.seconds,
+    "difference of test accuracy": lambda row, other, _: difference_of_seeds(
+        row, other, "test_accuracy"
     ),
-    "chunks": lambda row, _: (
-        bound(1, row.columns["stages"], row.columns["microbatches"])
-        / bound(1, row.columns["stages"], 1)
+    # Validation accuracy of the whole graph less that in chunks.
+    "accuracy lost": lambda row, _, rows: (
+        difference_of_seeds(whole, row, "val_accuracy")
+        if (whole := whole_graph_of(row, rows)) is not None
+        else None
+    ),
+    "waiting": lambda row, *_: row.waiting,
+    "unfinished": lambda row, *_: _unfinished(row),
+    # All groups of one kind, of the step of their sequential run.
+    "share of the step": lambda row, other, _: row.seconds.over(
+        other.seconds.value / row.columns["groups"]
     ),
 }
+"""Each is a function of a row, the row that it is paired with, and all rows; None where it was not
+measured."""

@@ -7,18 +7,15 @@ A study is a folder with CSV files as printed and a study.yaml, whose keys are t
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import yaml
-from numpy.typing import NDArray
 
 from analysis.load.run_data import RunData
-from analysis.statistics.warmup import step_statistics
 
 FOLDER = Path(__file__).parent
 
@@ -65,7 +62,7 @@ class Claim:
     of_devices: bool = False
     """Whether it is about ranks that have a processor or GPU each."""
     bound: float | str | None = None
-    """The most that the quantity can be, or a key of `quantities.BOUNDS`."""
+    """The most that the quantity can be, or a rule of `quantities.bound_of_quantity`."""
     table: str = ""
     """The published table; that of the published row unless given."""
     phase: str = ""
@@ -178,51 +175,3 @@ def read_published(name: str, *, as_text: bool = False) -> pd.DataFrame:
     """One printed table, such as `raffi_tables`; as text it keeps the number of digits."""
     path = FOLDER / name.partition("_")[0] / f"{name}.csv"
     return pd.read_csv(path, dtype=str, keep_default_na=False) if as_text else pd.read_csv(path)
-
-
-def log_folder(study: str = "raffi") -> Path:
-    return FOLDER / study / "logs"
-
-
-def table_made_from_log(path: Path) -> int | None:
-    """The number of Raffi's table that was made from this log; None for other logs."""
-    return _known_logs().get(_digest(path))
-
-
-@functools.cache
-def _known_logs() -> dict[str, int]:
-    tables = published_studies()["raffi"].logs
-    return {_digest(log_folder() / name): table for name, table in tables.items()}
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
-
-
-def printed_beside_log(
-    table: int, phase: str, seconds: NDArray[Any]
-) -> Iterator[tuple[str, str, float, str]]:
-    """Quantity, printed text, value of the author's log, and verdict, of one of Raffi's tables."""
-    printed = read_published("raffi_tables", as_text=True)
-    for _, row in printed[
-        (printed["table"] == str(table)) & (printed["phase"] == phase)
-    ].iterrows():
-        for quantity, value in step_statistics(seconds).items():
-            text = str(row[quantity])
-            yield quantity, text, value, _digits_verdict(value, text)
-
-
-def _digits_verdict(value: float, printed: str) -> str:
-    if not matches_published_digits(value, printed):
-        return f"misprint: the log has {value:.2f}"
-    decimals = len(printed.partition(".")[2])
-    return "as printed" if f"{value:.{decimals}f}" == printed else "as printed, digits cut off"
-
-
-def matches_published_digits(value: float, published: str) -> bool:
-    """Whether `value` has the published digits, rounded or cut off.
-
-    That is, it is within one unit of the last published digit.
-    """
-    decimals = len(published.partition(".")[2])
-    return abs(value - float(published)) < 10.0**-decimals

@@ -218,19 +218,13 @@ def _measures(one: Configuration, line: Mapping[str, Any], study: Study) -> dict
     found |= {"n": len(one.sample.values), "runs": len(one.step_times)}
     if one.step_times:
         mean = one.sample.mean
-        found |= _bounded("seconds", mean) | _bounded("epoch_ms", mean, 1e3)
+        found |= mean.columns("seconds") | mean.columns("epoch_ms", 1e3)
     if one.epoch is not None:
-        found |= _bounded("epochs_s", one.epoch, study.epochs)
-        waiting = Row({}, {}, one).waiting
-        found |= _bounded("waiting_percent", waiting, 100.0)
+        found |= one.epoch.columns("epochs_s", study.epochs)
+        found |= Row({}, {}, one).waiting.columns("waiting_percent", 100.0)
     if not is_missing(line.get("edges_kept")):
         found["edges_lost"] = 100.0 * (1.0 - float(line["edges_kept"]))
     return found
-
-
-def _bounded(name: str, of: Interval, factor: float = 1.0) -> dict[str, float | None]:
-    values = {name: of.value, f"{name}_low": of.low, f"{name}_high": of.high}
-    return {key: None if value is None else factor * value for key, value in values.items()}
 
 
 def _has_real_features(settings: Mapping[str, Any]) -> bool:
@@ -256,8 +250,8 @@ def _layer_groups(
         steps = seconds.groupby([times["cell"], times["step"]], observed=True).mean()
         sample = Sample([part.to_numpy() for _, part in steps.groupby(level=0, observed=True)])
         statistics = {
-            **_bounded("mean_s", sample.mean),
-            **_bounded("seconds", sample.mean),
+            **sample.mean.columns("mean_s"),
+            **sample.mean.columns("seconds"),
             "mean_low": sample.mean.low,
             "mean_high": sample.mean.high,
             "std_s": seconds.std(),

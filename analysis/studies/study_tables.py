@@ -19,12 +19,10 @@ from analysis.studies.compare_study import (
     selected,
 )
 from analysis.studies.quantities import difference_of_seeds, whole_graph_of
+from analysis.studies.raffi_logs import misprints
 from analysis.studies.study import (
     Claim,
-    Study,
     StudyTable,
-    log_folder,
-    printed_beside_log,
     studies_of,
 )
 from analysis.studies.study_rows import Row
@@ -34,7 +32,6 @@ STUDY_COLUMNS = [
     *("study", "table", "model", "setting", "phase", "quantity"),
     *("published", "ours", "ours_low", "ours_high", "bound", "run", "verdict"),
 ]
-_PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
 def study_tables(summary: Summary) -> list[Table]:
@@ -51,7 +48,7 @@ def _tables_of(found: Comparison) -> Iterator[Table]:
     study = found.study
     if study.conclusions:
         claims = [claim for claim in study.claims if claim.text]
-        frame = pd.DataFrame([_conclusion(claim, found.of(claim)) for claim in claims])
+        frame = pd.DataFrame([_conclusion(claim, found.findings) for claim in claims])
         rule = (
             f"A verdict rests on intervals over {FEWEST_PAIRS} runs or more; the corrected study "
             "lists all comparisons, each of rows that are equal in all other settings."
@@ -101,15 +98,14 @@ def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]
     for row in chosen:
         whole = whole_graph_of(row, rows) if row.columns["chunk_count"] > 1 else None
         lost = difference_of_seeds(whole, row, "val_accuracy") if whole else None
-        values = (lost.value, lost.low, lost.high) if lost else (None, None, None)
-        names = ("accuracy_lost", "accuracy_lost_low", "accuracy_lost_high")
-        more = dict(zip(names, values, strict=True))
+        more = lost.columns("accuracy_lost") if lost else {}
         found.append(replace(row, columns=row.columns | more))
     return found
 
 
 def _conclusion(claim: Claim, findings: Sequence[Finding]) -> dict[str, Any]:
     """The range of the published numbers and of ours, and how the conclusion comes out."""
+    findings = [one for one in findings if one.claim is claim]
     measured = [one for one in findings if one.ours is not None]
     tables = dict.fromkeys(one.table for one in findings if one.table)
     return {
@@ -133,7 +129,7 @@ def _in_all(measured: Sequence[Finding]) -> str:
     comparison."""
     if not measured:
         return "not measured"
-    counts = Counter(one.outcome for one in measured)
+    counts = Counter(one.judgement[0] for one in measured)
     if len(counts) == 1:
         (outcome,) = counts
         return outcome if len(measured) == 1 else f"{outcome} in all {len(measured)}"
@@ -144,7 +140,6 @@ def _in_all(measured: Sequence[Finding]) -> str:
 
 def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
     for one in found.findings:
-        ours = one.ours
         yield {
             "study": found.study.name,
             "table": one.table,
@@ -153,34 +148,22 @@ def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
             "phase": one.phase,
             "quantity": one.claim.name or one.claim.quantity,
             "published": one.published,
-            "ours": ours.value if ours else None,
-            "ours_low": ours.low if ours else None,
-            "ours_high": ours.high if ours else None,
+            **(one.ours.columns("ours") if one.ours else {}),
             "bound": one.bound,
             "run": one.run,
             "verdict": one.verdict,
         }
-    yield from _misprints(found.study)
-
-
-def _misprints(study: Study) -> Iterator[dict[str, Any]]:
-    """Printed statistics that the author's own logs contradict."""
-    for name, table in study.logs.items():
-        log = pd.read_csv(log_folder(study.name) / name)
-        for phase, number in _PHASE_OF_LOG.items():
-            seconds = log.loc[log["phase"] == number, "batch_time(s)"].to_numpy()
-            for quantity, printed, value, verdict in printed_beside_log(table, phase, seconds):
-                if verdict.startswith("misprint"):
-                    yield {
-                        "study": study.name,
-                        "table": str(table),
-                        "model": "vig",
-                        "setting": name,
-                        "phase": phase,
-                        "quantity": quantity,
-                        "published": float(printed),
-                        "verdict": f"Misprint: the author's log {name} has {value:.4g}",
-                    }
+    for row in misprints().to_dict("records") if found.study.name == "raffi" else ():
+        yield {
+            "study": "raffi",
+            "table": str(row["table"]),
+            "model": "vig",
+            "setting": row["log"],
+            "phase": row["phase"],
+            "quantity": row["quantity"],
+            "published": row["printed"],
+            "verdict": f"Misprint: the author's log {row['log']} has {row['from_log']:.4g}",
+        }
 
 
 def _corrected_study(frame: pd.DataFrame) -> Table:

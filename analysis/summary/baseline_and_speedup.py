@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 import pandas as pd
 
@@ -43,12 +43,8 @@ class Baseline:
                 raise ValueError
             return cls(Layout.parse(name), microbatches)
         except (ValueError, InputError):
-            raise InputError(
-                "--baseline",
-                None,
-                repr(text),
-                "LAYOUT or LAYOUT:MICROBATCHES",
-            ) from None
+            allowed = "LAYOUT or LAYOUT:MICROBATCHES"
+            raise InputError("--baseline", None, repr(text), allowed) from None
 
     def check_is_in(self, cells: pd.DataFrame) -> None:
         """Raises InputError where no cell has this layout and these micro-batches.
@@ -87,18 +83,18 @@ def find_baseline(
     """
     best: tuple[int, Configuration] | None = None
     nearest: tuple[int, str] | None = None
+    free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
     for other in rows:
-        if (
-            other.phase != row.phase
-            or other.layout != requested.layout
-            or other.microbatches != requested.microbatches
-            or not other.step_times
-        ):
+        same = (other.phase, other.layout, other.microbatches) == (
+            *(row.phase, requested.layout, requested.microbatches),
+        )
+        if not same or not other.step_times:
             continue
-        differing = [key for key in row.settings if not _same_setting(row, other, key)]
-        if any(key not in (*FREE_SETTINGS, *LAYOUT_SETTINGS) for key in differing):
+        settings = row.settings.items()
+        differing = {key for key, value in settings if not same_value(value, other.settings[key])}
+        if differing - free:
             continue
-        equal = len(FREE_SETTINGS) - len([key for key in differing if key in FREE_SETTINGS])
+        equal = -len(differing & set(FREE_SETTINGS))
         why = _why_not_comparable(row, other)
         if why and (nearest is None or equal > nearest[0]):
             nearest = equal, why
@@ -111,7 +107,7 @@ def find_baseline(
 
 def same_batch_size(row: Configuration, other: Configuration) -> bool:
     """Whether each replica has as many samples a step; a graph is always given whole."""
-    return _same_setting(row, other, "batch_size")
+    return same_value(row.settings["batch_size"], other.settings["batch_size"])
 
 
 def _why_not_comparable(row: Configuration, other: Configuration) -> str:
@@ -126,9 +122,9 @@ def _why_not_comparable(row: Configuration, other: Configuration) -> str:
     return words
 
 
-def _same_setting(row: Configuration, other: Configuration, key: str) -> bool:
-    value, other_value = row.settings[key], other.settings[key]
-    return bool(value == other_value) or bool(pd.isna(value) and pd.isna(other_value))
+def same_value(one: object, other: object) -> bool:
+    """Equal, or both missing."""
+    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
 
 
 def bound_of(row: Configuration) -> float | None:
@@ -159,30 +155,24 @@ def balanced_bubble(row: Configuration) -> float | None:
     return None if most is None else 1.0 - most / row.layout.world_size
 
 
-class Limits(NamedTuple):
-    """Limits of a speedup over a baseline."""
+def limits_over(
+    row: Configuration, base: Configuration | None, requested: Baseline
+) -> tuple[float, float] | tuple[None, None]:
+    """The bound of balanced stages over that of the baseline, and the highest credible speedup.
 
-    bound: float | None
-    """That of balanced stages over the baseline's."""
-    credible: float | None
-    """No speedup is above it without a reason in the seconds of its layers."""
-
-
-def limits_over(row: Configuration, base: Configuration | None, requested: Baseline) -> Limits:
-    """The limits over the baseline that was found, `base`, or else that was asked for,
-    `requested`."""
+    No speedup is above the second without a reason in the seconds of its layers. The baseline is
+    the one that was found, `base`, or else that was asked for, `requested`.
+    """
     most = bound_of(row)
-    if base is not None:
-        of_base = bound_of(base)
-    else:
-        of_base = bound(requested.layout.replicas, requested.layout.stages, requested.microbatches)
+    layout, count = requested.layout, requested.microbatches
+    of_base = bound_of(base) if base else bound(layout.replicas, layout.stages, count)
     if most is None or of_base is None:
-        return Limits(None, None)
+        return None, None
     # With a split backward, or several virtual stages, unequal stages can wait less than balanced
     # ones, as where the later stages have most of the weights. Ranks that never wait are the limit.
     unequal = row.split_backward and row.phase == "train"
     credible = row.layout.world_size if unequal or row.virtual_stages > 1 else most
-    return Limits(most / of_base, credible / of_base)
+    return most / of_base, credible / of_base
 
 
 def exceeds(interval: Interval, limit: float) -> bool:
@@ -190,42 +180,32 @@ def exceeds(interval: Interval, limit: float) -> bool:
     return interval.low is not None and interval.low > limit * (1.0 + 1e-9)
 
 
-class Excess(NamedTuple):
-    """Whether the seconds of layers explain a speedup above its bound, with a note."""
-
-    explained: bool
-    note: str
-
-
 def explain_excess(
     speedup: Interval, limit: float, base: Configuration, row: Configuration, run: RunData
-) -> Excess:
-    """Judge a speedup of `row` over `base` above `limit` by the seconds of single layers."""
+) -> tuple[bool, str]:
+    """Whether the seconds of layers explain a speedup above `limit`, and a note."""
     head = f"speedup {speedup.value:.3f} is above the bound {limit:.3f}"
     silent = _stages_without_backward(row, run)
     if silent:
         why = f"stages {silent} ran no backward, so gradients did not cross stages"
-        return Excess(False, f"{head}: {why}")
-    alone, together = _layer_seconds(base, run), _layer_seconds(row, run)
-    shared = [group for group in alone if group in together]
-    total = sum(together[group] for group in shared)
-    if not shared or total <= 0.0:
-        return Excess(False, f"{head}, and no seconds a layer were recorded to explain it")
-    cost_ratio = sum(alone[group] for group in shared) / total
+        return False, f"{head}: {why}"
+    both = pd.concat([_layer_seconds(base, run), _layer_seconds(row, run)], axis=1).dropna()
+    alone, together = both.iloc[:, 0], both.iloc[:, 1]
+    if not together.sum() > 0.0:
+        return False, f"{head}, and no seconds a layer were recorded to explain it"
+    cost_ratio = float(alone.sum() / together.sum())
     at_equal_cost = speedup.value / cost_ratio
-    worst = max(shared, key=lambda group: alone[group] - together[group])
-    times = alone[worst] / together[worst] if together[worst] > 0.0 else float("inf")
+    worst = str((alone - together).idxmax())
     layers = (
         f"one process pays {cost_ratio:.3f} times what the stages pay for the same layers "
-        f"(most in {worst}: {times:.2f} times)"
+        f"(most in {worst}: {(alone / together)[worst]:.2f} times)"
     )
-    margin = (speedup.half_width or 0.0) / cost_ratio
-    if at_equal_cost <= limit + margin:
-        return Excess(True, f"{head}: {layers}; at the stages' cost it is {at_equal_cost:.3f}")
-    return Excess(False, f"{head}, which seconds a layer do not explain: {layers}")
+    if at_equal_cost <= limit + (speedup.half_width or 0.0) / cost_ratio:
+        return True, f"{head}: {layers}; at the stages' cost it is {at_equal_cost:.3f}"
+    return False, f"{head}, which seconds a layer do not explain: {layers}"
 
 
-def _layer_seconds(row: Configuration, run: RunData) -> dict[str, float]:
+def _layer_seconds(row: Configuration, run: RunData) -> pd.Series[float]:
     """Forward plus backward seconds a sample of one replica, by group of layers.
 
     Medians over profiled steps; a group that is cut between stages is added up, and replicas and
@@ -237,8 +217,7 @@ def _layer_seconds(row: Configuration, run: RunData) -> dict[str, float]:
     medians = times.groupby(keys, observed=True)[["forward_s", "backward_s"]].median()
     replicas = medians.sum(axis=1).groupby(level=keys[:3], observed=True).sum()
     samples = (row.mean("samples") or 1.0) / row.layout.replicas
-    means = replicas.groupby(level="group", observed=True).mean() / samples
-    return {str(group): float(seconds) for group, seconds in means.items()}
+    return replicas.groupby(level="group", observed=True).mean() / samples
 
 
 def _stages_without_backward(row: Configuration, run: RunData) -> list[int]:

@@ -15,21 +15,17 @@ became slower from others that became faster; the seconds of both decide that.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.load.concat_runs import compare_losses
 from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import FEWEST_STEPS, Interval, repeats_in_words
 from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.sample import Sample
-from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match, match_runs, nearest_difference
 from gnnhpc.core.errors import InputError
 
@@ -37,17 +33,15 @@ TOLERANCE = 0.02
 """The default share by which B may be slower."""
 AVERAGES = ("mean", "median")
 SLOWER = "slower"
-TOLERATED = "slower, not shown to be beyond the tolerance"
-FASTER = "faster"
-NO_DIFFERENCE = "no difference shown"
 SLOWER_RELATIVELY = "slower relative to the other layers of the same steps"
-Seconds = Mapping[tuple[str, str], NDArray[np.float64]]
-"""(cell, group) -> forward and backward seconds of each profiled step, over all ranks."""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Seconds of one thing in both runs."""
+class Compared:
+    """Seconds of one thing in both runs, with the ratio of B over A.
+
+    The ratio has no bounds where runs are too few.
+    """
 
     name: str
     """The configuration's."""
@@ -56,24 +50,7 @@ class Pair:
     """`step`, or the name of a group of layers."""
     a: Sample
     b: Sample
-
-    @property
-    def has_interval(self) -> bool:
-        return all(
-            len(side.runs) > 1 and side.values.size >= FEWEST_STEPS for side in (self.a, self.b)
-        )
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A pair with the ratio of B over A, which has no bounds where runs are too few."""
-
-    pair: Pair
     ratio: Interval
-
-    @property
-    def name(self) -> str:
-        return self.pair.name
 
     def averages_contradict(self, of: str) -> bool:
         """Whether the runs' averages differ the other way round than the ratio.
@@ -81,21 +58,19 @@ class Compared:
         The ratio is geometric, over pairs where there are some, so a run far from the others moves
         it less than the averages.
         """
-        over = seconds_of(self.pair.b, of) - seconds_of(self.pair.a, of)
-        return over * (self.ratio.value - 1.0) < 0.0
+        return (seconds_of(self.b, of) - seconds_of(self.a, of)) * (self.ratio.value - 1.0) < 0.0
 
     def verdict(self, tolerance: float) -> str:
         """The verdict in words; with one run a side, the reason why there is none."""
         low, high = self.ratio.low, self.ratio.high
         if low is None or high is None:
             return self.ratio.basis
-        if low > 1.0 + tolerance:
-            return SLOWER
         if low > 1.0:
-            return TOLERATED
+            beyond = low > 1.0 + tolerance
+            return SLOWER if beyond else "slower, not shown to be beyond the tolerance"
         if high < 1.0:
-            return FASTER
-        return f"{NO_DIFFERENCE}{repeats_in_words(self.ratio)}"
+            return "faster"
+        return f"no difference shown{repeats_in_words(self.ratio)}"
 
 
 @dataclass(frozen=True)
@@ -108,14 +83,6 @@ class ComparedGroup:
     others: Compared | None
     """Seconds of the other groups."""
 
-    @property
-    def name(self) -> str:
-        return self.seconds.name
-
-    @property
-    def what(self) -> str:
-        return self.seconds.pair.what
-
     def shown_by(self, tolerance: float) -> Compared | None:
         """What shows the group slower than is tolerated: its seconds, or its relative seconds.
 
@@ -124,11 +91,11 @@ class ComparedGroup:
         """
         if self.seconds.verdict(tolerance) == SLOWER:
             return self.seconds
-        if self.relative is None or self.others is None:
+        if self.relative is None or self.others is None or self.seconds.ratio.value <= 1.0:
             return None
         others_are_faster = self.others.ratio.high is not None and self.others.ratio.high < 1.0
-        agrees = self.seconds.ratio.value > 1.0 and not others_are_faster
-        return self.relative if agrees and self.relative.verdict(tolerance) == SLOWER else None
+        shown = self.relative.verdict(tolerance) == SLOWER and not others_are_faster
+        return self.relative if shown else None
 
     def verdict(self, tolerance: float) -> str:
         shown = self.shown_by(tolerance)
@@ -161,11 +128,6 @@ class Comparison:
     def slower_groups(self) -> list[ComparedGroup]:
         return [row for row in self.groups if row.shown_by(self.tolerance) is not None]
 
-    @property
-    def with_interval(self) -> int:
-        """Configurations and phases whose ratio has an interval."""
-        return sum(row.ratio.low is not None for row in self.steps)
-
 
 def compare_runs(
     root_a: Path, root_b: Path, tolerance: float = TOLERANCE, of: str = "mean"
@@ -187,34 +149,46 @@ def compare_runs(
     if not matches:
         words = f"no configuration that it and {root_a} both measured; {nearest_difference(a, b)}"
         raise InputError(root_b, "cells", words, "two runs of one sweep")
-    compared, apart = compare_losses(a, b)
+    losses = compare_losses(a, b)
+    pairs = [
+        _Pair(
+            *(match, "step"),
+            *(Sample(one.step_times, match.repeats(one)) for one in (match.a, match.b)),
+        )
+        for match in matches
+    ]
+    groups = _compare_groups(matches, _group_seconds(a), _group_seconds(b), of)
     comparison = Comparison(
-        tolerance,
-        of,
-        matches,
-        only_in_one,
-        _ratios([_step_pair(match) for match in matches], of),
-        _compare_groups(matches, group_seconds(a), group_seconds(b), of),
-        compared,
-        apart,
+        tolerance, of, matches, only_in_one, _ratios(pairs, of), groups, *losses
     )
     return a, b, comparison
 
 
-def _step_pair(match: Match) -> Pair:
-    a, b = (Sample(one.step_times, match.repeats(one)) for one in (match.a, match.b))
-    return Pair(match.name, match.phase, "step", a, b)
+@dataclass(frozen=True)
+class _Pair:
+    match: Match
+    what: str
+    a: Sample
+    b: Sample
+
+    @property
+    def has_interval(self) -> bool:
+        return all(
+            len(one.runs) > 1 and one.values.size >= FEWEST_STEPS for one in (self.a, self.b)
+        )
 
 
-def _ratios(pairs: Sequence[Pair], of: str, *, among: int | None = None) -> list[Compared]:
+def _ratios(pairs: Sequence[_Pair], of: str, among: int | None = None) -> list[Compared]:
     """The ratio of each pair, with intervals that hold together; `among` is how many there are."""
     count = sum(pair.has_interval for pair in pairs) if among is None else among
     confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, count)
-    found = []
-    for pair in pairs:
-        ratio = pair.b.over(pair.a, of=of, confidence=confidence, by_ranks=True)
-        found.append(Compared(pair, ratio))
-    return found
+    return [
+        Compared(
+            *(pair.match.name, pair.match.phase, pair.what, pair.a, pair.b),
+            pair.b.over(pair.a, of=of, confidence=confidence, by_ranks=True),
+        )
+        for pair in pairs
+    ]
 
 
 def seconds_of(sample: Sample, of: str) -> float:
@@ -222,83 +196,72 @@ def seconds_of(sample: Sample, of: str) -> float:
     return (sample.mean if of == "mean" else sample.median).value
 
 
-def group_seconds(run: RunData) -> Seconds:
-    """Seconds of groups of layers in profiled training steps."""
+def _group_seconds(run: RunData) -> pd.DataFrame:
+    """A row a cell and profiled training step: seconds of each group of layers, over all ranks."""
     times = run.layer_times[(run.layer_times["phase"] == "train").to_numpy()]
-    seconds = times["forward_s"] + times["backward_s"]
-    keys = [times[name] for name in ("cell", "group", "step")]
-    by_step = seconds.groupby(keys, observed=True).sum()
-    found = {}
-    for key, part in by_step.groupby(level=["cell", "group"], observed=True):
-        cell, group = cast(tuple[str, str], key)
-        found[str(cell), str(group)] = part.to_numpy()
-    return found
+    keys = [times["cell"].astype(str), times["step"], times["group"].astype(str)]
+    return (times["forward_s"] + times["backward_s"]).groupby(keys).sum().unstack("group")
 
 
 def _compare_groups(
-    matches: Sequence[Match], a: Seconds, b: Seconds, of: str
+    matches: Sequence[Match], a: pd.DataFrame, b: pd.DataFrame, of: str
 ) -> list[ComparedGroup]:
     """Each group that both runs recorded; all intervals of slower groups hold together.
 
     Relative seconds are compared by medians, as one slow moment falls upon one group.
     """
-    pairs = _group_pairs(matches, a, b)
-    relative = _group_pairs(matches, _over_others(a), _over_others(b))
-    others = _group_pairs(matches, _seconds_of_others(a), _seconds_of_others(b))
+
+    def pairs_of(change: Callable[[pd.DataFrame], pd.DataFrame]) -> list[_Pair]:
+        return [
+            _Pair(match, group, *sides)
+            for match in matches
+            if match.phase == "train"
+            for group, sides in _common_groups(match, a, b, change)
+        ]
+
+    pairs = pairs_of(lambda seconds: seconds)
+    relative = pairs_of(lambda seconds: seconds / _of_others(seconds))
+    others = pairs_of(_of_others)
     among = sum(pair.has_interval for pair in (*pairs, *relative))
-    by_group = {(r.name, r.pair.what): r for r in _ratios(relative, "median", among=among)}
-    others_by_group = {(row.name, row.pair.what): row for row in _ratios(others, of)}
+    by_group = {(r.name, r.what): r for r in _ratios(relative, "median", among)}
+    others_by_group = {(r.name, r.what): r for r in _ratios(others, of)}
     return [
         ComparedGroup(row, by_group.get(key), others_by_group.get(key))
-        for row in _ratios(pairs, of, among=among)
-        for key in [(row.name, row.pair.what)]
+        for row in _ratios(pairs, of, among)
+        for key in [(row.name, row.what)]
     ]
 
 
-def _group_pairs(matches: Sequence[Match], a: Seconds, b: Seconds) -> list[Pair]:
+def _of_others(seconds: pd.DataFrame) -> pd.DataFrame:
+    """For each group the seconds of the other groups in the same step; nan where one is missing."""
+    others = -seconds.sub(seconds.sum(axis=1, skipna=False), axis=0)
+    return others.where(others > 0.0)
+
+
+def _common_groups(
+    match: Match, a: pd.DataFrame, b: pd.DataFrame, change: Callable[[pd.DataFrame], pd.DataFrame]
+) -> list[tuple[str, tuple[Sample, Sample]]]:
+    """The groups that every cell of both configurations recorded, each with both samples."""
+    sides = []
+    for one, seconds in ((match.a, a), (match.b, b)):
+        cells = [str(cell) for cell in one.used["cell"]]
+        if not set(cells) <= set(seconds.index.get_level_values("cell")):
+            return []
+        mine = [
+            change(part.dropna(axis=1, how="all"))
+            for part in (seconds.loc[[cell]] for cell in cells)
+        ]
+        sides.append((mine, match.repeats(one)))
+    common = set.intersection(
+        *(set(cell.columns[cell.notna().all()]) for cells, _ in sides for cell in cells)
+    )
     return [
-        Pair(
-            match.name,
-            match.phase,
-            group,
-            Sample([a[str(cell), group] for cell in match.a.used["cell"]], match.repeats(match.a)),
-            Sample([b[str(cell), group] for cell in match.b.used["cell"]], match.repeats(match.b)),
-        )
-        for match in matches
-        if match.phase == "train"
-        for group in sorted(_common_groups(match.a, a) & _common_groups(match.b, b))
+        (group, (_sample(group, *sides[0]), _sample(group, *sides[1]))) for group in sorted(common)
     ]
 
 
-def _common_groups(one: Configuration, seconds: Seconds) -> set[str]:
-    """The groups that every cell of a configuration recorded."""
-    used = set(one.used["cell"].astype(str))
-    by_cell: dict[str, set[str]] = {cell: set() for cell in used}
-    for cell, group in seconds:
-        if cell in used:
-            by_cell[cell].add(group)
-    return set.intersection(*by_cell.values()) if by_cell else set()
-
-
-def _seconds_of_others(seconds: Seconds) -> Seconds:
-    """For each group the seconds of the cell's other groups in the same steps.
-
-    Only of cells with two groups or more, each in every step.
-    """
-    by_cell: dict[str, dict[str, NDArray[np.float64]]] = {}
-    for (cell, group), values in seconds.items():
-        by_cell.setdefault(cell, {})[group] = values
-    return {
-        (cell, group): np.sum(list(groups.values()), axis=0) - mine
-        for cell, groups in by_cell.items()
-        if len(groups) > 1 and len({values.size for values in groups.values()}) == 1
-        for group, mine in groups.items()
-    }
-
-
-def _over_others(seconds: Seconds) -> Seconds:
-    others = _seconds_of_others(seconds)
-    return {key: seconds[key] / other for key, other in others.items() if (other > 0.0).all()}
+def _sample(group: str, cells: Sequence[pd.DataFrame], repeats: Sequence[object]) -> Sample:
+    return Sample([cell[group].to_numpy() for cell in cells], repeats)  # type: ignore[arg-type]
 
 
 def steps_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean") -> pd.DataFrame:
@@ -307,11 +270,11 @@ def steps_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean") ->
         [
             {
                 "cell": row.name,
-                "phase": row.pair.phase,
-                "what": row.pair.what,
-                "runs": f"{len(row.pair.a.runs)}, {len(row.pair.b.runs)}",
-                "a_s": seconds_of(row.pair.a, of),
-                "b_s": seconds_of(row.pair.b, of),
+                "phase": row.phase,
+                "what": row.what,
+                "runs": f"{len(row.a.runs)}, {len(row.b.runs)}",
+                "a_s": seconds_of(row.a, of),
+                "b_s": seconds_of(row.b, of),
                 "b_over_a": row.ratio.value,
                 "low": row.ratio.low,
                 "high": row.ratio.high,
@@ -326,11 +289,8 @@ def steps_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean") ->
 def groups_frame(rows: Sequence[ComparedGroup], tolerance: float, of: str) -> pd.DataFrame:
     """One row a group of layers: as `steps_frame`, with the ratio of relative seconds."""
     frame = steps_frame([row.seconds for row in rows], tolerance, of)
-    if frame.empty:
-        return frame
     ratios = [row.relative.ratio if row.relative else None for row in rows]
-    frame["relative"] = [ratio.value if ratio else None for ratio in ratios]
-    frame["relative_low"] = [ratio.low if ratio else None for ratio in ratios]
-    frame["relative_high"] = [ratio.high if ratio else None for ratio in ratios]
+    for name, end in (("relative", "value"), ("relative_low", "low"), ("relative_high", "high")):
+        frame[name] = pd.Series([getattr(ratio, end, None) for ratio in ratios], dtype=float)
     frame["verdict"] = [row.verdict(tolerance) for row in rows]
     return frame

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.comparable import differences
-from analysis.statistics.intervals import Interval
+from analysis.summary.baseline_and_speedup import same_value
 from analysis.summary.configurations import Configuration
 from analysis.summary.settings_in_words import (
     IMPLEMENTATIONS,
@@ -48,11 +48,6 @@ def find_like(
     )
 
 
-def same_value(one: object, other: object) -> bool:
-    """Equal, or both missing."""
-    return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
-
-
 def frameworks_frame(summary: Summary) -> pd.DataFrame:
     """A row a configuration that was trained in our form and in a library's; empty without any.
 
@@ -85,7 +80,7 @@ def _compared_with_libraries(
         "layout": str(row.layout),
         "microbatches": row.microbatches,
         "settings": settings_in_words(row.settings, names),
-        **_bounded("ours_ms", row.sample.mean, 1e3),
+        **row.sample.mean.columns("ours_ms", 1e3),
     }
     flags = {"ours": counted_flags(row)}
     for implementation in ("pyg", "reference", "dgl"):
@@ -97,14 +92,9 @@ def _compared_with_libraries(
         if other is not None:
             name = IMPLEMENTATIONS[implementation]
             flags[name] = counted_flags(other)
-            line |= _bounded(f"{name.lower()}_ms", other.sample.mean, 1e3)
-            line |= _bounded(f"over_{name.lower()}", other.sample.over(row.sample))
+            line |= other.sample.mean.columns(f"{name.lower()}_ms", 1e3)
+            line |= other.sample.over(row.sample).columns(f"over_{name.lower()}")
     if len(flags) == 1:
         return {}
     words = [f"{name}: {', '.join(found)}" for name, found in flags.items() if found]
     return line | {"flags": "; ".join(words)}
-
-
-def _bounded(name: str, of: Interval, factor: float = 1.0) -> dict[str, float | None]:
-    values = {name: of.value, f"{name}_low": of.low, f"{name}_high": of.high}
-    return {key: None if value is None else factor * value for key, value in values.items()}

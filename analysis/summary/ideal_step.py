@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -39,11 +39,6 @@ def has_split_backward(schedule: str, stages: int) -> bool:
     return schedule in SPLIT_BACKWARD and stages > 1
 
 
-def rows_with_split_backward(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Whether each row of cells or of the summary has a split backward."""
-    return rows["schedule"].isin(SPLIT_BACKWARD) & (rows["stages"] > 1)
-
-
 def shares_of(forward_s: float, backward_s: float, weights_s: float) -> Shares | None:
     """The shares, where `backward_s` includes `weights_s`; None where one of them is not known."""
     shares = forward_s, max(0.0, backward_s - weights_s), weights_s
@@ -60,14 +55,6 @@ class IdealStep(NamedTuple):
     """The mean over all steps, like the mean step time."""
 
 
-class _Plan(NamedTuple):
-    schedule: ScheduleName
-    stages: int
-    microbatches: int
-    virtual_stages: int
-    split_backward: bool
-
-
 def ideal_steps(
     stage_times: pd.DataFrame, steps: pd.DataFrame, cells: pd.DataFrame
 ) -> dict[tuple[str, str], IdealStep]:
@@ -77,38 +64,44 @@ def ideal_steps(
     ideal is that of each step, not that of each stage's median: where a machine is now fast and
     now slow, medians of parts do not add up to the median of the whole.
     """
-    columns = ["cell", "stages", "schedule", "microbatches", "virtual_stages"]
-    split = rows_with_split_backward(cells)
-    plans = {
-        str(cell): _Plan(schedule, int(stages), int(microbatches), int(virtual), bool(of))
-        for (cell, stages, schedule, microbatches, virtual), of in zip(
-            cells[columns].itertuples(index=False), split, strict=True
-        )
-    }
     times = _counted(stage_times, steps)
     if times.empty:
         return {}
+    columns = ["cell", "stages", "schedule", "microbatches", "virtual_stages"]
+    plans = {
+        str(cell): (int(stages), cast(ScheduleName, schedule), int(count), int(virtual))
+        for cell, stages, schedule, count, virtual in cells[columns].itertuples(index=False)
+    }
     place = ["cell", "stage", "virtual_stage"]
     numbered = times[place].drop_duplicates()
-    numbers = [
-        virtual_stage_number(plans[str(cell)].schedule, stage, plans[str(cell)].stages, virtual)
-        for cell, stage, virtual in numbered.itertuples(index=False)
-    ]
+    numbers = []
+    for cell, stage, virtual in numbered.itertuples(index=False):
+        stages, schedule, *_ = plans[str(cell)]
+        numbers.append(virtual_stage_number(schedule, stage, stages, virtual))
     times = times.merge(numbered.assign(number=numbers), on=place)
     times = times.sort_values(["cell", "phase", "replica", "number", "step"], kind="stable")
     found: dict[tuple[str, str], list[Seconds]] = {}
     even: dict[tuple[str, str], NDArray[np.bool_]] = {}
     for key, mine in times.groupby(["cell", "phase", "replica"], observed=True, sort=False):
         cell, phase = str(key[0]), str(key[1])
-        plan = plans[cell]
-        seconds = mine[_SECONDS].to_numpy().reshape(-1, len(_SECONDS))
-        count = plan.stages * plan.virtual_stages
-        if len(mine) % count:
+        stages, schedule, count, virtual = plans[cell]
+        if len(mine) % (stages * virtual):
             continue
-        tables = seconds.reshape(count, -1, len(_SECONDS))
-        if not plan.split_backward:
+        # [virtual stages, steps, forward|backward|weights]; backward includes weights.
+        tables = mine[_SECONDS].to_numpy().reshape(stages * virtual, -1, len(_SECONDS))
+        if not has_split_backward(schedule, stages):
             tables[..., 2] = 0.0
-        found.setdefault((cell, phase), []).append(_ideal(plan, tables, training=phase == "train"))
+        forward, backward, weights = np.moveaxis(tables, 2, 0) / count
+        seconds = ideal_seconds(
+            schedule,
+            list(forward),
+            list(backward - weights),
+            count,
+            weights=list(weights),
+            virtual_stages=virtual,
+            training=phase == "train",
+        )
+        found.setdefault((cell, phase), []).append(seconds)
         even[cell, phase] = ~mine["uneven"].to_numpy()[: tables.shape[1]]
     ideal = {}
     for which, replicas in found.items():
@@ -126,23 +119,6 @@ def _counted(stage_times: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     some_kept = times.groupby(keys, observed=True)["kept"].transform("any")
     profiled = times["profiled"] & ~times["warmup"] & ~some_kept
     return times[times["kept"] | profiled]
-
-
-def _ideal(plan: _Plan, tables: NDArray[np.float64], *, training: bool) -> Seconds:
-    """[steps] from seconds of all micro-batches, [virtual stages, steps, forward|backward|weights].
-
-    `backward_s` includes `weights_s`.
-    """
-    forward, backward, weights = np.moveaxis(tables, 2, 0) / plan.microbatches
-    return ideal_seconds(
-        plan.schedule,
-        list(forward),
-        list(backward - weights),
-        plan.microbatches,
-        weights=list(weights),
-        virtual_stages=plan.virtual_stages,
-        training=training,
-    )
 
 
 def ideal_seconds(

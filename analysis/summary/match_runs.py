@@ -15,7 +15,6 @@ from analysis.summary.configurations import Configuration, make_configurations
 
 _SOURCES = "model_digest"
 """The digest of a custom model's sources: two versions of one model are compared."""
-_NAMED = ("model", "data", "layout", "microbatches")
 Key = frozenset[tuple[str, object]]
 
 
@@ -56,64 +55,64 @@ def match_runs(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
     """
     ours, theirs = make_configurations(a), make_configurations(b)
     names = _names([*ours, *theirs])
-    found = _pairs(ours, theirs)
-    matched = {id(one) for pair in found for one in pair}
-    lines = []
-    for side, rows in (("A", ours), ("B", theirs)):
-        lines += [
-            f"only in {side}: {names[id(one)]} ({len(one.cells)} cells)"
-            for one in rows
-            if one.phase == "train" and id(one) not in matched
-        ]
-    for mine, other in found:
-        if mine.phase == "train":
-            lines += _repeats_in_one(names[id(mine)], mine, other)
-    lines += [*_not_counted("A", a), *_not_counted("B", b)]
-    return [Match(names[id(mine)], mine, other) for mine, other in found], lines
+    matches = [Match(names[id(mine)], mine, other) for mine, other in _pairs(ours, theirs)]
+    matched = {id(one) for match in matches for one in (match.a, match.b)}
+    lines = [
+        f"only in {side}: {names[id(one)]} ({len(one.cells)} cells)"
+        for side, rows in (("A", ours), ("B", theirs))
+        for one in rows
+        if one.phase == "train" and id(one) not in matched
+    ]
+    for match in matches:
+        if match.phase == "train":
+            lines += _repeats_in_one(match)
+    return matches, [*lines, *_not_counted("A", a), *_not_counted("B", b)]
 
 
 def nearest_difference(a: RunData, b: RunData) -> str:
     """The settings in which the two most similar configurations of the runs differ, in words."""
-    ours, theirs = make_configurations(a), make_configurations(b)
-    pairs = [(mine, other) for mine in ours for other in theirs if mine.phase == other.phase]
+    pairs = [
+        (_key(mine) ^ _key(other), mine, other)
+        for mine in make_configurations(a)
+        for other in make_configurations(b)
+        if mine.phase == other.phase
+    ]
     if not pairs:
         return "one of them has no cells"
-    keys: dict[int, Key] = {id(one): _key(one, _SOURCES) for one in (*ours, *theirs)}
-    mine, other = min(pairs, key=lambda pair: len(keys[id(pair[0])] ^ keys[id(pair[1])]))
-    differing = sorted({name for name, _ in keys[id(mine)] ^ keys[id(other)]})
+    differing, mine, other = min(pairs, key=lambda pair: len(pair[0]))
     if not differing:
         return "those that they have in common have no valid cell in one of them"
     words = [
         f"{key} ({_short(mine.settings.get(key, 'none'))} in A, "
         f"{_short(other.settings.get(key, 'none'))} in B)"
-        for key in differing
+        for key in sorted({name for name, _ in differing})
     ]
     return f"the most similar ones differ in {', '.join(words)}"
 
 
 def _pairs(
     ours: Sequence[Configuration], theirs: Sequence[Configuration]
-) -> list[tuple[Configuration, Configuration]]:
-    """Equal in all settings, or else in all but the sources of a custom model."""
-    exact = {(_key(one), one.phase): one for one in theirs}
-    taken = {id(exact[key]) for one in ours if (key := (_key(one), one.phase)) in exact}
-    unpaired = {(_key(one, _SOURCES), one.phase): one for one in theirs if id(one) not in taken}
-    found = []
-    for one in ours:
-        other = exact.get((_key(one), one.phase))
-        if other is None:
-            other = unpaired.pop((_key(one, _SOURCES), one.phase), None)
-        if other is not None:
-            found.append((one, other))
-    return found
+) -> Iterator[tuple[Configuration, Configuration]]:
+    """Equal in all settings; of several versions of a custom model first those of equal sources."""
+    left = list(theirs)
+    partner: dict[int, Configuration] = {}
+    for with_sources in (True, False):
+        by_key = {(_key(one, with_sources), one.phase): one for one in left}
+        for one in ours:
+            other = by_key.pop((_key(one, with_sources), one.phase), None)
+            if other is not None and id(one) not in partner:
+                partner[id(one)] = other
+        taken = {id(other) for other in partner.values()}
+        left = [one for one in left if id(one) not in taken]
+    return ((one, partner[id(one)]) for one in ours if id(one) in partner)
 
 
-def _key(one: Configuration, leave_out: str = "") -> Key:
+def _key(one: Configuration, with_sources: bool = False) -> Key:
     """The settings; a frame makes whole numbers floats where another row has none."""
     return frozenset(
         (name, float(value) if isinstance(value, numbers.Real) else str(value))
         for name, value in one.settings.items()
-        if name != leave_out and not pd.isna(value)
+        if (with_sources or name != _SOURCES) and not pd.isna(value)
     )
 
 
@@ -121,15 +120,15 @@ def _names(rows: Sequence[Configuration]) -> dict[int, str]:
     """id(row) -> its name: model, data, layout, micro-batches and the other settings that vary."""
     by_name: dict[str, list[Configuration]] = {}
     for one in rows:
-        model, data, layout, microbatches = (one.settings[name] for name in _NAMED)
-        by_name.setdefault(f"{model} {data} {layout} m{microbatches}", []).append(one)
+        name = " ".join(str(one.settings[key]) for key in ("model", "data", "layout"))
+        by_name.setdefault(f"{name} m{one.microbatches}", []).append(one)
     names = {}
     for name, same in by_name.items():
         keys = [_key(one) for one in same]
         common = frozenset.intersection(*keys)
         for one, key in zip(same, keys, strict=True):
-            varying = sorted((word, value) for word, value in key - common if word != _SOURCES)
-            names[id(one)] = " ".join([name, *(f"{word} {_short(v)}" for word, v in varying)])
+            varying = (f"{word} {_short(value)}" for word, value in sorted(key - common))
+            names[id(one)] = " ".join([name, *varying])
     return names
 
 
@@ -137,13 +136,15 @@ def _short(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _repeats_in_one(name: str, mine: Configuration, other: Configuration) -> Iterator[str]:
+def _repeats_in_one(match: Match) -> Iterator[str]:
     """Seeds and repeats of a common configuration that one of the runs lacks."""
-    have = [set(zip(one.cells["seed"], one.cells["repeat"], strict=True)) for one in (mine, other)]
-    for side, missing in (("A", have[0] - have[1]), ("B", have[1] - have[0])):
+    a, b = (
+        set(zip(one.cells["seed"], one.cells["repeat"], strict=True)) for one in (match.a, match.b)
+    )
+    for side, missing in (("A", a - b), ("B", b - a)):
         if missing:
             which = ", ".join(f"seed {seed} repeat {repeat}" for seed, repeat in sorted(missing))
-            yield f"only in {side}: {name}, {which}"
+            yield f"only in {side}: {match.name}, {which}"
 
 
 def _not_counted(side: str, run: RunData) -> Iterator[str]:

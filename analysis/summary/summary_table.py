@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.comparable import values_in_words
+from analysis.load.raised import count_flags
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.baseline_and_speedup import (
@@ -31,7 +31,12 @@ CONTRACT_COLUMNS = tuple(COLUMN_MEANINGS)
 """The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
 
 VARIANT_COLUMNS = (
-    *("implementation", "batch_size", "schedule", "virtual_stages", "chunks", "batchnorm"),
+    "implementation",
+    "batch_size",
+    "schedule",
+    "virtual_stages",
+    "chunks",
+    "batchnorm",
 )
 """Settings that are always columns; other settings are only where they vary."""
 
@@ -45,6 +50,9 @@ PHASE_OF_FLAG = {"drift": "train"}
 
 _KEY_COLUMNS = ("model", "data", "layout", "microbatches")
 _TEXT_COLUMNS = ("baseline", "effect", "speedup_from", "epoch_from")
+_PARTS_OF_STEP = ("data_s", "recompute_s", "weights_s")
+_NOISE = ("drift", "cpu_share", "steal_share", "switches_per_step")
+_PEAKS = ("peak_rss_mib", "peak_device_mib")
 _AVERAGED_COLUMNS = ("edges_kept", "node_redundancy", "edge_redundancy", "startup_s")
 
 
@@ -118,10 +126,8 @@ def _summary_row(
         "median_s": median.value,
         "samples_per_s": row.samples_per_s,
         "ideal_step_s": ideal,
-        "mean_low": mean.low,
-        "mean_high": mean.high,
-        "median_low": median.low,
-        "median_high": median.high,
+        **{f"mean_{end}": getattr(mean, end) for end in ("low", "high")},
+        **{f"median_{end}": getattr(median, end) for end in ("low", "high")},
         **_interval_columns("efficiency", row.efficiency),
         **_interval_columns("bubble", row.bubble),
         "balanced_bubble": balanced_bubble(row),
@@ -144,11 +150,11 @@ def _speedup_columns(
     speedup = row.speedup_over(base) if base else None
     of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
-    limits = limits_over(row, base, requested)
+    bound, most = limits_over(row, base, requested)
     flags = counted_flags(row)
     notes = _notes(row, base, requested, why_none)
     valid = bool(row.step_times)
-    if _has_only_warmup(row):
+    if not row.step_times and row.cells["counts"].any():
         flags.append("only-warm-up")
     if why_none:
         flags.append("not-comparable")
@@ -159,22 +165,20 @@ def _speedup_columns(
             f"efficiency {efficiency.value:.3f} is above 1 by more than its interval: the schedule "
             "of the measured stages alone takes longer than the step"
         )
-    pipelined, most = row.layout.world_size > 1, limits.credible
-    if pipelined and base and base is not row and speedup and most and exceeds(speedup, most):
-        verdict = explain_excess(speedup, most, base, row, run)
-        flags.append("above-bound" if verdict.explained else "above-bound-unexplained")
-        notes.append(verdict.note)
-        if most != limits.bound:
-            notes.append("that bound is of ranks that never wait")
-        valid = valid and verdict.explained
+    several = row.layout.world_size > 1 and base is not row
+    if several and base and speedup and most and exceeds(speedup, most):
+        explained, note = explain_excess(speedup, most, base, row, run)
+        flags.append("above-bound" if explained else "above-bound-unexplained")
+        notes += [note] + (["that bound is of ranks that never wait"] if most != bound else [])
+        valid = valid and explained
     return {
         **_interval_columns("speedup", speedup),
-        "bound": limits.bound,
+        "bound": bound,
         "valid": valid,
         "flags": ";".join(sorted(flags)),
         **_interval_columns("speedup_median", of_medians),
         **_interval_columns("speedup_same_m", same_m),
-        **_interval_columns("of_bound", _over(speedup, limits.bound)),
+        **_interval_columns("of_bound", speedup.over(bound) if speedup and bound else None),
         **_breakdown_columns(row, best, same),
         "speedup_from": speedup.basis if speedup and base is not row else None,
         "baseline": str(requested) if base else None,
@@ -183,21 +187,10 @@ def _speedup_columns(
     }
 
 
-def _has_only_warmup(row: Configuration) -> bool:
-    """Whether its valid cells recorded steps of this phase, of which none counts."""
-    measured = row.cells[row.cells["counts"].astype(bool)]
-    return not row.step_times and not measured.empty
-
-
 def counted_flags(row: Configuration) -> list[str]:
     """The flags of the cells that count, such as `drift 2 of 5`, without those of another phase."""
-    raised = Counter(
-        flag
-        for flags in row.used["flags"]
-        for flag in dict.fromkeys(flags.split(";"))
-        if flag and PHASE_OF_FLAG.get(flag, row.phase) == row.phase
-    )
-    return [f"{flag} {cells} of {len(row.used)}" for flag, cells in sorted(raised.items())]
+    other = {flag for flag, phase in PHASE_OF_FLAG.items() if phase != row.phase}
+    return count_flags(row.used["flags"], but=other)
 
 
 def _breakdown_columns(
@@ -211,9 +204,8 @@ def _breakdown_columns(
     alone, most = _for_as_many(row, best), bound_of(row)
     if row.phase != "train" or step is None or ideal is None or alone is None or most is None:
         return dict.fromkeys(COLUMNS)
-    ranks = row.layout.world_size
-    same_seconds = _for_as_many(row, same)
-    return break_down(step, ideal, alone, same_seconds, ranks=ranks, stretch=ranks / most).columns()
+    ranks, same_seconds = row.layout.world_size, _for_as_many(row, same)
+    return break_down(step, ideal, alone, same_seconds, ranks=ranks, stretch=ranks / most)
 
 
 def _for_as_many(row: Configuration, other: Configuration | None) -> StepSeconds | None:
@@ -225,14 +217,8 @@ def _for_as_many(row: Configuration, other: Configuration | None) -> StepSeconds
     return seconds.times(mine / samples)
 
 
-def _over(speedup: Interval | None, bound: float | None) -> Interval | None:
-    return None if speedup is None or bound is None else speedup.over(bound)
-
-
 def _interval_columns(name: str, value: Interval | None) -> dict[str, float | None]:
-    if value is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+    return value.columns(name) if value else dict.fromkeys((name, f"{name}_low", f"{name}_high"))
 
 
 def _notes(
@@ -287,17 +273,10 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "redone": int(used["redone"].sum()),
         **{name: int(units[name].sum()) for name in DROPPED_COLUMNS},
         "outliers": int(units["outliers"].sum()),
-        "n_effective": float(units["n_effective"].sum()) if row.step_times else None,
-        "drift": row.mean("drift"),
-        "cpu_share": row.mean("cpu_share"),
-        "steal_share": row.mean("steal_share"),
-        "switches_per_step": row.mean("switches_per_step"),
-        "data_s": row.mean("data_s") if row.step_times else None,
-        "recompute_s": row.mean("recompute_s") if row.step_times else None,
-        "weights_s": row.mean("weights_s") if row.step_times else None,
+        **{name: row.mean(name) for name in _NOISE},
+        **{name: row.mean(name) if row.step_times else None for name in _PARTS_OF_STEP},
         "weights_share": row.weights_share,
-        "peak_rss_mib": units["peak_rss_mib"].max() if row.step_times else None,
-        "peak_device_mib": units["peak_device_mib"].max() if row.step_times else None,
+        **{name: units[name].max() if row.step_times else None for name in _PEAKS},
         **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},
         **learnt_columns(used),
     }
@@ -313,8 +292,7 @@ def _sampling_columns(row: Configuration) -> dict[str, Any]:
     parts = ("compute_s", "allreduce_s", "sample_s", "gather_s", "sampled_edges_per_s")
     return {
         "epoch_s": row.epoch.value if row.epoch else None,
-        "epoch_low": row.epoch.low if row.epoch else None,
-        "epoch_high": row.epoch.high if row.epoch else None,
+        **{f"epoch_{end}": getattr(row.epoch, end, None) for end in ("low", "high")},
         "epoch_from": row.epoch_from,
         **{name: row.mean(name) if sampled else None for name in parts},
         "peak_host_mib": row.cell_phases["peak_host_mib"].max() if row.step_times else None,

@@ -51,36 +51,12 @@ class StepSeconds:
         return StepSeconds(*(factor * getattr(self, field.name) for field in fields(self)))
 
 
-@dataclass(frozen=True)
-class TimeBreakdown:
-    """Seconds of a step, which add up to it; a part that is faster than expected is negative."""
-
-    linear: float
-    schedule: float
-    recomputation: float
-    microbatches: float | None
-    """None where no sequential run in as many micro-batches was measured: part of `contention`."""
-    contention: float
-    imbalance: float
-    waits: float
-    allreduce: float
-    rest: float
-
-    @property
-    def total(self) -> float:
-        return sum(getattr(self, field.name) or 0.0 for field in fields(self))
-
-    def columns(self) -> dict[str, float | None]:
-        """Column of the summary -> seconds; a part that is only rounding is 0."""
-        least = _ROUNDING * abs(self.total)
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            f"{PREFIX}{name}_s": 0.0 if part is not None and abs(part) <= least else part
-            for name, part in parts.items()
-        }
-
-
-COLUMNS = tuple(f"{PREFIX}{field.name}_s" for field in fields(TimeBreakdown))
+PARTS = (
+    *("linear", "schedule", "recomputation", "microbatches", "contention", "imbalance", "waits"),
+    *("allreduce", "rest"),
+)
+"""The parts of a step, from the linear ideal to the measured step."""
+COLUMNS = tuple(f"{PREFIX}{part}_s" for part in PARTS)
 
 
 def break_down(
@@ -91,29 +67,32 @@ def break_down(
     *,
     ranks: int,
     stretch: float,
-) -> TimeBreakdown:
-    """Break down `step` of `ranks` ranks, whose schedule takes `stretch` times its passes.
+) -> dict[str, float | None]:
+    """The parts of `step` of `ranks` ranks, whose schedule takes `stretch` times its passes.
 
-    `ideal_s` is the schedule with the measured passes and nothing else. `best` is the best
-    sequential run, `same` the one in as many micro-batches, both for as many samples as `step`.
+    By column of the summary, in seconds that add up to the step; a part that is faster than
+    expected is negative, and one that is only rounding is 0. `ideal_s` is the schedule with the
+    measured passes and nothing else. `best` is the best sequential run, `same` the one in as many
+    micro-batches, both for as many samples as `step`; without `same` its part is None, and in
+    `contention`.
     """
     share = stretch / ranks
     alone = best if same is None else same
     waits = step.passes + step.outside - ideal_s - best.outside * share
     single = ranks == 1
-    return TimeBreakdown(
-        linear=best.step / ranks,
-        schedule=best.step * (share - 1 / ranks),
-        recomputation=step.recomputed * stretch - best.recomputed * share,
-        microbatches=None if same is None else (same.once - best.once) * share,
-        contention=step.once * stretch - alone.once * share,
-        imbalance=ideal_s - step.passes * stretch,
-        waits=0.0 if single else waits,
-        allreduce=step.allreduce,
-        rest=step.step
-        - step.passes
-        - step.outside
-        - step.allreduce
-        - (best.step - best.passes - best.outside) * share
-        + (waits if single else 0.0),
+    rest = step.step - step.passes - step.outside - step.allreduce
+    rest -= (best.step - best.passes - best.outside) * share
+    parts = (
+        best.step / ranks,
+        best.step * (share - 1 / ranks),
+        step.recomputed * stretch - best.recomputed * share,
+        None if same is None else (same.once - best.once) * share,
+        step.once * stretch - alone.once * share,
+        ideal_s - step.passes * stretch,
+        0.0 if single else waits,
+        step.allreduce,
+        rest + (waits if single else 0.0),
     )
+    least = _ROUNDING * abs(step.step)
+    values = (0.0 if part is not None and abs(part) <= least else part for part in parts)
+    return dict(zip(COLUMNS, values, strict=True))

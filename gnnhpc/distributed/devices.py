@@ -20,7 +20,7 @@ from gnnhpc.distributed.mesh import Mesh
 DRIVER = Path("/proc/driver/nvidia/version")
 SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
 CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
-PRECISION_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+_PRECISION_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 _FEWEST_CONNECTIONS = 8
 """CUDA's default. A rank uses up to seven streams: its layers', two for each neighbour, the
 all-reduce's and the copies'."""
@@ -54,61 +54,50 @@ def choose_devices(
     another precision than it says.
     """
     env = os.environ if env is None else env
-    check_precision(env)
+    _check_precision(env)
     if kind == "cpu":
         return [torch.device("cpu")]
-    check_connections(env)
+    _check_connections(env)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise InputError(
-            "environment",
-            "device",
-            f"no GPU that torch {torch.__version__} can use on {environment.host}",
-            "a GPU for each rank of a node, or device: cpu",
-        )
-    if count < stages and not shares_knowingly(env):
-        raise InputError(
-            "environment",
-            "device",
-            f"{count} GPU{'s' if count > 1 else ''} on {environment.host} for the {stages} stages "
-            "that one process holds",
-            f"at least {stages}, device: cpu, or {SHARE_VARIABLE}=1 to share them knowingly",
-        )
+        found = f"no GPU that torch {torch.__version__} can use on {environment.host}"
+        raise _refused("device", found, "a GPU for each rank of a node, or device: cpu")
     if count < stages:
+        if not _shares_knowingly(env):
+            gpus = f"{count} GPU{'s' if count > 1 else ''} on {environment.host}"
+            raise _refused(
+                "device",
+                f"{gpus} for the {stages} stages that one process holds",
+                f"at least {stages}, device: cpu, or {SHARE_VARIABLE}=1 to share them knowingly",
+            )
         return [torch.device("cuda", environment.local_rank % count)]
     first = environment.local_rank * stages % (count - count % stages)
     return [torch.device("cuda", first + stage) for stage in range(stages)]
 
 
-def check_precision(env: Mapping[str, str]) -> None:
+def _check_precision(env: Mapping[str, str]) -> None:
     """Raises InputError for a variable by which oneDNN multiplies numbers in single precision as
     shorter ones: torch's convolutions and products of matrices on a CPU are its."""
-    for name in PRECISION_VARIABLES:
+    for name in _PRECISION_VARIABLES:
         if env.get(name, "").upper() not in ("", "STRICT"):
-            raise InputError(
-                "environment",
-                name,
-                repr(env[name]),
-                "STRICT, or none: a cell has the precision it says",
-            )
+            allowed = "STRICT, or none: a cell has the precision it says"
+            raise _refused(name, repr(env[name]), allowed)
 
 
-def check_connections(env: Mapping[str, str]) -> None:
+def _check_connections(env: Mapping[str, str]) -> None:
     """Raises InputError for fewer hardware queues than a rank has streams.
 
     In one queue a kernel waits for all that were given before it, in whatever stream: so a layer
     waits for a receive, whose sender may wait for that layer.
     """
     text = env.get(CONNECTIONS_VARIABLE)
-    if not text:
-        return
-    if not text.isdecimal() or int(text) < _FEWEST_CONNECTIONS:
-        raise InputError(
-            "environment",
-            CONNECTIONS_VARIABLE,
-            f"{text!r}, with which layers and transfers can wait for each other for ever",
-            f"unset, or {_FEWEST_CONNECTIONS} and more",
-        )
+    if text and (not text.isdecimal() or int(text) < _FEWEST_CONNECTIONS):
+        found = f"{text!r}, with which layers and transfers can wait for each other for ever"
+        raise _refused(CONNECTIONS_VARIABLE, found, f"unset, or {_FEWEST_CONNECTIONS} and more")
+
+
+def _refused(key: str, found: str, allowed: str) -> InputError:
+    return InputError("environment", key, found, allowed)
 
 
 def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> str | None:
@@ -145,24 +134,23 @@ def shared_gpus(devices: Sequence[RankDevice]) -> dict[str, list[int]]:
 
 def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> None:
     """Raises InputError if ranks share a GPU and nobody has asked for it."""
-    asked = shares_knowingly(os.environ if env is None else env)
+    asked = _shares_knowingly(os.environ if env is None else env)
     shared = shared_gpus(devices)
     if not shared or asked:
         return
     gpu, ranks = next(iter(shared.items()))
-    raise InputError(
-        "environment",
+    raise _refused(
         "device",
         f"ranks {', '.join(map(str, ranks))} on {devices[ranks[0]].host} with one GPU, {gpu}",
         f"a GPU for each rank of a node, device: cpu, or {SHARE_VARIABLE}=1 to share it knowingly",
     )
 
 
-def shares_knowingly(env: Mapping[str, str]) -> bool:
+def _shares_knowingly(env: Mapping[str, str]) -> bool:
     """Raises InputError for a value that is neither yes nor no."""
     asked = env.get(SHARE_VARIABLE, "")
     if asked not in ("", "0", "1"):
-        raise InputError("environment", SHARE_VARIABLE, repr(asked), "1, 0 or unset")
+        raise _refused(SHARE_VARIABLE, repr(asked), "1, 0 or unset")
     return asked == "1"
 
 
@@ -189,7 +177,7 @@ def device_facts(mesh: Mesh) -> dict[str, Any] | None:
         "identity": gpu_names(mesh.devices),
         "capability": f"{properties.major}.{properties.minor}",
         "memory_mib": properties.total_memory // 2**20,
-        "driver": driver_version(),
+        "driver": _driver_version(),
         "cuda": torch.version.cuda,
         "nccl": nccl_version(),
         "transfers": mesh.transfers,
@@ -199,7 +187,7 @@ def device_facts(mesh: Mesh) -> dict[str, Any] | None:
     }
 
 
-def driver_version() -> str | None:
+def _driver_version() -> str | None:
     """The NVIDIA driver's, as its kernel module says it."""
     try:
         first = DRIVER.read_text(encoding="utf-8").partition("\n")[0]

@@ -54,50 +54,38 @@ def join(
     Raises InputError for a host name that does not resolve, an interface that is not there and
     ranks that share a GPU by mistake, and GnnhpcError if the other ranks do not come in time.
     """
-    more = tuple(more_devices)
+    more, rank = tuple(more_devices), environment.rank
     mine = own_device(environment, (device, *more))
     if layout.world_size == 1:
         return Mesh(layout, 0, device, gpu=mine.gpu, more_devices=more)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)
     check_interfaces()
     store = connect(environment)
-    nccl = False
+    nccl, peers = False, dict[int, Peer]()
     if device.type == "cuda":
         torch.cuda.set_device(device)
         everyone = exchange(store, mine, layout.world_size)
         check_sharing(everyone)
         nccl = uses_nccl(everyone)
-    peers: dict[int, Peer] = {}
-    if device.type == "cpu" and layout.stages > 1:
-        pipeline = layout.pipeline_ranks(layout.replica_of(environment.rank))
-        peers = find_peers(store, environment, pipeline)
+    elif layout.stages > 1:
+        peers = find_peers(store, environment, layout.pipeline_ranks(layout.replica_of(rank)))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if nccl else one_thread_gloo(),
         store=store,
-        rank=environment.rank,
+        rank=rank,
         world_size=environment.world_size,
         timeout=timeout,
     )
-    forward = backward = replicas = None
-    if layout.stages > 1:
-        for replica in range(layout.replicas):
-            pipeline = layout.pipeline_ranks(replica)
-            groups = [dist.new_group(pipeline, timeout=timeout) for _ in range(2)]
-            if replica == layout.replica_of(environment.rank):
-                forward, backward = groups
-    if layout.replicas > 1:
-        for stage in range(layout.stages):
-            group = dist.new_group(layout.replica_ranks(stage), timeout=timeout)
-            if stage == layout.stage_of(environment.rank):
-                replicas = group
-    links = _link_groups(layout, environment.rank, timeout) if nccl else {}
+    pipelines = [layout.pipeline_ranks(each) for each in range(layout.replicas)]
+    copies = [layout.replica_ranks(each) for each in range(layout.stages)]
+    links = _link_groups(layout, rank, timeout) if nccl else {}
     mesh = Mesh(
         layout=layout,
-        rank=environment.rank,
+        rank=rank,
         device=device,
-        forward=forward,
-        backward=backward,
-        replicas=replicas,
+        forward=_group_of(rank, pipelines, timeout),
+        backward=_group_of(rank, pipelines, timeout),
+        replicas=_group_of(rank, copies, timeout),
         control=dist.new_group(backend="gloo" if nccl else None, timeout=timeout),
         store=store.clone(),
         links=links,
@@ -110,6 +98,18 @@ def join(
     if nccl:
         _connect_links(mesh)
     return mesh
+
+
+def _group_of(
+    rank: int, sets: Sequence[list[int]], timeout: datetime.timedelta
+) -> dist.ProcessGroup | None:
+    """The group of the set of ranks that this one is in, of several; every rank makes all groups,
+    as torch requires. None for a rank that is alone in its set."""
+    mine = None
+    for ranks in sets if len(sets[0]) > 1 else ():
+        group = dist.new_group(ranks, timeout=timeout)
+        mine = group if rank in ranks else mine
+    return mine
 
 
 def leave() -> None:
@@ -253,7 +253,7 @@ def _link_groups(
     layout: Layout, rank: int, timeout: datetime.timedelta
 ) -> dict[tuple[Direction, int], dist.ProcessGroup]:
     """A group for each link: NCCL keeps the order of a communicator's transfers, so that a receive
-    which waits would hold up a send of the same one. Every rank makes all groups, as torch wants.
+    which waits would hold up a send of the same one. Every rank makes all groups.
     """
     links: dict[tuple[Direction, int], dist.ProcessGroup] = {}
     for direction, sender, receiver in _neighbours(layout):

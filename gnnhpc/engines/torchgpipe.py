@@ -152,12 +152,12 @@ class TorchgpipeEngine:
         stages = plan.stage.cut_into(plan.cut)
         # Partitions on one CPU share a worker, as those of one GPU do.
         devices = list(plan.mesh.devices) * (len(stages) if len(plan.mesh.devices) == 1 else 1)
-        self._partitions = [
+        self.partitions = [
             Partition(stage, device, self.present, is_last=stage is stages[-1])
             for stage, device in zip(stages, devices, strict=True)
         ]
         self.gpipe = GPipe(
-            nn.Sequential(*self._partitions),
+            nn.Sequential(*self.partitions),
             balance=[1] * len(stages),
             devices=devices,
             chunks=plan.microbatches,
@@ -165,19 +165,6 @@ class TorchgpipeEngine:
         )
         # After GPipe has moved the layers: gradients lie beside their parameters.
         self.gradients = FlatGradients(plan.stage, plan.mesh, plan.timer)
-
-    @property
-    def partitions(self) -> list[list[str]]:
-        """The layers of each of GPipe's partitions."""
-        return [
-            [
-                spec.name
-                for module in partition.children()
-                if isinstance(module, Partition)
-                for spec in module.stage.specs
-            ]
-            for partition in self.gpipe.partitions
-        ]
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
@@ -203,7 +190,7 @@ class TorchgpipeEngine:
         """Each micro-batch's output, on the first device, where its targets are."""
         first = self.plan.mesh.device
         self.present.batch = batch
-        for partition in self._partitions:
+        for partition in self.partitions:
             partition.begin_step()
         # Not `train()`: the loop sets the modes of the layers.
         self.gpipe.training = training

@@ -1,4 +1,4 @@
-"""Kernels of the layers: in C++, compiled on first use, in Triton for GPUs, in plain torch else.
+"""Kernels of the layers: C++ that is compiled on first use, Triton for GPUs, and plain torch.
 
-Files here choose the code and have its gradients. It imports graphs.
+The modules of this folder choose the code and define its gradients. It imports graphs.
 """

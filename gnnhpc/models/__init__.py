@@ -1,4 +1,4 @@
-"""Models as ordered lists of layers: their settings here, the torch modules of layers in `layers`.
+"""Models as ordered lists of layers: this folder has their settings, `layers` their torch modules.
 
 It imports core, graphs and kernels.
 """

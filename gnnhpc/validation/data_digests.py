@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 
 DIGEST_VERSION = 2
 NAME = "data"
+_GENERATORS = (splits, citation, images, reddit_shaped, threads)
 _INDEPENDENT = "independent"
 _SHARED = 1 << 28
 """Bytes of arrays from which on one rank of a host compares them for all: they are mapped from the
@@ -123,8 +124,8 @@ def data_digests(data: Data, root: Path | None) -> Digests:
 
 def _key(data: Data, root: Path | None) -> str:
     stats = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in _files(data, root)]
-    sources = [] if stats else [hashlib.sha256(text).hexdigest() for text in _generator_sources()]
-    parts = [DIGEST_VERSION, data.model_dump(mode="json"), stats, sources]
+    made_by = [] if stats else list(map(inspect.getsource, _GENERATORS))
+    parts = [DIGEST_VERSION, data.model_dump(mode="json"), stats, made_by]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -136,11 +137,6 @@ def _files(data: Data, root: Path | None) -> list[Path]:
     if files is None or root is None:
         return []
     return [path for name in files.names if (path := files.directory(root) / name).is_file()]
-
-
-def _generator_sources() -> Iterator[bytes]:
-    for module in (splits, citation, images, reddit_shaped, threads):
-        yield inspect.getsource(module).encode()
 
 
 def digests_of(arrays: Arrays, rounded: frozenset[str] = frozenset()) -> Digests:
@@ -159,9 +155,9 @@ def differences(arrays: Arrays, expected: Mapping[str, Any]) -> list[str]:
     projected = frozenset(name for name, value in expected.items() if isinstance(value, list))
     unknown = sorted(arrays.keys() - expected.keys())
     if unknown:
-        return [f"{few(unknown)} loaded, which the independent reader does not have"]
+        return [f"{few(unknown)} loaded, which the second reading does not have"]
     return [
-        f"{name} differ from the independent reader's"
+        f"{name} differ from those of the second reading"
         for name, value in digests_of(arrays, projected).items()
         if not _agree(value, expected[name])
     ]

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from analysis.statistics.pairs import Repeat
-from analysis.statistics.sample import Sample
-from benchmarks.a_a import GROUPS, false_effects, read_runs
+from benchmarks.a_a import GROUPS, false_effects
 from benchmarks.coverage import NOISES, Held, coverage
-from gnnhpc.core.errors import InputError
-from tests.tools.make_run import make_run, small_sweep
 
 STUDIES = 4_000
 GOAL = (0.93, 0.97)
@@ -60,26 +54,6 @@ def test_intervals_of_two_runs_hold_too() -> None:
     assert min(one.share for one in found) >= 0.92 - margin(0.92, len(found))
 
 
-def test_a_sample_has_the_intervals_that_are_simulated() -> None:
-    """Of real objects, 300 studies of three pairs: what runs of a repeat share does not widen."""
-    rng = np.random.default_rng(3)
-    held = {"mean": 0, "median": 0, "speedup": 0}
-    repeats = [Repeat(0, number, frozenset({"a"})) for number in range(3)]
-    studies = 300
-    for _ in range(studies):
-        hour = np.exp(0.05 * rng.standard_normal((3, 1)))
-        own = np.exp(0.01 * rng.standard_normal((2, 3, 1)))
-        steps = hour * own * (1.0 + 0.03 * rng.standard_normal((2, 3, 20)))
-        one, other = Sample(list(steps[0]), repeats), Sample(list(steps[1]), repeats)
-        held["mean"] += not one.mean.excludes(1.0)
-        held["median"] += not one.median.excludes(1.0)
-        speedup = one.over(other)
-        assert speedup.basis == "3 pairs"
-        held["speedup"] += not speedup.excludes(1.0)
-    least = 0.95 - margin(0.95, 3, studies)
-    assert all(count / studies >= least for count in held.values()), held
-
-
 def test_equal_runs_are_seldom_called_different() -> None:
     logs = {"mean": np.random.default_rng(1).standard_normal(20)}
     found = list(false_effects(logs, splits=4_000))
@@ -88,12 +62,3 @@ def test_equal_runs_are_seldom_called_different() -> None:
     ]
     # Splits of the same twenty runs are no independent draws, so the share has no binomial margin.
     assert all(0.01 < one.share < 0.09 for one in found)
-
-
-def test_an_a_a_study_is_of_repeats_of_one_cell(tmp_path: Path) -> None:
-    cells = [one for one in small_sweep(10) if str(one.layout) == "pp2" and one.microbatches == 5]
-    assert read_runs(make_run(tmp_path / "ten", cells))["mean"].shape == (10,)
-    with pytest.raises(InputError, match="9 that count; allowed: 10 or more"):
-        read_runs(make_run(tmp_path / "nine", cells[:9]))
-    with pytest.raises(InputError, match="several settings"):
-        read_runs(make_run(tmp_path / "sweep", small_sweep(2)))

@@ -34,12 +34,6 @@ def trajectory(*, loss: float = 1.0, norm: float = 1.0, at: int = 0) -> Trajecto
     return Trajectory(series[0], series[1])
 
 
-def test_an_equal_trajectory_stays_and_counts_its_steps() -> None:
-    one = trajectory()
-    assert divergence(one, one) == ""
-    assert compared_steps(one, one) == STEPS
-
-
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -76,12 +70,6 @@ def test_what_records_round_is_no_difference() -> None:
     one = Trajectory(losses, np.full(STEPS, 0.012345678), "float64")
     assert divergence(one, Trajectory(losses, one.norms + 1e-9)) == ""
     assert divergence(one, Trajectory(losses, one.norms + 1e-8)).startswith("gradient norm")
-
-
-def test_missing_norms_are_not_compared() -> None:
-    one = trajectory()
-    bare = Trajectory(one.losses, np.full(STEPS, np.nan))
-    assert divergence(one, bare) == ""
 
 
 @given(st.integers(0, 8), st.floats(0.0, 0.9), st.booleans())

@@ -17,12 +17,11 @@ import analysis
 from analysis.cli import main
 from analysis.figures import catalog, draw_figures
 from analysis.figures.catalog import FIGURES, FigureKind
-from analysis.figures.draw_figures import origin_of, parse_width
+from analysis.figures.draw_figures import parse_width
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.panels import axis_limits, panel_grid
-from analysis.figures.style import at_width, layout_style, new_figure, styled
+from analysis.figures.panels import axis_limits
+from analysis.figures.style import new_figure, styled
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.conftest import GOLDEN
 from tests.tools.make_run import Machine, make_run, small_sweep
@@ -60,12 +59,6 @@ def test_every_axis_has_a_label_and_numbers_a_unit(folders: dict[str, Path], nam
         assert any(one.get_ylabel() or one.get_yticklabels() for one in axes), kind.name
 
 
-def test_a_layout_has_one_colour_and_other_layouts_others() -> None:
-    names = ("seq", "pp2", "pp4", "dp2-pp2", "dp2", "pp8", "dp4", "dp4-pp2", "pp3")
-    styles = [layout_style(name) for name in names]
-    assert len({(one.colour, one.marker) for one in styles}) == len(names)
-
-
 def test_adding_a_figure_is_one_function_and_one_row(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,12 +94,6 @@ def test_with_one_number_of_microbatches_the_axis_is_the_layout(tmp_path: Path) 
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["seq\nm 1", "pp2\nm 5", "dp2-pp2\nm 5"]
     assert axes.get_xlabel() == "layout (m: micro-batches a mini-batch)"
-
-
-def test_with_several_the_axis_is_their_number(root: Path) -> None:
-    (axes,) = drawn("speedup", group_of(root)).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "10"]
-    assert axes.get_xlabel() == "micro-batches a mini-batch"
 
 
 @pytest.mark.parametrize(
@@ -173,12 +160,6 @@ def test_learning_is_drawn_against_the_seconds_of_steps(root: Path) -> None:
     assert curve[-1] == pytest.approx(totals.groupby("microbatches").mean().min())
 
 
-def test_memory_has_a_bar_a_rank(root: Path) -> None:
-    (axes,) = drawn("memory", group_of(root)).axes
-    assert len(axes.patches) == 1 + 2 + 4 + 4
-    assert axes.get_ylabel() == "peak memory of a rank (MiB)"
-
-
 def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
     """Of two stages each sends one tensor a step, and replicas average gradients besides."""
     group = group_of(root)
@@ -191,17 +172,9 @@ def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
     # A stage in the middle sends to both sides.
     assert of["pp4"][1] > of["pp4"][0]
     assert sum(of["dp2-pp2"]) > 2 * sum(of["pp2"])
-
-
-def test_a_figure_over_another_baseline_says_so(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "r", small_sweep(2))
-    run = analysis.load_run(folder, separate=True)
-    group = group_of(folder, "pp2:5", separate=True)
-    figure = drawn("speedup", group)
-    assert figure.axes[0].get_ylabel() == "speedup over pp2 m5 (ratio)"
-    origin = origin_of(run, [], "speedup", group.baseline, "84mm")
-    command = "gnnhpc report r --only speedup --baseline pp2:5 --separate --width 84mm"
-    assert origin["Comment"] == f"remade by: {command}"
+    group.cells.loc[group.cells["layout"] == "pp2", "bytes_sent"] = "null"
+    labels = [each.get_text() for each in drawn("messages", group).axes[0].get_xticklabels()]
+    assert [each.split("\n")[0] for each in labels if "not known" in each] == ["pp2"]
 
 
 def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
@@ -225,37 +198,6 @@ def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
     assert "CreationDate" not in text
 
 
-def test_a_png_carries_the_same_as_text(root: Path, tmp_path: Path) -> None:
-    cell = next(str(name) for name in group_of(root).cells["cell"] if "dp2-pp2" in str(name))
-    only = f"timeline-{cell[:-4]}"
-    assert main(["report", str(root), "--only", only, "--out", str(tmp_path)]) == 0
-    with Image.open(tmp_path / f"timeline-{cell}.png") as picture:
-        text = picture.text  # type: ignore[attr-defined]
-    assert text == {
-        "Title": f"timeline-{cell}",
-        "Run": "paper run",
-        "Code": "commit unknown, digest 0123456789abcdef",
-        "Cells": cell,
-        "Comment": f"remade by: gnnhpc report paper run --only timeline-{cell}",
-    }
-
-
-def test_a_figure_of_a_damaged_run_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Else a paper's figure lacks a repeat, and nobody knows."""
-    cells = [e for e in small_sweep(3) if e.model.name == "vig"]
-    damaged = make_run(tmp_path / "run", cells)
-    records = RunPaths(damaged).cell(cells[0].id).attempt(1).records(0)
-    records.write_text(records.read_text()[:-200])
-    assert main(["report", str(damaged), "--only", "speedup", "--format", "png"]) == 1
-    output = capsys.readouterr()
-    figure, left_out = output.out.splitlines()
-    assert figure.startswith("figure: ")
-    assert left_out.startswith(f"1 of {len(cells)} cells left out")
-    assert output.err.startswith(f"{cells[0].id}: ") and records.name in output.err
-
-
 @pytest.mark.quick("loss", "speedup")
 @pytest.mark.parametrize("kind", ["speedup", "step-times", "loss", "timeline", "memory"])
 def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind: str) -> None:
@@ -273,22 +215,6 @@ def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind:
         assert all(edge.getextrema() == (255, 255) for edge in edges), path.name
 
 
-def test_panels_are_below_one_another_in_a_column_and_side_by_side_in_two() -> None:
-    columns = []
-    for width in (84 / 25.4, None):
-        with styled(), at_width(width):
-            _, axes = panel_grid([""] * 3, "title")
-        columns.append(len({round(one.get_position().x0, 3) for one in axes}))
-    assert columns == [1, 3]
-
-
-@pytest.mark.parametrize(
-    ("text", "inches"), [("84mm", 84 / 25.4), ("8.4cm", 84 / 25.4), ("3in", 3)]
-)
-def test_widths(text: str, inches: float) -> None:
-    assert parse_width(text) == pytest.approx(inches)
-
-
 @pytest.mark.parametrize("text", ["84", "84 mm ish", "1mm", "9in9", "-84mm", "50in", ""])
 def test_other_widths_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="such as 84mm"):
@@ -303,7 +229,7 @@ def test_other_widths_are_refused(text: str) -> None:
         (["--only", "speedup", "--width", "84"], "--width"),
         (["--only", "speedup", "--format", "svg"], "png or pdf"),
         (["--only", "speedup", "--out", "/proc/nowhere"], "--out"),
-        (["--only", "chunk-loss"], "--only"),
+        (["--only", "chunk-time"], "--only"),
         (["--width", "84mm"], "with --only FIGURE"),
         (["--format", "pdf"], "with --only FIGURE"),
     ],

@@ -12,7 +12,8 @@ from analysis.cli import main
 from analysis.report.import_csv import import_logs, list_csv_files
 from analysis.report.read_step_logs import read_logs
 from analysis.report.setting_in_file_name import setting_from_name
-from analysis.studies.study import log_folder, matches_published_digits, read_published
+from analysis.studies.raffi_logs import LOGS, matches_published_digits
+from analysis.studies.study import read_published
 from gnnhpc.core.layout import Layout
 
 TIMES = [0.21, 0.19, 0.2, 0.23, 0.18, 0.22, 0.2, 0.21]
@@ -35,7 +36,7 @@ PLAIN = log_text("epoch,batch,seconds,phase", "0,{i},{t},train")
 @pytest.fixture(scope="module")
 def raffis() -> tuple[pd.DataFrame, pd.DataFrame]:
     """The step table of his logs, and the printed numbers beside them."""
-    imported = import_logs(list_csv_files([log_folder()]))
+    imported = import_logs(list_csv_files([LOGS]))
     assert imported.published_statistics is not None
     return imported.steps.frame, imported.published_statistics.frame
 

@@ -72,21 +72,6 @@ def test_a_page_fits_and_its_tables_sort(page: Path, width: int, tmp_path: Path)
     assert found["down"] == sorted(found["given"], reverse=True)
 
 
-def test_the_first_screen_has_verdict_figure_and_table(page: Path, tmp_path: Path) -> None:
-    script = """
-      const top = (name) => document.querySelector(name).getBoundingClientRect();
-      const row = document.querySelector(".beside tbody tr").getBoundingClientRect();
-      return {
-        verdict: top("main p").bottom, figure: top(".beside img").bottom, row: row.bottom,
-        columns: document.querySelectorAll(".beside th").length,
-      };
-    """
-    found, _ = look_at(page, SCREEN, script, tmp_path)
-    assert found["columns"] <= 7
-    assert found["verdict"] < found["figure"] < 720
-    assert found["row"] < 900
-
-
 def test_on_a_phone_a_row_is_a_card_with_its_key_on_top(page: Path, tmp_path: Path) -> None:
     script = """
       const row = document.querySelector(".beside tbody tr");
@@ -103,24 +88,6 @@ def test_on_a_phone_a_row_is_a_card_with_its_key_on_top(page: Path, tmp_path: Pa
     assert max(cell["top"] for cell in keys) < min(cell["top"] for cell in others)
     assert [cell["label"] for cell in others] == ['"step time (s)"', '"speedup"', '"bound"']
     assert all(0 <= cell["left"] < cell["right"] <= PHONE for cell in [*keys, *others])
-
-
-def test_on_paper_nothing_is_cut(page: Path, tmp_path: Path) -> None:
-    """The rules of print, on a frame as wide as a page."""
-    as_printed = """
-      for (const sheet of document.styleSheets) for (const rule of sheet.cssRules) {
-        if (rule.media?.mediaText === "print") rule.media.mediaText = "all";
-      }
-      const { bottom } = [...document.querySelectorAll(".scroll")].at(-1).getBoundingClientRect();
-      const hidden = [...document.querySelectorAll(".scroll")].filter(
-        (box) => getComputedStyle(box).overflowX !== "visible");
-    """
-    script = as_printed + _OVERFLOW + "return { wide, bottom, hidden: hidden.length };"
-    found, errors = look_at(page, PAPER, script, tmp_path)
-    assert errors == []
-    assert found["wide"] == []
-    assert found["hidden"] == 0
-    assert found["bottom"] > 0
 
 
 def test_what_is_folded_is_printed(page: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.load.concat_runs import load_runs
@@ -61,12 +60,6 @@ def test_cells_are_compared_with_their_sequential_cell(images: RunData) -> None:
     compared = images.cells[images.cells["cell"].isin(list(images.equivalence.steps))]
     assert {"pp2", "pp4"} <= set(compared["layout"])
     assert set(images.equivalence.steps.values()) == {24}
-
-
-def test_cells_without_an_equivalent_sequential_cell_are_named(images: RunData) -> None:
-    """No sequential cell has micro-batches of 24 images, or mini-batches of 200."""
-    alone = images.cells[images.cells["cell"].isin(images.equivalence.without_sequential)]
-    assert set(alone["layout"] + " " + alone["schedule"]) == {"pp2 interleaved", "dp2-pp2 gpipe"}
 
 
 def test_newest_valid_attempt_counts_and_others_are_listed(tmp_path: Path) -> None:
@@ -186,15 +179,6 @@ def test_cells_of_another_environment_are_left_out_or_separate(tmp_path: Path) -
     assert separate.settings[-1] == "environment"
 
 
-def test_a_kernel_that_only_pipelines_need_leaves_cells_comparable(tmp_path: Path) -> None:
-    experiments = [one for one in small(4) if one.model.name == "gat"]
-    pipeline = next(one.id for one in experiments if one.layout.stages > 1)
-    kernels = {one.id: [Story(header={"kernels": {}})] for one in experiments}
-    kernels[pipeline] = [Story(header={"kernels": {"channel": "g++ 12"}})]
-    root = make_run(tmp_path / "run", experiments, stories=kernels)
-    assert load_run(root).cells["counts"].all()
-
-
 def test_a_diverging_cell_is_invalid_with_its_cause(tmp_path: Path) -> None:
     root = make_run(tmp_path / "run", small())
     paths = RunPaths(root)
@@ -250,9 +234,3 @@ def test_runs_of_other_environments_have_rows_of_their_own(tmp_path: Path) -> No
     assert any("threads a rank 9, elsewhere 1" in line for line in both.notes)
     with pytest.raises(InputError, match="the same folder twice"):
         load_runs([first, first])
-
-
-def test_steps_frames_are_tidy(images: RunData) -> None:
-    for frame in (images.steps, images.ranks, images.layer_times, images.stage_times, images.spans):
-        assert isinstance(frame["cell"].dtype, pd.CategoricalDtype)
-        assert list(frame["cell"].cat.categories) == list(images.cells["cell"])

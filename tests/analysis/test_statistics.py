@@ -30,11 +30,8 @@ from analysis.statistics.signed_ranks import signed_rank_interval
 from analysis.statistics.skewness import skewness_of_means
 from analysis.statistics.warmup import (
     detect_warmup,
-    drift,
-    effective_n,
     mark_outliers,
     robust_std,
-    step_statistics,
 )
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
@@ -89,14 +86,6 @@ def test_a_ratio_of_pairs_is_free_of_what_they_share(machine: list[float], facto
     assert found.basis == f"{len(machine)} pairs"
 
 
-@given(differences, st.floats(-2, 2))
-def test_signed_ranks_move_with_the_differences(values: list[float], by: float) -> None:
-    one, other = (signed_rank_interval(np.array(values) + shift, 0.9) for shift in (0.0, by))
-    assert one is not None and other is not None
-    assert np.allclose(np.array(other) - np.array(one), by)
-    assert one[1] <= one[0] <= one[2]
-
-
 def test_signed_ranks_of_six_pairs_are_those_of_all_signs_tried() -> None:
     """Of 64 equally likely signs one has no positive rank: 1/64 a side, and no less."""
     values = np.array([0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
@@ -132,12 +121,6 @@ def test_too_few_runs_or_steps_have_no_interval(sample: Sample, why: str) -> Non
     for found in (sample.mean, sample.over(enough), enough.over(sample, of="median")):
         assert (found.low, found.high, found.basis) == (None, None, why)
         assert why in ratio_in_words(found)
-
-
-def test_nothing_has_no_value_and_missing_values_are_left_out() -> None:
-    assert math.isnan(Sample([]).mean.value) and Sample([]).values.shape == (0,)
-    assert math.isnan(Sample([[]]).median.value)
-    assert Sample([[1.0, math.nan, 3.0]]).mean.value == 2.0
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
@@ -185,15 +168,6 @@ def exponential(correlation: float, *shape: int) -> np.ndarray:
     return 1.0 + 0.03 * autoregressive(shocks, correlation)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5])
-def test_skewness_is_that_of_means_of_exponential_shocks(correlation: float) -> None:
-    """The truth is measured on the means of 40,000 runs; one estimate is of ten of them."""
-    steps = exponential(correlation, 4_000, 10, 100)
-    means = steps.mean(axis=-1).ravel()
-    true = float(((means - means.mean()) ** 3).mean() / means.std() ** 3)
-    assert float(skewness_of_means(steps, np.zeros(4_000)).mean()) == pytest.approx(true, rel=0.15)
-
-
 def test_skewness_lengthens_the_upper_side_of_a_mean_alone() -> None:
     sample = Sample([list(run) for run in exponential(0.7, 3, 10)])
     plain = interval_of_runs(sample.means)
@@ -202,28 +176,6 @@ def test_skewness_lengthens_the_upper_side_of_a_mean_alone() -> None:
     assert sample.mean.high > plain.high
     for steps in (2.0 - exponential(0.0, 5, 50), np.ones((3, 10)), exponential(0.0, 5, 4)):
         assert skewness_of_means(steps, np.asarray(0.0)) == 0.0
-
-
-def plain_effective_n(values: list[float]) -> float:
-    """n / (1 + 2 sum of autocorrelations), pairs of lags as long as they are positive."""
-    n, mean = len(values), sum(values) / len(values)
-    off = [value - mean for value in values]
-
-    def correlation(lag: int) -> float:
-        return sum(off[i] * off[i + lag] for i in range(n - lag)) / sum(v * v for v in off)
-
-    total, lag = 0.0, 1
-    while lag < n - 1 and (pair := correlation(lag) + correlation(lag + 1)) > 0:
-        total, lag = total + pair, lag + 2
-    return n / (1 + 2 * total)
-
-
-@given(st.integers(4, 40), st.floats(0.2, 20), st.integers(0, 99))
-def test_steps_count_as_many_independent_ones(n: int, period: float, seed: int) -> None:
-    noise = np.random.default_rng(seed).normal(0, 0.3, n)
-    values = [10 + math.sin(i / period) + noise[i] for i in range(n)]
-    assert effective_n(values) == pytest.approx(plain_effective_n(values), rel=1e-9)
-    assert effective_n([2.0] * n) == n
 
 
 @given(st.lists(seconds, min_size=5, max_size=30))
@@ -246,12 +198,6 @@ def test_slow_steps_at_the_start_are_warmup(extra: list[float]) -> None:
     assert len(extra) <= detect_warmup(values) <= len(extra) + 2
 
 
-@given(st.lists(seconds, min_size=0, max_size=60))
-@few
-def test_at_most_a_fifth_is_warmup_and_of_few_steps_none(values: list[float]) -> None:
-    assert 0 <= detect_warmup(values) <= (len(values) // 5 if len(values) >= 8 else 0)
-
-
 @pytest.mark.parametrize("at", [0.3, 0.5, 0.7])
 @pytest.mark.parametrize("by", [0.92, 1.08])
 def test_a_later_change_is_no_warmup(at: float, by: float) -> None:
@@ -265,20 +211,6 @@ def test_steady_series_are_seldom_cut() -> None:
     rng = np.random.default_rng(5)
     assert sum(detect_warmup(rng.normal(10, 0.1, n)) > 0 for n in (10, 50) * 500) <= 50
     assert detect_warmup([0.5, 0.5, *[1.0] * 20]) == 0, "fast steps at the start"
-
-
-@given(st.lists(seconds, min_size=6, max_size=30))
-def test_drift_is_of_medians_of_thirds(values: list[float]) -> None:
-    third = len(values) // 3
-    expected = np.median(values[-third:]) / np.median(values[:third]) - 1
-    assert drift(values) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert drift(values[:5]) is None
-
-
-def test_step_statistics_are_of_the_sample() -> None:
-    found = step_statistics(np.array([1.0, 2.0, 6.0]))
-    assert found == {"mean_s": 3.0, "std_s": math.sqrt(7), "min_s": 1.0, "max_s": 6.0, "n": 3.0}
-    assert math.isnan(step_statistics(np.array([1.0]))["std_s"])
 
 
 def test_repeats_that_show_a_difference_are_more_for_a_smaller_one() -> None:

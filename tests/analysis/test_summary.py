@@ -12,7 +12,6 @@ import pytest
 from analysis.load.run_data import RunData, accuracy_at_best_validation, load_run
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarize
 from analysis.summary.time_breakdown import COLUMNS
-from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
@@ -77,12 +76,6 @@ def test_statistics_are_those_of_the_recorded_steps(
     assert row["samples_per_s"] == pytest.approx(samples / mean, rel=1e-6)
 
 
-def test_a_step_lasts_as_long_as_its_slowest_rank(images: RunData) -> None:
-    slowest = images.ranks.groupby(["cell", "phase", "step"], observed=True)["wall_s"].max()
-    found = images.steps.set_index(["cell", "phase", "step"])["wall_s"]
-    assert np.allclose(slowest.sort_index(), found.sort_index())
-
-
 @pytest.mark.parametrize(
     ("settings", "bound"),
     [
@@ -125,13 +118,6 @@ def test_a_speedup_is_a_ratio_of_samples_a_second_over_pairs_of_runs(
     assert row["of_bound"] == pytest.approx(row["speedup"] / row["bound"], rel=1e-6)
 
 
-def test_the_baseline_has_a_speedup_of_one_without_an_interval(
-    summaries: dict[str, pd.DataFrame],
-) -> None:
-    row = row_of(summaries["images"], layout="seq", microbatches=1)
-    assert row["speedup"] == 1.0
-
-
 @pytest.mark.parametrize("settings", [{"layout": "pp2", "schedule": "gpipe"}, {"layout": "pp4"}])
 def test_efficiency_is_the_ideal_step_over_the_measured_one(
     images: RunData, summaries: dict[str, pd.DataFrame], settings: dict[str, Any]
@@ -143,11 +129,6 @@ def test_efficiency_is_the_ideal_step_over_the_measured_one(
     stages, count = int(row["stages"]), int(row["microbatches"])
     assert row["balanced_bubble"] == pytest.approx((stages - 1) / (count + stages - 1))
     assert row["balanced_bubble"] <= row["bubble"] < row["balanced_bubble"] + 0.2
-
-
-def test_one_rank_waits_for_nobody(summaries: dict[str, pd.DataFrame]) -> None:
-    alone = summaries["images"].query("layout == 'seq'")
-    assert (alone["bubble"] == 0).all()
 
 
 @pytest.mark.parametrize("name", list(GOLDEN))
@@ -203,13 +184,6 @@ def test_a_speedup_above_the_bound_is_flagged_with_its_reason(
     assert bool(row["note"]) == bool(flag)
 
 
-def test_runs_of_one_repeat_have_no_interval(tmp_path: Path) -> None:
-    run = load_run(make_run(tmp_path / "run", experiments_of("chunks", repeats=1)))
-    row = row_of(summarize(run).table, layout="pp2")
-    assert pd.isna(row["speedup_low"]) and pd.isna(row["mean_low"])
-    assert row["speedup"] > 0
-
-
 def test_cells_of_other_batch_sizes_have_no_speedup(summaries: dict[str, pd.DataFrame]) -> None:
     row = row_of(summaries["images"], schedule="interleaved")
     assert pd.isna(row["speedup"])
@@ -221,12 +195,6 @@ def test_cells_of_other_batch_sizes_have_no_speedup(summaries: dict[str, pd.Data
 def test_another_baseline_can_be_chosen(images: RunData, baseline: str, layout: str) -> None:
     rows = summarize(images, baseline).table.query("phase == 'train' and speedup == 1.0")
     assert (rows["layout"] == layout).all() and (rows["microbatches"] == 5).all()
-
-
-@pytest.mark.parametrize("baseline", ["pp2x", "seq:none"])
-def test_a_baseline_that_is_none_is_refused(images: RunData, baseline: str) -> None:
-    with pytest.raises(InputError):
-        summarize(images, baseline)
 
 
 def test_a_sampled_epoch_is_its_steps(summaries: dict[str, pd.DataFrame]) -> None:
@@ -241,13 +209,6 @@ def test_test_rows_without_counted_steps_say_so_and_what_to_set(tmp_path: Path) 
     row = row_of(summarize(run).table, phase="test")
     assert (row["valid"], row["flags"]) == (False, "only-warm-up")
     assert "no test steps beyond 2 of warm-up: raise test_steps in the sweep" in row["note"]
-
-
-def test_test_accuracy_at_the_best_validation_step_is_a_column(
-    summaries: dict[str, pd.DataFrame],
-) -> None:
-    row = row_of(summaries["chunks"], layout="seq", microbatches=1, implementation="fused")
-    assert row["test_at_best_val_accuracy"] == pytest.approx(0.6)
 
 
 def test_the_best_validation_step_is_the_first_with_the_highest_accuracy() -> None:

@@ -64,13 +64,12 @@ def picture(
     microbatches: int,
     virtual_stages: int = 1,
     *,
-    backward: int = 1,
     training: bool = True,
 ) -> str:
-    """The timeline where a forward and gradients of weights cost 1, a backward `backward`."""
-    ones, longer = [1] * (stages * virtual_stages), [backward] * (stages * virtual_stages)
+    """The timeline where each action costs 1."""
+    ones = [1] * (stages * virtual_stages)
     slots = timeline(
-        *(schedule, ones, longer, microbatches),
+        *(schedule, ones, ones, microbatches),
         weights_s=ones,
         virtual_stages=virtual_stages,
         training=training,
@@ -175,14 +174,6 @@ def test_pictures(plan: Plan, expected: str) -> None:
 @pytest.mark.parametrize(("plan", "expected"), EVALUATIONS.items(), ids=str)
 def test_pictures_of_evaluations(plan: Plan, expected: str) -> None:
     assert picture(*plan, training=False) == inspect.cleandoc(expected).strip()
-
-
-def test_backwards_twice_as_long() -> None:
-    expected = """
-        F0 F1 .  .  B0 B0 F2 B1 B1 .  B2 B2
-        .  F0 B0 B0 F1 B1 B1 F2 B2 B2 .  .
-        """
-    assert picture("1f1b", 2, 3, backward=2) == inspect.cleandoc(expected).strip()
 
 
 def test_virtual_stages_that_a_schedule_does_not_have() -> None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.defects.catalog import DEFECTS
+from tests.defects.defect import DEFECTS
 from tests.defects.matrix import Matrix, print_matrix
 
 

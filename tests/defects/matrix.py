@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tests.defects.catalog import DEFECTS
-from tests.defects.defect import Defect
+import tests.defects.plants  # noqa: F401
+from tests.defects.defect import DEFECTS, Defect
 from tests.defects.running import Finding, findings, run_healthy
 
 MECHANISMS = {

@@ -17,7 +17,7 @@ from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import FLAGGED
 from gnnhpc.validation.record_audit import audit_attempt
 from tests.defects.cells import VIG, VIG_SEQ
-from tests.defects.defect import Cell, Defect, around
+from tests.defects.defect import DEFECTS, Cell, Defect, around
 from tests.tools.cells import Ran, manifest_of, run
 
 BUSY = {"noisy", "drift", "oversubscribed", "shared-node", "cut-short"}
@@ -84,7 +84,7 @@ def stop_early() -> None:
 
 def _plant(name: str) -> None:
     """Ranks are processes of their own, so a plant reaches them by its name."""
-    from tests.defects.catalog import DEFECTS
+    import tests.defects.plants  # noqa: F401
 
     DEFECTS[name].plant()
 

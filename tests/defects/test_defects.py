@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.defects.catalog import DEFECTS
-from tests.defects.defect import Cell
+from tests.defects.defect import DEFECTS, Cell
 from tests.defects.matrix import Matrix
 from tests.defects.running import without_defect
+from tests.tools.forked import spawn
 
 pytestmark = pytest.mark.distributed
 
@@ -40,6 +40,16 @@ def all_defects() -> Iterator[Any]:
 def all_cells() -> list[Cell]:
     by_id = {defect.cell.experiment().id: defect.cell for defect in DEFECTS.values()}
     return list(by_id.values())
+
+
+def plant_all() -> None:
+    for defect in DEFECTS.values():
+        if defect.how != "files":
+            defect.plant()
+
+
+def test_plants_find_what_they_change() -> None:
+    spawn(plant_all, 2)
 
 
 @pytest.mark.parametrize("name", list(all_defects()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import socket
 import threading
@@ -184,9 +183,3 @@ def test_four_ranks_join_and_one_thread_serves_the_sockets_of_all_their_groups()
         [7.0, 7.0, 6.0, 10.0],
     ]
     assert [came for _, _, came in ranks] == [0.0, 0.0, 2.0, 2.0]
-
-
-def test_a_rank_that_is_alone_needs_no_store() -> None:
-    mesh = join(read_environment({}), Layout(1, 1), torch.device("cpu"))
-    assert (mesh.store, mesh.gather_objects(os.getpid())) == (None, [os.getpid()])
-    leave()

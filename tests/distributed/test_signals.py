@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -42,88 +43,62 @@ for line in sys.stdin:
 class Program:
     """The program above, spoken to line by line."""
 
-    def __init__(self, grace_s: float, thread: str = "") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(grace_s), thread],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.read() == "ready"
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.send = process.send_signal
 
     def read(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
+
+    def answer(self, line: str) -> str:
+        self.write(line)
+        return self.read()
 
     def write(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
 
-    def end(self) -> int:
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        return self.process.wait()
-
-
-@pytest.fixture
-def patient() -> Iterator[Program]:
-    program = Program(60.0)
-    yield program
-    program.process.kill()
-    program.end()
-
-
-@pytest.fixture
-def hurried() -> Iterator[Program]:
-    program = Program(0.05)
-    yield program
-    program.process.kill()
-    program.end()
+@contextlib.contextmanager
+def running(grace_s: float, thread: str = "") -> Iterator[Program]:
+    command = [sys.executable, "-c", PROGRAM, str(grace_s), thread]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            program = Program(process)
+            assert program.read() == "ready"
+            yield program
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
-def test_a_signal_is_remembered_and_ends_nothing(patient: Program, name: str) -> None:
-    patient.send(signal.Signals[name])
-    patient.write("asked")
-    assert patient.read() == name
-    patient.write("close")
-    assert patient.read() == "closed"
-    assert patient.end() == 0
+def test_a_signal_is_remembered_and_ends_nothing(name: str) -> None:
+    with running(60.0) as program:
+        program.send(signal.Signals[name])
+        assert program.answer("asked") == name
+        program.send(signal.SIGINT)
+        assert program.answer("asked") == name, "the first one counts"
+        assert program.answer("close") == "closed"
+        # Signals do what they always did.
+        program.send(signal.SIGTERM)
+        assert program.process.wait() == -signal.SIGTERM
 
 
 def test_a_signal_is_known_before_the_thread_has_had_a_processor() -> None:
-    program = Program(60.0, "late")
-    program.write("at once")
-    assert program.read() == "True SIGUSR2"
-    program.write("close")
-    assert program.read() == "closed"
-    assert program.end() == 0
+    with running(60.0, "late") as program:
+        assert program.answer("at once") == "True SIGUSR2"
 
 
-def test_a_stuck_rank_that_is_stopped_ends(hurried: Program) -> None:
-    hurried.write("stuck")
-    hurried.send(signal.SIGINT)
-    assert hurried.read() == "deadline SIGINT"
-    assert hurried.end() == 7
-
-
-def test_a_warning_has_no_deadline_and_term_after_it_has_one(hurried: Program) -> None:
+def test_a_warning_has_no_deadline_and_a_stop_after_it_has_one() -> None:
     """The time limit that it warns of is minutes away."""
-    hurried.send(signal.SIGUSR2)
-    for _ in range(2):
-        hurried.write("asked")
-        assert hurried.read() == "SIGUSR2"
-    hurried.write("stuck")
-    hurried.send(signal.SIGTERM)
-    assert hurried.read() == "deadline SIGTERM"
-
-
-def test_once_closed_signals_do_what_they_always_do(patient: Program) -> None:
-    patient.write("close")
-    assert patient.read() == "closed"
-    patient.send(signal.SIGTERM)
-    assert patient.process.wait() == -signal.SIGTERM
+    with running(0.05) as program:
+        program.send(signal.SIGUSR2)
+        for _ in range(2):
+            assert program.answer("asked") == "SIGUSR2"
+        program.write("stuck")
+        program.send(signal.SIGINT)
+        assert program.read() == "deadline SIGINT"
+        assert program.process.wait() == 7

@@ -14,7 +14,6 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed import watchdog
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.distributed.watchdog import VARIABLE, Watchdog, hang_seconds, watching
 from gnnhpc.engines.step_timer import StepTimer
@@ -22,6 +21,7 @@ from tests.tools.forked import spawn
 
 BEAT_S = 0.02
 PATIENCE_BEATS = 10
+Hangs = list[tuple[int, str]]
 
 
 class FakeStore:
@@ -57,25 +57,7 @@ def alive(
     return {"beat": beat, "work": work, "doing": doing, "slow": slow}
 
 
-def verdicts(
-    monkeypatch: pytest.MonkeyPatch,
-    store: FakeStore,
-    timer: StepTimer,
-    beats: float = 3.0,
-    during: Callable[[], None] | None = None,
-) -> list[tuple[int, str]]:
-    """What rank 0's watchdog reports within so many times its patience."""
-    monkeypatch.setattr(watchdog, "_EVERY_S", BEAT_S)
-    monkeypatch.setenv(VARIABLE, str(PATIENCE_BEATS * BEAT_S))
-    found: list[tuple[int, str]] = []
-    watch = Watchdog(store, 0, 1 + len(store.others), timer, lambda *hang: found.append(hang))
-    end = time.monotonic() + beats * PATIENCE_BEATS * BEAT_S
-    while time.monotonic() < end and not found:
-        if during is not None:
-            during()
-        time.sleep(BEAT_S)
-    watch.close()
-    return found
+Watch = Callable[..., Hangs]
 
 
 @pytest.fixture
@@ -85,32 +67,46 @@ def timer() -> StepTimer:
     return timer
 
 
-def test_a_rank_that_sleeps_in_a_layer_is_named(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
-) -> None:
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> Watch:
+    """Runs rank 0's watchdog for so many times its patience; what it reports."""
+    monkeypatch.setattr(watchdog, "_EVERY_S", BEAT_S)
+    monkeypatch.setenv(VARIABLE, str(PATIENCE_BEATS * BEAT_S))
+
+    def watched(
+        store: FakeStore, beats: float = 3.0, during: Callable[[], object] = lambda: None
+    ) -> Hangs:
+        found: Hangs = []
+        watch = Watchdog(store, 0, 1 + len(store.others), timer, lambda *hang: found.append(hang))
+        end = time.monotonic() + beats * PATIENCE_BEATS * BEAT_S
+        while time.monotonic() < end and not found:
+            during()
+            time.sleep(BEAT_S)
+        watch.close()
+        return found
+
+    return watched
+
+
+def test_a_rank_that_sleeps_in_a_layer_is_named(watch: Watch, timer: StepTimer) -> None:
     timer.begin("wait")
-    store = FakeStore(alive, lambda beat: alive(beat, doing="forward of micro-batch 3"))
-    ((rank, why),) = verdicts(monkeypatch, store, timer)
+    ((rank, why),) = watch(FakeStore(alive, lambda beat: alive(beat, doing="forward of chunk 3")))
     assert rank == 2
     assert why.startswith("hung: no rank did anything for ")
-    assert why.endswith("; it was in forward of micro-batch 3")
+    assert why.endswith("; it was in forward of chunk 3")
 
 
-def test_a_stopped_process_is_named_whatever_it_did(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
-) -> None:
+def test_a_stopped_process_is_named_whatever_it_did(watch: Watch, timer: StepTimer) -> None:
     timer.begin("forward", 0)
     store = FakeStore(lambda _: alive(7, doing="writing a checkpoint", slow=True))
-    ((rank, why),) = verdicts(monkeypatch, store, timer, beats=4)
+    ((rank, why),) = watch(store, beats=4)
     assert rank == 1
     assert why.startswith("frozen for ")
     assert why.endswith(" in writing a checkpoint")
 
 
 @pytest.mark.parametrize("how", ["stopped", "gone"])
-def test_a_store_that_does_not_answer_is_rank_0s(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer, how: str
-) -> None:
+def test_a_store_that_does_not_answer_is_rank_0s(watch: Watch, timer: StepTimer, how: str) -> None:
     store = FakeStore(alive)
     timer.begin("wait")
 
@@ -118,19 +114,22 @@ def test_a_store_that_does_not_answer_is_rank_0s(
         if store.beat >= 2:
             store.answers, store.is_gone = how == "gone", how == "gone"
 
-    ((rank, why),) = verdicts(monkeypatch, store, timer, beats=4, during=end)
+    ((rank, why),) = watch(store, beats=4, during=end)
     store.answers = True
     assert (rank, why.partition(" for ")[0]) == (0, "frozen")
 
 
-def test_nobody_is_named_while_another_rank_works(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
-) -> None:
+def test_nobody_is_named_while_a_rank_works_or_writes(watch: Watch, timer: StepTimer) -> None:
     timer.begin("wait")
-    assert verdicts(monkeypatch, FakeStore(lambda beat: alive(beat, work=beat)), timer) == []
+    assert watch(FakeStore(lambda beat: alive(beat, work=beat))) == []
+    timer.end()
+    with timer.outside("writing a checkpoint"):
+        assert watch(FakeStore(alive)) == []
 
 
-def test_a_long_computation_is_no_hang(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> None:
+def test_a_long_computation_is_no_hang(
+    watch: Watch, timer: StepTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It begins and ends no piece of work, but uses the processor."""
     monkeypatch.setattr(watchdog, "_BUSY_CPU_S", BEAT_S / 20)
     timer.begin("forward", 0)
@@ -140,14 +139,7 @@ def test_a_long_computation_is_no_hang(monkeypatch: pytest.MonkeyPatch, timer: S
         while time.monotonic() < end:
             math.factorial(200)
 
-    assert verdicts(monkeypatch, FakeStore(alive), timer, during=compute) == []
-
-
-def test_files_and_loaders_may_take_longer(
-    monkeypatch: pytest.MonkeyPatch, timer: StepTimer
-) -> None:
-    with timer.outside("writing a checkpoint"):
-        assert verdicts(monkeypatch, FakeStore(alive), timer) == []
+    assert watch(FakeStore(alive), during=compute) == []
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "nan"])
@@ -157,26 +149,22 @@ def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, 
         hang_seconds()
 
 
-def hang_of_real_ranks() -> list[tuple[int, str]]:
+def hang_of_real_ranks() -> Hangs:
     """Rank 1 sleeps; the others wait for it at a barrier until all watchdogs have reported."""
     watchdog._EVERY_S = 0.2
     mesh = join(read_environment(), Layout(1, 3), torch.device("cpu"))
-    timer, found = StepTimer(torch.device("cpu")), list[tuple[int, str]]()
+    timer, found = StepTimer(torch.device("cpu")), Hangs()
     with watching(mesh, timer, lambda *hang: found.append(hang)):
         if mesh.rank == 1:
             with timer.span("backward", 2):
-                _until_reported(mesh, found)
+                end = time.monotonic() + 60
+                while not found and time.monotonic() < end:
+                    time.sleep(0.05)
+                time.sleep(4 * watchdog._EVERY_S)
         with timer.span("wait"):
             mesh.barrier()
     leave()
     return found
-
-
-def _until_reported(mesh: Mesh, found: list[tuple[int, str]]) -> None:
-    end = time.monotonic() + 60
-    while not found and time.monotonic() < end:
-        time.sleep(0.05)
-    time.sleep(4 * watchdog._EVERY_S)
 
 
 @pytest.mark.distributed

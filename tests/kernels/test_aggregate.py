@@ -20,7 +20,7 @@ from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import cpp_aggregate as aggregate
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate
-from tests.tools.backends import needs_compiler
+from tests.tools.backends import needs_compiler, threads
 from tests.tools.graphs import make_graph
 
 pytestmark = needs_compiler
@@ -31,12 +31,10 @@ each_width = pytest.mark.parametrize("width", [1, 3, 127])
 """The last has a piece of each size that columns come in, and lanes of each number."""
 
 
-@pytest.fixture(params=[1, 5])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+@pytest.fixture(params=[1, 5], autouse=True)
+def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    with threads(request.param):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +83,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 
 @each_width
 @each_dtype
-def test_sums_and_their_gradients(
-    block: Block, threads: int, dtype: torch.dtype, width: int
-) -> None:
+def test_sums_and_their_gradients(block: Block, dtype: torch.dtype, width: int) -> None:
     # Columns of wider tensors, as where two results lie side by side.
     x = whole((block.rows_in, 2 * width), dtype, 4)[:, :width]
     add, bias = whole((block.rows_out, 2 * width), dtype, 5)[:, width:], whole((width,), dtype, 6)
@@ -120,7 +116,7 @@ def test_a_single_column_may_have_any_stride(block: Block) -> None:
 @each_width
 @each_dtype
 def test_maxima_and_their_gradients_and_what_is_not_finite(
-    block: Block, threads: int, dtype: torch.dtype, width: int, bad: float
+    block: Block, dtype: torch.dtype, width: int, bad: float
 ) -> None:
     x, upstream = whole((block.rows_in, width), dtype, 8), whole((block.rows_out, width), dtype, 9)
     x[block.source[0], width // 2] = bad

@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.dropout_mask import layer_mask
-from gnnhpc.kernels.rowwise import drop
+from gnnhpc.kernels.rowwise import drop, relu_drop, relu_of_product
 from gnnhpc.kernels.sparse_features import DroppedRows
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.layers.attention_layers import AttentionSettings, GatLayer, Gatv2Layer
 from gnnhpc.models.layers.linear import linear, project
-from gnnhpc.models.model import Model
 from tests.tools.backends import computed_by, needs_compiler
-from tests.tools.graphs import forward, make_graph, make_model
+from tests.tools.graphs import make_graph
 
 every_value = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -101,48 +99,14 @@ def test_attention_spreads_it_as_in_plain_torch(
         assert not ours[name][~gradient.isfinite()].isfinite().any(), name
 
 
-MODELS: dict[str, Model] = {
-    "gcn": Gcn(layers=3, hidden=20, dropout=0.0),
-    "sage": Sage(layers=3, hidden=20, dropout=0.0),
-    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool", dropout=0.0),
-    "gin": Gin(layers=3, hidden=20, dropout=0.0),
-    "graphconv": GraphConv(layers=3, hidden=20, dropout=0.0),
-}
-
-
-@needs_compiler
-@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_keeps_an_overflow_that_its_outputs_do_not_show(name: str, sparse: bool) -> None:
-    """One layer overflows at a node far from all labels, the next one's ReLU makes it 0."""
-    graph = make_graph(2000, 1500, seed=3, sparse=sparse)
-    stored = graph.features.crow_indices() if sparse else torch.arange(2001) * 12
-    values = (graph.features.values() if sparse else graph.features).view(-1)
-    linked = graph.edges[1].unique()
-    far = next(n for n in linked.flip(0).tolist() if stored[n] < stored[n + 1])
-    values[stored[far] : stored[far + 1]] = torch.finfo(torch.float32).max
-    (chunk,) = build_chunks(graph, 1, "halo", 3).chunks
-    found = {}
-    for form in ("fused", "pyg"):
-        config = MODELS[name].model_copy(update={"implementation": form})
-        model = make_model(graph, config, torch.float32)
-        first, second, _ = (layer for layer in model if list(layer.parameters()))
-        with torch.no_grad():
-            for layer, value in ((first, 2.0), (second, -1e-4)):
-                for parameter in layer.parameters():
-                    parameter.fill_(value if parameter.ndim == 2 else 1.0)
-        out = forward(model, Context(graph=chunk))
-        assert out.isfinite().all()
-        out[:FEW, 0].sum().backward()
-        found[form] = [p.grad.isfinite() for p in model.parameters() if p.grad is not None]
-    assert not all(gradient.all() for gradient in found["pyg"])
-    assert all(map(torch.equal, found["fused"], found["pyg"]))
-
-
 @every_value
 @every_dtype
-def test_dropout_drops_no_trace_of_it(dtype: torch.dtype, bad: float) -> None:
+def test_dropout_and_relu_keep_it(dtype: torch.dtype, bad: float) -> None:
+    """Also where the mask drops it; below zero a ReLU makes a number of infinity, as in torch."""
+    mask, rows = layer_mask(0, 0, "layer0.dropout", 0.6), torch.arange(400)
     for width in (1, 8):
         x = torch.full((400, width), bad, dtype=dtype)
-        mask = layer_mask(0, 0, "layer0.dropout", 0.6)
-        assert not drop(x, torch.arange(400), mask).isfinite().any()
+        assert not drop(x, rows, mask).isfinite().any()
+        active = relu_drop(x, rows, mask), relu_of_product(x.clone(), torch.ones(width).to(dtype))
+        for out in active:
+            assert bool(out.isfinite().any()) == (bad == -math.inf)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
 from gnnhpc.kernels.rowwise import drop, relu_drop, relu_of_product, rows_with_gradient
 from gnnhpc.models.layers.linear import linear
-from tests.tools.backends import computed_by, has_kernel, needs_compiler
+from tests.tools.backends import computed_by, has_kernel, needs_compiler, threads
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 CODES = ("c++", "torch") if has_kernel("rowwise") else ("torch",)
@@ -48,21 +48,17 @@ def test_relu_bias_and_dropout(dtype: torch.dtype, width: int, code: str) -> Non
 
 
 @needs_compiler
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("width", [1, 15, 16, 33])
 @each_dtype
 def test_rows_are_those_with_a_number_other_than_zero(
-    dtype: torch.dtype, width: int, threads: int
+    dtype: torch.dtype, width: int, count: int
 ) -> None:
     upstream = torch.zeros(40, width, dtype=dtype)
     upstream[3, 0], upstream[17, -1], upstream[39, width // 2] = 1e-30, -2.0, math.nan
     upstream[20, 0] = -0.0
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
+    with threads(count):
         rows = rows_with_gradient(upstream)
-    finally:
-        torch.set_num_threads(before)
     assert rows is not None
     assert rows.tolist() == [3, 17, 39]
     assert rows_with_gradient(upstream + 1) is None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
-from gnnhpc.kernels.torch.torch_picks import Key, below, philox, pick
+from gnnhpc.kernels.torch.torch_picks import Key, below
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
 from gnnhpc.validation.reference import random_numbers as reference
 from tests.kernels.test_sample_neighbors import make_csr
@@ -21,18 +21,6 @@ from tests.kernels.test_sample_neighbors import make_csr
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 WORD = st.integers(0, 2**32 - 1)
 SEEDS = st.integers(0, 2**64 - 1) | st.just(2**64 - 1)
-NODES = st.integers(0, 2**31 - 2)
-
-
-@settings(max_examples=60, deadline=None)
-@given(SEEDS, st.lists(st.tuples(NODES, st.integers(0, 2**30)), min_size=1, max_size=5), WORD, WORD)
-def test_numbers_are_those_of_philox(
-    seed: int, counters: list[tuple[int, int]], step: int, layer: int
-) -> None:
-    node, block = torch.tensor(counters).unbind(1)
-    wanted = [[node, step, layer, block] for node, block in counters]
-    expected = reference.philox(seed, np.array(wanted, dtype=np.uint64)).tolist()
-    assert philox(Key(seed, step, layer), node, block).tolist() == expected
 
 
 # Of ranges near 2^32 up to half of all numbers are drawn again.
@@ -50,22 +38,6 @@ def test_bounded_numbers_are_drawn_again_where_they_are_refused(
     for node, (row, mine) in enumerate(zip(bounds, found, strict=True)):
         numbers = reference.node_numbers(seed, node, 3, 1)
         assert mine == [reference.below(numbers, bound) for bound in row]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 40), st.data(), SEEDS)
-def test_picks_are_those_of_the_reference(k: int, data: st.DataObject, seed: int) -> None:
-    """Rows of which most numbers are picked, and few of very many, side by side."""
-    sizes = st.sampled_from([k + 1, 2 * k, 2 * k + 1]) | st.integers(k + 1, 3 * k + 1)
-    sizes |= st.integers(k + 1, 2**32 - 1)
-    n = data.draw(st.lists(sizes, min_size=1, max_size=6))
-    # Where most are picked, they are told one by one.
-    n = [size for size in n if size >= 2 * k or size < 1000] or [k + 1]
-    found = pick(Key(seed, 0, 0), torch.arange(len(n)), torch.tensor(n), k).tolist()
-    assert found == [
-        reference.pick(reference.node_numbers(seed, node, 0, 0), size, k)
-        for node, size in enumerate(n)
-    ]
 
 
 def same(one: Drawn, other: Drawn) -> bool:

@@ -16,9 +16,10 @@ from gnnhpc.kernels import compile as build
 from gnnhpc.kernels import vig_mlp as vig
 from gnnhpc.kernels.compile import ARCHITECTURE_VARIABLE as VARIABLE
 from gnnhpc.kernels.torch import torch_vig as vig_torch
-from tests.tools.rounding import UNIT
 
 EPS = (1e-5, 1e-5)
+UNIT = 2.0**-24
+"""The most that a rounding to single precision changes a number of 1."""
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, build.COMPILERS)), reason="no C++ compiler"
 )

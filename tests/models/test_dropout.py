@@ -31,16 +31,6 @@ def test_a_mask_follows_from_its_key_alone() -> None:
         assert abs(agreement - 0.52) < 5 * (0.52 * 0.48 / len(ENTRIES)) ** 0.5
 
 
-def test_successive_steps_are_independent() -> None:
-    kept = torch.stack(
-        [layer_mask(0, step, "layer0.attention", 0.6).keeps(ENTRIES[:2000]) for step in range(400)]
-    ).double()
-    # How often an entry stays over 400 steps: mean 160, variance 400 * 0.4 * 0.6 = 96.
-    counts = kept.sum(0)
-    assert counts.mean().item() == pytest.approx(160, abs=1)
-    assert counts.var().item() == pytest.approx(96, rel=0.2)
-
-
 @pytest.mark.parametrize(
     ("mode", "sparse"), [("contiguous", True), ("clustered", True), ("halo", True), ("halo", False)]
 )

@@ -21,7 +21,7 @@ from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii, ResGcn
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model
-from tests.tools.backends import computed_by, has_kernel
+from tests.tools.backends import computed_by, has_kernel, threads
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     forward,
@@ -112,15 +112,10 @@ def test_threads_change_no_more_than_rounding_and_repeat_bitwise(
     layers: Any = MODELS[name]
     chunkset = build_chunks(graph, 2, "halo", layers.layers)
     model = make_model(graph, MODELS[name], torch.float32)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
+    with threads(1):
         _, expected = gradients(model, chunkset)
-        torch.set_num_threads(3)
-        _, found = gradients(model, chunkset)
-        _, again = gradients(model, chunkset)
-    finally:
-        torch.set_num_threads(before)
+    with threads(3):
+        (_, found), (_, again) = (gradients(model, chunkset) for _ in range(2))
     assert worst_layer_error(found, expected)[0] < 1e-5
     assert all(torch.equal(found[name], again[name]) for name in expected)
 

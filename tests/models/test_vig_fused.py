@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +13,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
-from tests.tools.rounding import assert_within, tolerances
+from tests.tools.backends import threads
 
 KINDS = ("grapher", "ffn")
 CPU = torch.device("cpu")
@@ -99,27 +97,6 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor], relative: f
         assert error <= relative * scale, f"{name}: {error / max(scale, 1e-300):.1e}"
 
 
-@functools.cache
-def reference(
-    kind: str, count: int, grid: vig.Grid, train: bool, width: int = 11
-) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The float64 reference of float32 images and parameters, and how far float32 may be off."""
-    x = images(count, grid).float().double()
-    parameters = make(kind, grid, fused=True, dtype=torch.float32, width=width).state_dict()
-
-    def exact() -> nn.Module:
-        layer = make(kind, grid, fused=False, width=width)
-        layer.load_state_dict(parameters)
-        return layer
-
-    def terms(name: str) -> int:
-        # Sums over the rows: those of a piece are in single precision, of all pieces in double.
-        over_rows = name not in {"out", "input"}
-        return width + (min(x[:, :, 0].numel(), vig_torch.PIECE_CPU) if over_rows else 0)
-
-    return tolerances(exact, lambda layer: results(layer, x, train=train), terms)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("grid", [(5, 7), (1, 4)])
@@ -147,7 +124,9 @@ def test_float32_is_the_exact_reference(
     width = {"grapher": 256, "ffn": 512}[kind] if wide else 11
     x = images(count, grid).float().double()
     ours = make(kind, grid, fused=True, dtype=torch.float32, width=width)
-    assert_within(results(ours, x, train=train), *reference(kind, count, grid, train, width))
+    exact = make(kind, grid, fused=False, width=width)
+    exact.load_state_dict(ours.state_dict())
+    assert_equal(results(ours, x, train=train), results(exact, x, train=train), 1e-4)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -176,14 +155,10 @@ def test_micro_batches_accumulate(kind: str, batchnorm: BatchNormMode) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bits_on_any_number_of_threads(kind: str) -> None:
     grid, found = (16, 16), []
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             layer = make(kind, grid, fused=True, dtype=torch.float32)
             found.append(results(layer, images(70, grid), train=True))
-    finally:
-        torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(other[name], value) for name, value in found[0].items())
 

@@ -13,6 +13,7 @@ from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.fused import FusedReadout
 from gnnhpc.models.vig.reference import Readout
+from tests.tools.backends import threads
 
 needs_kernel = pytest.mark.skipif(not vig_mlp.available(), reason="no compiled kernel")
 SIZES = [  # images, nodes, width, classes
@@ -73,14 +74,11 @@ def test_it_is_torchs(sizes: tuple[int, int, int, int]) -> None:
 @needs_kernel
 @pytest.mark.parametrize("width", [1024, 9000])
 def test_the_same_bits_on_any_number_of_threads(width: int) -> None:
-    found, threads = [], torch.get_num_threads()
+    found = []
     ours, _ = readouts(width, 10)
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             found.append(results(ours, images(37, 50)))
-    finally:
-        torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(other[name], value) for name, value in found[0].items())
 

@@ -15,6 +15,8 @@ from gnnhpc.engines.stage import build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
+from gnnhpc.records.result_file import Result
+from gnnhpc.records.schema import read_lines
 from gnnhpc.training.setup import build_optimizer
 from tests.tools.cells import gat, manifest_of, vig
 from tests.tools.ranks import run_ranks
@@ -28,15 +30,21 @@ HEAVY = {"torch._dynamo", "sympy", "torch.distributed.checkpoint", "torch_geomet
     "experiment", [vig(layout="dp2"), gat(layout="pp2")], ids=["vig dp2", "gat pp2"]
 )
 def test_a_run_loads_nothing_heavy(experiment: Experiment, tmp_path: Path) -> None:
-    cell = manifest_of(tmp_path, experiment)[0]
-    command = [sys.executable, "-X", "importtime", "-m", "gnnhpc", "run", "--array", cell.array]
-    command += ["--manifest", str(RunPaths(tmp_path).manifest), "--index", str(cell.index)]
-    outputs = run_ranks(command, experiment.layout.world_size)
+    cell = manifest_of(tmp_path / "made", experiment)[0]
+    (tmp_path / "cell.jsonl").write_text(cell.to_line() + "\n")
+    command = [sys.executable, "-X", "importtime", "-m", "gnnhpc", "run", "--out", str(tmp_path)]
+    outputs = run_ranks([*command, "--cell", str(tmp_path / "cell.jsonl")], 2)
     said = "".join(output.stderr for output in outputs)
     said += "".join(log.read_text() for log in tmp_path.rglob("rank-*.log"))
     loaded = {line.rpartition("|")[2].strip() for line in said.splitlines() if "|" in line}
     assert "torch" in loaded
     assert not loaded & HEAVY
+    attempt = RunPaths(tmp_path).cell(cell.id).attempt(1)
+    result = Result.read(attempt.result)
+    assert result.valid, result.audit
+    assert result.provenance["launcher"] == "torchrun"
+    (header, *_) = read_lines(attempt.records(1))
+    assert {"imports", "rendezvous", "build", "total"} <= header["startup_s"].keys()
 
 
 @pytest.mark.parametrize("name", ["adam", "sgd"])

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gnnhpc.core.layout import Layout
-from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.records.result_file import Result
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, vig
-from tests.tools.ranks import run_ranks
 
 pytestmark = pytest.mark.distributed
 lossy = functools.partial(gat, chunks="contiguous")
@@ -239,21 +233,6 @@ def test_every_check_was_made(ran: RanCells) -> None:
     audit = {check.name for check in replicas.result.audit}
     made = {"engine-parity", "kernel-parity", "data", "replica parameters", "evaluation"}
     assert made | {"records", "step times", "noisy", "drift"} <= audit
-
-
-def test_the_command_alone_and_under_torchruns_variables(tmp_path: Path) -> None:
-    """Without anything imported before: a manifest line in a file, and flags."""
-    cell = manifest_of(tmp_path / "made", gat(layout="pp2"))[0]
-    (tmp_path / "cell.jsonl").write_text(cell.to_line() + "\n")
-    command = [sys.executable, "-m", "gnnhpc", "run", "--out", str(tmp_path / "runs")]
-    run_ranks([*command, "--cell", str(tmp_path / "cell.jsonl")], 2)
-    attempt = RunPaths(tmp_path / "runs").cell(cell.id).attempt(1)
-    result = Result.read(attempt.result)
-    assert result.valid
-    assert result.provenance["launcher"] == "torchrun"
-    startup = json.loads(attempt.records(1).read_text().splitlines()[0])["startup_s"]
-    assert {"imports", "rendezvous", "build", "total"} <= startup.keys()
-    assert Layout.parse(result.layout["name"]) == Layout.parse("pp2")
 
 
 def without_kernels(rank: int) -> None:

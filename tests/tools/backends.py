@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from gnnhpc.kernels import aggregate, attention, compile, dispatch, rowwise, sparse_features
 from gnnhpc.models.layers import linear
@@ -28,3 +29,14 @@ def computed_by(code: dispatch.Backend) -> Iterator[None]:
         for module in MODULES:
             patch.setattr(module, "backend", lambda kernel, x: code)
         yield
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Within it torch and the kernels compute with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

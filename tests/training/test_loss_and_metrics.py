@@ -67,18 +67,6 @@ def test_the_loss_is_the_sum_over_valid_targets(target: list[int], seed: int) ->
     assert NODES.valid_targets(targets, "train") == counted(target)
 
 
-def test_a_row_without_a_label_gets_no_gradient() -> None:
-    logits = logits_of(3, 0).requires_grad_()
-    targets = {"train": torch.tensor([1, IGNORED, 2])}
-    IMAGES.summed_loss(logits, targets, "train").backward()
-    assert logits.grad is not None
-    assert not logits.grad[1].any()
-    share = logits.detach().softmax(1)
-    share[0, 1] -= 1
-    share[2, 2] -= 1
-    assert torch.allclose(logits.grad[[0, 2]], share[[0, 2]])
-
-
 @given(labels, labels, st.integers(0, 99))
 def test_metrics_add_up_over_micro_batches(one: list[int], other: list[int], seed: int) -> None:
     outputs = [logits_of(len(one), seed), logits_of(len(other), seed + 1)]

@@ -132,18 +132,6 @@ def test_inductive_training_uses_no_edge_of_other_nodes(run_once: RunOnce) -> No
     assert min(step["sampled_edges"] for step in other.steps(0, "train")) > max(edges)
 
 
-@pytest.mark.slow
-def test_a_sampled_evaluation_is_of_all_nodes_and_not_of_all_edges(run_once: RunOnce) -> None:
-    alone = run_once(sampled(**TRAIN | GAT | EVALUATED))
-    whole = run_once(sampled(**TRAIN | GAT | drawn(4, 4)))
-    graph = load_graph(alone.cell.experiment.data, None)
-    steps = alone.steps(0, "test")
-    assert steps[0]["samples"] == int((graph.masks["val"] | graph.masks["test"]).sum())
-    assert len({step["sampled_edges"] for step in steps}) == 1
-    assert whole.losses() == alone.losses()
-    assert whole.losses("test") != pytest.approx(alone.losses("test"), rel=1e-4)
-
-
 LIBRARY_CELLS = [
     ("pyg", "once", SAGE, drawn(4, 3, workers=1)),
     ("dgl", "resample", SAGE, drawn(4, 3, workers=1)),

@@ -109,56 +109,47 @@ class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
 class _OfNeighbours:
     """Mixed into a convolution of PyG's that takes pairs of rows and no self-loops."""
 
-    hop: int
+    def __init__(self, hop: int, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.hop = hop
 
     def forward(self, x: Input, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
         rows = x.to_dense()
         pair = (rows, rows[: block.rows_out])
-        out: Tensor = super().forward(pair, block.neighbours)  # type: ignore[misc]
+        out: Tensor = super().forward(pair, block.neighbours, *self.weights(block, rows.dtype))  # type: ignore[misc]
         return out
+
+    def weights(self, block: Block, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Weights of the neighbours' edges, for layers that take any."""
+        return ()
 
 
 class MeanSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
     """SAGEConv."""
-
-    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.hop = hop
 
 
 class MaxSageLayer(_OfNeighbours, pyg.SAGEConv):  # type: ignore[misc]
     """SAGEConv with `aggr="max"`."""
 
     def __init__(self, hop: int, inputs: int, outputs: int, *, pool: bool) -> None:
-        super().__init__(inputs, outputs, aggr="max", project=pool)
-        self.hop = hop
+        super().__init__(hop, inputs, outputs, aggr="max", project=pool)
 
 
-class GraphConvLayer(pyg.GraphConv):  # type: ignore[misc]
+class GraphConvLayer(_OfNeighbours, pyg.GraphConv):  # type: ignore[misc]
     """GraphConv."""
 
-    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.hop = hop
-
-    def forward(self, x: Input, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.hop]
-        rows, weight = x.to_dense(), block.neighbour_weight
-        weight = None if weight is None else weight.to(rows.dtype)
-        pair = (rows, rows[: block.rows_out])
-        out: Tensor = super().forward(pair, block.neighbours, weight)
-        return out
+    def weights(self, block: Block, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        weight = block.neighbour_weight
+        return () if weight is None else (weight.to(dtype),)
 
 
 class GinLayer(_OfNeighbours, pyg.GINConv):  # type: ignore[misc]
     """GINConv with two linear layers."""
 
     def __init__(self, hop: int, inputs: int, outputs: int) -> None:
-        super().__init__(
-            nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
-        )
-        self.hop = hop
+        layers = nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs)
+        super().__init__(hop, nn.Sequential(*layers))
         # A fixed eps is a setting, not part of what a run learns and saves.
         del self._buffers["eps"]
         self.eps = 0.0

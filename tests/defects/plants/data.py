@@ -1,4 +1,4 @@
-"""What is read: features, labels, splits, edges, files."""
+"""What is read, and what mini-batches have of it: samples, order, labels."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from gnnhpc.batches import image_batches
+from gnnhpc.batches.image_batches import ImageBatches
+from gnnhpc.batches.shuffle import Share, Shares
 from gnnhpc.data import images as image_data
 from gnnhpc.data import load_graph as graph_data
 from gnnhpc.data.images import Images
+from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.defects import cells
-from tests.defects.defect import around, planted
+from tests.defects.defect import around, planted, rank
 
-defect = functools.partial(planted, kind="data as read", mechanism="data-digests")
+of_data = functools.partial(planted, kind="data as read", mechanism="data-digests")
 
 
 def change_graph(change: Any) -> None:
     around(graph_data, "load_graph", lambda original, *args: change(original(*args)))
 
 
-@defect(
+@of_data(
     "rows and columns of images exchanged",
     cell=cells.VIG,
     mechanism="engine-parity",
@@ -35,7 +39,7 @@ def transposed() -> None:
     around(Images, "take", take)
 
 
-@defect("labels off by one", cell=cells.VIG, words="train labels differ")
+@of_data("labels off by one", cell=cells.VIG, words="train labels differ")
 def off_by_one() -> None:
     def shifted(original: Any, *args: Any) -> Images:
         images: Images = original(*args)
@@ -44,7 +48,7 @@ def off_by_one() -> None:
     around(image_data, "load_images", shifted)
 
 
-@defect("validation nodes in training", cell=cells.GAT, words="train mask differ")
+@of_data("validation nodes in training", cell=cells.GAT, words="train mask differ")
 def leaked() -> None:
     def together(graph: Any) -> Any:
         masks = graph.masks | {"train": graph.masks["train"] | graph.masks["val"]}
@@ -53,10 +57,82 @@ def leaked() -> None:
     change_graph(together)
 
 
-@defect("one edge in fifty lost in reading", cell=cells.GAT, words="edge sources differ")
+@of_data("one edge in fifty lost in reading", cell=cells.GAT, words="edge sources differ")
 def lost_edges() -> None:
     def fewer(graph: Any) -> Any:
         keep = torch.arange(graph.edges.shape[1]) % 50 != 0
         return dataclasses.replace(graph, edges=graph.edges[:, keep])
 
     change_graph(fewer)
+
+
+of_batches = functools.partial(planted, kind="mini-batches")
+parity = functools.partial(
+    of_batches, mechanism="engine-parity", words="train targets are not those of its inputs"
+)
+order = functools.partial(of_batches, mechanism="data-digests", words="the samples are not those")
+
+
+@parity("labels rolled in the loader", cell=cells.VIG)
+def rolled() -> None:
+    def load(original: Any, *args: Any) -> Any:
+        loaded = original(*args)
+        loaded.labels.numpy()[:] = np.roll(loaded.labels.numpy(), 1)
+        return loaded
+
+    around(ImageBatches, "load", load)
+
+
+@parity("labels of the next mini-batch", cell=cells.VIG)
+def next_labels() -> None:
+    def load(original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any) -> Any:
+        loaded = original(batches, phase, step, memory)
+        loaded.labels.numpy()[:] = original(batches, phase, step + 1, FRESH).labels.numpy()
+        return loaded
+
+    around(ImageBatches, "load", load)
+
+
+@order("every epoch in the order of the first", cell=cells.VIG, words="epoch")
+def never_shuffled_again() -> None:
+    around(
+        image_batches,
+        "permutation",
+        lambda original, samples, seed, epoch: original(samples, seed, 0),
+    )
+
+
+@order(
+    "every replica trains on all samples of a step",
+    cell=cells.GRAPHS_REPLICAS,
+)
+def not_sharded() -> None:
+    def whole(original: Any, shares: Shares, step: int) -> Share:
+        share: Share = original(dataclasses.replace(shares, replica=0), step)
+        return share
+
+    around(Shares, "of_step", whole)
+
+
+@order("shards of replicas that overlap", cell=cells.VIG_REPLICAS)
+def overlapping() -> None:
+    """The second replica's shard begins one sample early."""
+
+    def one_early(original: Any, samples: int, size: int, replicas: int, *rest: Any) -> Any:
+        epoch, indices = original(samples, size, replicas, *rest)
+        if rank() == 1:
+            _, before = original(samples, size, replicas, 0, *rest[1:])
+            indices = np.concatenate((before[-1:], indices[:-1]))
+        return epoch, indices
+
+    around(image_batches, "epoch_indices", one_early)
+
+
+@order("a mini-batch without its last graph", cell=cells.GRAPHS)
+def last_graph_left_out() -> None:
+    def shorter(original: Any, shares: Shares, step: int) -> Share:
+        share: Share = original(shares, step)
+        seeds = (*share.seeds[:-1], share.seeds[-1][:-1])
+        return dataclasses.replace(share, places=share.places[:-1], seeds=seeds)
+
+    around(Shares, "of_step", shorter)

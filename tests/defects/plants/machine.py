@@ -1,22 +1,28 @@
-"""Threads, code and files of the ranks."""
+"""Threads, code and hosts of the ranks, and steps that are timed wrongly."""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import time
 from typing import Any
 
 import torch
 
 from gnnhpc.core import provenance
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.step_timer import StepTimer, StepTimes
 from gnnhpc.kernels import compile as compiling
+from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
-defect = functools.partial(planted, kind="threads, code, hosts", mechanism="record-audit")
+of_machine = functools.partial(planted, kind="threads, code, hosts", mechanism="record-audit")
 TWO_THREADS = {"GNNHPC_THREADS": "2"}
 
 
-@defect(
+@of_machine(
     "a rank that takes all cores",
     cell=cells.VIG,
     words="had 8 threads",
@@ -25,7 +31,7 @@ def all_cores() -> None:
     around(torch, "set_num_threads", lambda original, count: original(8 if rank() else count))
 
 
-@defect(
+@of_machine(
     "one rank without a compiler",
     cell=cells.VIG,
     words="has implementation",
@@ -35,12 +41,14 @@ def no_compiler() -> None:
         replace(compiling, "load_kernel", lambda name: None)
 
 
-@defect("a rank that runs other code", cell=cells.VIG, mechanism="failure", words="runs other code")
+@of_machine(
+    "a rank that runs other code", cell=cells.VIG, mechanism="failure", words="runs other code"
+)
 def other_code() -> None:
     around(provenance, "code_digest", lambda original: original() if rank() == 0 else "0" * 16)
 
 
-@defect(
+@of_machine(
     "a rank on a host of another CPU model",
     cell=cells.VIG,
     words="has cpu_model Another CPU",
@@ -50,3 +58,61 @@ def other_cpu() -> None:
         return "Another CPU" if rank() else str(original())
 
     around(provenance, "cpu_model", model)
+
+
+of_timing = functools.partial(planted, kind="timing", mechanism="record-audit")
+LEFT_OUT_S = 0.5
+"""Seconds that are left out of a step of milliseconds: a busy machine hides what is short."""
+
+
+@of_timing(
+    "a step timed without waiting for the other ranks", cell=cells.VIG, words="those of most ranks"
+)
+def no_last_barrier() -> None:
+    """The first stage has more to do at the end of a step than the second one."""
+
+    def step(original: Any, loop: TrainingLoop, *args: Any) -> Any:
+        barriers, mesh = itertools.count(), loop.mesh
+
+        def first_alone() -> None:
+            if next(barriers) == 0:
+                Mesh.barrier(mesh)
+
+        object.__setattr__(mesh, "barrier", first_alone)
+        try:
+            return original(loop, *args)
+        finally:
+            object.__delattr__(mesh, "barrier")
+
+    def train(original: Any, engine: NativeEngine, batch: Any) -> Any:
+        output = original(engine, batch)
+        time.sleep(0.0 if rank() else LEFT_OUT_S)
+        return output
+
+    around(TrainingLoop, "_take_step", step)
+    around(NativeEngine, "train_step", train)
+
+
+@of_timing(
+    "a step timed without waiting for the device",
+    cell=cells.VIG_SEQ,
+    words="s between two steps of",
+)
+def device_not_awaited() -> None:
+    """Imitated: most of a step's work is done after the clock has stopped."""
+
+    def stop(original: Any, timer: StepTimer) -> StepTimes:
+        times: StepTimes = original(timer)
+        time.sleep(LEFT_OUT_S)
+        return times
+
+    around(StepTimer, "stop", stop)
+
+
+@of_timing("a clock that starts late", cell=cells.VIG_SEQ, words="s between two steps of")
+def late_start() -> None:
+    def start(original: Any, timer: StepTimer, **options: Any) -> None:
+        time.sleep(LEFT_OUT_S)
+        original(timer, **options)
+
+    around(StepTimer, "start", start)

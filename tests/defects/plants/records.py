@@ -1,4 +1,4 @@
-"""Files of a run folder that are damaged or changed after healthy runs."""
+"""An attempt that resumes, and files of a run folder that are damaged or changed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,53 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.result_file import NOT_DIGESTED
+from gnnhpc.training import checkpoint
 from tests.defects import cells
-from tests.defects.defect import planted
+from tests.defects.defect import around, planted
+
+of_resume = functools.partial(
+    planted, kind="resume", cell=cells.VIG, mechanism="failure", how="resume"
+)
+
+
+def after_loading(change: Any) -> None:
+    def load(original: Any, path: Any, mesh: Any, stage: Any, optimizer: Any) -> None:
+        fresh = {name: tensor.clone() for name, tensor in stage.state_dict().items()}
+        original(path, mesh, stage, optimizer)
+        change(stage, optimizer, fresh)
+
+    around(checkpoint, "load", load)
+
+
+@of_resume(
+    "a resume without the optimizer's state",
+    mechanism="invariants",
+    words="steps of block0.grapher.fc1.weight, ",
+)
+def without_moments() -> None:
+    after_loading(lambda stage, optimizer, fresh: optimizer.state.clear())
+
+
+@of_resume(
+    "a resume that repeats the first steps' samples",
+    words="inputs: train step 6",
+)
+def order_anew() -> None:
+    def opened(original: Any, batches: ImageBatches, phase: Any, start: int, stop: int) -> Any:
+        return original(batches, phase, 0, stop - start)
+
+    around(ImageBatches, "open", opened)
+
 
 BASELINE, FIRST, REPEAT = range(3)
 """The cells of `run_healthy`: a sequential one and two repeats of a pipeline."""
 Line = dict[str, Any]
-defect = functools.partial(
+of_records = functools.partial(
     planted, kind="records", cell=cells.VIG, mechanism="record-audit", how="files"
 )
 
@@ -51,7 +87,7 @@ def change_result(folder: Path, number: int, change: Callable[[Line], None], **s
     paths.result.write_text(json.dumps(raw))
 
 
-@defect(
+@of_records(
     "a step missing from one rank's records",
     words="changed since it was written",
 )
@@ -59,7 +95,7 @@ def step_missing(folder: Path) -> None:
     change_steps(attempt(folder).records(1), lambda n, line: None if n == 7 else line)
 
 
-@defect(
+@of_records(
     "the end of every rank's records cut off",
     words="written",
 )
@@ -69,7 +105,7 @@ def end_cut(folder: Path) -> None:
         path.write_text(content[: 2 * len(content) // 3])
 
 
-@defect(
+@of_records(
     "parts of a step that do not add up",
     words="add up",
 )
@@ -79,12 +115,12 @@ def parts_do_not_add_up(folder: Path) -> None:
     change_result(folder, FIRST, lambda raw: None, sealed=True)
 
 
-@defect("an accuracy edited in a result", words="changed since it was written")
+@of_records("an accuracy edited in a result", words="changed since it was written")
 def edited(folder: Path) -> None:
     change_result(folder, FIRST, lambda raw: raw["final"].update(test_accuracy=0.99))
 
 
-@defect("a repeat by another version of torch", mechanism="not-comparable", words="torch 2.0.0")
+@of_records("a repeat by another version of torch", mechanism="not-comparable", words="torch 2.0.0")
 def other_torch(folder: Path) -> None:
     for path in attempt(folder, REPEAT).root.glob("rank-*.jsonl"):
         first, _, rest = path.read_text().partition("\n")

@@ -1,4 +1,4 @@
-"""The reference's random numbers, links and optimizers are those of the suite and of torch."""
+"""The reference's numbers, orders and optimizers are those of the suite and of torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnhpc.batches.image_batches import epoch_indices
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped, lr_factor
 from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
+from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 from tests.tools.cells import GAT
 from tests.tools.graphs import make_graph
 
@@ -118,3 +121,27 @@ def test_gradients_are_clipped_by_the_norm_of_all() -> None:
     half = clipped(gradients, 2.5)
     assert (half["a"].tolist(), half["b"].tolist()) == ([1.5, 0.0], [2.0])
     assert clipped(gradients, None) == gradients
+
+
+@pytest.mark.parametrize("replica", range(3))
+def test_images_come_in_the_loaders_order(replica: int) -> None:
+    schedule = SampleSchedule(50, 4, 3, seed=5, drop_last=True)
+    for step in range(3 * schedule.steps_per_epoch):
+        epoch, expected = epoch_indices(50, 4, 3, replica, 5, step)
+        assert schedule.epoch(step) == epoch
+        assert np.array_equal(schedule.share(step, replica), expected)
+
+
+@pytest.mark.parametrize("replica", range(3))
+def test_nodes_come_in_the_loaders_shares(replica: int) -> None:
+    train = torch.arange(100, 150)
+    shares = Shares(train, 4, 3, 3, replica, seed=5)
+    schedule = SampleSchedule(50, 4, 3, seed=5, drop_last=False)
+    assert schedule.steps_per_epoch == shares.steps_per_epoch
+    for step in range(2 * schedule.steps_per_epoch):
+        share = shares.of_step(step)
+        assert np.array_equal(schedule.global_batch(step), share.whole)
+        assert np.array_equal(schedule.share(step, replica), share.places)
+        nodes = split_nodes(train.numpy()[share.places], 3)
+        for actual, expected in zip(nodes, share.seeds, strict=True):
+            assert np.array_equal(actual, expected.numpy())

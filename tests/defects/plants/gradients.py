@@ -1,0 +1,122 @@
+"""The scale of the loss and of gradients, and gradients that replicas do not share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from gnnhpc.batches.batch import Batch, MicroBatch
+from gnnhpc.batches.sampled.sampled_batches import SampledBatches
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
+from gnnhpc.training.loss_and_metrics import MeanLoss
+from tests.defects import cells
+from tests.defects.defect import around, planted, replace
+
+of_scale = functools.partial(planted, kind="scale of loss and gradients", mechanism="engine-parity")
+
+
+@of_scale(
+    "gradients divided by the micro-batches twice", cell=cells.VIG, words="0.25 times the expected"
+)
+def divided_twice() -> None:
+    def divided(original: Any, gradients: FlatGradients) -> None:
+        for flat in gradients.flats:
+            flat.div_(4)
+        original(gradients)
+
+    around(FlatGradients, "average", divided)
+
+
+@of_scale("gradients summed over micro-batches", cell=cells.VIG, words="4 times as much")
+def summed_microbatches() -> None:
+    """The loss of each micro-batch is its own mean."""
+
+    def summed(
+        loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int
+    ) -> Tensor:
+        return functional.cross_entropy(output, microbatch.targets["train"])
+
+    replace(MeanLoss, "__call__", summed)
+
+
+@of_scale("the mean of each chunk's mean", cell=cells.GAT, words="the loss is")
+def mean_of_means() -> None:
+    def mean(loss: MeanLoss, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
+        count = loss.task.valid_targets(microbatch.targets, "train")
+        return loss.task.summed_loss(output, microbatch.targets, "train") / count / 3
+
+    replace(MeanLoss, "__call__", mean)
+
+
+@of_scale("gradients summed over replicas", cell=cells.VIG_REPLICAS, words="2 times the expected")
+def summed_replicas() -> None:
+    def summed(original: Any, gradients: FlatGradients) -> None:
+        for flat in gradients.flats:
+            flat.mul_(2)
+        original(gradients)
+
+    around(FlatGradients, "average", summed)
+
+
+@of_scale(
+    "an epoch's smaller last mini-batch divided by the batch size",
+    cell=cells.SAMPLED,
+    words="0.1875 times as much",
+)
+def divided_by_batch_size() -> None:
+    def whole(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
+        batch: Batch = original(batches, sampled)
+        return dataclasses.replace(batch, valid_targets=batches.samples)
+
+    around(SampledBatches, "_batch", whole)
+
+
+of_replicas = functools.partial(
+    planted, kind="replicas", mechanism="invariants", words="differ between replicas 0 and 1"
+)
+
+
+@of_replicas(
+    "gradients not shared by the replicas",
+    cell=cells.VIG_REPLICAS,
+    words="0 all-reduces in 10 steps",
+)
+def not_shared() -> None:
+    replace(FlatGradients, "average", lambda gradients: None)
+
+
+@of_replicas("buckets reduced before the last micro-batch", cell=cells.VIG_BUCKETS)
+def a_micro_batch_early() -> None:
+    """As soon as their gradients of the first micro-batch are there."""
+
+    def of_the_first(
+        original: Any, gradients: BucketedGradients, plan: Any, mib: float, last: int
+    ) -> None:
+        original(gradients, plan, mib, 1 - last)
+
+    def at_once(original: Any, mesh: Mesh, tensor: Tensor) -> Callable[[], None]:
+        original(mesh, tensor)()
+        return lambda: None
+
+    def whenever(gradients: BucketedGradients, place: int, layer: int) -> Callable[[], None]:
+        return lambda: gradients._reduce_after(place, layer)
+
+    around(BucketedGradients, "_add", of_the_first)
+    replace(BucketedGradients, "_reduce_when", whenever)
+    around(Mesh, "begin_sum_over_replicas", at_once)
+
+
+@of_replicas("one bucket not reduced", cell=cells.VIG_BUCKETS)
+def one_alone() -> None:
+    def begin(original: Any, gradients: BucketedGradients, place: int, layer: int) -> None:
+        last = len(gradients.buckets) - 1
+        gradients._begun.setdefault(last, lambda: None)
+        original(gradients, place, layer)
+
+    around(BucketedGradients, "_reduce_after", begin)
