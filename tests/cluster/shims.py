@@ -17,7 +17,6 @@ NOT_REACHED = f"echo 'sbatch: error: Batch job submission failed: {NO_CONTROLLER
 TIMES_OUT = f"echo 'sbatch: error: Batch job submission failed: {TIMED_OUT}' >&2; exit 1"
 LOSES_ITS_ANSWER = f'"$real" "$@" >/dev/null || exit; {TIMES_OUT}'
 KILLS_ITS_CALLER = '"$real" "$@"; kill -KILL $PPID; exit'
-ASKS_AS_NOBODY = 'exec setpriv --reuid=65534 --clear-groups "$real" "$@"'
 
 
 def first(times: int, body: str) -> str:

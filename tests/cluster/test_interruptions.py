@@ -60,24 +60,6 @@ def test_no_step_is_lost_or_doubled(sweeps: Sweeps, name: str) -> None:
     assert set(run.states().values()) == {"done"}
 
 
-@pytest.mark.parametrize("name", ["preempted", "limited"])
-def test_an_attempt_that_was_given_time_says_that_it_was_interrupted(
-    sweeps: Sweeps, name: str
-) -> None:
-    run = sweeps.ended(name)
-    first = Result.read(run.attempt(run.cells[0], 1).result)
-    assert first.status == "interrupted"
-    assert [check for check in first.audit if check.verdict == "invalid"] == []
-    assert "cut-short" not in second(run).flags
-
-
-def test_the_records_of_a_resumed_attempt_say_so(sweeps: Sweeps) -> None:
-    run = sweeps.ended("requeued")
-    lines = read_lines(run.attempt(run.cells[0], 2).records(0))
-    assert "resumed" in {line["name"] for line in lines if line["kind"] == "event"}
-    assert int(second(run).provenance["slurm"]["SLURM_RESTART_COUNT"]) >= 1
-
-
 def test_a_requeued_task_costs_both_of_its_starts(sweeps: Sweeps) -> None:
     run = sweeps.ended("requeued")
     asked = ("status", run.paths.root, "--cost", "--patience", "30", "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,8 @@ def write_model(folder: Path, text: str, *changes: tuple[str, str]) -> dict[str,
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "net.py").write_text(text)
     return {"name": "net:Net"}
+
+
+def add_folder(folder: Path) -> None:
+    """Let a rank import what lies in this folder."""
+    sys.path.insert(0, str(folder))

@@ -13,9 +13,8 @@ import pytest
 from gnnhpc.validation.verify import wait_for_ranks
 from tests.defects.plants.transfers import half_precision
 from tests.tools.forked import started
-from tests.tools.own_models import add_folder
 from tests.tools.ranks import ROOT
-from tests.validation.custom_models import IMAGES, write_model
+from tests.validation.custom_models import IMAGES, add_folder, write_model
 
 pytestmark = pytest.mark.distributed
 
