@@ -15,7 +15,6 @@ from jobs.run.status import status
 from jobs.run.submission_records import record_submission
 from jobs.slurm.launch import Launch
 from tests.tools.make_run import make_run, small_sweep
-from tests.tools.result_files import rewrite_result
 
 CELLS = [e for e in small_sweep(2, 6, 2) if str(e.layout) == "pp2" and e.model.name == "gat"]
 
@@ -115,13 +114,3 @@ def test_a_damaged_file_of_an_attempt(file: str, how: str, whole: Path, tmp_path
         state = next(each.state for each in reported.cells if each.cell == cell)
         # As long as no other line is written, an attempt without a result may still run.
         assert state == ("running" if how == "removed" else "failed")
-
-
-@pytest.mark.parametrize("written", [{}, {"size": []}, {"size": -1}, {"sha256": 3}, {"size": 9}])
-def test_a_digest_that_is_none(written: dict[str, object], whole: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(whole, tmp_path / "run")
-    result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
-    check = {"name": "cut", "verdict": "ok", "detail": ""}
-    reported = {"records": {"rank-0000.jsonl": written}, "audit": [check]}
-    rewrite_result(result, lambda raw: raw.update(reported))
-    assert load_run(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)
