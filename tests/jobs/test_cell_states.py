@@ -158,16 +158,6 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     assert step.endswith("--missing --mem SIZE, with more than each node gave")
 
 
-def test_a_word_of_memory_in_a_rank_s_own_error_is_not_slurms(
-    run: MadeRun, slurm: FakeSlurm
-) -> None:
-    slurm.set_queue()
-    attempt = run.begin(run.cell(), 3, "101_0", pid=DEAD)
-    write_failure(attempt, failure("torch.OutOfMemoryError: CUDA out of memory"), by=0)
-    (run.paths.logs / "gat-seq-0-101.log").write_text("0: error: CUDA out of memory\n")
-    assert run.state()[0] == "failed"
-
-
 def test_a_failed_custom_model_is_submitted_under_a_new_name(
     run: MadeRun, slurm: FakeSlurm
 ) -> None:
