@@ -41,7 +41,6 @@ COMMANDS = {
     "compare": ("analysis", REPORTS),
     "check": ("analysis", REPORTS),
     "import-csv": ("analysis", REPORTS),
-    "trace": ("analysis", REPORTS),
 }
 
 Command = TyperCommand | TyperGroup

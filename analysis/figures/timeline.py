@@ -14,13 +14,11 @@ import pandas as pd
 
 from analysis.figures.style import FULL_IN, NARROW_IN, figure_width, new_figure, styled
 from analysis.summary.cell_measures import timed_as_a_whole
-from analysis.summary.ideal_step import LEAST_SHARE, has_split_backward, shares_of
+from analysis.summary.ideal_step import LEAST_SHARE, has_split_backward
 from analysis.summary.settings_in_words import study_title
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.schedules import (
     ScheduleName,
-    bound_with_split_backward,
-    ideal_bubble,
     place_of_virtual_stage,
     timeline,
 )
@@ -65,9 +63,6 @@ class Timeline:
     waits for nobody; None where stages were not timed one by one."""
     ideal_bubble: float | None
     """Waiting over all rank-time of the ideal with the measured seconds."""
-    balanced_bubble: float | None
-    """Waiting over all rank-time of equal stages; None where a split backward's seconds are not
-    known."""
     sampling_s: float | None = None
     """The step's wait for its sampled mini-batch before the first barrier, if it has one."""
 
@@ -82,7 +77,7 @@ def measured_timeline(run: RunData, cell: str) -> Timeline:
     steps = run.steps[(run.steps["cell"] == cell) & (run.steps["phase"] == "train")]
     steps = steps[steps["step"].isin(spans["step"].unique())]
     if steps.empty:
-        raise InputError("trace", f"train spans of {cell}", "none", "spans of a recorded step")
+        raise InputError("timeline", f"train spans of {cell}", "none", "spans of a recorded step")
     settled = steps[~steps["warmup"].astype(bool)]
     chosen = steps if settled.empty else settled
     distance = (chosen["wall_s"] - chosen["wall_s"].median()).abs().to_numpy()
@@ -106,22 +101,8 @@ def measured_timeline(run: RunData, cell: str) -> Timeline:
         ideal,
         bubble=None if whole else float(records["waited_s"].sum() / records["wall_s"].sum()),
         ideal_bubble=1.0 - float(busy / ends) if ends else None,
-        balanced_bubble=_balanced_bubble(records, settings),
         sampling_s=float((records["step_s"] - records["wall_s"]).max()) if sampled else None,
     )
-
-
-def _balanced_bubble(records: pd.DataFrame, settings: pd.Series[Any]) -> float | None:
-    """`records` are the ranks' of one step."""
-    stages, virtual = int(settings["stages"]), int(settings["virtual_stages"])
-    schedule, count = cast(ScheduleName, settings["schedule"]), int(settings["microbatches"])
-    if not has_split_backward(schedule, stages):
-        return ideal_bubble(stages, count, virtual)
-    # Not the sums of pandas, which take a missing number for 0.
-    shares = shares_of(*(float(records[f"{name}_s"].to_numpy().sum()) for name in _PASSES))
-    if shares is None:
-        return None
-    return 1.0 - bound_with_split_backward(schedule, 1, stages, count, shares, virtual) / stages
 
 
 def ideal_bars(
@@ -196,7 +177,7 @@ def draw_timeline(of: Timeline) -> Figure:
             _draw_panel(axes[1], of, rows, of.ideal, end, scale)
             axes[1].set_title(
                 f"ideal {_schedule_title(of)}, measured seconds:{broken}{_seconds(end)}, bubble "
-                f"{_percent(of.ideal_bubble)} (equal stages {_percent(of.balanced_bubble)})",
+                f"{_percent(of.ideal_bubble)}",
                 loc="left",
             )
         axes[-1].set_xlabel(f"time since the step's first barrier ({unit})")

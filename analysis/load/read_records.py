@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-from numpy.typing import NDArray
 
 from analysis.load.validate_records import check_file_digest, split_header
 from gnnhpc.core.errors import InputError
@@ -176,38 +175,20 @@ def _layer_times(table: pa.Table) -> pd.DataFrame:
 
 def _stage_times(table: pa.Table, steps: pd.DataFrame) -> pd.DataFrame:
     """One row a rank, step and virtual stage; of a stage that is one, the step's seconds."""
-    lists = table["virtual_stage_s"].combine_chunks()
-    counts = _lengths(lists)
-    single = np.flatnonzero((counts == 0) & steps["forward_s"].notna().to_numpy())
-    whole = steps.iloc[single]
-    rows = np.repeat(np.arange(len(counts)), counts)
-    inner = pc.list_flatten(lists)
-    lengths = _lengths(inner)
-    flat = pc.list_flatten(inner).to_numpy(zero_copy_only=False)
-    begin = np.cumsum(lengths) - lengths
-    weights = np.full(len(lengths), np.nan)
-    weights[lengths == 3] = flat[begin[lengths == 3] + 2]
-    place = np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
-    several = steps[["source", "phase", "step"]].iloc[rows].reset_index(drop=True)
-    several = several.assign(
-        virtual_stage=place.astype(np.int16),
-        forward_s=flat[begin],
-        backward_s=flat[begin + 1],
-        weights_s=weights,
-    )
-    columns = ["source", "phase", "step", "forward_s", "backward_s", "weights_s"]
-    single_frame = whole[columns].assign(virtual_stage=np.int16(0))
-    if several.empty:
-        return single_frame.reset_index(drop=True)
-    return pd.concat([single_frame, several], ignore_index=True)
-
-
-def _lengths(lists: pa.Array) -> NDArray[np.int64]:
-    """The length of each list; 0 for null."""
-    lengths: NDArray[np.int64] = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(
-        zero_copy_only=False
-    )
-    return lengths.astype(np.int64)
+    keys, seconds = ["source", "phase", "step"], ["forward_s", "backward_s", "weights_s"]
+    lists = table["virtual_stage_s"].to_pandas()
+    has_lists = lists.str.len() > 0
+    single = steps[~has_lists & steps["forward_s"].notna()][[*keys, *seconds]]
+    frames = [single.assign(virtual_stage=np.int16(0))]
+    if has_lists.any():
+        several = lists[has_lists].explode()
+        place = several.groupby(level=0).cumcount().to_numpy(np.int16)
+        values = pd.DataFrame([*map(list, several)]).reindex(columns=range(3))
+        values = values.set_axis(seconds, axis=1).astype(float)
+        rows = steps.loc[several.index, keys].reset_index(drop=True)
+        frames.append(pd.concat([rows, values], axis=1).assign(virtual_stage=place))
+    times: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    return times
 
 
 def _span_frame(table: pa.Table) -> pd.DataFrame:

@@ -94,7 +94,6 @@ def heading_of(name: str) -> str:
     known = {
         "microbatches": "micro-batches",
         "samples_per_s": "samples/s",
-        "n_effective": "n, independent",
         "cpu_share": "CPU share",
         "peak_rss_mib": "peak MiB",
         "warmup_dropped": "warm-up steps",

@@ -23,7 +23,7 @@ from analysis.render.output_files import atomic_output_folder, write_page, write
 from analysis.report.read_step_logs import UNITS, Columns, StepLog, read_logs
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
-from analysis.statistics.warmup import detect_warmup, effective_n, mark_outliers, step_statistics
+from analysis.statistics.warmup import detect_warmup, mark_outliers, step_statistics
 from analysis.studies.raffi_logs import printed_statistics
 from analysis.studies.study import published_studies
 from gnnhpc.core.errors import InputError
@@ -181,7 +181,6 @@ def _log_row(
         "median_s": sample.median.value,
         "warmup_steps": detect_warmup(log.seconds(phase)),
         "outliers": int(mark_outliers(sample.values).sum()),
-        "n_effective": effective_n(sample.values),
         "speedup": speedup.value if speedup else None,
         "bound": most,
         "verdict": _verdict(log, baseline, speedup, most),

@@ -28,7 +28,7 @@ _ROWS = (*ROW_KEYS, "phase")
 _TIMES = ("n", "mean_s", "median_s", "std_s", "min_s", "max_s", "samples_per_s")
 _RATIOS = ("speedup", "bound", "of_bound", "efficiency", "bubble", "valid", "flags")
 _COUNTS = (
-    *("n", "n_effective", "cells_used", "cells", "attempts", "redone"),
+    *("n", "cells_used", "cells", "attempts", "redone"),
     *("warmup_dropped", "profiled_dropped", "outliers"),
 )
 _NOISE = ("drift", "cpu_share", "steal_share", "switches_per_step", "peak_rss_mib", "startup_s")

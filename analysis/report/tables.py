@@ -46,7 +46,7 @@ _COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "noise": (
         (
-            *("cells_used", "cells", *DROPPED_COLUMNS, "outliers", "n_effective", "drift"),
+            *("cells_used", "cells", *DROPPED_COLUMNS, "outliers", "drift"),
             *("cpu_share", "steal_share", "switches_per_step", "data_s", "note"),
         ),
         ("n", "drift", "cpu_share"),

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.warmup import detect_warmup, drift, effective_n, mark_outliers
+from analysis.statistics.warmup import detect_warmup, drift, mark_outliers
 
 PHASE_COLUMNS = [
-    *("cell", "phase", "n", "warmup_dropped", "profiled_dropped", "outliers", "n_effective"),
+    *("cell", "phase", "n", "warmup_dropped", "profiled_dropped", "outliers"),
     "drift",
 ]
 
@@ -51,7 +51,6 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
                 "warmup_dropped": part.stop - part.start - n - dropped_profiled,
                 "profiled_dropped": dropped_profiled,
                 "outliers": int(outlier[part].sum()),
-                "n_effective": effective_n(seconds[even]),
                 "drift": drift(seconds[even]),
             }
         )

@@ -15,29 +15,6 @@ OUTLIER_Z = 3.5
 """Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, section 3.3."""
 
 
-def effective_n(values: ArrayLike) -> float:
-    """The number of independent values with the same error of the mean.
-
-    n / (1 + 2 sum of autocorrelations).
-
-    The sum stops at the first pair of neighbouring lags whose sum is not positive (Geyer 1992,
-    Statistical Science 7:473, initial positive sequence).
-    """
-    x = finite_values(values)
-    n = x.size
-    if n < 4 or np.ptp(x) == 0.0:
-        return float(n)
-    x = x - x.mean()
-    total = 0.0
-    variance = x @ x
-    for lag in range(1, n - 1, 2):
-        pair = (x[: n - lag] @ x[lag:] + x[: n - lag - 1] @ x[lag + 1 :]) / variance
-        if pair <= 0.0:
-            break
-        total += pair
-    return float(n / (1.0 + 2.0 * total))
-
-
 def robust_std(values: ArrayLike) -> float:
     """Robust standard deviation: the median absolute deviation, scaled to a normal distribution."""
     x = finite_values(values)

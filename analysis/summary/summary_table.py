@@ -273,7 +273,6 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "redone": int(used["redone"].sum()),
         **{name: int(units[name].sum()) for name in DROPPED_COLUMNS},
         "outliers": int(units["outliers"].sum()),
-        "n_effective": float(units["n_effective"].sum()) if row.step_times else None,
         **{name: row.mean(name) for name in _NOISE},
         **{name: row.mean(name) if row.step_times else None for name in _PARTS_OF_STEP},
         "weights_share": row.weights_share,

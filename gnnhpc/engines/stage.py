@@ -11,11 +11,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layer_specs import LayerSpec, layer_mismatch, row_changes
 from gnnhpc.engines.activation_checkpointing import checkpointed
 from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context

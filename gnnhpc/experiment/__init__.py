@@ -1,4 +1,4 @@
-"""What one cell is: the experiment, the manifest, the stage cut, flags of `gnnhpc run`.
+"""What one cell is: experiment, manifest, stage cut and balance, flags of `gnnhpc run`.
 
 Free of torch; imports records, data, models and core.
 """

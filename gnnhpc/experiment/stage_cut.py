@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnnhpc.core.balance import balance_layers, stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs, check_outline, hops
+from gnnhpc.experiment.balance import balance_layers, stage_slices
 from gnnhpc.experiment.experiment import Experiment
 
 

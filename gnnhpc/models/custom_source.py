@@ -51,14 +51,9 @@ def source_files(source: Path) -> list[Path]:
     """The one file, or all files of the package, in a fixed order.
 
     Hidden files and folders, `__pycache__`, and run folders inside the package are left out.
-    Raises InputError for a folder that cannot be listed.
+    Raises OSError for a folder that cannot be listed.
     """
-    if not source.is_dir():
-        return [source]
-    try:
-        return files_below(source)
-    except OSError as error:
-        raise _unreadable(source, error) from None
+    return files_below(source) if source.is_dir() else [source]
 
 
 def source_digest(source: Path) -> str:
@@ -67,12 +62,13 @@ def source_digest(source: Path) -> str:
     Raises InputError for a file that cannot be read.
     """
     digest = hashlib.sha256()
-    for path in source_files(source):
-        digest.update(path.relative_to(source.parent).as_posix().encode())
-        try:
+    try:
+        for path in source_files(source):
+            digest.update(path.relative_to(source.parent).as_posix().encode())
             digest.update(path.read_bytes())
-        except OSError as error:
-            raise _unreadable(path, error) from None
+    except OSError as error:
+        where = error.filename or source
+        raise InputError(where, None, f"unreadable ({error.strerror})", ALLOWED) from None
     return digest.hexdigest()[:16]
 
 
@@ -139,10 +135,6 @@ def check_no_imports_beside(source: Path, where: str) -> None:
                         "package.module:Class"
                     )
                     raise InputError(where, None, found, allowed)
-
-
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(path, None, f"unreadable ({error.strerror})", ALLOWED)
 
 
 def _import_top(top: str, source: Path) -> None:

@@ -89,8 +89,6 @@ def find_first_failure(
 
 
 _LOST_RANK = "ended without an error message: killed, or out of memory"
-_HUNG = ("frozen", "hung")
-"""How the watchdog's reasons begin."""
 _LOST_CONNECTION = ("connection closed by peer", "connection reset", "broken pipe", "read error")
 ASKED_TO_STOP = "asked to stop and the step did not end in time"
 """How the failure of a rank ends that a signal stopped."""
@@ -100,11 +98,6 @@ def is_consequence(failure: Failure) -> bool:
     """Whether a failure only reports that another rank has ended, or that a signal stopped this
     one."""
     return _is_lost_connection(failure) or ASKED_TO_STOP in failure.error
-
-
-def is_fault_of_node(failure: Failure) -> bool:
-    """Whether a rank was lost or hung, for which its node may be to blame."""
-    return failure.error == _LOST_RANK or failure.error.startswith(_HUNG)
 
 
 def _is_lost_connection(failure: Failure) -> bool:

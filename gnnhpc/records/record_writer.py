@@ -23,8 +23,6 @@ class Written:
     size: int
     """Bytes."""
     sha256: str
-    steps_s: float
-    """Sum of `wall_s` over the steps."""
 
 
 class RecordWriter:
@@ -39,7 +37,7 @@ class RecordWriter:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as error:
             raise GnnhpcError(f"{path}: cannot be written ({error.strerror})") from None
-        self._size, self._digest, self._steps_s = 0, hashlib.sha256(), 0.0
+        self._size, self._digest = 0, hashlib.sha256()
         self.write(header)
 
     def write(self, *records: Header | StepRecord | SpanRecord | EventRecord) -> None:
@@ -47,7 +45,6 @@ class RecordWriter:
         data = memoryview(text.encode())
         self._size += len(data)
         self._digest.update(data)
-        self._steps_s += sum(r.wall_s for r in records if isinstance(r, StepRecord))
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -57,7 +54,7 @@ class RecordWriter:
     @property
     def written(self) -> Written:
         """What has been written until now."""
-        return Written(self.path.name, self._size, self._digest.hexdigest(), self._steps_s)
+        return Written(self.path.name, self._size, self._digest.hexdigest())
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -11,7 +11,6 @@ from torch.nn import UninitializedParameter
 
 from gnnhpc.batches.batch import Batches, BatchPlan
 from gnnhpc.batches.build_batches import build_batches
-from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.core.schedules import (
@@ -26,6 +25,7 @@ from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.layer_profile import measure_layers
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
 from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction, MeanLoss, Task

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError, InputError
 from gnnhpc.core.provenance import code_digest, seconds_since_process_start, versions
 from gnnhpc.core.run_paths import RunPaths
@@ -20,6 +19,7 @@ from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_sep
 from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
 from gnnhpc.distributed.requeue import requeued_too_often
 from gnnhpc.distributed.signals import Signals, handled_signals
+from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for

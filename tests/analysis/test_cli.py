@@ -152,24 +152,16 @@ def test_a_damaged_cell_is_reported_with_its_line(
 def test_a_report_refuses_paths_that_are_no_utf_8(
     only: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the run, of the folder that a link to it leads to, and of --out; nothing is written."""
+    """Of the run, and of the folder that a link to it leads to; nothing is written."""
     root = tmp_path / "r\udce9"
     root.mkdir()
     link = tmp_path / "link"
     link.symlink_to(root)
-    out = str(tmp_path / "o\udce9")
-    before = sorted(tmp_path.rglob("*"))
-    for arguments, flag in (
-        ([str(root)], "RUN"),
-        ([str(link)], "RUN"),
-        ([str(root), "--out", str(tmp_path / "out")], "RUN"),
-        ([str(tmp_path), "--out", out], "--out"),
-    ):
-        assert main(["report", *arguments, *only]) == 2
-        named = Path(out if flag == "--out" else root)
-        line = f"error: {flag}: found {str(named)!r}, with bytes that are no UTF-8; allowed: "
+    for path in (root, link):
+        assert main(["report", str(path), *only, "--out", str(tmp_path / "out")]) == 2
+        line = f"error: RUN: found {str(root)!r}, with bytes that are no UTF-8; allowed: "
         assert capsys.readouterr().err.startswith(line)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -189,9 +181,8 @@ def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Path) -> None:
     """In a process of its own: prints the summary, replaces its own files and no others."""
-    copy = tmp_path / "on a laptop"
+    copy, out = tmp_path / "on a laptop", tmp_path / "report"
     shutil.copytree(reported, copy, ignore=lambda *_: ["report"])
-    out = tmp_path / "report"
     (out / "tables").mkdir(parents=True)
     for name in ("my notes.md", "summary.csv", "tables/stale.csv"):
         (out / name).write_text("old")
@@ -201,22 +192,13 @@ def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Pa
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "heavy = {'pandas', 'pyarrow', 'matplotlib', 'torch', 'numpy', 'yaml'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "print('-----')\n"
         "assert main(['report', sys.argv[1], '--out', sys.argv[2]]) == 0\n"
         "assert not {'torch', 'torch_geometric'} & set(sys.modules)\n"
-        "import analysis\n"
-        "assert len(analysis.load_run(sys.argv[1]).cells) == 4\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(copy), str(out)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", code, str(copy), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.partition("-----\n")[2].splitlines()
-    assert lines[0].split()[:4] == ["model", "data", "layout", "m"]
-    assert lines[-2:] == [
+    assert done.stdout.splitlines()[-2:] == [
         "1 of 4 cells left out; see the report's first page",
         f"report: {out / 'report.html'}",
     ]
@@ -224,14 +206,3 @@ def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Pa
     assert (out / "my notes.md").read_text() == "old"
     assert (out / "summary.csv").read_text() != "old"
     assert not (out / "tables" / "stale.csv").exists()
-
-
-def test_the_module_is_a_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "analysis", "report", "/nowhere"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr == "error: /nowhere: found no such folder; allowed: a run folder\n"

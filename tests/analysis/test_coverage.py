@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from benchmarks.a_a import GROUPS, false_effects, read_runs
+from benchmarks.a_a import GROUPS, false_effects
 from benchmarks.coverage import NOISES, Held, coverage
-from gnnhpc.core.errors import InputError
-from tests.tools.make_run import make_run, small_sweep
 
 STUDIES = 4_000
 GOAL = (0.93, 0.97)
@@ -66,12 +62,3 @@ def test_equal_runs_are_seldom_called_different() -> None:
     ]
     # Splits of the same twenty runs are no independent draws, so the share has no binomial margin.
     assert all(0.01 < one.share < 0.09 for one in found)
-
-
-def test_an_a_a_study_is_of_repeats_of_one_cell(tmp_path: Path) -> None:
-    cells = [one for one in small_sweep(10) if str(one.layout) == "pp2" and one.microbatches == 5]
-    assert read_runs(make_run(tmp_path / "ten", cells))["mean"].shape == (10,)
-    with pytest.raises(InputError, match="9 that count; allowed: 10 or more"):
-        read_runs(make_run(tmp_path / "nine", cells[:9]))
-    with pytest.raises(InputError, match="several settings"):
-        read_runs(make_run(tmp_path / "sweep", small_sweep(2)))

@@ -62,21 +62,6 @@ def test_a_report_has_its_tables_and_figures(reports: dict[str, Path], name: str
     assert (folder / "report.html").stat().st_size > 100_000
 
 
-@pytest.mark.parametrize(
-    ("name", "absent"),
-    [
-        ("images", {"dearing_table2", "boca_table2", "boca_conclusions"}),
-        ("chunks", {"raffi_tables", "boca_table2"}),
-        ("sampled", {"raffi_tables", "dearing_table2"}),
-    ],
-)
-def test_studies_of_other_models_are_left_out(
-    reports: dict[str, Path], name: str, absent: set[str]
-) -> None:
-    tables = {path.stem for path in (reports[name] / "tables").iterdir()}
-    assert not absent & tables
-
-
 def first_page(root: Path) -> str:
     run = load_run(root)
     section = first_page_section(run, summarize(run).table)
@@ -160,16 +145,6 @@ def test_advice_names_flags_that_exist() -> None:
         for path in (sources / folder).rglob("*.py")
     )
     assert [name for name in texts()["advice"] if f'"{name}' not in text] == []
-
-
-def test_the_cost_of_validation_is_that_of_the_results(folders: dict[str, Path]) -> None:
-    costs = [
-        json.loads(path.read_text())["validation"]
-        for path in folders["images"].glob("cells/*/attempt-1/result.json")
-    ]
-    took, of = (sum(cost[name] for cost in costs) for name in ("seconds", "attempt_s"))
-    words = f"Validation took {took:.1f} s of the {of:.1f} s of {len(costs)} attempts"
-    assert words in first_page(folders["images"])
 
 
 def test_the_page_says_what_was_checked(folders: dict[str, Path]) -> None:

@@ -168,15 +168,6 @@ def exponential(correlation: float, *shape: int) -> np.ndarray:
     return 1.0 + 0.03 * autoregressive(shocks, correlation)
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.5])
-def test_skewness_is_that_of_means_of_exponential_shocks(correlation: float) -> None:
-    """The truth is measured on the means of 40,000 runs; one estimate is of ten of them."""
-    steps = exponential(correlation, 4_000, 10, 100)
-    means = steps.mean(axis=-1).ravel()
-    true = float(((means - means.mean()) ** 3).mean() / means.std() ** 3)
-    assert float(skewness_of_means(steps, np.zeros(4_000)).mean()) == pytest.approx(true, rel=0.15)
-
-
 def test_skewness_lengthens_the_upper_side_of_a_mean_alone() -> None:
     sample = Sample([list(run) for run in exponential(0.7, 3, 10)])
     plain = interval_of_runs(sample.means)
@@ -205,12 +196,6 @@ def test_slow_steps_at_the_start_are_warmup(extra: list[float]) -> None:
     values[: len(extra)] += extra
     values[40] += 30.0
     assert len(extra) <= detect_warmup(values) <= len(extra) + 2
-
-
-@given(st.lists(seconds, min_size=0, max_size=60))
-@few
-def test_at_most_a_fifth_is_warmup_and_of_few_steps_none(values: list[float]) -> None:
-    assert 0 <= detect_warmup(values) <= (len(values) // 5 if len(values) >= 8 else 0)
 
 
 @pytest.mark.parametrize("at", [0.3, 0.5, 0.7])

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("gnnhpc", "jobs", "analysis")
 TORCH_FREE = (
-    "gnnhpc.core.balance",
+    "gnnhpc.experiment.balance",
     "gnnhpc.core.dataset_sizes",
     "gnnhpc.core.errors",
     "gnnhpc.core.layout",

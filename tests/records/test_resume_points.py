@@ -39,7 +39,7 @@ def attempt(cell: CellPaths, *steps: int, status: str | None = "failed") -> Atte
         (folder / "__0_0.distcp").write_bytes(bytes(range(100)))
         facts: dict[str, object] = {"version": CHECKPOINT_VERSION, "cell": cell.root.name}
         facts |= {"step": step, "tested": step // 10, "environment": HERE}
-        written = [Written("rank-0000.jsonl", 0, "", 0.0)]
+        written = [Written("rank-0000.jsonl", 0, "")]
         earlier = EarlierAttempts().with_attempt(claimed.root.name, [], written)
         facts |= {"files": digests(folder), "earlier": asdict(earlier)}
         (folder / "metadata.json").write_text(json.dumps(with_digest(facts)))
@@ -155,7 +155,7 @@ NOISE = Check("noisy", "suspect", "other processes took 9%")
 
 
 def file(size: int) -> Written:
-    return Written("rank-0000.jsonl", size, f"{size:064}", 1.0)
+    return Written("rank-0000.jsonl", size, f"{size:064}")
 
 
 def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:

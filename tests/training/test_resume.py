@@ -16,12 +16,12 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 import analysis
-from gnnhpc.core.balance import stage_slices
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import read_lines

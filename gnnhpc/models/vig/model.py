@@ -55,36 +55,21 @@ class Vig(Model, use_attribute_docstrings=True):
             cost = nodes * (2.0 * g * g + g * (2 * c + _GELU) + 8 * 3 * g)
         else:
             cost = nodes * g * (_FOLDED + c + _GELU)
-        return LayerSpec(
-            f"block{block}.grapher",
-            (nodes, c),
-            (nodes, c),
-            kind="grapher",
-            parameters=(c * g + g) + 2 * g + (2 * g * g + g) + (g * c + c) + 2 * c,
-            cost=cost,
-        )
+        parameters = (c * g + g) + 2 * g + (2 * g * g + g) + (g * c + c) + 2 * c
+        name, shape = f"block{block}.grapher", (nodes, c)
+        return LayerSpec(name, shape, shape, "grapher", parameters=parameters, cost=cost)
 
     def _ffn(self, block: int, facts: Facts) -> LayerSpec:
         nodes, c, f = facts.image_size**2, facts.features, self.ffn_width
-        return LayerSpec(
-            f"block{block}.ffn",
-            (nodes, c),
-            (nodes, c),
-            kind="ffn",
-            parameters=(c * f + f) + 2 * f + (f * c + c) + 2 * c,
-            cost=nodes * f * (2 * c + _GELU),
-        )
+        parameters = (c * f + f) + 2 * f + (f * c + c) + 2 * c
+        name, shape, cost = f"block{block}.ffn", (nodes, c), nodes * f * (2 * c + _GELU)
+        return LayerSpec(name, shape, shape, "ffn", parameters=parameters, cost=cost)
 
     def _readout(self, facts: Facts) -> LayerSpec:
         nodes, c, r = facts.image_size**2, facts.features, self.readout_width
-        return LayerSpec(
-            "readout",
-            (nodes, c),
-            (facts.classes,),
-            kind="readout",
-            parameters=(c * r + r) + (r * facts.classes + facts.classes),
-            cost=nodes * c + r * (c + 10 + _GELU),
-        )
+        parameters = (c * r + r) + (r * facts.classes + facts.classes)
+        shapes, cost = ((nodes, c), (facts.classes,)), nodes * c + r * (c + 10 + _GELU)
+        return LayerSpec("readout", *shapes, "readout", parameters=parameters, cost=cost)
 
     def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """Build one layer; both implementations have the same initial values.
