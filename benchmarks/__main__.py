@@ -30,7 +30,6 @@ GROUPS: dict[str, Group] = {
     "schedules": many.schedules,
     "replicas": many.replicas,
     "suite": many.suite,
-    "bare-pipeline": many.bare_pipeline,
     "sampled": one.sampled,
     "gpu": gpu,
     "gpu-on-cpu": partial(gpu, device="cpu"),

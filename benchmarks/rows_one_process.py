@@ -8,6 +8,7 @@ from benchmarks.table import Comparison, Match
 from benchmarks.turns import Contestant
 
 Settings = dict[str, Any]
+STEP = "benchmarks.contestants.our_steps:step"
 PUBMED = {"nodes": 19_717, "edges": 88_648, "features": 500, "classes": 3}
 CORA = {"nodes": 2_708, "edges": 10_556, "features": 1_433, "classes": 7}
 LARGE = {"nodes": 100_000, "edges": 1_000_000, "features": 100, "classes": 40}
@@ -68,7 +69,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
         ],
         rounds=rounds,
     )
-    settled = {"steps": 40, "warmup_steps": 8, "analysed": True, **cell}
+    settled = {"steps": 40, "warmup_steps": 8, **cell}
     whole = Match(
         {"run": Contestant("benchmarks.contestants.cells:cell", settled)},
         [
@@ -161,6 +162,23 @@ def layers(*, quick: bool) -> list[Match]:
     return matches
 
 
+def _against_loaders(
+    function: str, what: str, goals: dict[str, float], rounds: int = 9, **given: Any
+) -> Match:
+    """Our steps and those of the libraries' loaders and layers; `goals` has one for each."""
+    loaders = {
+        name: Contestant(
+            f"benchmarks.contestants.library_loaders:{function}", {"library": name.lower()} | given
+        )
+        for name in goals
+    }
+    comparisons = [
+        Comparison(f"{what}, {name}'s loader and layers", "ours", name, goal)
+        for name, goal in goals.items()
+    ]
+    return Match({"ours": Contestant(STEP, given), **loaders}, comparisons, rounds)
+
+
 def graphs(*, quick: bool) -> list[Match]:
     """Graph classification: five convolutions, 32 wide, batches of 128 graphs of 24 nodes."""
     matches = []
@@ -171,64 +189,29 @@ def graphs(*, quick: bool) -> list[Match]:
             "batch_size": 128,
             "optimizer": {"lr": 0.01},
         }
-        # A step takes milliseconds, so a turn is 20 of them.
-        given = {"settings": settings, "steps": 20}
-        loaders = {
-            name: Contestant(
-                "benchmarks.contestants.library_loaders:graphs", {"library": library} | given
-            )
-            for library, name in (("pyg", "PyG"), ("dgl", "DGL"))
-        }
         what = f"{name}, 5 layers 32 wide, 128 graphs of 24 nodes, seconds a step"
-        matches.append(
-            Match(
-                {"ours": Contestant("benchmarks.contestants.our_steps:step", given), **loaders},
-                [
-                    Comparison(f"{what}, DGL's loader and layers", "ours", "DGL", 2.0),
-                    Comparison(f"{what}, PyG's loader and layers", "ours", "PyG", 3.0),
-                ],
-                rounds=15,
-            )
-        )
+        goals = {"DGL": 2.0, "PyG": 3.0}
+        # A step takes milliseconds, so a turn is 20 of them.
+        matches.append(_against_loaders("graphs", what, goals, 15, settings=settings, steps=20))
     return matches
 
 
 def links(*, quick: bool) -> list[Match]:
     """Links of a graph of ogbl-collab's size: 1,024 and as many negatives a step."""
     nodes, edges = (20_000, 200_000) if quick else (235_868, 2_570_930)
-    data = {"name": "reddit-shaped", "nodes": nodes, "edges": edges, "features": 128}
     matches = []
     for name in ("sage", "gcn"):
         settings = {
             "model": {"name": name, "layers": 3, "hidden": 256, "dropout": 0.5},
-            "data": data,
+            "data": {"name": "reddit-shaped", "nodes": nodes, "edges": edges, "features": 128},
             "sampling": {"fanouts": [10, 10, 10], "workers": 0},
             "task": {"name": "links", "embedding": 256},
             "batch_size": 1_024,
             "optimizer": ADAM,
         }
-        loaders = {
-            title: Contestant(
-                "benchmarks.contestants.library_loaders:links",
-                {"library": library, "settings": settings},
-            )
-            for library, title in (("pyg", "PyG"), ("dgl", "DGL"))
-        }
         what = f"links, {name}, 3 layers 256 wide, {edges:,} edges, 1,024 a step, seconds"
-        matches.append(
-            Match(
-                {
-                    "ours": Contestant(
-                        "benchmarks.contestants.our_steps:step", {"settings": settings}
-                    ),
-                    **loaders,
-                },
-                [
-                    Comparison(f"{what}, DGL", "ours", "DGL", 2.0),
-                    Comparison(f"{what}, PyG's LinkNeighborLoader, trimmed", "ours", "PyG", 3.0),
-                ],
-            )
-        )
+        goals = {"DGL": 2.0, "PyG": 3.0}
+        matches.append(_against_loaders("links", what, goals, settings=settings))
     return matches
 
 
@@ -255,7 +238,7 @@ def sampled(*, quick: bool) -> list[Match]:
                 "optimizer": ADAM,
             }
             given = {"settings": settings, "kept": name not in ("dgl", "pyg")}
-            entries[name] = Contestant("benchmarks.contestants.our_steps:step", given)
+            entries[name] = Contestant(STEP, given)
         what = f"{model['name']}, sampled, 3 layers, 1,024 nodes a step, seconds"
         others = [name for name in entries if name != "ours"]
         comparisons = [Comparison(f"{what}, {name}", "ours", name) for name in others]
@@ -265,25 +248,19 @@ def sampled(*, quick: bool) -> list[Match]:
 
 def microbatches(*, quick: bool) -> list[Match]:
     """A sequential step in several micro-batches, one thread; it may cost 5 % more than in one."""
+    vig, gat = vig_cell(20 if quick else 100), gat_cell(SMALL if quick else PUBMED)
     matches = []
-    for name, counts in {"ViG": [5, 10, 20], "GAT": [4, 8]}.items():
+    for name, settings, counts in (("ViG", vig, [5, 10, 20]), ("GAT", gat, [4, 8])):
         del counts[1 if quick else 3 :]
         entries = {
             str(count): Contestant(
-                "benchmarks.contestants.our_steps:step", {"settings": settings, "fresh": False}
+                STEP, {"settings": settings | {"microbatches": count}, "fresh": False}
             )
             for count in (1, *counts)
-            for settings in [
-                vig_cell(20 if quick else 100, microbatches=count)
-                if name == "ViG"
-                else gat_cell(SMALL if quick else PUBMED, microbatches=count)
-            ]
         }
+        what = f"{name} step, sequential, seconds"
         comparisons = [
-            Comparison(
-                f"{name} step, sequential, seconds: {count} micro-batches, and one",
-                *(str(count), "1", 1 / 1.05),
-            )
+            Comparison(f"{what}: {count} micro-batches, and one", str(count), "1", 1 / 1.05)
             for count in counts
         ]
         matches.append(Match(entries, comparisons, threads=1))

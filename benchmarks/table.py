@@ -50,7 +50,6 @@ class Match:
     warmup: int = 2
     threads: int | None = None
     """Threads of every contestant; None takes those of the command."""
-    restarts: int = 1
     cpus: int = 1
     """The fewest CPUs on which the comparison means anything."""
 
@@ -98,7 +97,6 @@ def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]
         2 if quick else match.rounds,
         match.threads or threads,
         1 if quick else match.warmup,
-        1 if quick else match.restarts,
     )
     for each in match.comparisons:
         yield from _rows(each, outcome, quick)

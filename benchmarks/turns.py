@@ -64,40 +64,18 @@ class Outcome:
     """The variant that competed."""
 
 
-def compete(
-    entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1, restarts: int = 1
-) -> Outcome:
+def compete(entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1) -> Outcome:
     """Let all contestants take turns, round after round; warm-up rounds are left out.
 
-    A contestant that fails takes no further part. With several `restarts` each starts new processes
-    and counts as one observation, the median of its rounds: where a process finds its memory
-    changes its speed by a percent or two.
+    A contestant that fails takes no further part.
     """
     outcome = Outcome()
-    for name, entry in entries.items():
-        try:
-            outcome.chosen[name] = _fastest(entry, threads)
-        except BenchmarkError as error:
-            outcome.missing[name] = str(error)
-    for _ in range(restarts):
-        taken = _rounds(outcome, rounds, threads, warmup)
-        for name, turns in taken.items():
-            merged = turns if restarts == 1 else [_median_turn(turns)]
-            outcome.taken.setdefault(name, []).extend(merged)
-    for name in outcome.missing:
-        outcome.taken.pop(name, None)
-    return outcome
-
-
-def _rounds(outcome: Outcome, rounds: int, threads: int, warmup: int) -> dict[str, list[Taken]]:
-    taken: dict[str, list[Taken]] = {}
     with contextlib.ExitStack() as stack:
         turns: dict[str, Callable[[], Taken]] = {}
-        for name, contestant in outcome.chosen.items():
-            if name in outcome.missing:
-                continue
+        for name, entry in entries.items():
             try:
-                turns[name] = stack.enter_context(started(contestant, threads))
+                outcome.chosen[name] = _fastest(entry, threads)
+                turns[name] = stack.enter_context(started(outcome.chosen[name], threads))
             except BenchmarkError as error:
                 outcome.missing[name] = str(error)
         for number in range(warmup + rounds):
@@ -108,12 +86,10 @@ def _rounds(outcome: Outcome, rounds: int, threads: int, warmup: int) -> dict[st
                     outcome.missing[name] = str(error)
                     continue
                 if number >= warmup:
-                    taken.setdefault(name, []).append(measured)
-    return taken
-
-
-def _median_turn(turns: Sequence[Taken]) -> Taken:
-    return {name: median(turn[name] for turn in turns) for name in turns[0]}
+                    outcome.taken.setdefault(name, []).append(measured)
+    for name in outcome.missing:
+        outcome.taken.pop(name, None)
+    return outcome
 
 
 def _fastest(entry: Entry, threads: int) -> Contestant:

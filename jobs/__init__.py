@@ -15,34 +15,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.run.cell_evidence import CellState
-    from jobs.run.run_state import RunState, read_run
-    from jobs.run.status import RunStatus, status
-    from jobs.slurm.site import Site
-    from jobs.slurm.site_files import load_site
-    from jobs.submission.cancel import cancel
-    from jobs.submission.rerun import rerun
-    from jobs.submission.submission import Options, Submission
-    from jobs.submission.submit import Submitted, submit
-    from jobs.sweep.plan import Plan, plan
-
-__all__ = [
-    "CellState",
-    "Options",
-    "Plan",
-    "RunState",
-    "RunStatus",
-    "Site",
-    "Submission",
-    "Submitted",
-    "cancel",
-    "load_site",
-    "plan",
-    "read_run",
-    "rerun",
-    "status",
-    "submit",
-]
+    from jobs.run.cell_evidence import CellState as CellState
+    from jobs.run.run_state import RunState as RunState
+    from jobs.run.run_state import read_run as read_run
+    from jobs.run.status import RunStatus as RunStatus
+    from jobs.run.status import status as status
+    from jobs.slurm.site import Site as Site
+    from jobs.slurm.site_files import load_site as load_site
+    from jobs.submission.cancel import cancel as cancel
+    from jobs.submission.rerun import rerun as rerun
+    from jobs.submission.submission import Options as Options
+    from jobs.submission.submission import Submission as Submission
+    from jobs.submission.submit import Submitted as Submitted
+    from jobs.submission.submit import submit as submit
+    from jobs.sweep.plan import Plan as Plan
+    from jobs.sweep.plan import plan as plan
 
 _HOME = {
     "CellState": "run.cell_evidence",

@@ -7,6 +7,7 @@ run has no data for it.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -167,11 +168,11 @@ def messages(group: ModelOnData) -> Figure | str:
         [
             (layout, count, rank, sent / 2**20)
             for layout, count, text in cells.itertuples(index=False)
-            for rank, sent in enumerate(json.loads(text) or ())
+            for rank, sent in enumerate(json.loads(text) or [math.nan])
         ],
         columns=["layout", "microbatches", "rank", "mib"],
     )
-    if not rows["mib"].any():
+    if not rows["mib"].fillna(0).any():
         return "no messages, or of sizes that differ from step to step"
     return _bars_of_ranks(group, rows, "mib", "sent by a rank in a step (MiB)")
 
@@ -193,7 +194,8 @@ def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, column: str, label: s
                 edgecolor="white", linewidth=0,
             )  # fmt: skip
             error_bars(axes, across, mine, "mean", ("min", "max"))
-            labels.append(f"{name}\nm {mine['microbatches'].iloc[0]}")
+            unknown = "\nnot known" if mine["mean"].isna().all() else ""
+            labels.append(f"{name}\nm {mine['microbatches'].iloc[0]}{unknown}")
         count_ticks(axes, labels, "layout (a bar a rank; m: micro-batches)")
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)

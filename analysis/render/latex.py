@@ -38,7 +38,12 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
     `columns` are those of `table.frame` to show, where it has any of them.
     """
     chosen = chosen_columns(table, columns)
-    frame = table.frame[chosen] if chosen else table.frame if table.paper is None else table.paper
+    frame = table.frame if chosen or table.paper is None else table.paper
+    if chosen:
+        if "phase" in frame and "phase" not in chosen:
+            # Rows of two phases look the same without it.
+            frame = frame[frame["phase"] == "train"]
+        frame = frame[chosen].reset_index(drop=True)
     shown = page_table(frame, "").shown()
     names = ["m" if name == "micro-batches" else name for name in shown.headings]
     texts = pd.DataFrame(shown.texts, columns=names, dtype=object)

@@ -107,7 +107,7 @@ def _headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
         baselines = ", ".join(dict.fromkeys(map(str, compared["baseline"])))
         yield Text(
             f"{len(compared)} configurations are compared with their baseline ({baselines}). "
-            + _found(compared["effect"])
+            + _found(compared)
         )
     else:
         yield Text("No configuration has a valid baseline to be compared with.")
@@ -126,8 +126,9 @@ def _headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
     yield Beside(figures.of_section("headline"), table)
 
 
-def _found(effects: pd.Series[str]) -> str:
-    """How many configurations differ from their baseline, and how, in a sentence."""
+def _found(compared: pd.DataFrame) -> str:
+    """How many configurations differ from their baseline, and how; and which is the fastest."""
+    effects = compared["effect"].astype(str)
     kinds = {
         "faster": effects.str.startswith("faster"),
         "slower": effects.str.startswith("slower"),
@@ -137,7 +138,15 @@ def _found(effects: pd.Series[str]) -> str:
         ),
     }
     counts = [f"{int(found.sum())} {words}" for words, found in kinds.items() if found.any()]
-    return f"Found: {', '.join(counts)}."
+    words = f"Found: {', '.join(counts)}."
+    faster = compared[kinds["faster"]]
+    if len(faster):
+        best = faster.sort_values("speedup").iloc[-1]
+        words += (
+            f" The fastest is {best['layout']} m{best['microbatches']} ({best['model']}, "
+            f"{best['data']}): {best['speedup']:.2f} times, with a bound of {best['bound']:.2f}."
+        )
+    return words
 
 
 def _as_interval(value: Any) -> Interval | None:

@@ -96,8 +96,8 @@ def equivalence(run: RunData) -> Iterator[Text]:
     if found.without_sequential:
         yield Text(
             f"No sequential cell is equivalent to {_some(found.without_sequential)}, so they are "
-            "not compared: add a `seq` cell of the same samples a step, with `batch_size` "
-            "times the replicas.",
+            "not compared: add a `seq` cell of the same samples a step, with `batch_size` times "
+            "the replicas, or for chunks of a graph with the `microbatches` of all replicas.",
             "warning",
         )
     if found.only_repeats:

@@ -16,8 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading, MicroBatch, SampleIds
-from gnnhpc.batches.chunk_batches import crc32, input_rows
+from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading, MicroBatch
+from gnnhpc.batches.graph_batch import (
+    ChunkSamples,
+    RepeatedBatch,
+    chunk_batch,
+    crc32,
+    input_rows,
+)
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
@@ -50,14 +56,16 @@ class GraphSetBatches:
         self._unions = DisjointUnions(self.graphs, hops(plan.layer_specs))
         self._evaluated = self._evaluation() if experiment.test_steps else None
 
-    def _evaluation(self) -> Batch:
+    def _evaluation(self) -> RepeatedBatch:
         """All graphs to validate and to test, in parts of consecutive ones."""
         layout, microbatches = self.plan.mesh.layout, self.plan.experiment.microbatches
         numbers = self.graphs.numbers(*SPLITS["test"])
         parts = numbers.tensor_split(layout.replicas * microbatches)
         first = self.plan.mesh.replica * microbatches
         mine = parts[first : first + microbatches]
-        return self._batch("test", 0, 0, mine, torch.cat(mine).numpy(), self._count("test"))
+        chunks, inputs, checksum, _ = self._united("test", mine)
+        counts = {"test": self._count("test")}
+        return RepeatedBatch(self.plan, chunks, inputs, torch.cat(mine).numpy(), checksum, counts)
 
     def _count(self, split: str) -> int:
         return int(self.graphs.masks[split].sum())
@@ -74,63 +82,41 @@ class GraphSetBatches:
 
     @contextlib.contextmanager
     def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        make = self._train_batch if phase == "train" else self._test_batch
-        yield (make(step) for step in range(start, stop))
+        if phase == "train":
+            yield (self._train_batch(step) for step in range(start, stop))
+            return
+        assert self._evaluated is not None
+        with self._evaluated.open(phase, start, stop) as batches:
+            yield batches
 
     def _train_batch(self, step: int) -> Batch:
         share = self.shares.of_step(step)
-        return self._batch("train", step, share.epoch, share.seeds, share.places, share.together)
+        chunks, inputs, checksum, loading = self._united("train", share.seeds)
+        samples = ChunkSamples(share.places, share.together, checksum, share.epoch)
+        return chunk_batch(self.plan, "train", step, chunks, inputs, samples, loading)
 
-    def _test_batch(self, step: int) -> Batch:
-        """The mini-batch that set-up made, with the number of this step."""
-        assert self._evaluated is not None
-        numbered = tuple(
-            dataclasses.replace(each, context=dataclasses.replace(each.context, step=step))
-            for each in self._evaluated.microbatches
-        )
-        return dataclasses.replace(self._evaluated, microbatches=numbered, epoch=step, loading=None)
-
-    def _batch(
-        self,
-        phase: Phase,
-        step: int,
-        epoch: int,
-        parts: Sequence[Tensor],
-        sample_ids: SampleIds,
-        valid_targets: int,
-    ) -> Batch:
-        """Unite the graphs of each micro-batch, int64 [n] ascending."""
+    def _united(
+        self, phase: Phase, parts: Sequence[Tensor]
+    ) -> tuple[list[GraphChunk], list[Inputs | None], int, Loading]:
+        """Unite the graphs of each micro-batch, int64 [n] ascending, on the device."""
         began_s = time.perf_counter()
-        chunks = tuple(self._unions.of(part, SPLITS[phase]) for part in parts)
+        chunks = [self._unions.of(part, SPLITS[phase]) for part in parts]
         united_s = time.perf_counter()
-        inputs: Sequence[Inputs | None] = [None] * len(chunks)
+        device, inputs = self.plan.mesh.device, list[Inputs | None]([None] * len(chunks))
         if self.plan.mesh.is_first:
             inputs = [input_rows(self.graphs, chunk, self.plan) for chunk in chunks]
         gathered_s = time.perf_counter()
         edges = sum(block.neighbour_count for chunk in chunks for block in chunk.blocks)
-        checked = [
-            [part, *chunk.targets.values()] for part, chunk in zip(parts, chunks, strict=True)
-        ]
-        return Batch(
-            microbatches=tuple(
-                self._microbatch(m, step, chunk, x)
-                for m, (chunk, x) in enumerate(zip(chunks, inputs, strict=True))
-            ),
-            valid_targets=valid_targets,
-            samples=len(sample_ids),
-            epoch=epoch,
-            sample_ids=sample_ids,
-            checksum=crc32([tensor for tensors in checked for tensor in tensors]),
-            loading=Loading(united_s - began_s, gathered_s - united_s, edges),
+        checksum = crc32(
+            tensor
+            for part, chunk in zip(parts, chunks, strict=True)
+            for tensor in (part, *chunk.targets.values())
         )
-
-    def _microbatch(self, m: int, step: int, chunk: GraphChunk, x: Inputs | None) -> MicroBatch:
-        mesh = self.plan.mesh
-        moved = chunk if mesh.device.type == "cpu" else chunk.to(mesh.device)
-        return MicroBatch(
-            None if x is None else x.to(mesh.device),
-            moved.targets if mesh.has_loss else {},
-            self.plan.context(m, step, moved),
+        return (
+            chunks if device.type == "cpu" else [chunk.to(device) for chunk in chunks],
+            [None if x is None else x.to(device) for x in inputs],
+            checksum,
+            Loading(united_s - began_s, gathered_s - united_s, edges),
         )
 
     def graph_metadata(self) -> dict[str, Any]:

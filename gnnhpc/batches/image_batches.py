@@ -31,14 +31,9 @@ def epoch_indices(
     """The epoch of a step, and the sample numbers int64 [batch_size] of one replica's mini-batch.
 
     An epoch is one permutation of all samples, cut into global mini-batches, each cut into one part
-    for each replica. The samples after the last whole global mini-batch are left out. Raises
-    ValueError if not one global mini-batch fits.
+    for each replica. The samples after the last whole global mini-batch are left out.
     """
     together = batch_size * replicas
-    if not 0 < together <= samples:
-        raise ValueError(f"{replicas} x {batch_size} does not fit into {samples} samples")
-    if not 0 <= replica < replicas or step < 0:
-        raise ValueError(f"no replica {replica} of {replicas}, or no step {step}")
     epoch, number = divmod(step, samples // together)
     first = number * together + replica * batch_size
     return epoch, permutation(samples, seed, epoch)[first : first + batch_size].copy()

@@ -168,15 +168,15 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     if current.complete:
         yield f"next: {as_typed('analysis', 'report')} {run}"
         return
-    if not any(state in counts for state in UNFINISHED):
-        yield f"next: {rerun} --flagged{paired}"
-        return
     if current.failed_custom_models:
         models = ", ".join(current.failed_custom_models)
         yield (
-            f"a rerun runs the copy of {models} that the run keeps; where its code is wrong, "
-            f"correct it and run: {as_typed('jobs', 'submit')} SPEC.yaml --name NEW"
+            f"next, where {models} is wrong: correct it, and "
+            f"{as_typed('jobs', 'submit')} SPEC.yaml --name NEW; a rerun runs the copy in the run"
         )
+    if not any(state in counts for state in UNFINISHED):
+        yield f"next: {rerun} --flagged{paired}"
+        return
     which = "--missing" if "missing" in counts else "--failed"
     if "out of memory" in counts:
         more = f"more than {current.mem}" if current.mem else "more than each node gave"

@@ -30,7 +30,8 @@ class RunStatus:
     paired: bool = False
     """Whether blocks hold all of its cells."""
     failed_custom_models: tuple[str, ...] = ()
-    """Custom models of cells that failed: a rerun runs the copies that the run keeps."""
+    """Custom models of cells that failed or differ from their reference: a rerun runs the copies
+    that the run keeps."""
     mem: str | None = None
     """Memory of a node that the newest submission asked for."""
 
@@ -84,8 +85,11 @@ def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
         again = cell_states(state.read_again(doubtful), queue, doubtful)
         cells |= {cell.cell: cell for cell in again}
     keys = {(cell.array, cell.index) for cell in state.cells}
-    failed = (cell for cell in state.cells if cells[cell.id].state == "failed")
-    models = {str(cell.settings.get("model", {}).get("name")) for cell in failed}
+    models = {
+        str(cell.settings.get("model", {}).get("name"))
+        for cell in state.cells
+        if cells[cell.id].state == "failed" or "engine-parity" in cells[cell.id].flags
+    }
     newest = state.submissions[-1].site if state.submissions else {}
     return RunStatus(
         state.paths.root,

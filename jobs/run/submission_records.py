@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -179,11 +180,9 @@ def append_lines(path: Path, lines: Sequence[str]) -> None:
         if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":
             raise InputError(path, None, "a last line cut short", "whole lines")
         try:
-            complete = stream.write(data) == len(data)
+            if stream.write(data) < len(data):
+                raise OSError(errno.ENOSPC, "the disk is full")
             os.fsync(stream.fileno())
         except OSError as error:
             stream.truncate(size)
             raise GnnhpcError(f"{path}: {error.strerror}, nothing added") from None
-        if not complete:
-            stream.truncate(size)
-            raise GnnhpcError(f"{path}: the disk is full, nothing added")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.slurm_commands import run_slurm
 from jobs.slurm.site import Site, time_limit_minutes
 
 _FORMAT = "%P|%a|%l|%D|%c|%m|%G|%f"
@@ -47,15 +47,11 @@ def query_partitions() -> list[Partition] | None:
     """
     if shutil.which("sinfo") is None:
         return None
-    command = ["sinfo", "--noheader", f"--format={_FORMAT}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except subprocess.TimeoutExpired:
-        raise GnnhpcError("sinfo: no answer within a minute") from None
-    if done.returncode:
-        words = [line for line in done.stderr.splitlines() if line.strip()]
-        raise GnnhpcError(words[-1] if words else "sinfo failed without a message")
-    return parse_sinfo(done.stdout)
+        return parse_sinfo(run_slurm("sinfo", "--noheader", f"--format={_FORMAT}", timeout_s=60.0))
+    except subprocess.SubprocessError as error:
+        words = getattr(error, "stderr", None) or str(error)
+        raise GnnhpcError(f"sinfo: {' '.join(str(words).split())}") from None
 
 
 def parse_sinfo(text: str) -> list[Partition]:
@@ -106,54 +102,27 @@ def site_mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
     longest = longest_time_min(site, partitions)
     if longest is not None and site.time_min > longest:
         found.append(f"time: found {site.time}; allowed: at most {longest} minutes")
-    need = site.cpus_per_task * site.tasks_per_node
-    most = max(p.cpus for p in mine)
+    need, most = site.cpus_per_task * site.tasks_per_node, max(p.cpus for p in mine)
     if need > most:
         found.append(
             f"cpus_per_task: found {site.cpus_per_task} for {site.tasks_per_node} tasks a node; "
             f"allowed: {most} CPUs a node"
         )
-    if site.mem and _mib(site.mem) > max(p.mem_mib for p in mine):
-        found.append(f"mem: found {site.mem}; allowed: {max(p.mem_mib for p in mine)}M a node")
-    return [
-        *found,
-        *_gpu_mismatches(site, mine),
-        *_constraint_mismatches(site, mine),
-        *_container_mismatches(site),
-    ]
-
-
-def _gpu_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
-    offered = sorted({part for p in mine for part in p.gres.split(",") if part})
-    if site.gres is None and site.gpus_per_node is None:
-        return []
-    key, value = ("gres", site.gres) if site.gres else ("gpus_per_node", site.gpus_per_node)
-    kinds = {re.sub(r"[:(].*", "", part) for part in offered}
-    requested = site.gres.split(":")[0] if site.gres else "gpu"
-    if requested in kinds:
-        return []
-    return [f"{key}: found {value}; allowed: {', '.join(offered) or 'no GPUs in this partition'}"]
-
-
-def _constraint_mismatches(site: Site, mine: Sequence[Partition]) -> list[str]:
-    if site.constraint is None:
-        return []
-    offered = {feature for p in mine for feature in p.features}
-    requested = [part for part in re.split(r"[&|,()\[\]!*0-9]+", site.constraint) if part]
-    missing = [part for part in requested if part not in offered]
-    if not missing:
-        return []
-    return [f"constraint: found {missing[0]}; allowed: {', '.join(sorted(offered)) or 'none'}"]
-
-
-def _container_mismatches(site: Site) -> list[str]:
-    """Checked only without modules and set-up lines, which may provide the command on the nodes."""
-    if site.container is None or site.modules or site.setup:
-        return []
-    program = shlex.split(site.container)[0]
-    if shutil.which(program):
-        return []
-    return [f"container: found {program}, which is not in PATH here; allowed: a command"]
+    memory = max(p.mem_mib for p in mine)
+    if site.mem and _mib(site.mem) > memory:
+        found.append(f"mem: found {site.mem}; allowed: {memory}M a node")
+    gpus = {part for p in mine for part in p.gres.split(",") if part}
+    asked = site.gres or ("gpu" if site.gpus_per_node else None)
+    if asked and asked.split(":")[0] not in {re.sub(r"[:(].*", "", part) for part in gpus}:
+        key = "gres" if site.gres else "gpus_per_node"
+        offered = ", ".join(sorted(gpus)) or "no GPUs in this partition"
+        found.append(f"{key}: found {getattr(site, key)}; allowed: {offered}")
+    features = {feature for p in mine for feature in p.features}
+    for part in re.split(r"[&|,()\[\]!*0-9]+", site.constraint or ""):
+        if part and part not in features:
+            allowed = ", ".join(sorted(features)) or "none"
+            found.append(f"constraint: found {part}; allowed: {allowed}")
+    return found
 
 
 def _mib(text: str) -> float:
@@ -164,5 +133,4 @@ def _mib(text: str) -> float:
 
 def _leading_number(text: str) -> int:
     """sinfo writes a minimum over several nodes as `16+`."""
-    digits = re.sub(r"\D", "", text)
-    return int(digits) if digits else 0
+    return int(re.sub(r"\D", "", text) or 0)

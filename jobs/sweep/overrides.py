@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import unknown_key_text
 from gnnhpc.data.registry import data_class
 from gnnhpc.models.model_registry import model_class
-from jobs.sweep.sweep import AXES, GRID_KEYS, SINGULAR, Sweep
+from jobs.sweep.sweep import GRID_KEYS, SINGULAR, Sweep
 from jobs.sweep.yaml_file import parse_yaml
 
 _FLAG = "--set"
@@ -20,7 +20,7 @@ _NESTED = (*_CLASS_OF, "optimizer", "sampling")
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of `raw` with every override in it.
+    """A copy of a spec, as `plural_spec` returns it, with every override in it.
 
     `train_steps=5` replaces the value everywhere; `data.train=100` changes every data set that has
     this setting; `grids.0.repeats=2` and `defaults.seed=1` change one place. Settings of a custom
@@ -46,9 +46,7 @@ def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
 
 def _set(raw: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
     first, *rest = path
-    defaults = raw.setdefault("defaults", {})
-    written = raw.get("grids")
-    grids: list[Any] = written if isinstance(written, list) else []
+    defaults, grids = raw.setdefault("defaults", {}), raw["grids"]
     if first in _TOP_LEVEL and not rest:
         raw[first] = value
     elif first == "defaults" and rest:
@@ -61,22 +59,18 @@ def _set(raw: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None
         _set_in([defaults, *grids], path, value, key)
 
 
-def _set_in(places: Sequence[Any], path: Sequence[str], value: Any, key: str) -> None:
+def _set_in(places: Sequence[dict[str, Any]], path: Sequence[str], value: Any, key: str) -> None:
     """Set a field, or a setting inside of one, in the first place and where others have it."""
     name, *rest = path
-    mappings = [place for place in places if isinstance(place, dict)]
     if name not in GRID_KEYS:
         allowed = GRID_KEYS | _TOP_LEVEL
         raise InputError(_FLAG, key, unknown_key_text(name, allowed), ", ".join(sorted(allowed)))
     if not rest:
-        for number, mapping in enumerate(mappings):
-            held = [alias for alias in _aliases(name) if alias in mapping]
-            for alias in held:
-                del mapping[alias]
-            if held or number == 0:
+        for number, mapping in enumerate(places):
+            if name in mapping or number == 0:
                 mapping[name] = value
     elif name in _NESTED and len(rest) == 1:
-        for entry in _entries_with(mappings, name, rest[0], key):
+        for entry in _entries_with(places, name, rest[0], key):
             entry[rest[0]] = value
     else:
         allowed_text = "model.<setting>, data.<setting>, optimizer.<setting>, sampling.<setting>"
@@ -84,12 +78,12 @@ def _set_in(places: Sequence[Any], path: Sequence[str], value: Any, key: str) ->
 
 
 def _entries_with(
-    mappings: Sequence[dict[str, Any]], name: str, setting: str, key: str
+    places: Sequence[dict[str, Any]], name: str, setting: str, key: str
 ) -> list[dict[str, Any]]:
     """The mappings in which a setting is to be set. Raises InputError where none has it."""
-    if name == "optimizer" and mappings:
-        mappings[0].setdefault("optimizer", {})
-    entries = list(_entries(mappings, name))
+    if name == "optimizer":
+        places[0].setdefault("optimizer", {})
+    entries = [entry for place in places if name in place for entry in _entries(place, name)]
     if name not in _CLASS_OF:
         return entries
     classes = [(entry, _CLASS_OF[name](str(entry.get("name")))) for entry in entries]
@@ -102,19 +96,10 @@ def _entries_with(
     return taking
 
 
-def _entries(mappings: Sequence[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+def _entries(place: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """Every value of a key as a mapping that can be changed in place."""
-    for mapping in mappings:
-        for alias in _aliases(name):
-            if alias not in mapping:
-                continue
-            value = mapping[alias]
-            entries = list(value) if isinstance(value, list) else [value]
-            if name in _CLASS_OF:
-                entries = [{"name": each} if isinstance(each, str) else each for each in entries]
-            mapping[alias] = entries if isinstance(value, list) else entries[0]
-            yield from (entry for entry in entries if isinstance(entry, dict))
-
-
-def _aliases(axis: str) -> list[str]:
-    return [axis, *(field for field, name in AXES.items() if name == axis != field)]
+    value = place[name]
+    several = list(value) if isinstance(value, list) else [value]
+    several = [{"name": each} if isinstance(each, str) else each for each in several]
+    place[name] = several if isinstance(value, list) else several[0]
+    return [entry for entry in several if isinstance(entry, dict)]

@@ -21,7 +21,7 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import torch_import_s
 from jobs.sweep.expand import expand
 from jobs.sweep.overrides import apply_overrides
-from jobs.sweep.sweep import Sweep, read_sweep
+from jobs.sweep.sweep import Sweep, plural_spec, read_sweep
 from jobs.sweep.yaml_file import read_mapping, read_text
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
@@ -119,7 +119,7 @@ def plan(
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
-    sweep = read_sweep(apply_overrides(raw, overrides), source)
+    sweep = read_sweep(apply_overrides(plural_spec(raw, source), overrides), source)
     experiments = expand(sweep, source, base)
     _check_stages(experiments, source)
     where = _data_root(root, sweep, base, source)

@@ -116,25 +116,29 @@ class Sweep(Strict):
     """Each grid is the product of its lists of values."""
 
 
+def plural_spec(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
+    """A spec with `layouts` for `layout`, and so on. Raises InputError for an unknown key."""
+    check_keys(raw, Sweep.model_fields, where, None)
+    grids = raw.get("grids")
+    if not isinstance(grids, list) or not grids:
+        raise InputError(where, "grids", short_value(grids), "a list of at least one grid")
+    defaults = _plural_names(raw.get("defaults", {}), where, "defaults")
+    plural = [_plural_names(grid, where, f"grids.{i}") for i, grid in enumerate(grids)]
+    return {**raw, "defaults": defaults, "grids": plural}
+
+
 def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
     """The checked content of a spec.
 
     Raises InputError for the first unknown key or value that does not fit.
     """
-    check_keys(raw, Sweep.model_fields, where, None)
-    grids = raw.get("grids")
-    if not isinstance(grids, list) or not grids:
-        raise InputError(where, "grids", short_value(grids), "a list of at least one grid")
-    places = [("defaults", raw.get("defaults", {}))]
-    places += [(f"grids.{number}", grid) for number, grid in enumerate(grids)]
-    defaults, *grids = [_plural_names(mapping, where, key) for key, mapping in places]
+    plural = plural_spec(raw, where)
     try:
         # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
-        text = json.dumps({**raw, "defaults": defaults, "grids": grids})
-        return Sweep.model_validate_json(text, strict=True)
+        return Sweep.model_validate_json(json.dumps(plural), strict=True)
     except ValidationError as error:
         plain = from_validation_error(error, where)
-        key = _without_only_indices(plain.key or "", {"defaults": defaults, "grids": grids})
+        key = _without_only_indices(plain.key or "", plural)
         raise InputError(where, key or None, plain.found, plain.allowed) from None
 
 
@@ -154,7 +158,6 @@ def _without_only_indices(key: str, value: Any) -> str:
 
 
 def _plural_names(mapping: object, where: object, key: str) -> dict[str, Any]:
-    """A grid with `layouts` for `layout`, and so on. Raises InputError for an unknown key."""
     grid = as_mapping(mapping, where, key)
     check_keys(grid, GRID_KEYS, where, key)
     for name, axis in SINGULAR.items():

@@ -71,10 +71,8 @@ def read_text(path: Path, what: str) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(path, None, "no such file", what) from None
-    except IsADirectoryError:
-        raise InputError(path, None, "a folder", what) from None
-    except PermissionError:
-        raise InputError(path, None, "a file this user may not read", what) from None
+    except OSError as error:
+        raise InputError(path, None, f"{error.strerror}", what) from None
     except UnicodeDecodeError as error:
         raise InputError(path, None, f"bytes that are not UTF-8 ({error.reason})", what) from None
 

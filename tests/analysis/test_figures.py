@@ -172,6 +172,9 @@ def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
     # A stage in the middle sends to both sides.
     assert of["pp4"][1] > of["pp4"][0]
     assert sum(of["dp2-pp2"]) > 2 * sum(of["pp2"])
+    group.cells.loc[group.cells["layout"] == "pp2", "bytes_sent"] = "null"
+    labels = [each.get_text() for each in drawn("messages", group).axes[0].get_xticklabels()]
+    assert [each.split("\n")[0] for each in labels if "not known" in each] == ["pp2"]
 
 
 def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(

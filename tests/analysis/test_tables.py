@@ -119,6 +119,10 @@ def test_columns_of_latex_tables_can_be_chosen(
     speedup = (tmp_path / "out" / "tables" / "speedup.tex").read_text()
     assert r"layout & samples/s & speedup \\" in speedup
     assert "[" in speedup
+    # Without the phase a row of testing would look like one of training.
+    everything = pd.read_csv(tmp_path / "out" / "tables" / "speedup.csv")
+    rows = speedup.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert len(rows) == (everything["phase"] == "train").sum() < len(everything)
     # A table that has none of them is as it would be.
     assert "epoch" in (tmp_path / "out" / "tables" / "boca_table2.tex").read_text()
     capsys.readouterr()

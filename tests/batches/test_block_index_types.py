@@ -17,7 +17,7 @@ from gnnhpc.graphs.graph import Graph, InEdges
 from gnnhpc.graphs.halo_chunks import ChunkSet
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler, by_source, index_type, targets
+from gnnhpc.kernels.sample_neighbors import Layer, Sampler, by_source, targets
 from gnnhpc.models.convolutions import Gcn, Gin, Sage
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model
@@ -132,29 +132,6 @@ def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path, layer: Laye
     assert (other.edge.view(3, 4)[:, :3] % degree).equal((rows[:, :3] % degree).int())
 
 
-def test_edges_are_as_wide_as_all_that_could_be_drawn() -> None:
-    """With replacement a node's neighbours may be drawn more often than it has any."""
-    indptr, columns = torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32)
-
-    def index(fanout: int, **layer: bool) -> torch.dtype:
-        sampler = Sampler(indptr, columns)
-        sampler.begin(torch.tensor([0, 1]))
-        return index_type(
-            sampler.columns, sampler.count, sampler._rows, Layer(fanout, 1, 2, 0, **layer)
-        )
-
-    assert index(2**31 - 1) == torch.int32
-    assert index(2**30 - 2, replace=True) == torch.int32
-    assert index(2**30 - 1, replace=True) == torch.int64
-
-
 def test_more_nodes_than_int32_can_number_are_one_line() -> None:
     with pytest.raises(InputError, match="nodes: found 2147483648; allowed: at most 2147483647"):
         InEdges.of(torch.empty(2, 0, dtype=torch.int64), 2**31)
-
-
-def test_parts_of_several_types_are_a_mistake(drawn: GraphChunk) -> None:
-    block = drawn.blocks[0]
-    mixed = Drawn(block.indptr.long(), block.source, block.edge, block.rows_in)
-    with pytest.raises(ValueError, match="too many values"):
-        by_source(mixed)

@@ -46,7 +46,7 @@ def check_chunk(graph: Graph, chunk: GraphChunk, kept: Any = slice(None)) -> Non
     sums.index_add_(0, graph.edges[1][kept], graph.edge_weight[kept].double())
     assert chunk.weighted_degree is not None
     assert torch.allclose(chunk.weighted_degree[real], sums[chunk.nodes[real]])
-    assert chunk.weighted_degree[~real].eq(0).all()
+    assert chunk.weighted_degree[~real].eq(1).all()
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,34 +51,6 @@ def test_replicas_share_what_one_process_would_see(
     parts = [epoch_indices(samples, batch, replicas, r, seed, step)[1] for r in range(replicas)]
     alone = epoch_indices(samples, batch * replicas, 1, 0, seed, step)[1]
     assert np.array_equal(np.concatenate(parts), alone)
-
-
-@given(PLANS, SEEDS, st.integers(0, 100))
-def test_the_answer_depends_on_nothing_else(
-    plan: tuple[int, int, int], seed: int, step: int
-) -> None:
-    replicas, batch, samples = plan
-    _, first = epoch_indices(samples, batch, replicas, 0, seed, step)
-    kept = first.copy()
-    first[:] = -1
-    epoch_indices(samples, batch, replicas, 0, seed + 1, step)
-    assert np.array_equal(epoch_indices(samples, batch, replicas, 0, seed, step)[1], kept)
-
-
-def test_epochs_and_seeds_differ() -> None:
-    orders = {
-        tuple(epoch_indices(100, 100, 1, 0, seed, step)[1]) for seed in (0, 1) for step in (0, 1)
-    }
-    assert len(orders) == 4
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [(9, 5, 2, 0, 0, 0), (10, 0, 1, 0, 0, 0), (10, 5, 2, 2, 0, 0), (10, 5, 2, 0, 0, -1)],
-)
-def test_what_does_not_fit_is_refused(arguments: tuple[int, int, int, int, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"does not fit|no replica"):
-        epoch_indices(*arguments)
 
 
 @settings(max_examples=20, deadline=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled import dgl_loader
 from gnnhpc.batches.sampled.dgl_loader import DglBlock, DglSampler
 from gnnhpc.batches.sampled.library_loader import random_seed
 from gnnhpc.batches.sampled.pyg_loader import PygBlock, PygSampler, sampled_hops
@@ -227,14 +225,6 @@ def test_its_own_layers_take_what_the_library_drew(name: str) -> None:
                 assert block.neighbours.data_ptr() == whole.data_ptr()
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_untouched_by_a_move_to_where_it_is(name: str) -> None:
-    graph = dense_graph()
-    (chunk,) = chunks(sampler(name, graph), uneven(graph)[:1])
-    moved = chunk.to("cpu")
-    assert all(one is other for one, other in zip(moved.blocks, chunk.blocks, strict=True))
-
-
 def content(chunk: GraphChunk) -> list[int]:
     blocks = [torch.cat((block.indptr, block.source, block.edge)) for block in chunk.blocks]
     return [int(x) for part in (chunk.nodes, *blocks) for x in part]
@@ -272,16 +262,6 @@ def test_no_two_batches_draw_with_the_same_numbers(name: str, workers: int) -> N
     assert len(set(firsts)) == 25
 
 
-def test_what_dgl_sends_is_not_what_it_draws_from() -> None:
-    """A worker moves what it sends into shared memory, in place, while it draws the next."""
-    graph, seeds = dense_graph(), torch.arange(20)
-    drawn_by = sampler("dgl", graph)
-    repeating = dgl_loader._Repeating(drawn_by._dgl, drawn_by._sampler, SEED)
-    _, sent, _ = repeating.sample(drawn_by._graph, dgl_loader._Batch(STEP, seeds))
-    assert sent.equal(seeds)
-    assert sent.untyped_storage().data_ptr() != seeds.untyped_storage().data_ptr()
-
-
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_workers_end_with_it_though_batches_are_left(name: str) -> None:
     graph = dense_graph()
@@ -304,22 +284,6 @@ def test_a_worker_that_died_is_named(name: str) -> None:
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
         list(found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pyg", "dgl"])
-def test_a_worker_that_hangs_is_named_where_a_time_is_given(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = dense_graph()
-    monkeypatch.setattr("gnnhpc.batches.sampled.library_loader.TIMEOUT_S", 1.0)
-    drawn_by = sampler(name, graph, workers=1)
-    draw = "sample" if name == "dgl" else "sample_from_nodes"
-    monkeypatch.setattr(drawn_by._sampler, draw, lambda *_: time.sleep(600))
-    message = "data loader: DataLoader timed out after 1"
-    with pytest.raises(GnnhpcError, match=message), drawn_by.open(uneven(graph), STEP) as found:
-        next(found)
-    assert multiprocessing.active_children() == []
 
 
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

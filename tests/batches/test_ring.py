@@ -12,22 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch
 from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
-from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FRESH, Memory
-from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions import Sage
-from gnnhpc.models.gat import Gat
-from gnnhpc.models.model import Model
-from gnnhpc.training.setup import set_up
-from tests.tools.cells import sampled
-from tests.tools.graphs import forward, make_graph, make_model
+from tests.tools.graphs import make_graph
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 STEPS = 30
@@ -71,18 +62,6 @@ def test_whatever_shows_a_part_of_it_holds_a_slot(part_of: Callable[[Tensor], An
     assert (part == part_of(torch.arange(7, 1007, dtype=torch.int32))).all()
     assert ring.lend() is FRESH
     del part
-    assert ring.lend() is not FRESH
-
-
-def test_what_autograd_saved_holds_a_slot() -> None:
-    ring = grown()
-    weight = torch.ones(1000, requires_grad=True)
-    loss = (weight * ring.lend().empty(1000, torch.float32).fill_(3.0)).sum()
-    assert ring.lend() is FRESH
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert weight.grad is not None
-    assert weight.grad.eq(3.0).all()
-    del loss
     assert ring.lend() is not FRESH
 
 
@@ -192,80 +171,3 @@ def test_mini_batches_that_are_held_stay_as_they_are(
             assert all(same(each, wanted[number]) for number, each in kept)
     assert len(kept) == held
     assert all(same(each, wanted[number]) for number, each in kept)
-
-
-@needs_sampler
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_in_a_step_leaves_its_mini_batch_as_it_is(
-    workers: int, graph: Graph, wanted: list[list[Tensor]]
-) -> None:
-    """Its traceback holds it while the next are drawn into the same ring."""
-    drawing = Drawing(graph, workers, Ring(workers + 2))
-
-    def fail() -> None:
-        with drawing.opened() as drawn:
-            for step, chunk in enumerate(drawn):
-                if step == 5:
-                    raise RuntimeError(chunk)
-
-    with pytest.raises(RuntimeError) as failed:
-        fail()
-    with drawing.opened() as drawn:
-        assert all(same(chunk, wanted[step]) for step, chunk in enumerate(drawn))
-    assert same(failed.value.args[0], wanted[5])
-
-
-@needs_sampler
-@pytest.mark.parametrize("model", [Sage(layers=2, hidden=20), Gat(layers=2, heads=2, hidden=5)])
-def test_backward_finds_the_mini_batch_of_its_forward(graph: Graph, model: Model) -> None:
-    """Two steps later, when nobody but autograd holds it."""
-    built = make_model(graph, model, torch.float64)
-
-    def learnt(ring: Ring | None) -> list[Tensor]:
-        drawing, found, outputs = Drawing(graph, 0, ring), [], []
-        for step in range(12):
-            outputs.append(forward(built, Context(step=step, seed=1, graph=drawing.chunk(step))))
-            if step >= 2:
-                built.zero_grad()
-                outputs.pop(0).square().sum().backward()
-                found += [each.grad.clone() for each in built.parameters() if each.grad is not None]
-        return found
-
-    with_ring, without = learnt(Ring(2)), learnt(None)
-    assert len(with_ring) == len(without) == 10 * len(list(built.parameters()))
-    assert all(map(torch.equal, with_ring, without))
-
-
-@needs_sampler
-@pytest.mark.parametrize("model", ["sage", "gat"])
-@pytest.mark.parametrize("workers", [0, 1])
-def test_training_reads_a_bounded_set_of_places_and_learns_the_same(
-    model: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the layers' edges and, after backward, of those by source."""
-    sampling = {"fanouts": [4, 3], "workers": workers}
-    settings = {"model": {"name": model, "layers": 2}, "sampling": sampling}
-
-    def trained() -> tuple[list[Tensor], set[int]]:
-        parts = set_up(
-            sampled(train_steps=STEPS, test_steps=0, **settings),
-            Mesh(Layout(), 0, torch.device("cpu")),
-            None,
-        )
-        parts.stage.train()
-        losses, places = [], set()
-        with parts.batches.open("train", 0, STEPS) as batches:
-            batch: Batch
-            for step, batch in enumerate(batches):
-                parts.optimizer.zero_grad()
-                losses += parts.engine.train_step(batch).losses
-                parts.optimizer.step()
-                made = tensors(batch.microbatches[0].context.chunk)
-                if step >= 12:
-                    places.add(min(each.data_ptr() for each in made) >> 16)
-        return losses, places
-
-    with_ring, places = trained()
-    assert 0 < len(places) <= 2 * (workers + 3)
-    monkeypatch.setattr(Ring, "lend", lambda ring: FRESH)
-    assert trained()[0] == with_ring

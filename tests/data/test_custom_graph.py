@@ -55,19 +55,6 @@ def test_csr_and_lists_of_nodes_are_the_same_graph(tmp_path: Path) -> None:
     assert equal(graph, load_graph(CustomGraph(path=str(packed)).planned(tmp_path), None))
 
 
-def test_columns_in_any_order_within_a_row(tmp_path: Path) -> None:
-    arrays = as_csr(custom_arrays())
-    first = slice(arrays["x_indptr"][0], arrays["x_indptr"][1])
-    shuffled = arrays | {key: arrays[key].copy() for key in ("x_indices", "x_data")}
-    for key in ("x_indices", "x_data"):
-        shuffled[key][first] = shuffled[key][first][::-1]
-    graphs = [
-        load_graph(write(tmp_path / f"{n}.npz", given).planned(tmp_path), None)
-        for n, given in enumerate((arrays, shuffled))
-    ]
-    assert equal(*graphs)
-
-
 def _drop(key: str) -> Callable[[Arrays], Arrays]:
     return lambda arrays: {name: value for name, value in arrays.items() if name != key}
 
@@ -96,56 +83,40 @@ NODES = np.arange(3)
 DENSE = [
     (_drop("edge_index"), r"found no edge_index among .*; allowed: edge_index: int \[2, "),
     (_drop("x"), r"found no x among .*; allowed: x: numbers \[nodes, features\], or x_indptr, x_"),
-    (_drop("y"), r"found no y among edge_index, .*; allowed: y: int \[nodes\]"),
     (_drop("val_mask"), r"found no val_mask among .*; allowed: val_mask: bool .*or val_idx"),
     (_put(train_idx=NODES), "train_idx: found both train_mask and train_idx; allowed: one of"),
     (_put(x_data=np.ones(2)), "x_data: found both x and x_data; allowed: one form of features"),
     (_change("edge_index", lambda a: a.T), r"edge_index: found int64 \[242, 2\]; allowed: int"),
-    (_change("edge_index", lambda a: a * 1.0), r"edge_index: found float64 \[2, 242\]"),
     (_change("edge_index", lambda a: a[:, :0]), r"edge_index: found int64 \[2, 0\]; .*at least"),
     (_change("edge_index", _at((0, 7), 60)), "edge_index: found edge 7 from 60 to .*: nodes 0 to"),
-    (_change("edge_index", _at((1, 7), -1)), "edge_index: found edge 7 from .* to -1; allowed"),
     (_put(edge_index=np.array([[3], [3]])), "edge_index: found self-loops only"),
     (_change("x", lambda a: a[:50]), "x: found 50 nodes; allowed: 60 nodes, as in y"),
-    (_change("x", lambda a: a[:, 0]), r"x: found float64 \[60\]; allowed: numbers \[nodes, fe"),
     (_change("x", lambda a: a[:, :0]), "x: found no features; allowed: at least one column"),
-    (_change("x", lambda a: a.astype(complex)), r"x: found complex128 \[60, 12\]"),
     (_change("x", lambda a: a.astype(object)), r"x: found object \[60, 12\]; allowed: numbers"),
     (_change("x", _at((4, 3), np.nan)), "x: found nan at node 4, column 3; allowed: finite float"),
-    (_change("x", _at((4, 3), -np.inf)), "x: found -inf at node 4, column 3"),
     (_change("x", _at((4, 3), 1e300)), "x: found inf at node 4, column 3; allowed: finite float3"),
     (_change("y", _at(9, -2)), r"y: found label -2 of node 9; allowed: int \[nodes\], -1 or NaN"),
     (_change("y", _at(9, -1)), "train_mask: found node 9, which has no label; allowed: nodes wit"),
     (_change("y", _at(9, 600)), "y: found label 600 among 60 nodes; allowed: the classes"),
     (_change("y", lambda a: a * 0), "y: found one class; allowed: at least two"),
-    (_change("y", lambda a: a * 0.5), r"y: found label 0.5 of node 1; allowed: int \[nodes\]"),
     (_change("y", lambda a: np.eye(3)[a]), r"y: found float64 \[60, 3\]; allowed: int \[nodes\]"),
     (_put(**EMPTY, x=np.ones((0, 12))), "y: found no nodes; allowed: .* at least one node"),
     (_change("train_mask", lambda a: a * 2), r"train_mask: found int64 \[60\]; allowed: bool \[60"),
-    (_change("test_mask", lambda a: a[:-1]), r"test_mask: found bool \[59\]; allowed: bool \[60\]"),
     (_change("train_mask", lambda a: a & False), "train_mask: found no node; allowed: at least on"),
-    (_change("val_mask", lambda a: a & False), "val_mask: found no node; allowed: at least one"),
     (_change("test_mask", _at(0, True)), "test_mask: found node 0, which is in train too; allow"),
 ]  # fmt: skip
 
 # The same of one with CSR features and lists of nodes.
 SPARSE = [
-    (_drop("x_data"), r"found no x_data among .*; allowed: x_data: numbers \[n\]"),
     (_change("x_indptr", lambda a: a[:-1]), "x_indptr: found parts that do not fit"),
-    (_change("x_indptr", lambda a: a + 1), "x_indptr: found parts that do not fit "),
     (_change("x_indices", _at(2, 12)), "x_indptr: found parts that do not fit .*12"),
     (_change("x_indices", lambda a: a * 0), "x_indices: found a column twice in a row; allowed: "),
     (_change("x_data", lambda a: a[:-1]), "x_indptr: found parts that do not fit .*same size"),
-    (_change("x_data", _at(5, np.nan)), "x_data: found nan at 5; allowed: finite float32 num"),
     (_put(x_shape=np.array([60])), r"x_shape: found \[60\]; allowed: int \[2\]: nodes, features"),
-    (_put(x_shape=np.array([60, 0])), "x_shape: found no features; allowed: at least one column"),
     (_change("y", lambda a: a[:-1]), "x_shape: found 60 nodes; allowed: 59 nodes, as in y"),
     (_change("train_idx", _at(0, 60)), "train_idx: found node 60; allowed: 0 to 59"),
-    (_change("val_idx", _at(0, -1)), "val_idx: found node -1; allowed: 0 to 59"),
     (_change("val_idx", _at(0, 21)), "val_idx: found node 21 twice; allowed: each node once"),
     (_change("val_idx", _at(0, 3)), "val_idx: found node 3, which is in train too; allowed: spl"),
-    (_change("train_idx", lambda a: a[:0]), "train_idx: found no node; allowed: at least one"),
-    (_change("train_idx", lambda a: a * 1.0), r"train_idx: found float64 \[20\]; allowed: int \[n"),
 ]  # fmt: skip
 
 
@@ -238,12 +209,6 @@ def test_what_the_spec_says_is_compared_with_the_file(
     write(tmp_path / "graph.npz", custom_arrays())
     with pytest.raises(InputError, match=f"graph.npz: {message}"):
         CustomGraph(path="graph.npz", **given).planned(tmp_path)
-
-
-def test_more_classes_than_have_a_node(tmp_path: Path) -> None:
-    write(tmp_path / "graph.npz", custom_arrays())
-    config = CustomGraph(path="graph.npz", classes=5).planned(tmp_path)
-    assert config.facts().classes == load_graph(config, None).classes == 5
 
 
 def test_where_the_file_lies_is_no_content(tmp_path: Path) -> None:

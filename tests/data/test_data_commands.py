@@ -21,13 +21,11 @@ from gnnhpc.data.published_graphs import PUBLISHED, graph_sizes
 from gnnhpc.data.registry import DATA
 from tests.tools.data_files import (
     cifar_archive,
-    cifar_records,
     custom_arrays,
     set_facts,
     write_npz,
     write_ogb,
     write_planetoid,
-    write_python,
 )
 
 
@@ -79,10 +77,6 @@ def test_list_says_what_there_is_and_where(root: Path, capsys: pytest.CaptureFix
     assert "50,000 + 10,000 of 32 x 32, 10 classes" in lines["cifar10"]
 
 
-def test_list_works_without_a_root(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "not here" in run(capsys, "list", "--data-root", "nowhere")[1]
-
-
 def test_files_are_fetched_one_by_one_and_checked(
     cora: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,17 +122,6 @@ def test_a_failure_adds_nothing(cora: Path, root: Path, capsys: pytest.CaptureFi
     assert "ind.cora.graph cannot be fetched (404" in failure
     assert "nothing was added. Run `gnnhpc data get cora` where there is a network" in failure
     assert not (root / "Cora" / "raw").exists()
-
-
-def test_no_network_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Port 9 of this machine discards: nothing listens there.
-    publish(monkeypatch, "dblp", [Download("http://127.0.0.1:9/dblp.npz", "dblp.npz")])
-    status, _, err = run(capsys, "get", "dblp")
-    assert status == 1
-    assert "dblp.npz cannot be fetched" in err.splitlines()[-1]
-    assert err.count("failed:") == 1
 
 
 def zipped(folder: Path, name: str) -> bytes:
@@ -238,15 +221,6 @@ def test_files_copied_by_hand_are_recorded(
     assert "found ind.cora.y, which differs from the record; allowed: the recorded files" in err
 
 
-def test_the_python_layout_is_seen(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root.mkdir()
-    write_python(root, "data_batch_1", cifar_records(3, 0))
-    status, out, _ = run(capsys, "check", "cifar10")
-    assert status == 1
-    assert "a part: 1 of 6 files in" in out
-    assert "cifar-10-batches-py" in out
-
-
 def test_damage_is_found(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,17 +242,6 @@ def test_damage_is_found(
     assert status == 1
     assert out.startswith(f"photo: damaged: {path.parent}: found damaged files")
     assert "synthetic-citation: whole: 2,000 nodes" in out
-
-
-def test_a_graph_with_half_its_edges_is_of_another_size(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    set_facts(monkeypatch, "photo", graph_sizes(240, 11_000, 20, 4))
-    raw = root / "Photo" / "raw"
-    write_npz(raw, "amazon_electronics_photo.npz", nodes=240, columns=20, classes=4)
-    status, out, _ = run(capsys, "check", "photo")
-    assert status == 1
-    assert re.search(r"photo: of another size: \d,\d+ edges, not 11,000", out)
 
 
 def test_custom_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,15 +284,6 @@ def test_mistakes_are_one_line(
     assert out == ""
     assert err.startswith(message)
     assert err.count("\n") == 1
-
-
-def test_get_makes_the_users_own_root(
-    cora: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("GNNHPC_DATA")
-    assert run(capsys, "get", "cora")[0] == 0
-    assert (cache / "data" / "Cora" / "raw" / "ind.cora.x").is_file()
-    assert run(capsys, "check", "cora")[0] == 0
 
 
 def test_listing_imports_neither_torch_nor_numpy() -> None:

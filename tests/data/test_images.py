@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 from pathlib import Path
@@ -52,17 +51,6 @@ def test_any_subset_of_the_files_in_order(tmp_path: Path) -> None:
     chosen = np.array([11, 0, 6, 7, 0])
     assert np.array_equal(images.take(chosen).reshape(5, -1), together[chosen, 1:])
     assert np.array_equal(images.take(chosen, 8), images.take(chosen)[:, :, ::8, ::8])
-
-
-def test_binary_files_are_mapped_not_read(tmp_path: Path) -> None:
-    path = write_binary(tmp_path, "data_batch_1", cifar_records(3, 0))
-    pixels = load_images(Cifar10(), tmp_path, "train").parts[0]
-    assert not pixels.flags.writeable
-    inverted = 255 - int(pixels[0, 0, 0, 0])
-    with path.open("r+b") as stream:
-        stream.seek(1)
-        stream.write(bytes([inverted]))
-    assert pixels[0, 0, 0, 0] == inverted
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
@@ -160,21 +148,6 @@ def test_absent_images_are_downloaded_once(
     assert len(load_images(Cifar10(), root, "test")) == 4
     sums = read_checksums(root / "cifar-10-batches-bin")
     assert sorted(sums) == [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]
-
-
-@pytest.mark.parametrize("page", ["cifar.tar.gz", "no-such-page"])
-def test_a_failed_download_adds_nothing_and_says_what_to_do(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, page: str
-) -> None:
-    """The archive's digest is not the published one, or there is no archive."""
-    root = tmp_path / "root"
-    root.mkdir()
-    archive = cifar_archive(tmp_path / "site", server)
-    wrong = dataclasses.replace(archive, url=f"{server}/{page}", md5="0" * 32)
-    monkeypatch.setattr(data_settings, "CIFAR_ARCHIVE", wrong)
-    with pytest.raises(InputError, match=r"cifar-10-batches-bin: .*; allowed: the files of http"):
-        load_images(Cifar10(), root, "train")
-    assert not (root / "cifar-10-batches-bin").exists()
 
 
 def test_real_images() -> None:

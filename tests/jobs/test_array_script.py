@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.core.errors import InputError
 from jobs.slurm.batch_script import batch_script, report_script, sbatch_value
 from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
 from jobs.slurm.launch import Launch
@@ -160,26 +159,12 @@ def test_srun_gets_its_options_from_the_script_alone(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_hint_is_the_binding(tmp_path: Path) -> None:
-    run_script(tmp_path, Site(hint="nomultithread"))
-    command = (tmp_path / "srun").read_text()
-    assert "--hint=nomultithread" in command
-    assert "--cpu-bind" not in command
-
-
 def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) -> None:
     done, run = run_script(tmp_path, Site(setup=("export A=1", "echo no disk; false")))
     assert done.returncode == 1
     last = (run / "logs" / "gat-pp2-1-7.log").read_text().splitlines()[-1]
     assert last == "error: set-up line 'echo no disk; false' failed with status 1: no disk "
     assert not (tmp_path / "srun").exists()
-
-
-def test_a_script_without_a_task_says_how_to_submit_it(tmp_path: Path) -> None:
-    done, _ = run_script(tmp_path, Site(), task=None)
-    assert done.returncode == 2
-    words = (tmp_path / "slurm-8_.out").read_text()
-    assert "found no $SLURM_ARRAY_TASK_ID; allowed: sbatch [--array=INDICES]" in words
 
 
 def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
@@ -195,8 +180,3 @@ def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
 def test_a_block_asks_for_the_largest_layout_and_time_for_all_cells() -> None:
     needs = paired(Site(time="30")).resources
     assert (needs.nodes, needs.tasks_per_node, needs.time_min) == (2, 1, 60)
-
-
-def test_tasks_a_node_must_divide_the_ranks() -> None:
-    with pytest.raises(InputError, match="tasks_per_node"):
-        cell_arrays(small_plan(layouts="pp3").cells, Site(tasks_per_node=2), 1000)

@@ -158,16 +158,6 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     assert step.endswith("--missing --mem SIZE, with more than each node gave")
 
 
-def test_a_word_of_memory_in_a_rank_s_own_error_is_not_slurms(
-    run: MadeRun, slurm: FakeSlurm
-) -> None:
-    slurm.set_queue()
-    attempt = run.begin(run.cell(), 3, "101_0", pid=DEAD)
-    write_failure(attempt, failure("torch.OutOfMemoryError: CUDA out of memory"), by=0)
-    (run.paths.logs / "gat-seq-0-101.log").write_text("0: error: CUDA out of memory\n")
-    assert run.state()[0] == "failed"
-
-
 def test_a_failed_custom_model_is_submitted_under_a_new_name(
     run: MadeRun, slurm: FakeSlurm
 ) -> None:
@@ -177,9 +167,22 @@ def test_a_failed_custom_model_is_submitted_under_a_new_name(
     for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
         run.finish(run.cell(array, index), status="failed", failure=failure("ValueError: x"))
     first, second = next_steps(status(run.root, fresh=True))
-    assert "a rerun runs the copy of mine:Deep that the run keeps" in first
+    assert "where mine:Deep is wrong: correct it" in first
     assert "submit SPEC.yaml --name NEW" in first
     assert second.endswith("--failed")
+
+
+def test_a_custom_model_unlike_its_reference_is_submitted_under_a_new_name(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    slurm.set_queue()
+    manifest = run.paths.manifest
+    manifest.write_text(manifest.read_text().replace('"name": "gat"', '"name": "mine:Deep"'))
+    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
+        run.finish(run.cell(array, index), audit=[Check("engine-parity", "invalid", "x")])
+    first, second = next_steps(status(run.root, fresh=True))
+    assert "where mine:Deep is wrong: correct it" in first
+    assert second.endswith("--flagged")
 
 
 def test_an_interrupted_cell_resumes_by_a_rerun(run: MadeRun, slurm: FakeSlurm) -> None:

@@ -161,11 +161,6 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err
 
 
-def test_the_spec_without_a_mistake_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["submit", "spec.yaml", "--dry-run", "--paired"]) == 0
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(("old", "new", "line"), SPECS)
 def test_mistakes_in_a_spec(
     old: str, new: str, line: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -175,14 +170,6 @@ def test_mistakes_in_a_spec(
     err = complaint(capsys, "submit", "spec.yaml", "--cluster", "local", "--wait")
     prefix = "error: spec.yaml" if line.startswith(":") else "error: spec.yaml: "
     assert err.startswith(prefix + line), err
-
-
-def test_an_unknown_setting_of_the_optimizer_names_those_there_are(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "spec.yaml").write_text(SPEC.replace("train_steps: 3", "optimizer: {rl: 1}"))
-    err = complaint(capsys, "submit", "spec.yaml", "--dry-run")
-    assert {"lr", "name", "weight_decay"} <= set(err.strip().partition("allowed: ")[2].split(", "))
 
 
 @pytest.mark.parametrize(("old", "new", "line"), TWICE)
@@ -263,23 +250,3 @@ def test_folders_that_are_no_run(
     assert err.startswith("error: nowhere: found no such folder; allowed: a run folder")
     err = complaint(capsys, command, "empty", *rest)
     assert err.startswith("error: empty: found no manifest.jsonl in it; allowed: a run folder")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["rerun", "run", "--cluster", "loc"], "--cluster: found 'loc'; allowed: slurm, local"),
-        (["schema", "swep"], "what: found 'swep'; allowed: sweep, site"),
-    ],
-)
-def test_choices_are_named(
-    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert complaint(capsys, *arguments) == f"error: {line}\n"
-
-
-@pytest.mark.parametrize("arguments", [["frob"], ["status"], ["submit"], ["logs"]])
-def test_command_lines_that_are_none(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert complaint(capsys, *arguments).startswith("error: command line: found ")

@@ -153,13 +153,6 @@ def test_cancel_removes_all_arrays_or_one(run: MadeRun, slurm: FakeSlurm) -> Non
     assert cancel(run.root) == []
 
 
-def test_cancel_leaves_jobs_of_others(run: MadeRun, slurm: FakeSlurm) -> None:
-    other = ["300_[0-1]", "PENDING", "None", "gat-seq@run", "/elsewhere/x.sbatch", "/elsewhere"]
-    slurm.set_queue(*slurm.queue, other)
-    cancel(run.root)
-    assert slurm.queue == [other]
-
-
 def test_cancel_of_a_silent_slurm_needs_force(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.fail("squeue")
     with pytest.raises(InputError, match=r"jobs 101, 102, which may have ended.*or --force"):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.cli import main
 from jobs.slurm.site import Site, changed_site, check_site
-from jobs.slurm.site_check import longest_time_min, parse_sinfo, site_mismatches
+from jobs.slurm.site_check import parse_sinfo, site_mismatches
 from jobs.slurm.site_files import find_site_files, load_site
 from jobs.slurm.site_init import (
     Offer,
@@ -144,7 +142,6 @@ def test_flags_replace_single_settings() -> None:
         (Site(mem="65G"), ["mem: found 65G; allowed: 64000M a node"]),
         (Site(gpus_per_node=1), ["gpus_per_node: found 1; allowed: no GPUs in this partition"]),
         (Site(constraint="skylake&sapphire"), ["constraint: found sapphire; allowed: ib, skylake"]),
-        (Site(container="no-such-program exec x.sif"), ["container: found no-such-program"]),
     ],
 )
 def test_settings_are_compared_with_what_sinfo_says(site: Site, words: list[str]) -> None:
@@ -152,26 +149,6 @@ def test_settings_are_compared_with_what_sinfo_says(site: Site, words: list[str]
     assert len(found) == len(words), found
     for line, word in zip(found, words, strict=True):
         assert line.startswith(word)
-
-
-@pytest.mark.parametrize(
-    ("site", "minutes"),
-    [(Site(), 1440), (Site(partition="gpu"), None), (Site(partition="old,main"), 1440),
-     (Site(qos="long"), None)],
-)  # fmt: skip
-def test_the_longest_time_of_a_partition(site: Site, minutes: int | None) -> None:
-    """A QoS may allow more than the partition does."""
-    assert longest_time_min(site, parse_sinfo(SINFO)) == minutes
-
-
-def test_without_slurm_a_check_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["site", "check"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("site built-in, from no site file\n")
-    assert "no sinfo here" in out
 
 
 def test_a_made_site_file_is_sound_by_default() -> None:
@@ -199,23 +176,6 @@ def test_a_block_fits_the_partition_with_the_time_that_is_written(limit: str, ti
         site_file_text(replace(OFFER, partitions=tuple(parse_sinfo(sinfo))))
     )
     assert load_site()[1].time == time
-
-
-def test_every_commented_setting_is_one_that_may_be_set() -> None:
-    text = site_file_text(replace(OFFER, accounts=(), qos=(), submit_limit=7))
-    assert "# Slurm takes 7 of your jobs at once (MaxSubmitJobs)" in text
-    keys = "|".join(Site.model_fields)
-    Path("all.yaml").write_text(
-        re.sub(rf"^    # ({keys}): ", r"    \1: ", text, flags=re.MULTILINE)
-    )
-    site = load_site("all.yaml")[1]
-    assert (site.account, site.constraint, site.max_array_size) == ("NAME", "skylake", 1001)
-
-
-def test_names_that_yaml_would_read_otherwise_are_quoted() -> None:
-    Path("site.yaml").write_text(site_file_text(replace(OFFER, cluster="1e3", accounts=("null",))))
-    name, site = load_site()
-    assert (name, site.account) == ("1e3", "null")
 
 
 def test_the_least_limit_of_jobs_counts(slurm: FakeSlurm) -> None:

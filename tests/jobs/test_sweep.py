@@ -203,82 +203,6 @@ def test_parts_are_for_interleaved_pipelines_alone() -> None:
     assert [cell.experiment.virtual_stages for cell in cells(raw)] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("grid", "defaults", "line"),
-    [
-        (
-            {"virtual_stages": 2},
-            {},
-            "grids.0.virtual_stages: found 2; allowed: nothing here, virtual_stages is for "
-            "pipelines with schedule interleaved",
-        ),
-        (
-            {"layouts": "seq", "schedule": "interleaved", "virtual_stages": [2, 4]},
-            {},
-            "grids.0.virtual_stages: f",
-        ),
-        (
-            {},
-            {"virtual_stages": 2},
-            "defaults.virtual_stages: found 2; allowed: nothing here, virtual_stages is for",
-        ),
-        (
-            {"schedule": "interleaved"},
-            {},
-            "grids.0.virtual_stages: found 1; allowed: at least 2 for sched",
-        ),
-        (
-            {"schedule": "interleaved", "virtual_stages": []},
-            {},
-            "grids.0.virtual_stages: found []; allowed: at least 1 of them",
-        ),
-        (
-            {"schedule": "interleaved", "virtual_stages": [2, 4]},
-            {},
-            "virtual_stages: found 4; allowed: at most 2 a stage of pp2: 5 layers",
-        ),
-        (
-            {"schedules": ["gpipe", "interleaved"], "virtual_stages": 2, "microbatches": 5},
-            {},
-            "grids.0.microbatches: found 5; allowed: a multiple of 2, the stages of pp2",
-        ),
-    ],
-)
-def test_parts_that_no_pipeline_can_have_are_refused(
-    grid: dict[str, Any], defaults: dict[str, Any], line: str
-) -> None:
-    with pytest.raises(InputError) as refused:
-        cells(spec(vig(layouts="pp2", microbatches=4) | grid, **defaults))
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_zbv_has_two_parts_a_stage_by_itself() -> None:
-    grid = vig(models=[VIG | {"blocks": 3}], layouts=["seq", "pp2"], microbatches=4, schedule="zbv")
-    made = [cell.experiment for cell in cells(spec(grid))]
-    assert Counter((str(e.layout), e.schedule, e.virtual_stages) for e in made) == Counter(
-        {("seq", "gpipe", 1): 2, ("pp2", "zbv", 2): 1}
-    )
-    both = [
-        cell.experiment
-        for cell in cells(spec({**grid, "schedule": ["interleaved", "zbv"], "virtual_stages": 3}))
-    ]
-    assert [(e.schedule, e.virtual_stages) for e in both if e.layout.stages > 1] == [
-        ("interleaved", 3),
-        ("zbv", 2),
-    ]
-
-
-def test_the_same_cell_of_two_grids_is_run_once() -> None:
-    assert len(cells(spec(gat(), gat(seeds=[0, 1])))) == 2
-
-
-def test_ids_do_not_depend_on_how_a_spec_is_written() -> None:
-    one = cells(spec(gat(layouts="pp2", microbatches=2)))
-    two = cells(spec({"model": "gat", "microbatches": [2]}, data=[GRAPH], layouts=["pp2"]))
-    assert [c.id for c in one] == [c.id for c in two]
-
-
 def test_a_dotted_override_reaches_what_has_the_field() -> None:
     raw = spec(vig(), gat())
     made = {
@@ -287,11 +211,6 @@ def test_a_dotted_override_reaches_what_has_the_field() -> None:
     }
     assert made["vig"].data.facts().train == 100
     assert made["vig"].model.model_dump()["blocks"] == 1
-
-
-def test_an_override_may_name_one_grid() -> None:
-    made = cells(spec(gat(), vig()), "grids.0.seeds=[1,2]", "grids.1.model.blocks=1")
-    assert Counter(c.experiment.model.name for c in made) == Counter({"gat": 2, "vig": 1})
 
 
 def test_a_larger_plan_goes_on_where_the_run_ends() -> None:
@@ -321,16 +240,6 @@ def test_rebuilding_is_for_graphs_alone() -> None:
         cells(spec(vig(rebuild="layer")))
     with pytest.raises(InputError, match=r"rebuild: found 'layer'; allowed: 'once' for chunks: ha"):
         cells(spec(gat(rebuild="layer", chunks="halo")))
-
-
-@pytest.mark.parametrize(
-    "name", ["dearing-gat", "layers", "deep-gcn", "boca-small", "boca-reddit", "schedules"]
-)
-def test_a_large_sweep_says_how_many_cells_it_has(name: str) -> None:
-    path = Path(f"jobs/sweeps/{name}.yaml")
-    told = re.search(r"^# (\d+) cells", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert told is not None
-    assert int(told[1]) == len(plan(path, check=False).cells)
 
 
 def test_a_graph_of_ones_own_is_read_once_for_all_grids(

@@ -13,7 +13,6 @@ import torch
 from torch.nn import functional
 
 from benchmarks.__main__ import GROUPS
-from benchmarks.contestants.cells import ideal_s
 from benchmarks.contestants.vig_steps import (
     EdgeForm,
     FlatVig,
@@ -25,15 +24,6 @@ from benchmarks.contestants.vig_steps import (
 from benchmarks.table import COLUMNS, Comparison, Match, Row, measure, write_csv
 from benchmarks.turns import Contestant, compete
 from gnnhpc.models.vig.model import Vig
-from tests.tools.cells import vig
-
-# Seconds of a micro-batch in part p of stage s, which is number 2 p + s, of pp2 in two parts.
-FORWARD, BACKWARD = (1.0, 2.0, 4.0, 1.0), (2.0, 1.0, 4.0, 2.0)
-"""By hand, of two micro-batches:
-stage 0: F0 0-1, F1 1-2, F0' 3-7, F1' 7-11, B0' 11-15, B1' 15-19, B0 19-21, B1 21-23
-stage 1: F0 1-3, F1 3-5, F0' 7-8, B0' 8-10, F1' 11-12, B1' 12-14, B0 15-16, B1 19-20
-"""
-BY_HAND = 23.0
 
 TOOLS = "tests.tools.contestants"
 
@@ -75,11 +65,6 @@ def test_the_fastest_variant_competes(tmp_path: Path) -> None:
     outcome = compete({"one": variants, "none": [broken(0), broken(1)]}, rounds=1, threads=1)
     assert outcome.chosen == {"one": quick}
     assert "out of memory" in outcome.missing["none"]
-
-
-def test_each_start_of_a_process_is_one_observation(tmp_path: Path) -> None:
-    outcome = compete({"a": waiting(tmp_path, "a")}, rounds=3, threads=1, restarts=2)
-    assert len(outcome.taken["a"]) == 2
 
 
 def test_a_match_gives_a_row_for_each_form_and_the_fastest_has_the_goal(tmp_path: Path) -> None:
@@ -159,46 +144,3 @@ def test_the_studys_form_is_the_same_model(form: EdgeForm) -> None:
         assert one.grad is not None
         assert other.grad is not None
         assert torch.allclose(one.grad, other.grad, atol=1e-12)
-
-
-# Seconds of a micro-batch in each virtual stage of the model, of pp2 under zbv: by hand, with two
-# micro-batches, the step ends after 26 s.
-ZBV_COSTS = ((1.0, 2.0, 3.0, 4.0), (2.0, 1.0, 2.0, 1.0), (1.0, 3.0, 1.0, 2.0))
-
-
-@pytest.mark.parametrize(
-    ("changes", "steps", "by_hand"),
-    [
-        (
-            {"schedule": "interleaved", "virtual_stages": 2},
-            [
-                {"virtual_stage_s": [[2 * FORWARD[n], 2 * BACKWARD[n]] for n in (s, s + 2)]}
-                for s in (0, 1)
-            ],
-            BY_HAND,
-        ),
-        (
-            {"schedule": "zbv"},
-            [
-                {
-                    "virtual_stage_s": [
-                        [2 * f, 2 * (b + w), 2 * w]
-                        for f, b, w in [list(zip(*ZBV_COSTS, strict=True))[n] for n in numbers]
-                    ]
-                }
-                for numbers in ((0, 3), (1, 2))
-            ],
-            26.0,
-        ),
-        (
-            # F0 F1 .  B0 W0 B1 W1, and the last stage one column later.
-            {"schedule": "zero-bubble"},
-            [{"forward_s": 2.0, "backward_s": 4.0, "weights_s": 2.0}] * 2,
-            7.0,
-        ),
-    ],
-)
-def test_the_ideal_step_is_that_of_the_schedule(
-    changes: dict[str, object], steps: list[dict[str, object]], by_hand: float
-) -> None:
-    assert ideal_s(vig(layout="pp2", microbatches=2, **changes), steps) == by_hand

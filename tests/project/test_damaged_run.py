@@ -15,7 +15,6 @@ from jobs.run.status import status
 from jobs.run.submission_records import record_submission
 from jobs.slurm.launch import Launch
 from tests.tools.make_run import make_run, small_sweep
-from tests.tools.result_files import rewrite_result
 
 CELLS = [e for e in small_sweep(2, 6, 2) if str(e.layout) == "pp2" and e.model.name == "gat"]
 
@@ -28,13 +27,6 @@ def folder(path: Path) -> None:
 def holding(content: bytes) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         path.write_bytes(content)
-
-    return damage
-
-
-def lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
 
     return damage
 
@@ -56,17 +48,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "a list": holding(b"[]\n"),
     "nested without end": holding(DEEP),
     "two thirds": cut(0.66),
-    "without its last line": lines(lambda found: found[:-1]),
-    "twice": lines(lambda found: found * 2),
-    "a line that is deep": lines(lambda found: [found[0], DEEP + b"\n", *found[1:]]),
 }
 HARMLESS = {
-    # A cell that was submitted twice is one cell.
-    ("submissions.jsonl", "twice"),
     # All cells have ended, so a lost submission changes none of them.
     ("submissions.jsonl", "removed"),
     ("submissions.jsonl", "empty"),
-    ("submissions.jsonl", "without its last line"),
     # A report then states that it is unknown how the run was submitted.
     ("provenance.json", "removed"),
 }
@@ -115,13 +101,3 @@ def test_a_damaged_file_of_an_attempt(file: str, how: str, whole: Path, tmp_path
         state = next(each.state for each in reported.cells if each.cell == cell)
         # As long as no other line is written, an attempt without a result may still run.
         assert state == ("running" if how == "removed" else "failed")
-
-
-@pytest.mark.parametrize("written", [{}, {"size": []}, {"size": -1}, {"sha256": 3}, {"size": 9}])
-def test_a_digest_that_is_none(written: dict[str, object], whole: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(whole, tmp_path / "run")
-    result = RunPaths(root).cell(CELLS[0].id).attempt(1).result
-    check = {"name": "cut", "verdict": "ok", "detail": ""}
-    reported = {"records": {"rank-0000.jsonl": written}, "audit": [check]}
-    rewrite_result(result, lambda raw: raw.update(reported))
-    assert load_run(root).cells["status"].tolist() == ["damaged"] + ["done"] * (len(CELLS) - 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import BatchPlan, Inputs
-from gnnhpc.batches.chunk_batches import input_rows
+from gnnhpc.batches.graph_batch import input_rows
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.device_copies import moved, wait_for
@@ -36,57 +36,26 @@ class Placement:
         return {"features_on": self.features, "graph_on": self.graph}
 
 
-@dataclass(frozen=True)
-class DeviceNeed:
-    """What one rank would put on its device, in bytes, and what is free there."""
-
-    device: str | None
-    """The device's name, which ranks that share it have in common."""
-    free: int
-    features: int
-    """0 where the rank needs none, as on a later stage."""
-    graph: int
-
-
-def place(needs: Sequence[DeviceNeed], *, features: bool, graph: bool) -> Placement:
-    """The same placement for all ranks.
-
-    What ranks put on one device together is at most one part in `KEPT_FREE` of what is free there.
-    `features` and `graph` say what may be on a device at all. The graph goes there only with the
-    features: threads that gather features on the host have time to sample.
-    """
-    if not features or not _fit(needs, [need.features for need in needs]):
-        return Placement()
-    both = [need.features + need.graph for need in needs]
-    return Placement("device", "device" if graph and _fit(needs, both) else "host")
-
-
-def _fit(needs: Sequence[DeviceNeed], sizes: Sequence[int]) -> bool:
-    for one in needs:
-        same = [(n, s) for n, s in zip(needs, sizes, strict=True) if n.device == one.device]
-        if sum(size for _, size in same) > min(need.free for need, _ in same) // KEPT_FREE:
-            return False
-    return True
-
-
 def choose(mesh: Mesh, features: Tensor, edges: InEdges | None) -> Placement:
-    """The placement of this run's graph; a collective where ranks have GPUs.
+    """The placement of this run's graph, the same for all ranks; a collective where they have GPUs.
 
-    `edges` are None where a library samples: it reads its own copy in the host's memory.
+    Each rank takes at most its share of one part in `KEPT_FREE` of what is free on its device. The
+    graph goes there only with the features: threads that gather features on the host have time to
+    sample. `edges` are None where a library samples: it reads its own copy in the host's memory.
     """
     if mesh.device.type == "cpu":
         return Placement()
-    dense = features.layout == torch.strided
-    mine = DeviceNeed(
-        device=mesh.gpu,
-        free=free_bytes(mesh.device),
-        features=features.nbytes if dense and mesh.is_first else 0,
-        graph=0 if edges is None else edges_bytes(edges),
-    )
-    ours = edges is not None
-    found = place(mesh.gather_objects(mine), features=dense, graph=ours)
-    pinned = found.features == "host" and dense and ours
-    return Placement("pinned") if pinned else found
+    ranks_here = mesh.gather_objects(mesh.gpu).count(mesh.gpu)
+    room = free_bytes(mesh.device) // KEPT_FREE // ranks_here
+    if features.layout != torch.strided:
+        return Placement()
+    size = features.nbytes if mesh.is_first else 0
+    both = size if edges is None else size + edges_bytes(edges)
+    fits = mesh.gather_objects((size <= room, edges is not None and both <= room))
+    features_fit, both_fit = (all(each) for each in zip(*fits, strict=True))
+    if features_fit:
+        return Placement("device", "device" if both_fit else "host")
+    return Placement("host" if edges is None else "pinned")
 
 
 def free_bytes(device: torch.device) -> int:

@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
-from gnnhpc.batches.chunk_batches import ChunkBatches, crc32
+from gnnhpc.batches.chunk_batches import ChunkBatches
+from gnnhpc.batches.graph_batch import ChunkSamples, RepeatedBatch, chunk_batch, crc32
 from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
-from gnnhpc.batches.sampled.link_evaluation import LinkEvaluation
+from gnnhpc.batches.sampled.link_evaluation import evaluate_links
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
-from gnnhpc.batches.sampled.sampled_evaluation import LayerwiseEvaluation, SampledEvaluation
+from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation, evaluate_by_layers
 from gnnhpc.batches.sampled.training_samples import (
     ChunkLoader,
     SampledChunks,
@@ -35,7 +36,7 @@ from gnnhpc.graphs.link_split import split_links
 from gnnhpc.kernels.sample_neighbors import is_here
 from gnnhpc.records.schema import Phase
 
-Evaluation = ChunkBatches | LayerwiseEvaluation | LinkEvaluation | SampledEvaluation
+Evaluation = ChunkBatches | RepeatedBatch | SampledEvaluation
 
 
 class SampledBatches:
@@ -128,11 +129,11 @@ class SampledBatches:
         """The whole graph at once; a large graph layer by layer."""
         experiment, graph = self.plan.experiment, self.graph
         if self.links is not None:
-            return LinkEvaluation(self.plan, self.links)
+            return evaluate_links(self.plan, self.links)
         large = graph.edges.shape[1] > EDGES_AT_ONCE
         if large and is_here() and self.plan.mesh.device.type == "cpu":
             sampler = NeighborSampler(graph, self.sampling.fanouts, experiment.seed)
-            return LayerwiseEvaluation(self.plan, graph, sampler)
+            return evaluate_by_layers(self.plan, graph, sampler)
         return ChunkBatches(replace(self.plan, experiment=experiment.whole_graph), graph)
 
     def shape_after(self, index: int) -> tuple[int, ...]:
@@ -161,21 +162,15 @@ class SampledBatches:
         on_cpu = mesh.device.type == "cpu"
         chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in sampled.chunks]
         inputs, gather_s = self._inputs(sampled, chunks)
-        microbatches = []
-        for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True)):
-            targets = {"train": chunk.targets["train"]} if mesh.has_loss else {}
-            context = self.plan.context(m, share.step, chunk)
-            microbatches.append(MicroBatch(x, targets, context))
         checked = [(c.nodes[: c.own], c.targets["train"]) for c in sampled.chunks]
-        return Batch(
-            microbatches=tuple(microbatches),
-            valid_targets=share.together * self.train.predictions,
-            samples=len(share.places),
-            epoch=share.epoch,
-            sample_ids=share.places,
-            checksum=crc32([tensor for tensors in checked for tensor in tensors]),
-            loading=Loading(sampled.sample_s, gather_s, sampled.edges),
+        samples = ChunkSamples(
+            share.places,
+            share.together * self.train.predictions,
+            crc32(tensor for tensors in checked for tensor in tensors),
+            share.epoch,
         )
+        loading = Loading(sampled.sample_s, gather_s, sampled.edges)
+        return chunk_batch(self.plan, "train", share.step, chunks, inputs, samples, loading)
 
     def _inputs(
         self, sampled: SampledChunks, chunks: list[GraphChunk]

@@ -247,7 +247,7 @@ def _ordered(
     file.refuse(
         *(key, loops & (weights != 1)),
         lambda edge: f"weight {weights[edge]} of the self-loop of node {source[edge]}",
-        "1, or no self-loops: layers add their own",
+        f"1, or no self-loops: layers add their own; or ignore: [{file.key('edge_weight')}]",
     )
     codes, kept = (target * nodes + source)[~loops], weights[~loops]
     if directed is False:
@@ -259,7 +259,7 @@ def _ordered(
     file.refuse(
         *(key, again & (kept != np.roll(kept, 1))),
         lambda e: f"two weights of the edge from {codes[e] % nodes} to {codes[e] // nodes}",
-        "one weight for each edge",
+        f"one weight for each edge; or ignore: [{file.key('edge_weight')}]",
     )
     codes = codes[~again]
     return {"edges": np.stack((codes % nodes, codes // nodes)), "edge_weight": kept[~again]}

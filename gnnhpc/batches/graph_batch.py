@@ -1,0 +1,117 @@
+"""Mini-batches of chunks of graphs: their features, targets and checksum."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.batch import (
+    SPLITS,
+    Batch,
+    BatchPlan,
+    Inputs,
+    Loading,
+    MicroBatch,
+    SampleIds,
+)
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows, computed_dtype, feature_rows
+from gnnhpc.records.schema import Phase
+
+
+@dataclass(frozen=True)
+class ChunkSamples:
+    """What one replica's chunks of a step stand for."""
+
+    ids: SampleIds
+    """`Batch.sample_ids`"""
+    valid_targets: int
+    """The rows with a label, or pairs, over all replicas."""
+    checksum: int
+    epoch: int
+
+
+def chunk_batch(
+    plan: BatchPlan,
+    phase: Phase,
+    step: int,
+    chunks: Sequence[GraphChunk],
+    inputs: Sequence[Inputs | None],
+    samples: ChunkSamples,
+    loading: Loading | None = None,
+) -> Batch:
+    """The mini-batch of chunks and inputs that are on the device."""
+    splits = SPLITS[phase] if plan.mesh.has_loss else ()
+    return Batch(
+        microbatches=tuple(
+            MicroBatch(
+                x, {split: chunk.targets[split] for split in splits}, plan.context(m, step, chunk)
+            )
+            for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True))
+        ),
+        valid_targets=samples.valid_targets,
+        samples=len(samples.ids),
+        epoch=samples.epoch,
+        sample_ids=samples.ids,
+        checksum=samples.checksum,
+        loading=loading,
+    )
+
+
+@dataclass(frozen=True)
+class RepeatedBatch:
+    """The same chunks in every step."""
+
+    plan: BatchPlan
+    chunks: Sequence[GraphChunk]
+    """On the device."""
+    inputs: Sequence[Inputs | None]
+    ids: SampleIds
+    checksum: int
+    valid_targets: Mapping[str, int]
+    """By phase."""
+
+    @contextlib.contextmanager
+    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
+        yield (self._batch(phase, step) for step in range(start, stop))
+
+    def _batch(self, phase: Phase, step: int) -> Batch:
+        samples = ChunkSamples(self.ids, self.valid_targets[phase], self.checksum, step)
+        return chunk_batch(self.plan, phase, step, self.chunks, self.inputs, samples)
+
+
+def copied_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+    """The features of a chunk's rows, sparse if they are stored so and the model takes them so."""
+    rows = feature_rows(graph.features, chunk.nodes, plan.dtype)
+    if isinstance(rows, SparseRows) and not plan.experiment.model.loaded.sparse_inputs:
+        rows = rows.to_dense()
+    return rows
+
+
+def input_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
+    """The features of a chunk's rows, in place where the model's first layer reads them so."""
+    features, model = graph.features, plan.experiment.model.loaded
+    in_place = features.layout == torch.strided and computed_dtype(features) == plan.dtype
+    if in_place and plan.mesh.device.type == "cpu" and model.indexed_inputs:
+        return IndexedRows(features, chunk.nodes)
+    return copied_rows(graph, chunk, plan)
+
+
+def label_counts(graph: Graph) -> dict[str, int]:
+    """The number of nodes in each split."""
+    return {split: int(mask.sum()) for split, mask in graph.masks.items()}
+
+
+def crc32(tensors: Iterable[Tensor]) -> int:
+    """CRC-32 of the bytes of these tensors, one after the other."""
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(tensor.cpu().numpy().tobytes(), found)
+    return found
