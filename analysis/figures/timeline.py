@@ -77,7 +77,7 @@ def measured_timeline(run: RunData, cell: str) -> Timeline:
     steps = run.steps[(run.steps["cell"] == cell) & (run.steps["phase"] == "train")]
     steps = steps[steps["step"].isin(spans["step"].unique())]
     if steps.empty:
-        raise InputError("trace", f"train spans of {cell}", "none", "spans of a recorded step")
+        raise InputError("timeline", f"train spans of {cell}", "none", "spans of a recorded step")
     settled = steps[~steps["warmup"].astype(bool)]
     chosen = steps if settled.empty else settled
     distance = (chosen["wall_s"] - chosen["wall_s"].median()).abs().to_numpy()

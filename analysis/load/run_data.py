@@ -90,13 +90,15 @@ class RunData:
             return matches[0]
         found = f"{name} ({len(matches)} cells begin so)" if matches else name
         some = ", ".join((matches or ids)[:5]) + (", ..." if len(matches or ids) > 5 else "")
-        raise InputError("trace", "cell", found, some or "the cells of a run, and this has none")
+        raise InputError("timeline", "cell", found, some or "the cells of a run, and this has none")
 
     def spans_of(self, cell: str) -> pd.DataFrame:
         """The spans of one cell; raises InputError for a cell that has none."""
         spans = self.spans[self.spans["cell"] == cell]
         if spans.empty:
-            raise InputError("trace", f"spans of {cell}", "none", "a cell run with `spans: true`")
+            raise InputError(
+                "timeline", f"spans of {cell}", "none", "a cell run with `spans: true`"
+            )
         return spans
 
 

@@ -309,7 +309,7 @@ def _cpus(env: Mapping[str, str], launcher: Launcher) -> int:
 
 def _required(env: Mapping[str, str], name: str) -> str:
     if not env.get(name):
-        raise InputError("environment", name, "nothing", "a value, its launcher sets it")
+        raise InputError("environment", name, "nothing", "the value that a launcher sets")
     return env[name]
 
 

@@ -101,18 +101,22 @@ class SettingRow:
 
 def sweep_rows() -> list[tuple[str, list[SettingRow]]]:
     """The keys of a sweep, by the place where they stand."""
-    defaults = {
+    defaults: dict[str, Any] = {
         AXES.get(name, name): field.get_default(call_default_factory=True)
         for name, field in Experiment.model_fields.items()
         if not field.is_required()
     }
+    defaults["chunks"] = "halo"
     optimizers = [(name, optimizer_class(name)) for name in OPTIMIZERS]
     schedules = [(name, lr_schedule_class(name)) for name in LR_SCHEDULES]
     known = OptimizerConfig.model_fields
     return [
         ("A sweep", list(setting_rows(Sweep))),
         ("`defaults` and each grid", list(setting_rows(Grid, defaults))),
-        ("`optimizer`", [*setting_rows(OptimizerConfig), *_rows_of(optimizers, known)]),
+        (
+            "`optimizer`",
+            [*setting_rows(OptimizerConfig, {"name": "adam"}), *_rows_of(optimizers, known)],
+        ),
         ("`optimizer.lr_schedule`", _rows_of(schedules, ("name",))),
         ("`sampling`", list(setting_rows(Sampling))),
         ("`task`", list(setting_rows(Links))),

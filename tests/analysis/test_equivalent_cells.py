@@ -143,20 +143,13 @@ def test_a_custom_model_in_several_chunks_is_compared_with_the_whole_graph(
     """BatchNorm may differ between chunks, so that their divergence is suspect, not invalid."""
     whole, other = gat(**CUSTOM, microbatches=1), gat(**CUSTOM, **changes)
     manifest = assign_indices([whole, other])
-    ranks = pd.DataFrame(
-        [
-            {
-                "cell": cell.id,
-                "phase": "train",
-                "step": step,
-                "replica": 0,
-                "grad_norm": 1.0,
-                "loss": 1.0 if cell.id == whole.id else 1.1,
-            }
-            for cell in manifest
-            for step in range(3)
-        ]
-    )
+    columns = ["cell", "phase", "step", "replica", "grad_norm", "loss"]
+    rows = [
+        (cell.id, "train", step, 0, 1.0, 1.0 if cell.id == whole.id else 1.1)
+        for cell in manifest
+        for step in range(3)
+    ]
+    ranks = pd.DataFrame(rows, columns=columns)
     cells = pd.DataFrame({"cell": [cell.id for cell in manifest], "valid": True})
     equivalence = compare_equivalent_cells(manifest, ranks, cells, [])
     assert list(getattr(equivalence, found)) == [other.id]

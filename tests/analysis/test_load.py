@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,49 +63,39 @@ def test_cells_are_compared_with_their_sequential_cell(images: RunData) -> None:
     assert set(images.equivalence.steps.values()) == {24}
 
 
-def test_newest_valid_attempt_counts_and_others_are_listed(tmp_path: Path) -> None:
+def first_cell(tmp_path: Path, *stories: Story) -> tuple[RunData, Any]:
+    """A run whose first cell has these attempts, and that cell's row."""
     experiments = small()
-    first = experiments[0].id
+    of_first = {experiments[0].id: list(stories)}
+    run = load_run(make_run(tmp_path / "run", experiments, stories=of_first))
+    return run, run.cells.iloc[0]
+
+
+def test_newest_valid_attempt_counts_and_others_are_listed(tmp_path: Path) -> None:
     bad = Check("engine-parity", "invalid", "outputs differ")
-    stories = {first: [Story(), Story(audit=(bad,)), Story(status="failed", stop_at=3)]}
-    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
-    row = run.cells.set_index("cell").loc[first]
+    stories = Story(), Story(audit=(bad,)), Story(status="failed", stop_at=3)
+    run, row = first_cell(tmp_path, *stories)
     assert (row["attempt"], row["attempts"], row["valid"]) == (1, 3, True)
-    mine = run.attempts[run.attempts["cell"] == first]
+    mine = run.attempts[run.attempts["cell"] == row["cell"]]
     assert list(mine["status"]) == ["done", "done", "failed"]
     assert list(mine["used"]) == [True, False, False]
 
 
 def test_a_resumed_attempt_uses_the_steps_before_its_checkpoint(tmp_path: Path) -> None:
-    experiments = small()
-    first = experiments[0].id
-    stories = {
-        first: [
-            Story(status="interrupted", stop_at=8),
-            Story(resumed_from={"attempt": 1, "step": 6}),
-        ]
-    }
-    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
-    steps = run.steps[(run.steps["cell"] == first) & (run.steps["phase"] == "train")]
+    resumed = Story(resumed_from={"attempt": 1, "step": 6})
+    run, row = first_cell(tmp_path, Story(status="interrupted", stop_at=8), resumed)
+    steps = run.steps[(run.steps["cell"] == row["cell"]) & (run.steps["phase"] == "train")]
     assert list(steps["step"]) == list(range(12))
-    assert run.cells.set_index("cell").loc[first, "redone"] == 2
+    assert row["redone"] == 2
 
 
 @pytest.mark.parametrize("verdict", ["invalid", "suspect", "inconclusive"])
 def test_flags_and_validity_follow_the_checks(tmp_path: Path, verdict: str) -> None:
-    experiments = small()
-    first = experiments[0].id
-    stories = {first: [Story(audit=(Check("noisy", verdict, "because"),))]}  # type: ignore[arg-type]
-    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
-    row = run.cells.set_index("cell").loc[first]
+    check = Check("noisy", verdict, "because")  # type: ignore[arg-type]
+    run, row = first_cell(tmp_path, Story(audit=(check,)))
     assert row["flags"] == ("inconclusive" if verdict == "inconclusive" else "noisy")
     assert row["valid"] == (verdict != "invalid")
-    assert run.checks.iloc[0].to_dict() == {
-        "cell": first,
-        "name": "noisy",
-        "verdict": verdict,
-        "detail": "because",
-    }
+    assert run.checks.iloc[0].to_list() == [row["cell"], "noisy", verdict, "because"]
 
 
 def _append(path: Path) -> None:
@@ -150,13 +141,9 @@ def test_a_result_of_another_cell_or_experiment_is_damaged(tmp_path: Path) -> No
 
 
 def test_a_cell_that_still_runs_has_what_its_ranks_wrote(tmp_path: Path) -> None:
-    experiments = small()
-    first = experiments[0].id
-    stories = {first: [Story(finished=False, stop_at=5, cut_short=True)]}
-    run = load_run(make_run(tmp_path / "run", experiments, stories=stories))
-    row = run.cells.set_index("cell").loc[first]
+    run, row = first_cell(tmp_path, Story(finished=False, stop_at=5, cut_short=True))
     assert (row["status"], row["valid"]) == ("unfinished", False)
-    assert (run.steps["cell"] == first).sum() == 5
+    assert (run.steps["cell"] == row["cell"]).sum() == 5
 
 
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:

@@ -17,17 +17,13 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import ChunkSet, build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gin, GraphConv, Sage
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model
-from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
-    forward,
     gradients,
     make_graph,
     make_model,
-    relative_error,
     worst_layer_error,
 )
 
@@ -117,29 +113,6 @@ def test_batches_drawn_apart_learn_what_one_of_all_learns(name: str, semantics: 
     )
     assert apart[0] == pytest.approx(together[0], rel=1e-12)
     assert worst_layer_error(apart[1], together[1])[0] < 1e-10
-
-
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        (name, form)
-        for name in MODELS
-        for form in ("pyg", "dgl")
-        if MODELS[name].model_copy(update={"implementation": form}).misfit("halo") is None
-    ],
-)
-def test_the_libraries_layers_compute_the_same_on_it(name: str, form: str) -> None:
-    if form == "dgl":
-        needs_dgl()
-    graph = dense_graph()
-    chunk = sampler(graph).chunk(torch.arange(0, 80, 3), STEP)
-    theirs = MODELS[name].model_copy(update={"implementation": form})
-    models = [make_model(graph, each, torch.float64, seed=2) for each in (MODELS[name], theirs)]
-    context = Context(step=STEP, seed=SEED, graph=chunk)
-    outputs = [forward(model, context) for model in models]
-    assert relative_error(*outputs) < 1e-10
-    found, wanted = (gradients(model, chunk_set(chunk)) for model in models)
-    assert worst_layer_error(found[1], wanted[1])[0] < 1e-10
 
 
 @settings(max_examples=30, deadline=None)

@@ -18,11 +18,7 @@ from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FRESH, Memory
-from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions import Sage
-from gnnhpc.models.gat import Gat
-from gnnhpc.models.model import Model
-from tests.tools.graphs import forward, make_graph, make_model
+from tests.tools.graphs import make_graph
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 STEPS = 30
@@ -175,24 +171,3 @@ def test_mini_batches_that_are_held_stay_as_they_are(
             assert all(same(each, wanted[number]) for number, each in kept)
     assert len(kept) == held
     assert all(same(each, wanted[number]) for number, each in kept)
-
-
-@needs_sampler
-@pytest.mark.parametrize("model", [Sage(layers=2, hidden=20), Gat(layers=2, heads=2, hidden=5)])
-def test_backward_finds_the_mini_batch_of_its_forward(graph: Graph, model: Model) -> None:
-    """Two steps later, when nobody but autograd holds it."""
-    built = make_model(graph, model, torch.float64)
-
-    def learnt(ring: Ring | None) -> list[Tensor]:
-        drawing, found, outputs = Drawing(graph, 0, ring), [], []
-        for step in range(12):
-            outputs.append(forward(built, Context(step=step, seed=1, graph=drawing.chunk(step))))
-            if step >= 2:
-                built.zero_grad()
-                outputs.pop(0).square().sum().backward()
-                found += [each.grad.clone() for each in built.parameters() if each.grad is not None]
-        return found
-
-    with_ring, without = learnt(Ring(2)), learnt(None)
-    assert len(with_ring) == len(without) == 10 * len(list(built.parameters()))
-    assert all(map(torch.equal, with_ring, without))

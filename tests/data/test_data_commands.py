@@ -124,17 +124,6 @@ def test_a_failure_adds_nothing(cora: Path, root: Path, capsys: pytest.CaptureFi
     assert not (root / "Cora" / "raw").exists()
 
 
-def test_no_network_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Port 9 of this machine discards: nothing listens there.
-    publish(monkeypatch, "dblp", [Download("http://127.0.0.1:9/dblp.npz", "dblp.npz")])
-    status, _, err = run(capsys, "get", "dblp")
-    assert status == 1
-    assert "dblp.npz cannot be fetched" in err.splitlines()[-1]
-    assert err.count("failed:") == 1
-
-
 def zipped(folder: Path, name: str) -> bytes:
     """A zip of a folder, under the name of its own that archives have."""
     content = io.BytesIO()

@@ -392,14 +392,6 @@ def test_both_directions_of_every_edge(ogb: PublishedGraph, tmp_path: Path) -> N
     assert np.array_equal(graph.features.numpy(), expected)
 
 
-def test_made_features_need_no_table(ogb: PublishedGraph, tmp_path: Path) -> None:
-    (tmp_path / ogb.published.folder / "raw" / "node-feat.csv.gz").unlink()
-    with pytest.raises(InputError, match=r"node-feat.csv.gz: found no such file; .*features: made"):
-        load_graph(ogb, tmp_path)
-    made = PublishedGraph(name=ogb.name, features="made")
-    assert load_graph(made, tmp_path).features.shape == (30, 5)
-
-
 @pytest.mark.parametrize(
     ("table", "rows", "message"),
     [
@@ -430,13 +422,6 @@ def test_half_precision_rounds_features_and_nothing_else(cache: Path) -> None:
         assert torch.equal(rounded.edges, whole.edges)
     assert len(list(cache.rglob("dense.npy"))) == 2
     assert len(list(cache.rglob("edges.npy"))) == 1
-
-
-@pytest.mark.parametrize("name", ["cora", "cs"])
-def test_half_precision_is_refused_for_sparse_features(name: str) -> None:
-    with pytest.raises(ValueError, match="storage: found 'float16'; allowed: float32 for features"):
-        PublishedGraph(name=name, storage="float16")
-    assert PublishedGraph(name="reddit", storage="float16").storage == "float16"
 
 
 def test_half_precision_is_refused_for_large_numbers(

@@ -21,7 +21,7 @@ from gnnhpc.data.data_settings import (
 )
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.data.ordered_edges import Arrays, distinct
-from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
+from gnnhpc.data.synthetic.citation import synthetic_graph
 from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
 
@@ -131,12 +131,6 @@ def _nearest_centre(graph: Arrays, columns: int, hops: int) -> float:
     centres = np.stack([x[graph["train"] & (labels == c)].mean(0) for c in range(classes)])
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
     return float(((x @ centres.T).argmax(1) == labels)[graph["test"]].mean())
-
-
-def test_words_for_pubmed_are_a_tenth_of_the_columns() -> None:
-    rows = made_words(3000, 500, np.random.default_rng(0))
-    check_rows(rows, 3000, 500)
-    assert len(rows["values"]) / (3000 * 500) == pytest.approx(0.1, abs=0.005)
 
 
 @given(st.lists(st.integers(-50, 50)))

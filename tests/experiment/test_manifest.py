@@ -89,7 +89,6 @@ DAMAGE = {
     "not json": "found damaged JSON (expected ident at line 1 column 2); allowed: one cell a line",
     "[1]": "found a list; allowed: one cell a line",
     changed(version=2): "version: found 2; allowed: 1",
-    changed(index="three"): f"index: found 'three'; {AS_WRITTEN}",
     changed(experiment=None): f"experiment: found None; {AS_WRITTEN}",
     changed(data_root=3): "data_root: found 3; allowed: a folder or null",
 }

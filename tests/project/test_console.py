@@ -125,14 +125,6 @@ def test_bash_completes(typed: str, offered: str, console: Console) -> None:
     assert done.stdout.split() == offered.split(), done.stderr
 
 
-def test_completion_installs_itself(console: Console) -> None:
-    home = console.cwd
-    # With two commands bash stays the parent, which names the shell.
-    done = console.run("bash", "-c", "gnnhpc --install-completion; exit $?", HOME=str(home))
-    assert done.returncode == 0, done.stderr
-    assert "_gnnhpc_completion" in (home / ".bash_completions/gnnhpc.sh").read_text()
-
-
 # Somebody's own file -> what must not run it. A package of the name that python -m is given is
 # the one python runs, so that none of those can be refused.
 FOREIGN = [
@@ -176,17 +168,4 @@ def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> 
         plant(console.cwd, name)
     done = console.run("gnnhpc", "submit", "quickstart", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert not (console.cwd / "it-ran").exists()
-
-
-def test_a_job_does_not_look_into_the_folder_it_was_submitted_from(console: Console) -> None:
-    for name in ("analysis.py", "jobs.py", "gnnhpc.py"):
-        plant(console.cwd, name)
-    from jobs.slurm.batch_script import checkout
-
-    script = (
-        f"export PYTHONSAFEPATH=1 PYTHONPATH={checkout()}; {console.python} -m gnnhpc --version"
-    )
-    done = console.run("bash", "-c", script)
-    assert done.stdout.startswith("gnnhpc "), done.stderr
     assert not (console.cwd / "it-ran").exists()

@@ -31,13 +31,6 @@ def holding(content: bytes) -> Callable[[Path], None]:
     return damage
 
 
-def lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
-
-    return damage
-
-
 def cut(share: float) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         content = path.read_bytes()
@@ -55,17 +48,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "a list": holding(b"[]\n"),
     "nested without end": holding(DEEP),
     "two thirds": cut(0.66),
-    "without its last line": lines(lambda found: found[:-1]),
-    "twice": lines(lambda found: found * 2),
-    "a line that is deep": lines(lambda found: [found[0], DEEP + b"\n", *found[1:]]),
 }
 HARMLESS = {
-    # A cell that was submitted twice is one cell.
-    ("submissions.jsonl", "twice"),
     # All cells have ended, so a lost submission changes none of them.
     ("submissions.jsonl", "removed"),
     ("submissions.jsonl", "empty"),
-    ("submissions.jsonl", "without its last line"),
     # A report then states that it is unknown how the run was submitted.
     ("provenance.json", "removed"),
 }

@@ -113,20 +113,12 @@ def test_consequences_say_only_that_another_rank_has_ended(
     assert is_consequence(failure(0, error, 0)) is consequence
 
 
-def test_an_error_is_one_short_line() -> None:
+def test_an_error_is_one_short_line_of_its_first_cause() -> None:
     assert one_line(ValueError("a\n  b\tc")) == "ValueError: a b c"
-    assert one_line(MemoryError()) == "MemoryError"
     assert len(one_line(RuntimeError("x" * 10_000))) < 500
-
-
-def test_an_error_that_wraps_another_reports_the_first() -> None:
-    try:
-        try:
-            raise ValueError("planted")
-        except ValueError as planted:
-            raise RuntimeError("[Stage 1] failed to run forward") from planted
-    except RuntimeError as wrapped:
-        assert one_line(wrapped) == "ValueError: planted"
+    wrapped = RuntimeError("[Stage 1] failed to run forward")
+    wrapped.__cause__ = ValueError("planted")
+    assert one_line(wrapped) == "ValueError: planted"
 
 
 def test_of_many_ranks_that_write_a_result_at_once_one_does(attempt: AttemptPaths) -> None:

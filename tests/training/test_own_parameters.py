@@ -36,7 +36,8 @@ class Net(Model):
             def forward(self, x, context):
                 return self.dense(x)
 
-        return Dense().requires_grad_(layer.name != "timer" or self.first == "train")
+        trains = layer.name != "timer" or self.first == "train"
+        return Dense().to(options.dtype).requires_grad_(trains)
 """
 
 

@@ -163,7 +163,7 @@ def test_two_replicas(name: str) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("changes", [{}, {"engine": "pipelining"}, {"schedule": "1f1b"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"engine": "pipelining"}], ids=str)
 def test_two_stages(changes: dict[str, Any]) -> None:
     for checks in spawn(train, 2, vig(layout="pp2", **changes), None):
         assert faults(checks) == {}

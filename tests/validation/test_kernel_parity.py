@@ -160,16 +160,13 @@ def on_a_rank(raw: dict[str, Any]) -> list[Check]:
 
 
 @pytest.mark.distributed
-@pytest.mark.quick("vig-pp2", "gat-dp2-pp2")
 @pytest.mark.parametrize(
     "raw",
     [
         VIG | {"layout": "pp2"},
         GAT | {"layout": "dp2-pp2", "microbatches": 2, "chunks": "halo"},
-        VIG | {"layout": "dp2"},
-        GAT | {"layout": "pp2", "engine": "pipelining"},
     ],
-    ids=["vig-pp2", "gat-dp2-pp2", "vig-dp2", "gat-pipelining"],
+    ids=["vig-pp2", "gat-dp2-pp2"],
 )
 def test_all_ranks_layers_are_compared(raw: dict[str, Any]) -> None:
     size = Experiment.model_validate(raw).process_layout.world_size
