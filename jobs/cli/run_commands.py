@@ -20,7 +20,7 @@ from gnnhpc.core.errors import (
 from jobs.cli.options import ArrayName, Run, print_note
 
 STATUS_EPILOG = (
-    "States: done, flagged (done, but a check found it invalid), running, pending, "
+    "States: done, invalid (done, but a check found an error), running, pending, "
     "unknown (may run or wait, and Slurm does not say), failed, timed out, preempted, out of "
     "memory, cancelled, interrupted, lost (neither process nor result), missing (never started)."
     "\n\nExit status: 0 when every cell is done and valid, 3 while cells run, wait or may do so, 1 "

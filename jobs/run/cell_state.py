@@ -19,7 +19,7 @@ from jobs.slurm.queue import NO_SLURM, WAITING_STATES, QueueAnswer
 
 STATES = (
     "done",
-    "flagged",
+    "invalid",
     "running",
     "pending",
     "unknown",
@@ -32,11 +32,11 @@ STATES = (
     "lost",
     "missing",
 )
-"""flagged: done, but a check found it invalid. unknown: its job may wait or run, and Slurm does not
+"""invalid: done, but a check found an error. unknown: its job may wait or run, and Slurm does not
 say. lost: ended without result or failure. missing: never started."""
 LIVE = ("running", "pending")
 MAY_RUN = (*LIVE, "unknown")
-UNFINISHED = tuple(state for state in STATES if state not in ("done", "flagged", *MAY_RUN))
+UNFINISHED = tuple(state for state in STATES if state not in ("done", "invalid", *MAY_RUN))
 FAILED = tuple(state for state in UNFINISHED if state != "missing")
 _SLURM_ENDS = {
     "TIMEOUT": "timed out",
@@ -130,7 +130,7 @@ def unknown_to_slurm(seen: Evidence) -> CellState | None:
 def invalid_result(seen: Evidence) -> CellState | None:
     """An attempt is done, and a check found it invalid."""
     done = seen.chosen is not None and seen.chosen.status == "done"
-    return _with_result(seen, "flagged") if done else None
+    return _with_result(seen, "invalid") if done else None
 
 
 def runs_elsewhere(seen: Evidence) -> CellState | None:

@@ -19,7 +19,7 @@ READ_S = 1.0
 """Pause between two readings of the logs."""
 ASK_S = 11.0
 """Pause between two questions about the cell's state; Slurm's answers are kept for ten seconds."""
-_ENDED_FOR_GOOD = ("done", "flagged", "failed", "cancelled", "out of memory", "missing")
+_ENDED_FOR_GOOD = ("done", "invalid", "failed", "cancelled", "out of memory", "missing")
 """States after which Slurm does not queue the cell again."""
 
 

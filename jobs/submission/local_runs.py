@@ -91,7 +91,7 @@ class LocalRun:
 
 
 def run_cells(run: LocalRun) -> int:
-    """Run the cells in order; returns how many failed, and a failed one does not stop the others.
+    """Run the cells in order; returns how many failed or are invalid, which stops no other cell.
 
     Prints a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are
     stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
@@ -144,7 +144,7 @@ class _RunningCell:
         return False
 
     def how_it_ended(self, paths: RunPaths) -> tuple[bool, str]:
-        """Whether the cell is done, and its status, cause, flags and seconds in one line."""
+        """Whether the cell is done and valid; its status, cause, flags and seconds in one line."""
         seconds = f"{time.monotonic() - self.start:.1f} s"
         attempts = read_attempts(paths.cell(self.cell.id))
         if not attempts or attempts[-1].number == self.before:
@@ -154,9 +154,10 @@ class _RunningCell:
         cause = failure_cause(newest, self.cell.ranks)
         if newest.result is None:
             return False, f"failed: {cause or 'the ranks ended without a result'}, {seconds}"
-        line = newest.status + (f": {cause}" if cause else "")
+        wrong = newest.status == "done" and not newest.valid
+        line = ("invalid" if wrong else newest.status) + (f": {cause}" if cause else "")
         flags = ", ".join(newest.result.flags)
-        return newest.status == "done", f"{line}{f' (flags: {flags})' if flags else ''}, {seconds}"
+        return newest.valid, f"{line}{f' (flags: {flags})' if flags else ''}, {seconds}"
 
 
 def _start(run: LocalRun, cell: LocalCell, others: int) -> _RunningCell:

@@ -150,7 +150,7 @@ def select_cells(cells: Sequence[CellState], selection: Selection) -> list[CellS
         cell
         for cell in pool
         if cell.state in states
-        or (selection.flagged and cell.flags and cell.state in ("done", "flagged"))
+        or (selection.flagged and cell.flags and cell.state in ("done", "invalid"))
     ]
 
 

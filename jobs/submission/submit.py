@@ -42,7 +42,7 @@ Watch = Callable[[RunStatus], None]
 
 @dataclass(frozen=True)
 class Submitted:
-    """A submission that was made, and how many cells failed if it was waited for."""
+    """A submission that was made, and how many cells failed or are invalid if it was waited for."""
 
     submission: Submission
     arrays: tuple[Job, ...]
@@ -147,7 +147,7 @@ def _wait_for_slurm(submission: Submission, watch: Watch | None) -> int:
             watch(current)
         cells = [cell for cell in current.cells if cell.cell in chosen]
         if not any(cell.state in MAY_RUN for cell in cells):
-            return sum(cell.state not in ("done", "flagged") for cell in cells)
+            return sum(cell.state != "done" for cell in cells)
         time.sleep(POLL_S)
 
 

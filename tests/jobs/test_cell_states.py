@@ -92,9 +92,9 @@ def test_a_valid_result_is_done_whatever_slurm_says(
 
 @pytest.mark.parametrize(
     ("verdict", "state"),
-    [("ok", "done"), ("suspect", "done"), ("unknown", "done"), ("invalid", "flagged")],
+    [("ok", "done"), ("suspect", "done"), ("unknown", "done"), ("invalid", "invalid")],
 )
-def test_a_check_that_is_invalid_flags_the_cell(
+def test_a_cell_with_an_invalid_check_is_invalid(
     run: MadeRun, slurm: FakeSlurm, verdict: str, state: str
 ) -> None:
     slurm.set_queue()

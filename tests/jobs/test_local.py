@@ -25,6 +25,7 @@ from jobs.submission.rerun import Selection, rerun
 from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import plan
+from tests.validation.custom_models import GRAPH
 
 TINY = {
     "models": [{"name": "gat", "layers": 2, "heads": 2, "hidden": 4}],
@@ -57,7 +58,8 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Subm
             monkeypatch.setattr(
                 "jobs.submission.submit.Launch", partial(Launch, python=str(script))
             )
-        planned = plan({"name": "run", "grids": [TINY | {"layouts": layouts}]})
+        grid = TINY | {"layouts": layouts} | options.pop("grid", {})
+        planned = plan({"name": "run", "grids": [grid]})
         report = options.pop("report", False)
         chosen = {"live": True, "wait": True, "site": ("test", site or Site())} | options
         runs = tmp_path / "runs"
@@ -102,6 +104,23 @@ def test_ranks_that_end_without_an_attempt_are_a_failed_cell(
     )
     (log,) = RunPaths(done.run).logs.glob("gat-seq-0-*.log")
     assert log.read_text() == "no such library\n"
+
+
+def test_an_invalid_cell_counts_as_failed(
+    local: Callable[..., Submitted],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reads_halo_rows = GRAPH.replace("x[: block.rows_out]", "x[-block.rows_out :]")
+    (tmp_path / "last_rows.py").write_text(reads_halo_rows)
+    monkeypatch.chdir(tmp_path)
+    done = local(["seq"], grid={"models": ["last_rows:Net"], "microbatches": [2]})
+    assert done.failed == 1
+    ended = ends(capsys.readouterr().out)
+    assert ended["last_rows.Net-seq:0"].startswith("done, ")
+    assert ended["last_rows.Net-seq:1"].startswith("invalid (flags: engine-parity)")
+    assert [cell.state for cell in status(done.run).cells] == ["done", "invalid"]
 
 
 def test_a_cell_above_its_time_limit_is_signalled(

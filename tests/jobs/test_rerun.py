@@ -22,7 +22,7 @@ HUNG = Failure(1, "n2", 3, "train", "frozen", utc_now())
 
 @pytest.fixture
 def ended(run: MadeRun, slurm: FakeSlurm) -> MadeRun:
-    """gat-seq: done and failed; gat-pp2: flagged and never started."""
+    """gat-seq: done and failed; gat-pp2: invalid and never started."""
     slurm.set_queue()
     run.finish(run.cell("gat-seq", 0), job="101_0")
     run.finish(run.cell("gat-seq", 1), job="101_1", status="failed", failure=HUNG)
