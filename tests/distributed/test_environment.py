@@ -154,12 +154,12 @@ def without(env: dict[str, str], name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        (without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR: found nothing; allowed: a value, its "),
+        (without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR: found nothing; allowed: the value that"),
         (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT: found nothing; allowed: a whole number"),
         (TORCHRUN | {"RANK": "one"}, "RANK: found 'one'; allowed: a whole number"),
         (TORCHRUN | {"WORLD_SIZE": ""}, "WORLD_SIZE: found nothing; allowed: a whole number"),
-        ({"RANK": "1"}, "WORLD_SIZE: found nothing; allowed: a value, its "),
-        ({"WORLD_SIZE": "2"}, "RANK: found nothing; allowed: a value, its launcher sets"),
+        ({"RANK": "1"}, "WORLD_SIZE: found nothing; allowed: the value that"),
+        ({"WORLD_SIZE": "2"}, "RANK: found nothing; allowed: the value that"),
         (TORCHRUN | {"RANK": "4"}, "rank under torchrun: found 4; allowed: 0 to 3, as there are 4"),
         (SRUN | {"SLURM_PROCID": "-1"}, "rank under slurm: found -1; allowed: 0 to 3, as there"),
         (without(LOCAL, "SUBMITIT_LOCAL_GLOBALID"), "SUBMITIT_LOCAL_GLOBALID: found nothing"),

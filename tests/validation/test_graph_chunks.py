@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.graph_chunks import check_chunks
 from tests.tools.cells import gat
@@ -48,14 +48,15 @@ def test_chunks_of_every_mode_agree(chunks: str, changes: dict[str, Any]) -> Non
 
 def without_an_edge(batches: ChunkBatches) -> None:
     """The first row with a neighbour loses one in the first layer."""
-    chunk = batches._chunks[0]
+    chunks = cast(list[GraphChunk], batches._batch.chunks)
+    chunk = chunks[0]
     first, *others = chunk.present_blocks
     row = int((first.indptr.diff() > 1).nonzero()[0])
     kept = torch.arange(len(first.edge)) != int(first.indptr[row])
     indptr = first.indptr - (torch.arange(len(first.indptr)) > row).long()
     arrays = (first.source[kept], first.target[kept], first.edge[kept])
     block = Block(indptr, *arrays, first.rows_in)
-    batches._chunks[0] = dataclasses.replace(chunk, blocks=(block, *others))
+    chunks[0] = dataclasses.replace(chunk, blocks=(block, *others))
 
 
 def with_wrong_share(batches: ChunkBatches) -> None:
