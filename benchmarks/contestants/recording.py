@@ -24,11 +24,14 @@ from benchmarks.turns import ROOT, BenchmarkError
 from gnnhpc import cli
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.engine import first_input
+from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.loop import TrainingLoop
+from gnnhpc.training.machine_readings import MachineReadings
 from gnnhpc.training.setup import TrainingParts
+from gnnhpc.training.step_record import gather_metrics
 
 STEPS = 10
 """Steps of each in a turn, of which the median counts: the first finds its threads asleep."""
@@ -36,7 +39,8 @@ STEPS = 10
 
 def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
     """Turns of a run of `turns * STEPS` steps after its warm-up and profiled steps: the `seconds`
-    of a step as it records them, and those of a `bare` one."""
+    of a step as it records them, those of a `bare` one, and those of a bare one with a pause before
+    it (`after_pause`)."""
     settings = {"warmup_steps": 2, "train_steps": 5 + turns * STEPS, "test_steps": 0} | settings
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.contestants.recording", json.dumps(settings)],
@@ -75,8 +79,8 @@ def bare_step(parts: TrainingParts, batch: Batch) -> float:
 class BareSteps(Listener):
     """After every `STEPS` measured steps it takes as many bare ones, answers, and waits."""
 
-    def __init__(self, parts: TrainingParts, answers: TextIO) -> None:
-        self._parts, self._answers = parts, answers
+    def __init__(self, loop: TrainingLoop, answers: TextIO) -> None:
+        self._loop, self._parts, self._answers = loop, loop.parts, answers
         self._recorded: list[float] = []
 
     def step_taken(self, taken: StepTaken) -> None:
@@ -87,10 +91,27 @@ class BareSteps(Listener):
         if len(self._recorded) < STEPS:
             return
         bare = median(bare_step(self._parts, taken.batch) for _ in range(STEPS))
-        measured = {"seconds": median(self._recorded), "bare": bare}
+        after_pause = median(self._step_and_pause(taken) for _ in range(STEPS))
+        measured = {"seconds": median(self._recorded), "bare": bare, "after_pause": after_pause}
         self._recorded.clear()
         print(json.dumps(measured), file=self._answers, flush=True)
         _wait_for_turn()
+
+    def _step_and_pause(self, taken: StepTaken) -> float:
+        """Seconds of a bare step, without those of the pause that follows it.
+
+        The pause reads, computes and formats what a run records of a step. It finds the step's
+        data in the caches, and leaves its own there.
+        """
+        seconds = bare_step(self._parts, taken.batch)
+        MachineReadings.now().since(MachineReadings.now())
+        self._parts.engine.gradients.norm()
+        times = StepTimes(seconds, None)
+        gather_metrics(
+            *(self._loop.mesh, self._parts.task, "train", taken.batch, taken.output, times, False)
+        )
+        json.dumps(vars(taken.record))
+        return seconds
 
 
 def _wait_for_turn() -> None:
@@ -107,7 +128,7 @@ def main() -> None:
     train = TrainingLoop.run
 
     def train_with_bare_steps(loop: TrainingLoop, start: int = 0) -> None:
-        loop.listeners = [*loop.listeners, BareSteps(loop.parts, answers)]
+        loop.listeners = [*loop.listeners, BareSteps(loop, answers)]
         train(loop, start)
 
     with tempfile.TemporaryDirectory(prefix="gnnhpc-recording-") as folder:
