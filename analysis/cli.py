@@ -134,7 +134,7 @@ def _print_left_out(loaded: RunData) -> None:
 
 def _print_invalid(loaded: RunData) -> int:
     """Print damaged and diverging cells, which `status` does not show, to stderr; exit status."""
-    from analysis.load.raised import DAMAGED, EQUIVALENT
+    from analysis.load.flags import DAMAGED, EQUIVALENT
 
     wrong = loaded.checks[loaded.checks["name"].isin((DAMAGED, EQUIVALENT))].drop_duplicates("cell")
     for cell, detail in zip(wrong["cell"], wrong["detail"], strict=True):
@@ -169,7 +169,7 @@ def compare(
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
     from analysis.render.terminal import print_frame
-    from analysis.report.comparison import (
+    from analysis.report.compare_page import (
         STEP_COLUMNS,
         comparison_lines,
         result_lines,

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load.raised import Raised
+from analysis.load.flags import Raised
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.custom_model import is_custom

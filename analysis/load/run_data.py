@@ -17,7 +17,7 @@ from analysis.load.comparable import (
     mark_comparable,
 )
 from analysis.load.equivalent_cells import Equivalence, compare_equivalent_cells
-from analysis.load.raised import DAMAGED, EQUIVALENT, NOT_COMPARABLE, Raised
+from analysis.load.flags import DAMAGED, EQUIVALENT, NOT_COMPARABLE, Raised
 from analysis.load.rank_steps import Places, rank_steps, steps_of_ranks
 from analysis.load.read_records import RankFile, Records, read_records
 from analysis.load.validate_records import check_result

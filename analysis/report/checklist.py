@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.raised import DAMAGED, count_flags
+from analysis.load.flags import DAMAGED, count_flags
 from analysis.load.run_data import RunData, load_run
 from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.figures.draw_figures import Figures
-from analysis.load.raised import DAMAGED
+from analysis.load.flags import DAMAGED
 from analysis.load.run_data import RunData
 from analysis.render.document import (
     Beside,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.load.comparable import SEPARATE, values_in_words
 from analysis.load.concat_runs import provenance_text
-from analysis.load.raised import EQUIVALENT
+from analysis.load.flags import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Block, Table, Text, rows_table
 from analysis.report.texts import advice_of

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.comparable import values_in_words
-from analysis.load.raised import count_flags
+from analysis.load.flags import count_flags
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.summary.baseline_and_speedup import (

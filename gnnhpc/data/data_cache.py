@@ -15,7 +15,7 @@ import numpy as np
 
 from gnnhpc.data.data_files import cache_root
 from gnnhpc.data.data_settings import Data
-from gnnhpc.data.ordered_edges import Arrays
+from gnnhpc.data.synthetic.ordered_edges import Arrays
 
 log = logging.getLogger(__name__)
 

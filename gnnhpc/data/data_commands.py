@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import input_error
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_files import (
     CHECKSUMS,
     changed_files,

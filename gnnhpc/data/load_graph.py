@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_cache import load_or_build
 from gnnhpc.data.data_files import existing_root
 from gnnhpc.data.data_settings import (
@@ -23,10 +23,10 @@ from gnnhpc.data.data_settings import (
     SyntheticCitation,
     SyntheticGraphs,
 )
-from gnnhpc.data.ordered_edges import Arrays
 from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.data.splits import DATA_SEED, Ints, random_graph_split, shchur_split
 from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
+from gnnhpc.data.synthetic.ordered_edges import Arrays
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
 from gnnhpc.data.synthetic.threads import synthetic_threads
 from gnnhpc.data.tu import TuGraphs

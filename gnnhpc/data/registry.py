@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnnhpc.core.settings import parse_named
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_settings import (
     Cifar10,
     Data,

@@ -29,7 +29,7 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.versioned_json import read_object, write_atomically
 from gnnhpc.data import splits
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_files import cache_root
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.images import load_images

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.experiment.experiment import Experiment
 from tests.data.test_published_graphs import check, counts, equal
@@ -173,7 +173,7 @@ def test_planning_needs_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "graph.npz", custom_arrays())
     code = f"""
 import pathlib, sys
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 CustomGraph(path="graph.npz").planned(pathlib.Path({str(tmp_path)!r}))
 sys.exit("torch" in sys.modules)
 """

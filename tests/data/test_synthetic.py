@@ -20,9 +20,9 @@ from gnnhpc.data.data_settings import (
     SyntheticCitation,
 )
 from gnnhpc.data.load_graph import load_graph
-from gnnhpc.data.ordered_edges import Arrays, distinct
 from gnnhpc.data.synthetic.citation import synthetic_graph
 from gnnhpc.data.synthetic.images import synthetic_images
+from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
 
 SMALL = RedditShaped(nodes=6_000, edges=300_000, features=64, classes=12)

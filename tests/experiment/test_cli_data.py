@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from jobs.sweep.plan import plan
 

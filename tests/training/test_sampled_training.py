@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled

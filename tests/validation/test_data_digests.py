@@ -9,7 +9,7 @@ import pytest
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.data import load_graph
-from gnnhpc.data.custom_graph import CustomGraph
+from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_settings import (
     Cifar10,
     Data,

@@ -11,9 +11,9 @@ import scipy.sparse
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.data_files import sha256
-from gnnhpc.data.ordered_edges import Arrays, distinct, ordered_edges
-from gnnhpc.data.readers.npz_file import NpzFile
+from gnnhpc.data.readers.named_arrays import NpzFile
 from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, Masks, shchur_split
+from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
 
 UNLABELLED = -1
 """The label of a node that is in no split and has no class."""

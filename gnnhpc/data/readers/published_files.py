@@ -20,10 +20,10 @@ from torch_geometric.transforms import Compose, NormalizeFeatures
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.ordered_edges import Arrays, ordered_edges
 from gnnhpc.data.published_graphs import PublishedGraph, Pyg
 from gnnhpc.data.readers.safe_pickle import read_arrays
 from gnnhpc.data.splits import Ints, masks_of
+from gnnhpc.data.synthetic.ordered_edges import Arrays, ordered_edges
 from gnnhpc.data.tu import TuGraphs
 
 _FETCH_AGAIN = "fetch the files again"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnnhpc.data.data_settings import SyntheticCitation
-from gnnhpc.data.ordered_edges import Arrays, distinct, ordered_edges
 from gnnhpc.data.splits import DATA_SEED, Ints, planetoid_split
+from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
 
 _TOPICAL = 0.2
 """The share of a node's words that are of its class's topic."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.load.comparable import differences
-from analysis.load.raised import count_flags
+from analysis.load.flags import count_flags
 from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
