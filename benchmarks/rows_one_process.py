@@ -65,12 +65,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
                 f"{what}: seconds of a recorded step, and bare",
                 *("run", "run", goal),
                 reference_of="bare",
-            ),
-            Comparison(
-                f"{what}: seconds of a recorded step, and bare after a pause as long",
-                *("run", "run"),
-                reference_of="after_pause",
-            ),
+            )
         ],
         rounds=rounds,
     )

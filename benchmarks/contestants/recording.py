@@ -1,9 +1,9 @@
 """What recording costs: a step of a real run, and a bare loop of the same layers.
 
-The run is `gnnhpc run` with its records, listeners and validation. After every few steps it stops
-until its next turn, and then the bare loop takes as many steps with the very layers, optimizer and
-mini-batch of the run: forward, loss, backward and optimizer with a clock around them. In processes
-of their own the two would differ by up to 4 % in either direction, by where each finds its memory.
+The run is `gnnhpc run` with its records, listeners and validation. Around every few steps of it a
+bare loop takes as many with the very layers, optimizer and mini-batch of the run: forward, loss,
+backward and optimizer with a clock around them. In processes of their own the two would differ by
+up to 4 % in either direction, by where each finds its memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
@@ -24,24 +25,26 @@ from benchmarks.turns import ROOT, BenchmarkError
 from gnnhpc import cli
 from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.engine import first_input
-from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.loop import TrainingLoop
-from gnnhpc.training.machine_readings import MachineReadings
 from gnnhpc.training.setup import TrainingParts
-from gnnhpc.training.step_record import gather_metrics
 
+LATER = 1_000_000
+"""Bare steps have numbers that no step of the run has."""
 STEPS = 10
 """Steps of each in a turn, of which the median counts: the first finds its threads asleep."""
 
 
 def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
-    """Turns of a run of `turns * STEPS` steps after its warm-up and profiled steps: the `seconds`
-    of a step as it records them, those of a `bare` one, and those of a bare one with a pause before
-    it (`after_pause`)."""
-    settings = {"warmup_steps": 2, "train_steps": 5 + turns * STEPS, "test_steps": 0} | settings
+    """Turns of a run after its warm-up, profiled and `STEPS` more steps: the `seconds`
+    of a step as it records them, and those of a `bare` one."""
+    settings = {
+        "warmup_steps": 2,
+        "train_steps": 5 + (turns + 1) * STEPS,
+        "test_steps": 0,
+    } | settings
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.contestants.recording", json.dumps(settings)],
         cwd=ROOT,
@@ -77,11 +80,18 @@ def bare_step(parts: TrainingParts, batch: Batch) -> float:
 
 
 class BareSteps(Listener):
-    """After every `STEPS` measured steps it takes as many bare ones, answers, and waits."""
+    """Takes bare steps before and after every `STEPS` measured ones, answers, and waits.
 
-    def __init__(self, loop: TrainingLoop, answers: TextIO) -> None:
-        self._loop, self._parts, self._answers = loop, loop.parts, answers
+    After a wait a processor takes some steps to come back to its speed, so those of both kinds lie
+    around each other, after steps that do not count.
+    """
+
+    def __init__(self, parts: TrainingParts, answers: TextIO) -> None:
+        self._parts, self._answers = parts, answers
         self._recorded: list[float] = []
+        self._before: float | None = None
+        """Seconds of the bare steps before the present measured ones."""
+        self._bare_steps = 0
 
     def step_taken(self, taken: StepTaken) -> None:
         record = taken.record
@@ -90,28 +100,27 @@ class BareSteps(Listener):
         self._recorded.append(record.wall_s)
         if len(self._recorded) < STEPS:
             return
-        bare = median(bare_step(self._parts, taken.batch) for _ in range(STEPS))
-        after_pause = median(self._step_and_pause(taken) for _ in range(STEPS))
-        measured = {"seconds": median(self._recorded), "bare": bare, "after_pause": after_pause}
+        after = self._bare_seconds(taken)
+        if self._before is not None:
+            measured = {"seconds": median(self._recorded), "bare": (self._before + after) / 2}
+            print(json.dumps(measured), file=self._answers, flush=True)
+            _wait_for_turn()
+            self._bare_seconds(taken)
+        self._before = self._bare_seconds(taken)
         self._recorded.clear()
-        print(json.dumps(measured), file=self._answers, flush=True)
-        _wait_for_turn()
 
-    def _step_and_pause(self, taken: StepTaken) -> float:
-        """Seconds of a bare step, without those of the pause that follows it.
+    def _bare_seconds(self, taken: StepTaken) -> float:
+        return median(self._bare_step(taken) for _ in range(STEPS))
 
-        The pause reads, computes and formats what a run records of a step. It finds the step's
-        data in the caches, and leaves its own there.
-        """
-        seconds = bare_step(self._parts, taken.batch)
-        MachineReadings.now().since(MachineReadings.now())
-        self._parts.engine.gradients.norm()
-        times = StepTimes(seconds, None)
-        gather_metrics(
-            *(self._loop.mesh, self._parts.task, "train", taken.batch, taken.output, times, False)
+    def _bare_step(self, taken: StepTaken) -> float:
+        """Seconds of a bare step with dropout masks of its own: a processor learns a mask that
+        comes twice."""
+        self._bare_steps += 1
+        microbatches = tuple(
+            replace(each, context=replace(each.context, step=LATER + self._bare_steps))
+            for each in taken.batch.microbatches
         )
-        json.dumps(vars(taken.record))
-        return seconds
+        return bare_step(self._parts, replace(taken.batch, microbatches=microbatches))
 
 
 def _wait_for_turn() -> None:
@@ -128,7 +137,7 @@ def main() -> None:
     train = TrainingLoop.run
 
     def train_with_bare_steps(loop: TrainingLoop, start: int = 0) -> None:
-        loop.listeners = [*loop.listeners, BareSteps(loop, answers)]
+        loop.listeners = [*loop.listeners, BareSteps(loop.parts, answers)]
         train(loop, start)
 
     with tempfile.TemporaryDirectory(prefix="gnnhpc-recording-") as folder:
