@@ -96,7 +96,7 @@ def draw_panels(
         for one, (_, part) in zip(axes, parts, strict=False):
             draw(one, part)
         axes[0].set_ylabel(label)
-        if limits is not None:
+        if limits is not None and limits[0] < limits[1]:
             axes[0].set_ylim(*limits)
         add_legend(figure, axes, legend)
     return figure

@@ -46,26 +46,25 @@ def train_step(
     """The mean loss over the rows of all batches that count, and its gradients."""
     model.load(parameters)
     activations: list[Sequence[Activation]] = []
-    total, counted = torch.zeros((), dtype=torch.float64), 0
-    largest, remaining = 0.0, 0.0
+    total, counted, largest, remaining = 0.0, 0, 0.0, 0.0
     for batch in batches:
         computed = model.forward(batch, step, training=True)
         scores, target = scored(computed[-1], batch.targets["train"], outputs)
         rows = losses(scores, target, outputs)
         counted += len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
-        total = total + rows.sum()
+        total += float(rows.detach().sum())
+        if rows.requires_grad:
+            # At once, so that the activations of one batch are held at a time.
+            rows.sum().backward()
         activations.append([x.detach() if isinstance(x, Tensor) else x for x in computed])
         if scores.numel():
             largest = max(largest, float(scores.detach().abs().max()))
         remaining += float((1.0 - (-rows.detach()).exp()).square().sum())
     model.end_minibatch()
-    loss = total / counted
-    if loss.requires_grad:
-        loss.backward()
     return ReferenceStep(
         activations,
-        float(loss.detach()),
-        model.gradients(),
+        total / counted,
+        {name: gradient / counted for name, gradient in model.gradients().items()},
         largest,
         gradient_rounding(remaining, counted),
     )
