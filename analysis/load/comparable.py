@@ -77,7 +77,7 @@ def _compilers(header: Mapping[str, Any]) -> Iterator[str]:
     """
     fused = str(header.get("implementation") or "").startswith("fused")
     for name, compiler in (header.get("kernels") or {}).items():
-        if name == "sample" or (fused and name != "channel"):
+        if name == "sample_neighbors" or (fused and name != "shared_memory_channel"):
             # A kernel that is compiled without a cache names its compiler with a note.
             yield str(compiler).partition(", built for")[0]
 

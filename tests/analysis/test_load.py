@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.load.comparable import environment_key, environment_of
 from analysis.load.concat_runs import load_runs
 from analysis.load.run_data import RunData, load_run
+from gnnhpc import kernels as kernel_package
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
@@ -221,3 +223,16 @@ def test_runs_of_other_environments_have_rows_of_their_own(tmp_path: Path) -> No
     assert any("threads a rank 9, elsewhere 1" in line for line in both.notes)
     with pytest.raises(InputError, match="the same folder twice"):
         load_runs([first, first])
+
+
+def test_a_kernel_that_only_some_layouts_need_keeps_cells_comparable() -> None:
+    def key(**kernels: str) -> str:
+        return environment_key(
+            environment_of([{"implementation": "fused/c++", "kernels": kernels}])
+        )
+
+    sources = {path.stem for path in Path(kernel_package.__file__).parent.glob("cpp/*.cpp")}
+    assert {"shared_memory_channel", "sample_neighbors"} <= sources
+    alone = key(attention="c++ 12")
+    assert key(attention="c++ 12", shared_memory_channel="c++ 11") == alone
+    assert key(attention="c++ 12", sample_neighbors="c++ 11") != alone
