@@ -64,11 +64,6 @@ class Model(Strict):
     name: str
 
     @property
-    def reads_in_place(self) -> bool:
-        """Whether the first layer reads dense features where they lie, without a copy."""
-        return self.indexed_inputs and getattr(self, "implementation", "fused") == "fused"
-
-    @property
     def label(self) -> str:
         """The model's name as file names, tables and figures show it."""
         return self.name

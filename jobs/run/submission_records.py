@@ -22,7 +22,6 @@ from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch
 
 Cluster = Literal["slurm", "local"]
-CLUSTERS: tuple[Cluster, ...] = ("slurm", "local")
 _CLOCK_S = 2.0
 """How far two readings of a process's start may be apart."""
 
