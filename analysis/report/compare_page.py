@@ -85,8 +85,8 @@ def _when(train: Sequence[Match]) -> str:
     spans = [_span([match.a for match in train]), _span([match.b for match in train])]
     some = f", but for {turns} configurations" if turns else ""
     return (
-        f"time: A started its cells from {spans[0]}, B from {spans[1]}, not in turns{some}: what "
-        "changed on the machines between them counts as a difference of the runs"
+        f"time: A started its cells from {spans[0]}, B from {spans[1]}, one after the other"
+        f"{some}: a change of the machines between them counts as a difference of the runs"
     )
 
 

@@ -158,7 +158,7 @@ def _as_interval(value: Any) -> Interval | None:
 def _remarks(row: dict[Any, Any]) -> str:
     """Whether a row may be believed."""
     if not row["n"]:
-        return "nothing that counts"
+        return "no valid cell"
     words = [] if row["valid"] else ["not valid"]
     words += [str(row["flags"]).replace(";", ", ")] if row["flags"] else []
     if row["cells_used"] == 1:

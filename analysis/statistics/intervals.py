@@ -220,7 +220,7 @@ def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower
 def repeats_in_words(ratio: Interval) -> str:
     """How many repeats show a difference of 5 %, to follow a verdict; empty where unknown."""
     repeats = ratio.repeats_for_5_percent
-    return f"; {repeats} repeats show one of {SHOWN:.0%}" if repeats else ""
+    return f"; {repeats} repeats would show a {SHOWN:.0%} difference" if repeats else ""
 
 
 def _decimals(ratio: Interval) -> int:

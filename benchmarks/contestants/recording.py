@@ -38,8 +38,8 @@ STEPS = 10
 
 
 def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
-    """Turns of a run after its warm-up, profiled and `STEPS` more steps: the `seconds`
-    of a step as it records them, and those of a `bare` one."""
+    """A function that takes one turn of a run, after its first steps. A turn returns the `seconds`
+    of a recorded step and those of a `bare` one."""
     settings = {
         "warmup_steps": 2,
         "train_steps": 5 + (turns + 1) * STEPS,

@@ -159,7 +159,7 @@ def uses_nccl(devices: Sequence[RankDevice]) -> bool:
     return all(each.gpu and each.nccl for each in devices) and not shared_gpus(devices)
 
 
-def own_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
+def rank_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
     gpu = gpu_names(devices)
     return RankDevice(environment.rank, environment.host, gpu, dist.is_nccl_available())
 

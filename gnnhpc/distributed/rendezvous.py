@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.devices import check_sharing, exchange, own_device, uses_nccl
+from gnnhpc.distributed.devices import check_sharing, exchange, rank_device, uses_nccl
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.mesh import COLLECTIVE_S, Direction, Mesh
 from gnnhpc.distributed.peer_memory import Peer, find_peers
@@ -55,7 +55,7 @@ def join(
     ranks that share a GPU by mistake, and GnnhpcError if the other ranks do not come in time.
     """
     more, rank = tuple(more_devices), environment.rank
-    mine = own_device(environment, (device, *more))
+    mine = rank_device(environment, (device, *more))
     if layout.world_size == 1:
         return Mesh(layout, 0, device, gpu=mine.gpu, more_devices=more)
     timeout = datetime.timedelta(seconds=COLLECTIVE_S)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KERNEL = "aggregate"
 _SUMS = structures(
     pointers="indptr from_ number ids x add scale_in scale_out weight bias out",
-    sizes="rows own_rows width x_stride add_stride out_stride",
+    sizes="rows self_rows width x_stride add_stride out_stride",
     reals="own",
     flags="loops",
 )
@@ -111,10 +111,10 @@ def columns(x: Tensor) -> tuple[ctypes.c_void_p, int]:
 
 
 def _sum(
-    x: Tensor, out: Tensor, own_rows: int, weights: NeighbourWeights, add: Tensor | None
+    x: Tensor, out: Tensor, self_rows: int, weights: NeighbourWeights, add: Tensor | None
 ) -> dict[str, Any]:
     """Fields of a sum that both directions have; the caller keeps these tensors."""
-    fields: dict[str, Any] = {"rows": len(out), "own_rows": own_rows, "width": out.shape[1]}
+    fields: dict[str, Any] = {"rows": len(out), "self_rows": self_rows, "width": out.shape[1]}
     for name, tensor in (("x", x), ("add", add), ("out", out)):
         if tensor is not None:
             fields[name], fields[f"{name}_stride"] = columns(tensor)

@@ -101,4 +101,4 @@ def test_no_difference_shown_says_how_many_repeats_would_show_one(
 ) -> None:
     after = make_run(tmp_path / "after", experiments(), machine=Machine(runs_differ=0.05), seed=2)
     main(["compare", str(before), str(after)])
-    assert "repeats show one of 5%" in capsys.readouterr().out.replace("\n", " ")
+    assert "repeats would show a 5% difference" in capsys.readouterr().out.replace("\n", " ")

@@ -10,7 +10,7 @@ namespace {
 
 // out[i] = scale_out[i] * sum over edges j -> i of weight * scale_in[j] * x[j], + own * x[i] + add[i]
 // + bias. Scales, weights, add and bias may be null. Edge e has weight[e], or weight[number[e]].
-// Without `loops` an edge from a row to itself is left out. Rows from `own_rows` on have no input of their own. `width` columns; rows of x, add and out lie
+// Without `loops` an edge from a row to itself is left out. Rows from `self_rows` on have no input of their own. `width` columns; rows of x, add and out lie
 // `stride` numbers apart. Row j of the input is row ids[j] of x, where there are ids; x may be kept
 // as S. Edges are numbered in I, and so are the rows that they join.
 template <typename T, typename I, typename S = T>
@@ -20,7 +20,7 @@ struct Sum {
   const S* x;
   const T *add, *scale_in, *scale_out, *weight, *bias;
   T* out;
-  i64 rows, own_rows, width, x_stride, add_stride, out_stride;
+  i64 rows, self_rows, width, x_stride, add_stride, out_stride;
   T own;
   bool loops;
 
@@ -44,7 +44,7 @@ void sum_columns(const Sum<T, I, S>& s, i64 row, i64 d) {
     for (int k = 0; k < D / LANES; ++k) sum[k] += load_as<T, LANES>(x + k * LANES) * scale;
   }
   const T scale = s.scale_out ? s.scale_out[row] : T(1);
-  const bool has_own = s.own != T(0) && row < s.own_rows;
+  const bool has_own = s.own != T(0) && row < s.self_rows;
   T* out = s.out + row * s.out_stride + d;
   for (int k = 0; k < D / LANES; ++k) {
     const i64 at = d + k * LANES;

@@ -113,10 +113,10 @@ void fold_conv(i64 hidden, const Weights<const float>& of, bool by_batch,
             sum_row(hidden, root, around, columns, own);
         else
             sum_row(hidden, root, around, state.folded, own);
-        const double own_constant = uncentred(own, own[3], state.mean);
+        const double self_constant = uncentred(own, own[3], state.mean);
         const double row[8] = {own[0], own[1], own[2], neighbours[0], neighbours[1], neighbours[2],
                                uncentred(neighbours, neighbours[3], state.mean),
-                               own_constant + of.conv_bias[j]};
+                               self_constant + of.conv_bias[j]};
         std::copy(row, row + 8, state.first + j * 8);
     }
 }
