@@ -208,9 +208,9 @@ def error_bars(
 ) -> None:
     """Draw bars from the lower to the upper column of `interval`; rows without bounds get none.
 
-    One that goes on beyond `limits` ends in an arrow there. They are in front of the markers, with
-    a white edge, so that an interval smaller than its marker is seen. `sideways`: along the
-    horizontal axis.
+    One that goes on beyond `limits` ends in an arrow there. Their lines are behind the markers.
+    Their caps are in front, with a white edge, so that an interval smaller than its marker is seen.
+    `sideways`: along the horizontal axis, on bars.
     """
     from matplotlib.patheffects import withStroke
 
@@ -228,8 +228,11 @@ def error_bars(
         *points, **{"xerr" if sideways else "yerr": ends}, ls="none", ecolor="black",
         elinewidth=0.7, capsize=3.6, capthick=0.7, zorder=4,
     )  # fmt: skip
-    for part in (*drawn.lines[1], *drawn.lines[2]):
+    lines, caps = drawn.lines[2], drawn.lines[1]
+    for part in (*caps, *(lines if sideways else ())):
         part.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
+    for line in () if sideways else lines:
+        line.set_zorder(1.9)
     for beyond, end, marker in (
         (low < limits[0], limits[0], "<" if sideways else "v"),
         (high > limits[1], limits[1], ">" if sideways else "^"),

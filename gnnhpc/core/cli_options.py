@@ -86,7 +86,8 @@ def _input_error(error: typer.TyperException) -> InputError:
     """The error as one line, which names the choices of a flag that has some."""
     choice = _CHOICE.search(str(error))
     if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
-        return InputError("command line", None, _message(error), "what --help says")
+        found = _message(error).removeprefix("Got ")
+        return InputError("command line", None, found, "what --help says")
     allowed = choice["allowed"].replace("'", "")
     return InputError(error.param.opts[0], None, choice["found"], allowed)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class RankLog:
-    """Redirects this process's output; errors still reach the launcher's stderr too."""
+    """Redirects this process's output; how the cell ends reaches the launcher's stderr too."""
 
     def __init__(self) -> None:
         self._launcher_stderr: int | None = None
@@ -51,7 +51,8 @@ class RankLog:
         os.dup2(descriptor, 2)
         os.close(descriptor)
 
-    def print_error(self, line: str) -> None:
+    def print_to_both(self, line: str) -> None:
+        """Print a line to the log and to the launcher's stderr."""
         # The log may be on the disk that is full.
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
@@ -176,7 +177,7 @@ class Attempt:
 
     def _report(self, failure: Failure) -> None:
         line = f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}"
-        self.log.print_error(line)
+        self.log.print_to_both(line)
         if self.paths is None:
             return
         # The watchdog and the main thread may both fail.
@@ -184,7 +185,7 @@ class Attempt:
             try:
                 self._write_failed_result(self.paths, failure)
             except OSError as error:
-                self.log.print_error(f"{self.paths.result}: cannot be written ({error.strerror})")
+                self.log.print_to_both(f"{self.paths.result}: cannot be written ({error.strerror})")
 
     def _write_failed_result(self, paths: AttemptPaths, failure: Failure) -> None:
         write_failure(paths, failure, by=self.environment.rank)

@@ -166,7 +166,8 @@ class TrainingRun:
         )
         if write_result_once(attempt.known_paths, result):
             flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
-            print(f"{attempt.cell.id}: done{flagged}", flush=True)
+            folder = attempt.known_paths.root
+            attempt.log.print_to_both(f"{attempt.cell.id}: done{flagged}; results in {folder}")
 
     def _end_interrupted(self, loop: TrainingLoop, step: int) -> None:
         """Write the result once the checkpoint is written, and put the job back into the queue."""

@@ -43,6 +43,7 @@ _SCALARS = (
     ),
     ("tag:yaml.org,2002:merge", r"<<", "<"),
 )
+_ALLOWED = "YAML, with each key once and one indentation for the keys of a level"
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(
@@ -58,7 +59,7 @@ def parse_yaml(text: str, where: object) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
         found = error.problem or error.context or "something unreadable"
-        raise InputError(place, None, found.removeprefix("found "), "YAML, each key once") from None
+        raise InputError(place, None, found.removeprefix("found "), _ALLOWED) from None
     except yaml.YAMLError as error:
         raise InputError(where, None, str(error), "YAML as text") from None
     except (RecursionError, ValueError) as error:

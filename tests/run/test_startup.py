@@ -42,6 +42,8 @@ def test_a_run_loads_nothing_heavy(experiment: Experiment, tmp_path: Path) -> No
     attempt = RunPaths(tmp_path).cell(cell.id).attempt(1)
     result = Result.read(attempt.result)
     assert result.valid, result.audit
+    assert f"{cell.id}: done" in outputs[0].stderr
+    assert f"; results in {attempt.root}" in outputs[0].stderr
     assert result.provenance["launcher"] == "torchrun"
     (header, *_) = read_lines(attempt.records(1))
     assert {"imports", "rendezvous", "build", "total"} <= header["startup_s"].keys()
