@@ -1,4 +1,4 @@
-# make demo | docs | test | test-torch | slow | nightly | bench | gpu | instruction-sets | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | setup | clean
+# make demo | docs | test | test-torch | slow | nightly | bench | gpu | a-a | slower-layer | coverage-of-intervals | mutants | healthy | defects | lint | types | unit | cluster | setup | clean
 #
 # Python lives in .venv, made from requirements.lock on first use. Another interpreter:
 #   make test PYTHON=/path/to/python3.12
@@ -22,7 +22,7 @@ STAMP := $(VENV)/.made-from-lock
 RUNS ?= runs
 PYTEST := $(PY) -m pytest
 
-.PHONY: help docs setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu instruction-sets a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster clean
+.PHONY: help docs setup setup-dgl setup-triton setup-pyg-sampler demo test test-torch slow nightly bench gpu a-a slower-layer coverage-of-intervals mutants healthy defects lint types unit cluster clean
 
 help:
 	@echo 'make demo     run a small sweep of both models in all layouts here, and report it'
@@ -36,11 +36,10 @@ help:
 	@echo 'make cluster  the tests that need a real Slurm, which they start (root, slurm-wlm)'
 	@echo 'make bench    the performance table -> report/bench.csv'
 	@echo 'make gpu      the tests that need a GPU, and a benchmark on it -> report/gpu.csv'
-	@echo 'make instruction-sets  the kernels under other processors, threads and orders of sums'
 	@echo 'make coverage-of-intervals  how often intervals hold the truth, simulated'
 	@echo 'make a-a      twenty runs of one cell: how often equal things are called different'
 	@echo 'make slower-layer  three real runs, one with a slower layer: whether compare names it'
-	@echo 'make nightly  slow, defects, healthy, mutants, instruction sets, and faults of a real Slurm'
+	@echo 'make nightly  slow, defects, healthy, mutants, and faults of a real Slurm'
 	@echo 'make defects  every planted defect, run as a user would: the matrix of what names it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'
 	@echo 'make mutants  small changes to the mathematics, and which of them its unit tests notice'
@@ -117,7 +116,7 @@ slow: setup
 	$(PYTEST) -n 2 --dist worksteal --durations=20 -m 'slow and not nightly and not cluster and not gpu'
 
 # By hand or by a timer: what takes longer than a change may wait for.
-nightly: slow defects healthy mutants instruction-sets
+nightly: slow defects healthy mutants
 	$(PYTEST) -m nightly tests/cluster
 
 defects: setup
@@ -129,9 +128,6 @@ cluster: setup
 
 bench: setup
 	$(PY) -m benchmarks
-
-instruction-sets: setup
-	$(PY) -m tests.kernels.instruction_sets
 
 coverage-of-intervals: setup
 	$(PY) -m benchmarks.coverage

@@ -1,32 +1,68 @@
-"""The kernels' tests under one setting that this machine would not choose, and for another kind of
-machine; `make instruction-sets` has more."""
+"""Tests of kernels, models and parity checks under other instruction sets, orders of sums and
+numbers of threads, and the kernels' compilation for another kind of machine.
+
+A kernel, torch and MKL each choose code by the processor that they find. Here the choice is forced,
+each setting in a process of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from gnnhpc.kernels import compile as compiling
-from tests.kernels.instruction_sets import SETTINGS, run_setting
 
+ROOT = Path(__file__).parents[2]
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
-TESTS = (
-    "tests/kernels/test_vig_mlp.py",
-    "tests/kernels/test_attention.py",
-    "tests/kernels/test_aggregate.py",
+TESTS = ("tests/kernels", "tests/models", "tests/validation")
+
+
+class Setting(NamedTuple):
+    """What the tests are forced to use."""
+
+    kernels: str
+    """A compiler's `-march=`, or "off" for no compiler."""
+    needs: str
+    """The flag of /proc/cpuinfo that the setting needs."""
+    torch: str
+    """`ATEN_CPU_CAPABILITY`, by which torch chooses one of its compiled forms."""
+    mkl: str
+    """`MKL_CBWR`, by which MKL chooses a code path and so an order of sums."""
+    threads: int
+
+
+SETTINGS = (
+    Setting("x86-64", "", "default", "COMPATIBLE", 1),
+    Setting("x86-64-v3", "avx2", "avx2", "AVX2", 3),
+    Setting("off", "", "default", "COMPATIBLE", 2),
 )
 
 
 @pytest.mark.slow
-def test_kernels_hold_under_another_setting() -> None:
-    status = run_setting(SETTINGS[1], *TESTS)
-    if status is None:
-        pytest.skip(f"this processor lacks {SETTINGS[1].needs}")
-    assert status == 0
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.kernels)
+def test_results_hold_under_another_setting(setting: Setting) -> None:
+    if setting.needs not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip(f"this processor lacks {setting.needs}")
+    threads = str(setting.threads)
+    kernels = "GNNHPC_KERNELS" if setting.kernels == "off" else compiling.ARCHITECTURE_VARIABLE
+    # Threads beyond the cores sleep while they wait.
+    forced = {
+        kernels: setting.kernels,
+        "ATEN_CPU_CAPABILITY": setting.torch,
+        "MKL_CBWR": setting.mkl,
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
+        **dict.fromkeys(("OMP_DYNAMIC", "MKL_DYNAMIC"), "false"),
+        "OMP_WAIT_POLICY": "passive",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "not slow and not gpu", *TESTS]
+    subprocess.run(command, cwd=ROOT, env=os.environ | forced, check=True)
 
 
 @pytest.mark.slow
