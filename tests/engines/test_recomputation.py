@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.nn import GATConv, GATv2Conv
 
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
@@ -37,6 +39,23 @@ def test_a_step_gives_the_same_bits(name: str, checkpoint: str) -> None:
     assert take_step(again).is_to_the_bit(step_of(experiment))
     assert sum(forwards) == {"except_last": 3, "always": 4}[checkpoint]
     assert len(forwards) - sum(forwards) == 4
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gat", GATConv), ("gatv2", GATv2Conv)])
+def test_pygs_attention_keeps_no_dropout_mask(name: str, kind: Any) -> None:
+    """torch leaves a recomputed forward early, and a mask must not outlast it."""
+    model = {"name": name, "implementation": "pyg"}
+    parts = parts_of(gat(model=model, activation_checkpointing="always"))
+    layers = [each for each in parts.stage.modules() if isinstance(each, kind)]
+    edges = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
+
+    def by_pyg() -> list[Tensor]:
+        return [kind.forward(each, torch.ones(4, each.in_channels), edges) for each in layers]
+
+    before = by_pyg()
+    take_step(parts)
+    assert len(layers) == 2
+    assert all(torch.equal(*pair) for pair in zip(before, by_pyg(), strict=True))
 
 
 @contextlib.contextmanager

@@ -26,8 +26,10 @@ Input = Tensor | SparseRows
 class _Attention:
     """Mixed into an attention layer of PyG's; a block has the self-loops that PyG would add.
 
-    PyG reads the names of the arguments of `edge_update`, so that each layer has its own, which
-    passes its softmax to `masked`.
+    The dropout mask of a micro-batch is an argument, PyG's `edge_attr`, and not part of the layer:
+    torch leaves a forward that it recomputes as soon as all saved tensors are there, so that a layer
+    could not forget it. PyG reads the names of the arguments of `edge_update`, so that each layer
+    has its own, which multiplies its softmax by the mask.
     """
 
     heads: int
@@ -38,21 +40,15 @@ class _Attention:
         sizes: tuple[Any, ...] = (settings.inputs, settings.channels, settings.heads)
         super().__init__(*sizes, **options)
         self.settings = settings
-        self._weights: Tensor | None = None
 
     def forward(self, x: Input, context: Context) -> Tensor:
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
-        rows = x.to_dense()
-        self._weights = None
+        rows, weights = x.to_dense(), None
         if mask is not None:
-            self._weights = mask.weights(number_entries(block.edge, self.heads), rows.dtype)
+            weights = mask.weights(number_entries(block.edge, self.heads), rows.dtype)
         pair = (rows, rows[: block.rows_out])
-        out: Tensor = super().forward(pair, block.edge_index)  # type: ignore[misc]
+        out: Tensor = super().forward(pair, block.edge_index, weights)  # type: ignore[misc]
         return out
-
-    def masked(self, alpha: Tensor) -> Tensor:
-        """Attention coefficients times the dropout mask."""
-        return alpha if self._weights is None else alpha * self._weights
 
 
 class GatLayer(_Attention, pyg.GATConv):  # type: ignore[misc]
@@ -68,7 +64,8 @@ class GatLayer(_Attention, pyg.GATConv):  # type: ignore[misc]
         dim_size: int | None,
     ) -> Tensor:
         """PyG's softmax, then the dropout mask."""
-        return self.masked(super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size))
+        alpha: Tensor = super().edge_update(alpha_j, alpha_i, None, index, ptr, dim_size)
+        return alpha if edge_attr is None else alpha * edge_attr
 
 
 class Gatv2Layer(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
@@ -84,7 +81,8 @@ class Gatv2Layer(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
         dim_size: int | None,
     ) -> Tensor:
         """PyG's softmax, then the dropout mask."""
-        return self.masked(super().edge_update(x_j, x_i, edge_attr, index, ptr, dim_size))
+        alpha: Tensor = super().edge_update(x_j, x_i, None, index, ptr, dim_size)
+        return alpha if edge_attr is None else alpha * edge_attr
 
 
 class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
