@@ -27,9 +27,9 @@ class _Attention:
     """Mixed into an attention layer of PyG's; a block has the self-loops that PyG would add.
 
     The dropout mask of a micro-batch is an argument, PyG's `edge_attr`, and not part of the layer:
-    torch leaves a forward that it recomputes as soon as all saved tensors are there, so that a layer
-    could not forget it. PyG reads the names of the arguments of `edge_update`, so that each layer
-    has its own, which multiplies its softmax by the mask.
+    torch leaves a recomputed forward as soon as all saved tensors are there, and the layer could
+    not forget a mask. PyG reads the names of the arguments of `edge_update`, so that each layer has
+    its own, which multiplies its softmax by the mask.
     """
 
     heads: int
