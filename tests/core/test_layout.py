@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
+from gnnhpc.core.layout import Layout, processes_of
 
 layouts = st.builds(Layout, st.integers(1, 9), st.integers(1, 9))
 
@@ -66,3 +66,19 @@ def test_pipelines_and_replica_groups_deal_out_all_ranks(layout: Layout) -> None
     assert [rank for pipeline in pipelines for rank in pipeline] == everyone
     assert sorted(rank for group in groups for rank in group) == everyone
     assert [list(column) for column in zip(*pipelines, strict=True)] == groups
+
+
+@given(layouts)
+def test_ranks_and_places_outside_are_refused(layout: Layout) -> None:
+    for rank in (-1, layout.world_size):
+        for place in (layout.replica_of, layout.stage_of):
+            with pytest.raises(ValueError, match=f"rank {rank} is outside"):
+                place(rank)
+    for place_of in ((-1, 0), (0, -1), (layout.replicas, 0), (0, layout.stages)):
+        with pytest.raises(ValueError, match="no rank at"):
+            layout.rank_of(*place_of)
+
+
+def test_a_process_of_torchgpipe_has_all_stages_of_a_replica() -> None:
+    assert processes_of(Layout(3, 2), "torchgpipe") == Layout(3, 1)
+    assert processes_of(Layout(3, 2), "native") == Layout(3, 2)
