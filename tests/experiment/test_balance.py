@@ -68,6 +68,23 @@ def test_examples(costs: list[float], stages: int, counts: list[int]) -> None:
     assert balance_layers(costs, stages) == counts
 
 
+@pytest.mark.parametrize(
+    ("costs", "stages", "transfer", "counts"),
+    [
+        ([2, 3, 2], 2, [3, 2, 0], [2, 1]),
+        # No stage comes after the last layer, so nothing is transferred there.
+        ([2, 3, 2], 2, [2, 3, 100], [1, 2]),
+        ([2, 1, 2], 2, None, [1, 2]),
+        # Every stage has a layer, even where one cut is much cheaper than all others.
+        ([1, 1, 1, 1], 3, [50, 0, 50, 0], [1, 1, 2]),
+    ],
+)
+def test_examples_with_transfers(
+    costs: list[float], stages: int, transfer: list[float] | None, counts: list[int]
+) -> None:
+    assert balance_layers(costs, stages, transfer) == counts
+
+
 def test_more_stages_than_layers_cannot_be() -> None:
     for stages in (0, 3):
         with pytest.raises(ValueError, match=f"2 layers cannot fill {stages} stages"):
