@@ -1,4 +1,7 @@
-"""Files that are mutated, and the fast tests that must notice a change to them."""
+"""Files that are mutated, and the fast tests that must notice a change to them.
+
+The tests run in the process that holds the mutant: ranks, which import the files anew, see none.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,6 @@ TARGETS = {
     "balance": Target(("gnnhpc/experiment/balance.py",), ("tests/experiment/test_balance.py",)),
     "loss": Target(
         ("gnnhpc/training/loss_and_metrics.py",), ("tests/training/test_loss_and_metrics.py",)
-    ),
-    "gradients": Target(
-        ("gnnhpc/engines/gradient_sync.py",), ("tests/engines/test_gradient_sync.py",)
     ),
     "record audit": Target(
         ("gnnhpc/validation/record_audit.py", "gnnhpc/validation/audit/step_times.py"),
