@@ -83,7 +83,7 @@ class Attempt:
     position: Position | None = None
     """Phase and step of the loop, once it has begun."""
     wrong: Check | None = None
-    """What a check found that let it write no checkpoint."""
+    """The check that ended the run."""
     log: RankLog = field(default_factory=RankLog)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -195,7 +195,8 @@ class Attempt:
         result = replace(self.result("failed"), failure=first, train_steps=steps)
         if self.wrong is not None:
             # Nobody goes on from its earlier checkpoints either.
-            result = replace(result, audit=[self.wrong])
+            detail = self.wrong.detail if first.rank == failure.rank else first.error
+            result = replace(result, audit=[replace(self.wrong, detail=detail)])
         write_result_once(paths, result)
 
     @staticmethod

@@ -88,7 +88,7 @@ class Validator(Protocol):
         ...
 
     def at_start(self, start: int) -> None:
-        """Called before training step `start`, the first; a collective."""
+        """Called before training step `start`, the first; a collective. Raises WrongRunError."""
         ...
 
     def at_checkpoint(self, step: int) -> list[Check]:
@@ -112,8 +112,8 @@ MakeValidator = Callable[[Experiment, TrainingParts, Mesh, Path | None], Validat
 
 
 class WrongRunError(GnnhpcError):
-    """The run is wrong, so no checkpoint of it is written."""
+    """The run is wrong and ends. Its result has `check`, whose detail is a part of the message."""
 
-    def __init__(self, causes: str) -> None:
-        super().__init__(f"no checkpoint is written of a run that is wrong: {causes}")
-        self.check = Check("no-checkpoint", "invalid", causes)
+    def __init__(self, before: str, check: Check) -> None:
+        super().__init__(f"{before}: {check.detail}")
+        self.check = check

@@ -37,8 +37,15 @@ class TrainingRun:
     def run(self) -> int:
         """Train and test, validate and write the result; or save a checkpoint and stop.
 
-        Returns the exit status.
+        Returns the exit status. Raises WrongRunError for a run that validation ends.
         """
+        try:
+            return self._run()
+        except WrongRunError as error:
+            self.attempt.wrong = error.check
+            raise
+
+    def _run(self) -> int:
         start = self._restore()
         self.validator.at_start(start)
         loop = self._loop()
@@ -100,11 +107,7 @@ class TrainingRun:
         from gnnhpc.training.checkpoint import save
 
         began_s = time.perf_counter()
-        try:
-            checks = self.validator.at_checkpoint(step)
-        except WrongRunError as error:
-            self.attempt.wrong = error.check
-            raise
+        checks = self.validator.at_checkpoint(step)
         files = self.mesh.gather_objects(self.writer.written)
         attempt, folder = self.attempt, self.attempt.known_paths.root.name
         with self.parts.timer.outside("writing a checkpoint"):

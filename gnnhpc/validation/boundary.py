@@ -16,6 +16,7 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.allocator import give_back_freed_memory
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.failures import one_line
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.events import Listener, WrongRunError
@@ -101,7 +102,8 @@ class Validation:
             checks: list[Check] = self.mesh.gather_objects([*self._checks, *self._observed()])[0]
         causes = [f"{each.name}: {each.detail}" for each in checks if each.verdict == "invalid"]
         if causes:
-            raise WrongRunError("; ".join(causes))
+            wrong = Check("no-checkpoint", "invalid", "; ".join(causes))
+            raise WrongRunError("no checkpoint is written of a run that is wrong", wrong)
         return checks
 
     def at_end(self, step: int) -> list[Check]:
@@ -153,7 +155,7 @@ class Validation:
     def _guarded(self, name: str, check: Callable[[], list[Check]]) -> list[Check]:
         """A check's findings, or why the check itself failed.
 
-        Only an error while ranks wait for each other ends the run.
+        Raises WrongRunError for an error while other ranks wait for this one.
         """
         try:
             return check()
@@ -163,7 +165,8 @@ class Validation:
             raise
         except Exception as error:
             if self.mesh.layout.world_size > 1:
-                raise
+                failed = Check(name, "invalid", one_line(error))
+                raise WrongRunError(f"{name} failed between ranks", failed) from error
             return [Check(name, "inconclusive", why_failed(error))]
 
     @contextlib.contextmanager

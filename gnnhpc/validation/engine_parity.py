@@ -35,14 +35,15 @@ from gnnhpc.validation.reference.built_in_model import BuiltInModel, ReferenceMo
 from gnnhpc.validation.reference.fresh_layers import (
     FreshLayers,
     build_layers,
+    check_comparable,
     parameters_of,
     set_buffer,
-    why_not_comparable,
 )
 from gnnhpc.validation.reference.graph_batches import CustomGraphData, GraphData
 from gnnhpc.validation.reference.layer_forms import reference_layer
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
+from gnnhpc.validation.steps.guarded_layers import GuardedLayers
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
 from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
@@ -58,7 +59,7 @@ class Parity:
     seconds: float
     cause: str | None = None
     """The first difference, in words."""
-    not_comparable: str | None = None
+    not_comparable: CheckError | None = None
     """Why nothing could be compared."""
     worst: dict[str, float] = field(default_factory=dict)
     """The largest relative difference of each kind of quantity."""
@@ -73,8 +74,7 @@ class Parity:
         if self.cause is not None:
             return Check(NAME, "invalid", f"{self.cause}{extent}", values)
         if self.not_comparable is not None:
-            verdict: Any = "inconclusive"
-            return Check(NAME, verdict, self.not_comparable, values)
+            return Check(NAME, "inconclusive", str(self.not_comparable), values)
         steps = f"{self.part.steps} step{'s' if self.part.steps > 1 else ''}"
         steps += " and an evaluation" if self.part.experiment.test_steps else ""
         detail = f"{steps}{extent} agree with one process in float64"
@@ -112,18 +112,14 @@ def compare_engine(
     began = time.perf_counter()
     with fork_generators():
         try:
-            (refused, *_) = on_all_ranks(
-                mesh, lambda: _why_not_comparable(part, root) if mesh.rank == 0 else None
-            )
-            if refused is not None:
-                raise CheckError(refused)
+            on_all_ranks(mesh, lambda: _check_comparable(part, root) if mesh.rank == 0 else None)
             # Building gathers once, so that a rank that fails alone ends the run.
             separate: list[TrainingParts] = []
             on_all_ranks(mesh, lambda: separate.append(_build(part, parts, mesh, root)))
+            capture, not_finite = _take_steps(part, separate[0], mesh)
         except CheckError as error:
-            refusal = Parity(part, time.perf_counter() - began, not_comparable=str(error))
+            refusal = Parity(part, time.perf_counter() - began, not_comparable=error)
             return refusal if mesh.rank == 0 else None
-        capture, not_finite = _take_steps(part, separate[0], mesh)
         ranks = mesh.gather_on_first(capture)
         if mesh.rank != 0:
             return None
@@ -133,18 +129,19 @@ def compare_engine(
                 return _compare(part, experiment.dtype, captured, root, not_finite, began)
         # The other ranks go on: rank 0 computes the reference alone.
         except Exception as error:
-            return Parity(part, time.perf_counter() - began, not_comparable=why_failed(error))
+            failed = CheckError(why_failed(error))
+            return Parity(part, time.perf_counter() - began, not_comparable=failed)
 
 
-def _why_not_comparable(part: ParitySlice, root: Path | None) -> str | None:
-    """The reason in one sentence; None for a model whose reference can be computed."""
+def _check_comparable(part: ParitySlice, root: Path | None) -> None:
+    """Raises CheckError for a model whose reference cannot be computed."""
     model = reference_model(part)
     if not isinstance(model, FreshLayers):
-        return None
+        return
     if part.experiment.sampling is not None and part.experiment.sampling.sampler != "ours":
         part = dataclasses.replace(part, experiment=part.experiment.whole_graph)
     data = reference_data(part, root, None, by_rows=True)
-    return why_not_comparable(model, data.batches("train", part.first)[0])
+    check_comparable(model, data.batches("train", part.first)[0])
 
 
 def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> TrainingParts:
@@ -162,18 +159,26 @@ def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | Non
 
 
 def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> tuple[Capture, str]:
-    """What this rank computes, and the message of a loss that is not finite."""
-    sampling = part.experiment.sampling
+    """What this rank computes, and the message of a loss that is not finite.
+
+    Raises LayerFailedError on all ranks where a layer fails on one.
+    """
+    sampling, names = part.experiment.sampling, [spec.name for spec in part.layer_specs]
     by_library = sampling is not None and sampling.sampler != "ours"
+    hops = [number for number, spec in enumerate(part.layer_specs) if spec.rows == "hop"]
+    after_hop = names[hops[0] :] if hops else []
     captures = CapturesSteps(
-        *(separate.stage, separate.optimizer, mesh.replica, mesh.stage), keeps_edges=by_library
+        *(separate.stage, separate.optimizer, mesh.replica, mesh.stage, after_hop),
+        keeps_edges=by_library,
     )
+    guarded, not_finite = GuardedLayers(separate.stage, mesh.device), ""
     try:
         TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
     # It is the same on all ranks.
     except NotFiniteError as error:
-        return captures.found, str(error)
-    return captures.found, ""
+        not_finite = str(error)
+    on_all_ranks(mesh, lambda: guarded.check(mesh.rank))
+    return captures.found, not_finite
 
 
 def _batches(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
@@ -239,7 +244,7 @@ def _compare(
     except Disagreement as found:
         cause = str(found)
     except NotComparable as found:
-        why = str(found)
+        why = CheckError(str(found))
     return Parity(
         part,
         time.perf_counter() - began,

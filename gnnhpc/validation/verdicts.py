@@ -48,7 +48,11 @@ def why_failed(error: Exception) -> str:
 
 
 class CheckError(Exception):
-    """A check failed on a rank; all ranks raise it, with the reason."""
+    """Nothing can be compared, or a check itself failed; the message is the reason."""
+
+
+class LayerFailedError(CheckError):
+    """A layer raised an error."""
 
 
 def on_all_ranks(mesh: Mesh, work: Callable[[], T]) -> list[T]:
@@ -57,16 +61,18 @@ def on_all_ranks(mesh: Mesh, work: Callable[[], T]) -> list[T]:
     Raises CheckError on all ranks where it fails on one.
     """
     value: Any = None
-    failed = ""
+    failed: CheckError | None = None
     try:
         value = work()
+    except CheckError as error:
+        failed = error
     # The other ranks wait for what this one has found.
     except Exception as error:
-        failed = why_failed(error)
-    everyone: list[tuple[T, str]] = mesh.gather_objects((value, failed))
-    failures = [why for _, why in everyone if why]
-    if failures:
-        raise CheckError(failures[0])
+        failed = CheckError(why_failed(error))
+    everyone: list[tuple[T, CheckError | None]] = mesh.gather_objects((value, failed))
+    for _, failure in everyone:
+        if failure is not None:
+            raise failure
     return [found for found, _ in everyone]
 
 

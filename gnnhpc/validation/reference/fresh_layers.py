@@ -27,6 +27,7 @@ from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
 from gnnhpc.validation.reference.edge_lists import Activation
 from gnnhpc.validation.reference.layer_parts import RunningStatistics
+from gnnhpc.validation.verdicts import CheckError, LayerFailedError
 
 SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
@@ -124,8 +125,8 @@ class FreshLayers(ReferenceModel):
         statistics.pending.append((mean, variance, len(rows)))
 
 
-def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
-    """Why a custom model's layers cannot be compared, in one sentence; None if they can.
+def check_comparable(model: FreshLayers, batch: ReferenceBatch) -> None:
+    """Raises CheckError, with the reason in one sentence, for layers that cannot be compared.
 
     A layer has to compute in float64, and to give the same output twice for one input.
     """
@@ -133,11 +134,11 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
         once, again = model.build(), model.build()
     # A user's code may fail in any way.
     except Exception as error:
-        return f"the model cannot be built: {_in_words(error)}"
+        raise CheckError(f"the model cannot be built: {in_words(error)}") from error
     for name, parameter in parameters_of(once).items():
         if parameter.requires_grad and parameter.dtype != torch.float64:
             kind = _name(parameter.dtype)
-            return f"parameter {name} is {kind} in a model of float64: {_USE_DTYPE}"
+            raise CheckError(f"parameter {name} is {kind} in a model of float64: {_USE_DTYPE}")
     x = _first_input(batch)
     with torch.no_grad(), fork_generators():
         for name in once:
@@ -147,19 +148,19 @@ def why_not_comparable(model: FreshLayers, batch: ReferenceBatch) -> str | None:
                 try:
                     outputs.append(_dense(_call(layers[name].train(), x, batch)))
                 except Exception as error:
-                    return f"layer {name} fails: {_in_words(error)}"
+                    raise LayerFailedError(f"layer {name} fails: {in_words(error)}") from error
             x = outputs[0]
             if x.dtype != torch.float64:
-                return f"layer {name} returns {_name(x.dtype)} in a model of float64: {_USE_DTYPE}"
+                returns = f"layer {name} returns {_name(x.dtype)} in a model of float64"
+                raise CheckError(f"{returns}: {_USE_DTYPE}")
             if float((x - outputs[1]).norm()) > SAME * float(x.norm()):
-                return (
+                raise CheckError(
                     f"layer {name} returns two different outputs for one input, so that nothing "
                     "can be compared: use gnnhpc.Dropout, whose masks follow from the seed"
                 )
-    return None
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """The error, the line of the user's file, and advice where it is about kinds of numbers."""
     first = (str(error).splitlines() or [""])[0]
     frames = traceback.extract_tb(error.__traceback__)

@@ -7,7 +7,7 @@ different rows have equal sketches only by chance, and a sketch is small enough 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,8 @@ class Capture:
     """Replica -> buffers at the beginning of the evaluation."""
     stage_of: dict[str, int] = field(default_factory=dict)
     """The stage of each layer that has parameters."""
+    overwritten: dict[tuple[int, str, Place], bool] = field(default_factory=dict)
+    """(step, first layer of a stage, place) -> whether its input changed before its backward."""
 
     @classmethod
     def of_all(cls, ranks: Iterable[Capture]) -> Capture:
@@ -139,11 +141,16 @@ class CapturesSteps(Listener):
         optimizer: torch.optim.Optimizer | None,
         replica: int,
         number: int,
+        after_hop: Collection[str],
         *,
         keeps_edges: bool = False,
     ) -> None:
-        """`number` is the stage's; `keeps_edges` on the first stage, where a library samples."""
+        """`number` is the stage's; `keeps_edges` on the first stage, where a library samples.
+
+        `after_hop` has the names of the first layer that uses neighbours, and of all after it.
+        """
         self._stage, self._keeps_edges = stage, keeps_edges and number == 0
+        self._after_hop = after_hop
         self._replica = replica
         self._phase: Phase = "train"
         states = _states(stage, optimizer)
@@ -160,6 +167,30 @@ class CapturesSteps(Listener):
             )
         for spec, layer in zip(stage.specs, stage.layers, strict=True):
             layer.register_forward_hook(functools.partial(self._keep, spec.name))
+        for part in stage.virtual_stages:
+            self._follow_input(part)
+
+    def _follow_input(self, part: Stage) -> None:
+        """Compare what a stage receives with what it is when its backward begins."""
+        name, held = part.specs[0].name, dict[int, tuple[Tensor, Array]]()
+
+        def keep(_: nn.Module, given: tuple[Any, Context]) -> None:
+            x, context = given
+            if isinstance(x, Tensor) and x.requires_grad:
+                held[context.microbatch] = x, sketch(x)
+
+        def backward_begins(context: Context) -> None:
+            x, before = held.pop(context.microbatch)
+            key = context.step, name, (self._replica, context.microbatch)
+            self.found.overwritten[key] = not np.array_equal(sketch(x), before)
+
+        def follow(_: nn.Module, given: tuple[Any, Context], output: Any) -> None:
+            context = given[1]
+            if context.microbatch in held and output.requires_grad:
+                output.register_hook(lambda gradient: backward_begins(context))
+
+        part.layers[0].register_forward_pre_hook(keep, prepend=True)
+        part.layers[-1].register_forward_hook(follow)
 
     def evaluation_begins(self) -> None:
         self._phase = "test"
@@ -197,8 +228,19 @@ class CapturesSteps(Listener):
             self.found.evaluated_with[self._replica] = arrays(buffers_of(self._stage))
         key = self._phase, context.step, name, (self._replica, context.microbatch)
         self.found.activations.setdefault(key, []).append(
-            CapturedActivation(_nodes(context, len(x)), sketch(x), layer.training)
+            CapturedActivation(
+                self._nodes_of_rows(name, context, len(x)), sketch(x), layer.training
+            )
         )
+
+    def _nodes_of_rows(self, layer: str, context: Context, rows: int) -> Ids | None:
+        """The node of each row. Hidden rows of all nodes, computed layer by layer, are in the order
+        of nodes, whatever the order of the input."""
+        chunk = context.graph
+        is_layerwise = chunk is not None and chunk.row_blocks is not None
+        if is_layerwise and layer in self._after_hop and rows == len(context.chunk.nodes):
+            return np.arange(rows)
+        return _nodes(context, rows)
 
 
 def sketch(x: Any) -> npt.NDArray[np.float64]:

@@ -132,6 +132,7 @@ class StepComparison:
         self._inputs("train", step, batches)
         self._layer_outputs("train", step, batches, expected.activations)
         self._loss(step, expected)
+        self._inputs_kept(step)
         self._gradients(step, expected)
         for replica, rule in enumerate(rules):
             taken = self._step("train", step, replica)
@@ -243,6 +244,16 @@ class StepComparison:
             f"step {step}: the loss is {actual:.8g} where {expected.loss:.8g} is expected{ratio}"
         )
         self._note("loss", abs(actual - expected.loss) / scale if scale else abs(actual), cause)
+
+    def _inputs_kept(self, step: int) -> None:
+        """Raises Disagreement where what a stage received changed before its backward."""
+        for (number, layer, place), changed in self.captured.overwritten.items():
+            if changed and number == step:
+                where = f"train step {step}, {in_words(place)}"
+                raise Disagreement(
+                    f"gradients: in {where}, the input of {layer}, the first layer of its stage, "
+                    "was overwritten before its backward"
+                )
 
     def _gradients(self, step: int, expected: ReferenceStep) -> None:
         if expected.rounding > MOST_ROUNDING:

@@ -39,7 +39,7 @@ def stale_activation() -> None:
 @defect(
     "a receive buffer reused before its backward",
     cell=cells.VIG,
-    words="the gradient of block1.grapher differs",
+    words="the input of block1.grapher, the first layer of its stage, was overwritten",
 )
 def buffer_reused() -> None:
     def into_one(original: Any, receiver: Receiver) -> Tensor:

@@ -1,0 +1,137 @@
+"""Engine parity where a rank fails in it, and where only its hooks see what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.batches.sampled import sampled_batches
+from gnnhpc.engines.transfers import Sender
+from gnnhpc.graphs import layerwise
+from gnnhpc.models.layers.dropout import Dropout
+from tests.defects.defect import around, rank
+from tests.defects.plants.transfers import buffer_reused
+from tests.tools.cells import GAT, SAMPLED, gat, manifest_of, run
+from tests.tools.forked import started
+from tests.tools.ranks import ROOT
+from tests.validation.parity import checked
+
+pytestmark = pytest.mark.distributed
+
+PIPELINE = GAT | {"layout": "pp2", "balance": [3, 3]}
+"""The second stage begins with a dropout, whose backward does not read its input."""
+
+
+def last_layers_fail() -> None:
+    """On the second of two ranks, in float64 alone."""
+
+    def failing(original: Any, layer: Dropout, x: Any, context: Any) -> Any:
+        if rank() == 1 and isinstance(x, Tensor) and x.dtype == torch.float64:
+            raise RuntimeError("planted")
+        return original(layer, x, context)
+
+    around(Dropout, "forward", failing)
+
+
+def sending_fails() -> None:
+    def failing(original: Any, sender: Sender, tensor: Tensor) -> None:
+        if rank() == 1 and tensor.dtype == torch.float64:
+            raise RuntimeError("planted")
+        original(sender, tensor)
+
+    around(Sender, "send", failing)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_a_layer_that_fails_on_one_rank_is_inconclusive(schedule: str) -> None:
+    check = checked(PIPELINE | {"schedule": schedule}, last_layers_fail)
+    assert check.verdict == "inconclusive"
+    expected = "layer layer1.dropout fails: RuntimeError: planted"
+    assert check.detail.startswith(expected)
+    assert check.detail.endswith("on rank 1")
+
+
+def test_a_run_goes_on_where_a_layer_fails_in_the_check_alone(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, gat(layout="pp2", balance=[3, 3]))
+    ran = run(tmp_path, cell, plant=last_layers_fail)
+    assert ran.statuses == [0, 0], ran.err
+    assert [c.name for c in ran.result.audit if c.verdict == "inconclusive"] == ["engine-parity"]
+
+
+def test_a_rank_that_fails_between_others_ends_the_attempt_as_invalid(tmp_path: Path) -> None:
+    (cell,) = manifest_of(tmp_path, gat(layout="pp2"))
+    ran = run(tmp_path, cell, plant=sending_fails)
+    assert all(ran.statuses)
+    (check,) = ran.result.audit
+    assert (check.name, check.verdict) == ("engine-parity", "invalid")
+    assert "RuntimeError: planted" in check.detail
+    assert not ran.result.valid
+
+
+def test_verify_fails_where_a_layer_does(tmp_path: Path) -> None:
+    command = ["verify", "--model", "gat", "--microbatches", "3", "--layout", "pp2"]
+    command += ["--set", "data.nodes=121", "--set", "data.edges=500", "--set", "balance=[3,3]"]
+    with started(command, 2, tmp_path, plant=last_layers_fail) as ranks:
+        assert 1 in ranks.wait()
+        assert "FAILED: layer layer1.dropout fails" in " ".join(ranks.out(0).split())
+
+
+def test_an_input_overwritten_before_its_backward_is_found() -> None:
+    check = checked(PIPELINE, buffer_reused)
+    assert check.verdict == "invalid"
+    assert "the input of layer1.dropout, the first layer of its stage, was overwritten" in (
+        check.detail
+    )
+
+
+def few_edges_at_once() -> None:
+    """Evaluate the whole graph layer by layer, as one with many edges."""
+    for module in (sampled_batches, layerwise):
+        module.EDGES_AT_ONCE = 200  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("layout", ["seq", "dp2", "dp2-pp2"])
+def test_a_layer_wise_evaluation_agrees(layout: str) -> None:
+    cell = SAMPLED | {"layout": layout, "microbatches": 2, "batch_size": 8}
+    check = checked(cell, few_edges_at_once)
+    assert check.verdict == "ok", check.detail
+
+
+def test_parity_of_vig_does_not_import_a_compiler() -> None:
+    """It would take seconds on every rank."""
+    program = (
+        "import sys\n"
+        "from tests.tools.cells import VIG\n"
+        "from tests.validation.test_kernel_parity import parts_of\n"
+        "from gnnhpc.validation.engine_parity import check_engine\n"
+        "from gnnhpc.validation.kernel_parity import check_kernels\n"
+        "run = parts_of(VIG)\n"
+        "(check,) = check_engine(*run, None)\n"
+        "(other,) = check_kernels(*run, when='start')\n"
+        "print(check.verdict, other.verdict)\n"
+        "print({'torch._dynamo', 'torch._inductor'} & sys.modules.keys())\n"
+    )
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert found.stdout.split("\n")[:2] == ["ok ok", "set()"], found.stderr
+
+
+@pytest.mark.parametrize("layout", ["seq", "pp2"])
+def test_images_of_32_pixels_are_compared(layout: str) -> None:
+    cell: dict[str, Any] = {
+        "model": {"name": "vig", "blocks": 2, "ffn_width": 16, "readout_width": 16},
+        "data": {"name": "synthetic-cifar10", "train": 64, "test": 32},
+        "batch_size": 8,
+        "microbatches": 4,
+        "train_steps": 2,
+        "test_steps": 1,
+        "layout": layout,
+    }
+    check = checked(cell)
+    assert check.verdict == "ok", check.detail
