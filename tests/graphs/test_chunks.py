@@ -15,9 +15,9 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.data.published_graphs import PublishedGraph
-from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.halo_chunks import ChunkMode, ChunkSet, build_chunks
+from gnnhpc.graphs.halo_chunks import ChunkMode, ChunkSet, block_builder, build_chunks
 from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.models.gat import Gat
 from tests.tools.data_files import real_root
@@ -128,10 +128,62 @@ def test_one_chunk_is_the_graph(mode: ChunkMode) -> None:
         assert real_edges(chunk, layer, graph) == set(map(tuple, graph.edges.t().tolist()))
 
 
+def path_of_six() -> Graph:
+    """The edge from b to a of the path 0-1-2-3-4-5 has the weight 10 a + b."""
+    ends = torch.tensor([[a, b] for a in range(6) for b in (a - 1, a + 1) if 0 <= b < 6])
+    return dataclasses.replace(
+        make_graph(6, 0, seed=0),
+        edges=ends.flip(1).t().contiguous(),
+        edge_weight=(10.0 * ends[:, 0] + ends[:, 1]).float(),
+    )
+
+
+def test_a_node_is_in_the_nearest_zone_alone() -> None:
+    chunkset = build_chunks(path_of_six(), 2, "halo", 3)
+    assert chunkset.rows == (6, 5, 4, 3)
+    first = next(chunk for chunk in chunkset.chunks if 0 in chunk.nodes[:3])
+    assert first.nodes.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_weights_are_those_of_the_edges_and_degrees_their_sums() -> None:
+    graph = path_of_six()
+    chunks = build_chunks(graph, 4, "contiguous", 1).chunks
+    assert [chunk.nodes.tolist() for chunk in chunks] == [[0, 1], [2, -1], [3, 4], [5, -1]]
+    sums = [
+        None if chunk.weighted_degree is None else chunk.weighted_degree.tolist()
+        for chunk in chunks
+    ]
+    assert sums == [[1 + 1, 1 + 10], [1, 1], [1 + 34, 1 + 43], [1, 1]]
+    block = chunks[0].blocks[0]
+    assert block.edge_weight is not None
+    assert block.neighbour_weight is not None
+    assert block.edge_weight.tolist() == [1.0, 1.0, 10.0, 1.0]
+    assert block.neighbour_weight.tolist() == [1.0, 10.0]
+    assert block.neighbours.tolist() == [[1, 0], [0, 1]]
+    assert block.neighbour_count == 2
+
+
+def test_a_block_among_some_nodes_has_the_edges_between_them() -> None:
+    block = block_builder(path_of_six())(torch.tensor([2, 4, 3, -1, 0]))
+    edges = {(s, t) for s, t in zip(*block.edge_index.tolist(), strict=True) if s != t}
+    assert edges == {(2, 0), (0, 2), (2, 1), (1, 2)}
+    assert block.indptr.tolist() == [0, 2, 4, 7, 7, 8]
+
+
+def test_a_chunk_says_what_it_is_of() -> None:
+    graph = path_of_six()
+    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
+    assert chunk.full == FullGraph(nodes=6, edges=10, features=12, classes=3)
+    assert FullGraph.of(graph, edges=7).edges == 7
+    assert not chunk.sampled
+    assert list(chunk.present_blocks) == list(chunk.blocks)
+    with pytest.raises(ValueError, match="pooling needs"):
+        _ = chunk.pooling_block
+
+
 def test_a_halo_computes_only_what_later_layers_need() -> None:
-    # A path 0-1-2-3-4-5 in two halves: 0..2 needs 3 for its last layer, 4 for the one before.
-    path = torch.tensor([[a, b] for a in range(6) for b in (a - 1, a + 1) if 0 <= b < 6])
-    graph = dataclasses.replace(make_graph(6, 0, seed=0), edges=path.flip(1).t().contiguous())
+    # The half 0..2 needs 3 for its last layer, and 4 for the one before.
+    graph = path_of_six()
     chunkset = build_chunks(graph, 2, "halo", 2)
     assert chunkset.rows == (5, 4, 3)
     first = next(chunk for chunk in chunkset.chunks if 0 in chunk.nodes[:3])

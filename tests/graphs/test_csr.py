@@ -1,4 +1,4 @@
-"""Rows of different lengths in one array, held against lists of lists; pieces of
+"""Rows of different lengths in one array, compared with lists of lists; pieces of
 neighbouring rows, none too large that could be smaller; and blocks of edges."""
 
 from __future__ import annotations
@@ -78,9 +78,11 @@ def test_pieces_are_neighbouring_rows_of_few_entries(lengths: list[int], most: i
 def test_a_chunk_elsewhere_moves_each_block_once_and_knows_its_pieces() -> None:
     (chunk,) = build_chunks(make_graph(20, 40, seed=1), 1, "contiguous", 3).chunks
     moved = chunk.to("cpu")
+    assert moved.present_blocks[0] is chunk.blocks[0], "no layer asked for it"
     assert len(moved.blocks) == 3
     assert moved.blocks[0] is moved.blocks[2], "layers share a block, here and there"
     assert moved.blocks[1:] == (moved.blocks[1], moved.blocks[2])
+    assert moved.present_blocks[0] is moved.blocks[0]
     assert moved.blocks[0].edge.equal(chunk.blocks[0].edge)
     block = chunk.blocks[0]
     for most in (3, 7):
