@@ -55,6 +55,28 @@ def test_an_interval_holds_its_value_and_scales_with_it(
         )
 
 
+def test_an_interval_in_other_units() -> None:
+    interval = Interval(2.0, 1.0, 4.0, "3 runs")
+    assert interval.over(2.0) == Interval(1.0, 0.5, 2.0)
+    assert interval.columns("x") == {"x": 2.0, "x_low": 1.0, "x_high": 4.0}
+    assert interval.columns("x", 10.0) == {"x": 20.0, "x_low": 10.0, "x_high": 40.0}
+    assert interval.half_width == 1.5
+    assert [interval.excludes(other) for other in (0.9, 1.0, 4.0, 4.1)] == [1, 0, 0, 1]
+    without = Interval(2.0, None, None, ONE_RUN)
+    assert without.over(2.0) == Interval(1.0, None, None)
+    assert without.columns("x", 10.0) == {"x": 20.0, "x_low": None, "x_high": None}
+    assert without.half_width is None
+    assert not without.excludes(9.0)
+
+
+def test_a_skewed_mean_reaches_further_by_cornish_and_fisher() -> None:
+    """A skewness of 0.6 in four runs, at the t of 3 degrees of freedom, 3.1824."""
+    error = np.std([1.0, 2.0, 4.0, 5.0], ddof=1) / 2.0
+    low, high = t_bounds([1.0, 2.0, 4.0, 5.0], skewness=0.6)
+    assert low == pytest.approx(3.0 - 3.182446 * error, abs=1e-5)
+    assert high == pytest.approx(3.0 + (3.182446 + 0.6 * (2.0 * 3.182446**2 + 1.0) / 12.0) * error)
+
+
 @given(st.lists(seconds, min_size=2, max_size=9, unique=True))
 @few
 def test_a_run_is_one_observation_of_students_t_on_logarithms(means: list[float]) -> None:
