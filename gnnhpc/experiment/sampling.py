@@ -38,8 +38,6 @@ class Sampling(Strict):
     PyG does."""
     workers: Annotated[Whole, Field(ge=0)] = 1
     """Threads that sample in advance (processes for PyG and DGL); 0 samples within the step."""
-    replace: bool = False
-    """Whether a neighbour may be sampled several times."""
     trim: bool = True
     """For PyG: whether a layer computes only the rows that the next one needs, as after its
     `trim_to_layer`; else every layer computes all rows of the mini-batch."""

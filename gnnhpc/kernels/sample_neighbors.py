@@ -59,7 +59,6 @@ class Layer:
     """64 bits."""
     step: int
     layer: int
-    replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,9 +117,9 @@ class Sampler:
     def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
         """The edges into all rows of the layers before, in this memory."""
         graph = (self.indptr.data_ptr(), self.columns.data_ptr(), len(self.columns))
-        numbers = (layer.fanout, layer.seed, layer.step, layer.layer, layer.replace, None)
+        numbers = (layer.fanout, layer.seed, layer.step, layer.layer, None)
         drawing = ctypes.byref(_Drawing(*graph, *numbers))
-        index = index_type(self.columns, self.count, self._rows, layer)
+        index = index_type(self.columns, self.count)
         indptr = memory.empty(self._rows + 1, index)
         rows = (self._handle, drawing, self._nodes, self._rows, indptr)
         _call("sampler_count", *rows, index=index)
@@ -137,13 +136,9 @@ class Sampler:
         return targets(drawn, self.threads, memory)
 
 
-def index_type(columns: Tensor, nodes: int, rows: int, layer: Layer) -> torch.dtype:
-    """Of the edges of a layer into so many rows: int32 unless the number of one of them, or how
-    many there are, could be beyond."""
-    numbers = len(columns) + nodes
-    # Without replacement no edge comes twice.
-    edges = rows * (layer.fanout + 1) if layer.replace else numbers
-    return torch.int32 if max(numbers, edges) < 1 << 31 else torch.int64
+def index_type(columns: Tensor, nodes: int) -> torch.dtype:
+    """The type of sampled edges: int32 unless the number of one of them could be beyond."""
+    return torch.int32 if len(columns) + nodes < 1 << 31 else torch.int64
 
 
 def targets(drawn: Drawn, threads: int | None = None, memory: Memory = FRESH) -> Tensor:
@@ -204,6 +199,5 @@ class _Drawing(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("step", ctypes.c_uint32),
         ("layer", ctypes.c_uint32),
-        ("replace", ctypes.c_bool),
         ("left", ctypes.c_void_p),
     )

@@ -116,23 +116,20 @@ def test_batches_drawn_apart_learn_what_one_of_all_learns(name: str, semantics: 
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 1000), st.booleans())
-def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(
-    step: int, replace: bool
-) -> None:
+@given(st.integers(0, 1000))
+def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(step: int) -> None:
     graph = dense_graph()
-    chunk = sampler(graph, replace=replace).chunk(torch.randperm(80)[:9], step)
+    chunk = sampler(graph).chunk(torch.randperm(80)[:9], step)
     degree = torch.bincount(graph.edges[1], minlength=80)
     assert chunk.rows[-1] == 9
     for fanout, block in zip(FANOUTS[::-1], chunk.blocks, strict=True):
         nodes = chunk.nodes[: block.rows_out]
-        most = (degree[nodes] > 0) * fanout if replace else degree[nodes].clamp(max=fanout)
-        assert (block.indptr.diff() - 1).equal(most)
+        assert (block.indptr.diff() - 1).equal(degree[nodes].clamp(max=fanout))
         ends = torch.stack((chunk.nodes[block.source], chunk.nodes[block.target]))
         loops = block.source == block.target
         assert (block.edge[loops] - graph.edges.shape[1]).equal(nodes)
         assert graph.edges[:, block.edge[~loops]].equal(ends[:, ~loops])
-        assert replace or len(block.edge.unique()) == len(block.edge)
+        assert len(block.edge.unique()) == len(block.edge)
 
 
 def edges_of(chunk: GraphChunk, layer: int, node: int) -> Tensor:
@@ -167,15 +164,14 @@ def parts_of(chunk: GraphChunk) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("semantics", ["resample", "once"])
-@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("left_out", [0, 60])
 @pytest.mark.parametrize("inductive", [False, True])
 def test_edges_on_a_device_give_the_same_mini_batches(
-    semantics: Semantics, replace: bool, left_out: int, inductive: bool
+    semantics: Semantics, left_out: int, inductive: bool
 ) -> None:
     graph = dense_graph()
     edges = graph.in_edges.among(graph.masks["train"]) if inductive else graph.in_edges
-    options: dict[str, Any] = {"semantics": semantics, "replace": replace, "edges": edges}
+    options: dict[str, Any] = {"semantics": semantics, "edges": edges}
     host = sampler(graph, **options)
     there = sampler(graph, **options, device=torch.device("cpu"))
     without = torch.randperm(len(edges.source))[:left_out].sort().values if left_out else None

@@ -31,7 +31,7 @@ ROOM = {"all": 2**30, "features": KEPT_FREE * 150 * 32 * 4, "none": 0}
 EXPERIMENTS = {
     "inductive": sampled(data=HALVES, sampling={"fanouts": [4, 3], "inductive": True}),
     "double": sampled(data=DENSE, dtype="float64", sampling={"fanouts": [4, 3], "workers": 0}),
-    "parts": sampled(data=DENSE, microbatches=3, sampling={"fanouts": [2, 2], "replace": True}),
+    "parts": sampled(data=DENSE, microbatches=3, sampling={"fanouts": [2, 2]}),
     "evaluated": sampled(
         data=DENSE, sampling={"fanouts": [4, 3], "evaluation": "sampled"}, microbatches=2
     ),

@@ -75,9 +75,8 @@ def test_cells_learn_what_a_cpu_does(
         assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
 
 
-@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("share", [None, 0.3])
-def test_a_gpu_draws_what_the_compiled_sampler_draws(replace: bool, share: float | None) -> None:
+def test_a_gpu_draws_what_the_compiled_sampler_draws(share: float | None) -> None:
     indptr, columns = make_csr(300, 3, mean=20.0)
     there = torch.device("cuda")
     draw = np.random.default_rng(4)
@@ -89,7 +88,7 @@ def test_a_gpu_draws_what_the_compiled_sampler_draws(replace: bool, share: float
         for each in (compiled, ours):
             each.begin(seeds, without)
         for number, fanout in enumerate((3, 12, 40)):
-            layer = Layer(fanout, 2**64 - 7, step, number, replace)
+            layer = Layer(fanout, 2**64 - 7, step, number)
             wanted, found = compiled.draw(layer), ours.draw(layer, FreshMemory(there))
             for name in ("indptr", "source", "edge"):
                 mine, other = getattr(found, name), getattr(wanted, name)

@@ -90,7 +90,7 @@ def test_sampling_and_batch_sizes_are_axes_and_sampling_is_merged() -> None:
     entries = [{"workers": 0}, {"sampler": "dgl"}]
     raw = spec(
         sage(sampling=entries, batch_size=[7, 14], layouts=["seq", "dp2"]),
-        sampling={"fanouts": [4, 3], "replace": True},
+        sampling={"fanouts": [4, 3], "inductive": True},
     )
     made = [cell.experiment for cell in cells(raw)]
     drawn = Counter(
@@ -100,7 +100,7 @@ def test_sampling_and_batch_sizes_are_axes_and_sampling_is_merged() -> None:
     )
     kinds = [("ours", 0), ("dgl", 1)]
     assert drawn == Counter((*k, b, n) for k in kinds for b in (7, 14) for n in ("seq", "dp2"))
-    assert {(e.sampling.fanouts, e.sampling.replace) for e in made if e.sampling} == {
+    assert {(e.sampling.fanouts, e.sampling.inductive) for e in made if e.sampling} == {
         ((4, 3), True)
     }
     overridden = cells(raw, "sampling.workers=2")

@@ -141,16 +141,3 @@ def test_the_largest_may_be_of_any_row() -> None:
     assert (out.item(), winner.item()) == (1.0, 69_000)
     grad = aggregate.max_backward(torch.ones(1, 1), winner, block)
     assert grad.nonzero().tolist() == [[69_000, 0]]
-
-
-def test_a_neighbour_drawn_twice_gets_the_gradient_of_its_largest_number_once() -> None:
-    """Rows 0 and 1 have neighbour 2 twice and three times, and others."""
-    source = torch.tensor([2, 2, 3, 2, 2, 2, 0])
-    block = Block(torch.tensor([0, 3, 7]), source, torch.tensor([0, 0, 0, 1, 1, 1, 1]), source, 4)
-    x = torch.tensor([[1.0], [0.0], [5.0], [2.0]])
-    upstream = torch.tensor([[8.0], [16.0]])
-    for module in (aggregate, torch_aggregate):
-        out, winner = module.max_forward(x, block)
-        assert out.flatten().tolist() == [5.0, 5.0]
-        grad = module.max_backward(upstream, winner, block)
-        assert grad.flatten().tolist() == [0.0, 0.0, 24.0, 0.0]

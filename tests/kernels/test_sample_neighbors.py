@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
-from gnnhpc.validation.reference.random_numbers import below, node_numbers, philox, pick
+from gnnhpc.validation.reference.random_numbers import node_numbers, philox, pick
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 
@@ -90,29 +89,22 @@ def sampled(
     seeds: list[int],
     fanouts: list[int],
     threads: int | None = None,
-    **layer: Any,
 ) -> tuple[list[Drawn], Tensor]:
     sampler = Sampler(*graph, threads=threads)
     sampler.begin(torch.tensor(seeds))
-    step = layer.pop("step", 5)
-    found = [
-        sampler.draw(Layer(fanout, 11, step, number, **layer))
-        for number, fanout in enumerate(fanouts)
-    ]
+    found = [sampler.draw(Layer(fanout, 11, 5, number)) for number, fanout in enumerate(fanouts)]
     return found, sampler.nodes.clone()
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.booleans(), st.integers(1, 4))
-def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
-    seed: int, replace: bool, threads: int
-) -> None:
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, threads: int) -> None:
     graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
     indptr, columns = graph
     draw = np.random.default_rng(seed)
     seeds = draw.choice(90, draw.integers(1, 20), replace=False).tolist()
     fanouts = draw.integers(1, (12, 45)[seed % 3 == 0], size=3).tolist()
-    layers, nodes = sampled(graph, seeds, fanouts, threads, replace=replace)
+    layers, nodes = sampled(graph, seeds, fanouts, threads)
     rows = len(seeds)
     assert nodes[:rows].tolist() == sorted(seeds)
     assert len(set(nodes.tolist())) == len(nodes)
@@ -122,11 +114,8 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(
             node, mine = int(nodes[row]), slice(int(layer.indptr[row]), int(layer.indptr[row + 1]))
             first, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
             numbers = node_numbers(11, node, 5, number)
-            if replace and degree:
-                places = [below(numbers, degree) for _ in range(fanout)]
-            else:
-                few = degree <= fanout
-                places = list(range(degree)) if few else pick(numbers, degree, fanout)
+            few = degree <= fanout
+            places = list(range(degree)) if few else pick(numbers, degree, fanout)
             *others, own = layer.source[mine].tolist()
             assert own == row
             assert layer.edge[mine].tolist() == [*(first + p for p in places), len(columns) + node]
@@ -148,10 +137,8 @@ def without(graph: tuple[Tensor, Tensor], left_out: Tensor) -> tuple[tuple[Tenso
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 0.9]))
-def test_edges_left_out_are_as_if_the_graph_had_them_not(
-    seed: int, replace: bool, share: float
-) -> None:
+@given(st.integers(0, 10**6), st.sampled_from([0.02, 0.3, 0.9]))
+def test_edges_left_out_are_as_if_the_graph_had_them_not(seed: int, share: float) -> None:
     graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
     draw = np.random.default_rng(seed)
     left_out = torch.from_numpy((draw.random(len(graph[1])) < share).nonzero()[0])
@@ -163,7 +150,7 @@ def test_edges_left_out_are_as_if_the_graph_had_them_not(
         ours.begin(seeds, left_out)
         plain.begin(seeds)
         for number, fanout in enumerate(fanouts):
-            layer = Layer(fanout, 11, 5, number, replace)
+            layer = Layer(fanout, 11, 5, number)
             found, wanted = ours.draw(layer), plain.draw(layer)
             assert found.indptr.equal(wanted.indptr)
             assert found.source.equal(wanted.source)
@@ -173,8 +160,8 @@ def test_edges_left_out_are_as_if_the_graph_had_them_not(
         assert ours.nodes.equal(plain.nodes)
     # What one mini-batch leaves out the next one has again.
     ours.begin(seeds)
-    (drawn,), _ = sampled(graph, seeds.tolist(), fanouts[:1], replace=replace)
-    assert ours.draw(Layer(fanouts[0], 11, 5, 0, replace)).edge.equal(drawn.edge)
+    (drawn,), _ = sampled(graph, seeds.tolist(), fanouts[:1])
+    assert ours.draw(Layer(fanouts[0], 11, 5, 0)).edge.equal(drawn.edge)
 
 
 def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:

@@ -50,14 +50,13 @@ def same(one: Drawn, other: Drawn) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, 10**6),
-    st.booleans(),
     st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]),
     st.lists(st.integers(1, 12) | st.integers(30, 90), min_size=1, max_size=3),
     SEEDS,
     WORD,
 )
 def test_layers_are_those_of_the_compiled_sampler(
-    graph: int, replace: bool, share: float, fanouts: list[int], seed: int, step: int
+    graph: int, share: float, fanouts: list[int], seed: int, step: int
 ) -> None:
     """Mini-batch after mini-batch, with and without some edges, of nodes with no edges and many."""
     indptr, columns = make_csr(90, graph % 7, mean=(2.0, 8.0, 40.0)[graph % 3])
@@ -74,7 +73,7 @@ def test_layers_are_those_of_the_compiled_sampler(
         ours.begin(seeds, out)
         assert ours.nodes.equal(compiled.nodes)
         for number, fanout in enumerate(fanouts):
-            layer = Layer(fanout, seed, step, number, replace)
+            layer = Layer(fanout, seed, step, number)
             wanted, found = compiled.draw(layer), ours.draw(layer)
             assert same(found, wanted)
             assert ours.nodes.equal(compiled.nodes)
@@ -90,13 +89,12 @@ def star(degree: int) -> tuple[Tensor, Tensor]:
 @needs_sampler
 @pytest.mark.parametrize("fanout", [1, 4, 32, 33, 60])
 @pytest.mark.parametrize("more", [-1, 0, 1, "2k - 1", "2k", "2k + 1", 40_000])
-@pytest.mark.parametrize("replace", [False, True])
-def test_degrees_about_the_fan_out(fanout: int, more: Any, replace: bool) -> None:
+def test_degrees_about_the_fan_out(fanout: int, more: Any) -> None:
     near = {"2k - 1": 2 * fanout - 1, "2k": 2 * fanout, "2k + 1": 2 * fanout + 1}
     graph = star(max(near.get(more, 0) or fanout + more, 1))
     compiled, ours = Sampler(*graph), TorchSampler(*graph)
     for each in (compiled, ours):
         each.begin(torch.tensor([0]))
     for number in range(2):
-        layer = Layer(fanout, 2**63 + 5, 9, number, replace)
+        layer = Layer(fanout, 2**63 + 5, 9, number)
         assert same(ours.draw(layer), compiled.draw(layer))

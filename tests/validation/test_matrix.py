@@ -191,7 +191,7 @@ SAMPLERS: dict[str, Cell] = {
     "ours": {"fanouts": [4, 3, 2]},
     "ours-once": {"fanouts": [3, 3, 3], "semantics": "once"},
     "ours-sampled-evaluation": {"fanouts": [4, 3, 2], "evaluation": "sampled"},
-    "ours-inductive": {"fanouts": [4, 3, 2], "inductive": True, "replace": True},
+    "ours-inductive": {"fanouts": [4, 3, 2], "inductive": True},
     "pyg": {"fanouts": [4, 3, 2], "sampler": "pyg"},
     "dgl": {"fanouts": [4, 3, 2], "sampler": "dgl"},
 }

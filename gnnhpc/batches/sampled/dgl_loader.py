@@ -41,7 +41,6 @@ class DglSampler:
         seed: int,
         *,
         workers: int = 0,
-        replace: bool = False,
         fused: bool = True,
     ) -> None:
         self._dgl = import_dgl(*SAMPLER_KEY)
@@ -54,9 +53,7 @@ class DglSampler:
         columns = ("csc", (self._chunks.indptr, graph.edges[0].contiguous(), numbers))
         # Loaders with workers make all formats that a graph allows; sampling needs this one.
         self._graph = self._dgl.graph(columns, num_nodes=graph.nodes).formats(["csc"])
-        self._sampler = self._dgl.dataloading.NeighborSampler(
-            list(fanouts)[::-1], replace=replace, fused=fused
-        )
+        self._sampler = self._dgl.dataloading.NeighborSampler(list(fanouts)[::-1], fused=fused)
 
     @contextmanager
     def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:

@@ -55,14 +55,13 @@ class NeighborSampler:
         seed: int,
         *,
         semantics: Semantics = "resample",
-        replace: bool = False,
         threads: int | None = None,
         edges: InEdges | None = None,
         edge_weight: Tensor | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
-        self.semantics, self.replace = semantics, replace
+        self.semantics = semantics
         if edges is None:
             edges, edge_weight = graph.in_edges, graph.edge_weight
         self._sampler: Sampler | TorchSampler
@@ -85,7 +84,7 @@ class NeighborSampler:
         """A sampler that takes all neighbours of a node, for a single layer."""
         other = self.another()
         other.fanouts = (max(int(self._degree.max()), 1),)
-        other.semantics, other.replace = "resample", False
+        other.semantics = "resample"
         return other
 
     @property
@@ -111,7 +110,7 @@ class NeighborSampler:
         rows, blocks = [len(seeds)], []
         for hop, fanout in enumerate(self.fanouts):
             number = hop if self.semantics == "resample" else 0
-            layer = Layer(fanout, self.seed, step, number, self.replace)
+            layer = Layer(fanout, self.seed, step, number)
             drawn = self._sampler.draw(layer, memory)
             rows.append(drawn.rows_in)
             target = self._sampler.targets(drawn, memory)

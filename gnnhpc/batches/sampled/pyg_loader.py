@@ -48,7 +48,6 @@ class PygSampler:
         seed: int,
         *,
         workers: int = 0,
-        replace: bool = False,
         trim: bool = True,
     ) -> None:
         check_sampler_is_here("pyg")
@@ -60,7 +59,7 @@ class PygSampler:
         self._data = Data(edge_index=graph.edges, num_nodes=graph.nodes)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
-            self._sampler = _Repeating(self._data, self._fanouts, replace=replace, is_sorted=True)
+            self._sampler = _Repeating(self._data, self._fanouts, is_sorted=True)
         self._sampler.seed = seed
 
     @contextmanager

@@ -102,16 +102,15 @@ class SampledBatches:
             )
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         settings = (graph, sampling.fanouts, self.plan.experiment.seed)
-        options: dict[str, Any] = {"workers": sampling.workers, "replace": sampling.replace}
         sampler: LibrarySampler
         if sampling.sampler == "pyg":
             from gnnhpc.batches.sampled.pyg_loader import PygSampler
 
-            sampler = PygSampler(*settings, trim=sampling.trim, **options)
+            sampler = PygSampler(*settings, trim=sampling.trim, workers=sampling.workers)
         else:
             from gnnhpc.batches.sampled.dgl_loader import DglSampler
 
-            sampler = DglSampler(*settings, fused=sampling.fused, **options)
+            sampler = DglSampler(*settings, fused=sampling.fused, workers=sampling.workers)
         return LibraryLoader(sampler, sampling, self.steps_per_epoch)
 
     def _sampled_evaluation(self) -> Evaluation:
@@ -121,7 +120,6 @@ class SampledBatches:
             sampling.fanouts,
             self.plan.experiment.seed,
             semantics=sampling.semantics,
-            replace=sampling.replace,
         )
         return SampledEvaluation(self.plan, self.graph, sampler, self._features)
 

@@ -64,7 +64,6 @@ class SamplerThreads:
             sampling.fanouts,
             plan.experiment.seed,
             semantics=sampling.semantics,
-            replace=sampling.replace,
             edges=edges,
             edge_weight=edge_weight,
             device=plan.mesh.device if on_device else None,

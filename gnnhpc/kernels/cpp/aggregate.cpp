@@ -135,8 +135,7 @@ void max_rows(const I* indptr, const I* from, i64 rows, i64 width, const T* give
   });
 }
 
-// By source: grad[j] = sum over rows i that j leads to of upstream[i] where j is i's winner. An edge
-// that was drawn several times counts once: its like stand side by side, targets being ascending.
+// By source: grad[j] = sum over rows i that j leads to of upstream[i] where j is i's winner.
 template <typename T, typename I>
 void max_gradient(const I* indptr, const I* to, i64 rows, i64 width, const T* upstream,
                   const i32* winner, T* grad, i64 parts) {
@@ -147,7 +146,7 @@ void max_gradient(const I* indptr, const I* to, i64 rows, i64 width, const T* up
       std::fill(own, own + width, T(0));
       const auto number = static_cast<i32>(row);
       for (i64 e = indptr[row]; e < indptr[row + 1]; ++e) {
-        if (to[e] == row || (e > indptr[row] && to[e] == to[e - 1])) continue;
+        if (to[e] == row) continue;
         const T* __restrict given = upstream + to[e] * width;
         const i32* __restrict won = winner + to[e] * width;
         for (i64 d = 0; d < width; ++d) own[d] += won[d] == number ? given[d] : T(0);

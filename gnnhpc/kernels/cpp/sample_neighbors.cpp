@@ -107,7 +107,6 @@ struct Drawing {
   const i32* columns;
   i64 edges, fanout;
   Key key;
-  bool replace;
   // Of the mini-batch; none if no edge is left out.
   const Left* left;
 
@@ -136,9 +135,7 @@ struct Drawing {
   }
   // With the edge of a node to itself.
   i64 drawn(i64 node) const {
-    const i64 all = degree(node);
-    if (all == 0) return 1;
-    return 1 + (replace ? fanout : std::min(all, fanout));
+    return 1 + std::min(degree(node), fanout);
   }
 };
 
@@ -159,14 +156,14 @@ struct Drawer {
   explicit Drawer(const Drawing& drawing) : d(drawing) {}
 
   // The edges of nodes [count], at most GROUP of them, from edge + starts[row] - starts[0] on:
-  // numbers in the graph, ascending unless drawn with replacement; that of the node to itself last.
+  // numbers in the graph, ascending; that of the node to itself last.
   template <typename I>
   void draw(const i64* nodes, int count, const I* starts, I* edge) {
     const u32 k = static_cast<u32>(d.fanout);
     bool together[GROUP] = {}, any = false;
     for (int row = 0; row < count; ++row) {
       const i64 node = nodes[row], n = d.degree(node);
-      together[row] = !d.replace && Picks::fits(static_cast<u32>(n), k);
+      together[row] = Picks::fits(static_cast<u32>(n), k);
       if (!together[row]) continue;
       any = true;
       picks.node[row] = static_cast<u32>(node), picks.n[row] = static_cast<u32>(n);
@@ -190,17 +187,11 @@ struct Drawer {
   template <typename I>
   void alone(i64 node, I* edge) {
     const i64 first = d.indptr[node], all = d.degree(node);
-    if (all == 0) return;
-    if (!d.replace && all <= d.fanout) {
+    if (all <= d.fanout) {
       for (i64 k = 0; k < all; ++k) edge[k] = static_cast<I>(first + k);
       return;
     }
     Draws draws{d.key, static_cast<u32>(node)};
-    if (d.replace) {
-      for (i64 k = 0; k < d.fanout; ++k)
-        edge[k] = static_cast<I>(first + draws.below(static_cast<u32>(all)));
-      return;
-    }
     // Where a node has more neighbours alone: a fan-out may be far more than any node has.
     picked.resize(d.fanout);
     pick(draws, static_cast<u32>(all), static_cast<u32>(d.fanout), picked.data(), others);

@@ -96,10 +96,7 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     for rows, places in transpose.pieces(most_edges(upstream, upstream.shape[1])):
         target = transpose.target[places]
         source = block.source[transpose.edge[places]]
-        # An edge that is there twice gives its row's gradient once.
-        first = torch.ones_like(target, dtype=torch.bool)
-        first[1:] = (target[1:] != target[:-1]) | (source[1:] != source[:-1])
-        won = (winner[target] == source[:, None]) & first[:, None]
+        won = winner[target] == source[:, None]
         found = torch.where(won, upstream[target], 0.0)
         grad[rows] = of_rows(found, starts(transpose.indptr, rows), "sum")
     return grad

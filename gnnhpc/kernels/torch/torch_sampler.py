@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, index_type
-from gnnhpc.kernels.torch.torch_picks import Key, below, pick
+from gnnhpc.kernels.torch.torch_picks import Key, pick
 
 
 class TorchSampler:
@@ -43,10 +43,8 @@ class TorchSampler:
         rows, nodes = len(self.nodes), self.nodes
         first, degree, left_before = self._edges_of(nodes)
         most = degree.clamp(max=layer.fanout)
-        if layer.replace:
-            most = torch.where(degree > 0, layer.fanout, 0)
         ends = pad((most + 1).cumsum(0), (1, 0))
-        edges, index = int(ends[-1]), index_type(self.columns, self.count, rows, layer)
+        edges, index = int(ends[-1]), index_type(self.columns, self.count)
         row = torch.repeat_interleave(most + 1, output_size=edges)
         place = torch.arange(edges, device=nodes.device) - ends[row]
         self._choose(layer, nodes, degree, ends, place)
@@ -88,16 +86,12 @@ class TorchSampler:
     ) -> None:
         """Put which of its edges each node draws, from 0 on, into `place` [edges]; there are, row
         by row, all as yet."""
-        draws = degree > 0 if layer.replace else degree > layer.fanout
-        drawing = draws.nonzero().flatten()
+        drawing = (degree > layer.fanout).nonzero().flatten()
         if not len(drawing):
             return
         key, k = Key(layer.seed, layer.step, layer.layer), layer.fanout
         node, n = nodes[drawing], degree[drawing]
-        found = (
-            below(key, node, n[:, None].expand(-1, k)) if layer.replace else pick(key, node, n, k)
-        )
-        place[ends[drawing][:, None] + torch.arange(k, device=node.device)] = found
+        place[ends[drawing][:, None] + torch.arange(k, device=node.device)] = pick(key, node, n, k)
 
     def _number(self, reached: Tensor) -> None:
         """Nodes that are reached for the first time get the next rows, ascending."""

@@ -52,11 +52,10 @@ class NeighborSampling:
     step: int
     layer: int
     """Counts from 0, from the mini-batch's own nodes outward."""
-    replace: bool = False
 
     def places(self, nodes: Sequence[int], degrees: Sequence[int]) -> list[list[int]]:
         """For each node, which of its edges are sampled, counted from 0."""
-        several = [n for n, degree in zip(nodes, degrees, strict=True) if self._samples(degree)]
+        several = [n for n, degree in zip(nodes, degrees, strict=True) if degree > self.fanout]
         # Nearly always enough blocks; a number that is refused takes one from the next.
         blocks = self.fanout // 4 + 2
         counters = np.array(
@@ -67,20 +66,14 @@ class NeighborSampling:
         ready = dict(zip(several, first, strict=True))
         found = []
         for node, degree in zip(nodes, degrees, strict=True):
-            if not self._samples(degree):
+            if degree <= self.fanout:
                 found.append(list(range(degree)))
                 continue
             numbers = chain(
                 ready[node], node_numbers(self.seed, node, self.step, self.layer, blocks)
             )
-            if self.replace:
-                found.append([below(numbers, degree) for _ in range(self.fanout)])
-            else:
-                found.append(pick(numbers, degree, self.fanout))
+            found.append(pick(numbers, degree, self.fanout))
         return found
-
-    def _samples(self, degree: int) -> bool:
-        return degree > 0 and (self.replace or degree > self.fanout)
 
 
 def below(numbers: Iterator[int], count: int) -> int:

@@ -199,7 +199,7 @@ class SampledMiniBatches:
         nodes, layers = seeds.unique(), []
         for hop, fanout in enumerate(sampling.fanouts):
             number = hop if sampling.semantics == "resample" else 0
-            rule = NeighborSampling(fanout, self._experiment.seed, step, number, sampling.replace)
+            rule = NeighborSampling(fanout, self._experiment.seed, step, number)
             places = rule.places(nodes.tolist(), degrees[nodes].tolist())
             counts = torch.tensor([len(each) for each in places], dtype=torch.int64)
             target = torch.repeat_interleave(nodes, counts)

@@ -40,14 +40,13 @@ def test_dropout_masks(seed: int, step: int, layer: str, p: float, numbers: list
 
 
 @needs_sampler
-@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("step", [0, 7])
-def test_sampled_edges(step: int, replace: bool) -> None:
+def test_sampled_edges(step: int) -> None:
     graph = make_graph(60, 500, seed=1)
     seeds = torch.arange(0, 60, 3)
-    chunk = NeighborSampler(graph, (4,), 5, replace=replace).chunk(seeds, step)
+    chunk = NeighborSampler(graph, (4,), 5).chunk(seeds, step)
     degrees = torch.bincount(graph.edges[1], minlength=60)
-    rule = NeighborSampling(4, 5, step, 0, replace)
+    rule = NeighborSampling(4, 5, step, 0)
     places = rule.places(seeds.tolist(), degrees[seeds].tolist())
     first = degrees.cumsum(0) - degrees
     expected = sorted(
