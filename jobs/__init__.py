@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jobs.run.status import status as status
     from jobs.slurm.site import Site as Site
     from jobs.slurm.site_files import load_site as load_site
-    from jobs.submission.cancel import cancel as cancel
+    from jobs.submission.clusters import cancel as cancel
     from jobs.submission.rerun import rerun as rerun
     from jobs.submission.submission import Options as Options
     from jobs.submission.submission import Submission as Submission
@@ -40,7 +40,7 @@ _HOME = {
     "Site": "slurm.site",
     "Submission": "submission.submission",
     "Submitted": "submission.submit",
-    "cancel": "submission.cancel",
+    "cancel": "submission.clusters",
     "load_site": "slurm.site_files",
     "plan": "sweep.plan",
     "read_run": "run.run_state",

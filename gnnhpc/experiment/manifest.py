@@ -106,27 +106,18 @@ def array_name(experiment: Experiment) -> str:
     return f"{name}-{experiment.engine}" if one_process else name
 
 
-def assign_indices(
-    experiments: Iterable[Experiment],
-    data_root: str | None = None,
-    existing: Iterable[Cell] = (),
-) -> list[Cell]:
-    """Give each new experiment the next index of its array; those in `existing` are left out."""
-    known: set[str] = set()
+def assign_indices(experiments: Iterable[Experiment], data_root: str | None = None) -> list[Cell]:
+    """Give each experiment the next index of its array; of equal ones the first alone."""
+    cells: dict[str, Cell] = {}
     following: dict[str, int] = {}
-    for cell in existing:
-        known.add(cell.id)
-        following[cell.array] = max(following.get(cell.array, 0), cell.index + 1)
-    cells: list[Cell] = []
     for experiment in experiments:
-        if experiment.id in known:
+        if experiment.id in cells:
             continue
-        known.add(experiment.id)
         array = array_name(experiment)
         index = following.get(array, 0)
         following[array] = index + 1
-        cells.append(Cell.of(array, index, experiment, data_root))
-    return cells
+        cells[experiment.id] = Cell.of(array, index, experiment, data_root)
+    return list(cells.values())
 
 
 def write_manifest(path: Path, cells: Iterable[Cell]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,8 +20,6 @@ from gnnhpc.records.submissions import read_provenance
 
 PACKAGES = ("gnnhpc", "jobs")
 """What a job imports."""
-REPORTING = "analysis"
-"""What a run keeps too if one of its jobs writes the report."""
 VERSION = 1
 
 
@@ -56,10 +53,10 @@ class CodeOrigin:
         return self.snapshot_commit if self.kind == "snapshot" else git_commit()
 
 
-def file_digests(root: Path, packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+def file_digests(root: Path) -> dict[str, str]:
     """SHA-256 of every file of the packages below `root`; raises OSError for an unreadable one."""
     found = {}
-    for package in packages:
+    for package in PACKAGES:
         for path in files_below(root / package):
             found[path.relative_to(root).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
@@ -91,8 +88,7 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     try:
         # Python searches this folder first for any module.
         beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
-        packages = (*PACKAGES, REPORTING) if (paths.code / REPORTING).exists() else PACKAGES
-        found = file_digests(paths.code, packages) | dict.fromkeys(beside, "")
+        found = file_digests(paths.code) | dict.fromkeys(beside, "")
     except OSError as error:
         raise _changed(paths, f"{error.filename} unreadable ({error.strerror})") from None
     for name in sorted(found | snapshot.files):
@@ -105,8 +101,7 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
 
 def _may_be_imported(path: Path) -> bool:
     """Whether Python would take a file beside the packages for a module; custom models are none."""
-    known = path.name in (*PACKAGES, REPORTING)
-    return not known and path.stem.isidentifier() and path.stem != "__pycache__"
+    return path.name not in PACKAGES and path.stem.isidentifier() and path.stem != "__pycache__"
 
 
 def _changed(paths: RunPaths, found: str) -> InputError:

@@ -17,7 +17,7 @@ from gnnhpc.core.errors import (
     EXIT_UNFINISHED,
     InputError,
 )
-from jobs.cli.options import ArrayName, Run, print_note
+from jobs.cli.options import Run, print_note
 
 STATUS_EPILOG = (
     "States: done, invalid (done, but a check found an error), running, pending, "
@@ -31,7 +31,7 @@ LIST_EPILOG = "Example: python -m jobs list --runs /scratch/me/runs"
 LOGS_EPILOG = (
     "Examples:\n\n"
     "python -m jobs logs runs/quickstart vig-pp2:3 --rank 1\n\n"
-    "python -m jobs logs runs/quickstart --array vig-pp2 --index 3 --follow"
+    "python -m jobs logs runs/quickstart vig-pp2:3 --follow"
 )
 CLEAN_EPILOG = "Example: python -m jobs clean runs/quickstart"
 
@@ -46,14 +46,6 @@ def status(
     cost: Annotated[
         bool, typer.Option("--cost", help="Print the core-hours used and the CPU efficiency.")
     ] = False,
-    patience: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            metavar="SECONDS",
-            help="With --cost, ask sacct for so long until it has the end of every job.",
-        ),
-    ] = 0.0,
 ) -> int:
     """Show the state of every cell, from its folder and from Slurm's queue.
 
@@ -68,7 +60,7 @@ def status(
     while True:
         state = read_run(run)
         current = status_of(state)
-        spent = run_cost(state, patience) if cost else None
+        spent = run_cost(state) if cost else None
         if json_:
             print(status_json(current, spent))
         else:
@@ -84,20 +76,16 @@ def status(
 
 def list_runs(
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
-    json_: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
 ) -> int:
     """List the runs of a folder, newest first: age, size on disk, cells and their states.
 
     Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
     """
     from gnnhpc.core.settings import expand_user
-    from jobs.cli.terminal_tables import runs_json, runs_lines
+    from jobs.cli.terminal_tables import runs_lines
     from jobs.run.status import known_runs
 
     found = known_runs(expand_user(runs, "--runs"))
-    if json_:
-        print(runs_json(found))
-        return EXIT_DONE
     print("\n".join(runs_lines(found)) if found else f"no run in {runs}")
     for answer in {
         one.status.slurm for one in found if one.status and "unknown" in one.status.counts()
@@ -108,11 +96,7 @@ def list_runs(
 
 def logs(
     run: Run,
-    cell: Annotated[
-        str | None, typer.Argument(help="A cell's id, the start of one, or array:index.")
-    ] = None,
-    array: ArrayName = None,
-    index: Annotated[int | None, typer.Option(help="The cell of the array by index.")] = None,
+    cell: Annotated[str, typer.Argument(help="A cell's id, the start of one, or array:index.")],
     rank: Annotated[
         int | None,
         typer.Option(
@@ -136,14 +120,11 @@ def logs(
     """
     from jobs.run.logs import find_log, last_lines
 
-    if (cell is None) == (array is None and index is None):
-        raise InputError("logs", None, "no cell, or two", "CELL, or --array with --index")
-    name = cell if cell is not None else f"{array or ''}:{'' if index is None else index}"
     if follow and attempt is not None:
         raise InputError("--attempt", None, "--follow beside it", "one of the two")
     if follow:
-        return _follow(run, name, rank, 10 if lines is None else lines)
-    path = find_log(run, name, rank, attempt)
+        return _follow(run, cell, rank, 10 if lines is None else lines)
+    path = find_log(run, cell, rank, attempt)
     print(path, file=sys.stderr)
     sys.stdout.write(last_lines(path, lines).decode(errors="replace"))
     return EXIT_DONE

@@ -73,71 +73,42 @@ def submit(
         bool, typer.Option("--scripts", help="With --dry-run, show the scripts of all arrays.")
     ] = False,
     wait: Wait = False,
-    extend: Annotated[
-        bool, typer.Option("--extend", help="Add the cells that the run does not have yet.")
-    ] = False,
     paired: Paired = False,
     live: Live = False,
     slurm: SlurmOptions = None,
     after: After = None,
-    report: Annotated[
-        bool,
-        typer.Option(
-            "--report",
-            help="Write the report after all cells have ended, in one more job; for a local run "
-            "with --wait, in this process.",
-        ),
-    ] = False,
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array for each model and layout.
 
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     The run folder keeps the current code, and the jobs run that copy.
     """
-    from gnnhpc.core.run_paths import RunPaths
-    from jobs.run.run_state import read_launch, read_run
-    from jobs.slurm.launch import Launch
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
     from jobs.submission import submit as submitting
-    from jobs.submission.submission import Options, make_launch, make_submission
+    from jobs.submission.submission import Options
     from jobs.sweep.plan import plan
 
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
     for note in planned.notes():
         print_note(note)
-    run = submitting.run_folder_path(planned, runs)
-    extends = extend and RunPaths(run).manifest.is_file()
     options = Options(
         cluster=cluster.value,
-        site=None if extends and not (site or site_file) else load_site(site_file, site),
+        site=load_site(site_file, site),
         settings=parse_options(slurm or []),
         after=after or (),
         paired=paired,
         live=live,
         wait=wait,
     )
-    if not dry_run:
-        done = submitting.submit(
-            planned,
-            options,
-            runs=runs,
-            extend=extend,
-            report=report,
-            notify=print_note,
-            watch=_print_changes(),
-        )
-        return _print_submitted(done)
-    from jobs.cli.terminal_tables import print_dry_run
+    if dry_run:
+        from jobs.cli.terminal_tables import print_dry_run
 
-    submitting.check_options(options, report=report)
-    state = read_run(run) if extends else None
-    launch = make_launch(read_launch(state.paths) if state else Launch(), options)
-    submission = make_submission(planned, run, state, launch, options)
-    for note in submission.notes():
-        print_note(note)
-    print_dry_run(submission, scripts=scripts)
-    return EXIT_DONE
+        submission = submitting.prepare_submit(planned, options, runs=runs, notify=print_note)
+        print_dry_run(submission, scripts=scripts)
+        return EXIT_DONE
+    done = submitting.submit(planned, options, runs=runs, notify=print_note, watch=_print_changes())
+    return _print_submitted(done)
 
 
 def rerun(
@@ -227,7 +198,6 @@ def rerun(
 
 def cancel(
     run: Run,
-    array: ArrayName = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -236,9 +206,9 @@ def cancel(
     ] = False,
 ) -> int:
     """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
-    from jobs.submission.cancel import cancel as cancel_run
+    from jobs.submission.clusters import cancel as cancel_run
 
-    ended = cancel_run(run, array, force=force)
+    ended = cancel_run(run, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
 

@@ -18,6 +18,7 @@ from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
 from jobs.run.status import KnownRun, RunStatus, status
 from jobs.slurm.job_array import format_indices
+from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.submission import Submission
 from jobs.submission.submit import Submitted
 from jobs.sweep.plan import missing_data
@@ -59,13 +60,8 @@ def print_dry_run(submission: Submission, *, scripts: bool) -> None:
     print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
     for line in (*_resource_lines(submission), *_edges_lines(submission)):
         print(line)
-    if in_slurm:
-        print(most_line(submission))
-    for line in submission.advice():
-        print(f"advice: {line}")
-    if submission.one_at_a_time:
-        most = submission.launch.site.max_parallel
-        print(f"at most {most} cells at once: one array after another")
+    for line in SCHEDULERS[submission.cluster].summary(submission):
+        print(line)
 
 
 def _edges_lines(submission: Submission) -> Iterator[str]:
@@ -102,11 +98,9 @@ def _resource_lines(submission: Submission) -> list[str]:
 def print_submitted(done: Submitted) -> None:
     """Print job ids, the run folder, and the next command or how many cells failed."""
     submission, run = done.submission, quote(str(done.run))
-    where = "Slurm job" if submission.cluster == "slurm" else "local process"
+    scheduler = SCHEDULERS[submission.cluster]
     for array, job in done.arrays:
-        print(f"{array.name} {format_indices(array.numbers)}: {where} {job}")
-    if done.report_job is not None:
-        print(f"report, after these have ended: Slurm job {done.report_job}")
+        print(f"{array.name} {format_indices(array.numbers)}: {scheduler.job} {job}")
     print(f"run folder {done.run}")
     if left := done.tasks_left:
         paired = " --paired" if submission.is_paired else ""
@@ -115,10 +109,8 @@ def print_submitted(done: Submitted) -> None:
             "more of your jobs now (MaxSubmitJobs); when some have ended: "
             f"{as_typed('jobs', 'rerun')} {run} --missing{paired}"
         )
-    if submission.cluster == "slurm":
-        print(most_line(submission))
-    for line in submission.advice():
-        print(f"advice: {line}")
+    for line in scheduler.summary(submission):
+        print(line)
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")
         return
@@ -128,16 +120,6 @@ def print_submitted(done: Submitted) -> None:
     print(", ".join(f"{count} {state}" for state, count in ended.items()))
     for line in next_steps(current):
         print(line)
-
-
-def most_line(submission: Submission) -> str:
-    """The most core-hours that a submission can take."""
-    site, hours = submission.launch.site, submission.most_core_hours
-    line = f"at most {hours:.3g} core-hours, each task up to its time limit"
-    if site.max_requeues:
-        most = hours * (1 + site.max_requeues)
-        line += f" ({most:.3g} if each is requeued as often as it may be)"
-    return f"{line}; whole nodes may have more CPUs" if site.exclusive else line
 
 
 def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
@@ -237,24 +219,6 @@ def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
         age, size = format_age(now - one.created_at), format_size(one.size)
         rows.append((one.run.name, age, size, cells, state))
     return _columns(rows, "<>>>")
-
-
-def runs_json(runs: Sequence[KnownRun]) -> str:
-    """For each run its folder, age in seconds, bytes, counts and damage."""
-    now = time.time()
-    facts = [
-        {
-            "run": str(one.run),
-            "age_s": round(now - one.created_at),
-            "bytes": one.size,
-            "cells": len(one.status.cells) if one.status else None,
-            "counts": one.status.counts() if one.status else None,
-            "slurm": one.status.slurm if one.status else None,
-            "damage": one.damage,
-        }
-        for one in runs
-    ]
-    return json.dumps(facts, indent=1, ensure_ascii=False)
 
 
 def clean_lines(found: Sequence[Removable], run: Path, size: int | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass
 
 from gnnhpc.core.run_paths import RunPaths
@@ -18,8 +17,8 @@ from gnnhpc.records.submissions import read_provenance
 from jobs.run.run_state import RunState, read_process
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 
-_ASK_S = 2.0
-"""Pause between two questions to sacct."""
+_PATIENCE_S = 60.0
+"""How long sacct may take to answer."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,14 @@ class RunCost:
     """Attempts without a result."""
 
 
-def run_cost(state: RunState, patience_s: float = 0.0) -> RunCost:
-    """Ask Slurm's accounting for all jobs of the run, until it has the end of each, or for so long.
+def run_cost(state: RunState) -> RunCost:
+    """Ask Slurm's accounting for all jobs of the run.
 
     The answer is kept in the run folder, where this user may write there, and is used where the
     accounting gives none.
     """
-    jobs, started = _jobs(state)
-    tasks = _ask_patiently(jobs, started, patience_s)
+    listed = ask_sacct(_jobs(state), patience_s=_PATIENCE_S, all_starts=True)
+    tasks = [task for task in listed if task.elapsed_s]
     accounted = _summed(tasks, whole_nodes=_has_whole_nodes(state)) if tasks else None
     if accounted is not None:
         with contextlib.suppress(OSError):
@@ -55,28 +54,13 @@ def run_cost(state: RunState, patience_s: float = 0.0) -> RunCost:
     return RunCost(accounted, sum(known), len(known), len(costs) - len(known))
 
 
-def _jobs(state: RunState) -> tuple[dict[str, str | None], set[str]]:
-    """Job ids with their arrays, None for jobs submitted by hand; and the tasks that began."""
-    processes = (
-        read_process(one.paths) for attempts in state.attempts.values() for one in attempts
-    )
-    started = {process.job for process in processes if process is not None and process.job}
-    by_hand: dict[str, str | None] = dict.fromkeys(task.partition("_")[0] for task in started)
-    return by_hand | state.slurm_arrays, started
-
-
-def _ask_patiently(
-    jobs: dict[str, str | None], started: set[str], patience_s: float
-) -> list[AccountedTask]:
-    deadline = time.monotonic() + patience_s
-    while True:
-        listed = ask_sacct(jobs, patience_s=60.0, all_starts=True)
-        tasks = [task for task in listed if task.elapsed_s]
-        known = {task.task for task in tasks}
-        complete = started <= known and not any(task.running for task in tasks)
-        if complete or time.monotonic() > deadline:
-            return tasks
-        time.sleep(_ASK_S)
+def _jobs(state: RunState) -> dict[str, str | None]:
+    """Job ids with their arrays, None for jobs submitted by hand."""
+    attempts = (one for attempts in state.attempts.values() for one in attempts)
+    processes = (read_process(one.paths) for one in attempts)
+    tasks = (process.job for process in processes if process is not None and process.job)
+    by_hand: dict[str, str | None] = dict.fromkeys(task.partition("_")[0] for task in tasks)
+    return by_hand | state.slurm_arrays
 
 
 def _summed(tasks: list[AccountedTask], *, whole_nodes: bool) -> AccountedCost:

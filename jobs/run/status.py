@@ -154,24 +154,16 @@ def _identity(place: Path) -> Identity | None:
         return None
 
 
-def live_jobs(state: RunState, array: str | None = None) -> tuple[list[str], QueueAnswer]:
+def live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
     """Ids of the run's jobs that wait or run, and Slurm's answer.
 
-    All jobs, also one that writes a report, or those of one array. Where squeue does not answer
-    they are those that the accounting has as waiting or running.
+    Where squeue does not answer they are those that the accounting has as waiting or running.
     """
-    arrays = state.slurm_arrays
-    queue = query_queue(state.paths.root, state.users, dict(arrays), since=time.time())
-    found = {
-        job.job_id
-        for job in run_jobs(state, queue)
-        if array is None or (job.task_ids and job.array == array)
-    }
+    queue = query_queue(state.paths.root, state.users, dict(state.slurm_arrays), since=time.time())
+    found = {job.job_id for job in run_jobs(state, queue)}
     if not queue.answered:
-        accounted = {
-            task.partition("_")[0] for task in queue.accounted if queue.accounts_as_live(task)
-        }
-        found = {job for job in accounted if array in (None, arrays.get(job))}
+        live = (task for task in queue.accounted if queue.accounts_as_live(task))
+        found = {task.partition("_")[0] for task in live}
     return sorted(found), queue
 
 

@@ -104,6 +104,7 @@ def record_submission(
     job: str,
     launch: Launch,
     first_task: int = 0,
+    started: float | None = None,
 ) -> None:
     """Append one line to submissions.jsonl; the caller holds the run's lock."""
     submission = SubmissionRecord(
@@ -118,7 +119,7 @@ def record_submission(
         site=launch.recorded(),
         command=tuple(command_line()),
         first_task=first_task,
-        started=process_start(int(job)) if cluster == "local" else None,
+        started=started,
         manifest=paths.manifest.stat().st_ino,
     )
     append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])

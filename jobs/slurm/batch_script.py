@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnnhpc.core.python_path import ROOT, is_installed
-from jobs.slurm.job_array import JobArray, Resources, one_task
+from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
 
 if TYPE_CHECKING:
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 CODE_OF_RUN = '"$run/code"'
 """The run's own code in its scripts, which find the run folder themselves."""
-REPORT = "report"
-"""The name of the job that writes a report, where arrays have theirs."""
-ACCOUNTING_S = 60
-"""How long that job waits for Slurm's accounting, which records the end of jobs some time later."""
-
-
 DROPPED = (
     "SLURM_ACCEL_BIND SLURM_ACCTG_FREQ SLURM_BCAST SLURM_COMPRESS SLURM_CORE_SPEC "
     "SLURM_CPU_FREQ_REQ SLURM_CPUS_PER_GPU SLURM_DEBUG SLURM_DEPENDENCY SLURM_DISTRIBUTION "
@@ -80,22 +74,6 @@ def batch_script(array: JobArray, run: Path, launch: Launch, *, script: str | No
         python=launch.interpreter(),
         live=launch.live,
     )
-
-
-def report_script(run: Path, launch: Launch) -> tuple[str, Resources]:
-    """The script of one task that records what the run cost and writes its report."""
-    needs = one_task(launch.site)
-    keeps = (run / "code" / "analysis").is_dir() and not launch.live
-    text = _template("report.sbatch.j2").render(
-        run=str(run),
-        job_name=job_name(REPORT, run),
-        options=needs.options(),
-        set_up=set_up_lines(launch),
-        code=shlex.quote(str(run / "code")) if keeps else checkout(),
-        python=launch.interpreter(),
-        patience=ACCOUNTING_S,
-    )
-    return text, needs
 
 
 def set_up_lines(launch: Launch) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
@@ -155,11 +155,10 @@ def block_arrays(blocks: Mapping[str, Iterable[Task]], site: Site, limit: int) -
     return _in_parts({name: list(tasks) for name, tasks in blocks.items()}, site, limit)
 
 
-def pair_cells(cells: Iterable[Cell], taken: Mapping[str, int]) -> dict[str, list[Task]]:
+def pair_cells(cells: Iterable[Cell]) -> dict[str, list[Task]]:
     """Blocks of all cells of a model that share seed and repeat, by the name of their array.
 
-    `taken` has the number of blocks that an array has already; new ones follow. The order of the
-    cells in a block is random: it comes from a digest of their ids.
+    The order of the cells in a block is random: it comes from a digest of their ids.
     """
     together: dict[str, dict[tuple[int, int], list[Cell]]] = {}
     for cell in cells:
@@ -167,10 +166,7 @@ def pair_cells(cells: Iterable[Cell], taken: Mapping[str, int]) -> dict[str, lis
         blocks = together.setdefault(f"{experiment.model.label}{PAIRED}", {})
         blocks.setdefault((experiment.seed, experiment.repeat), []).append(cell)
     return {
-        name: [
-            Task(number, _shuffled(blocks[key]))
-            for number, key in enumerate(sorted(blocks), taken.get(name, 0))
-        ]
+        name: [Task(number, _shuffled(blocks[key])) for number, key in enumerate(sorted(blocks))]
         for name, blocks in together.items()
     }
 
@@ -209,18 +205,6 @@ def resources_for(tasks: Sequence[Task], site: Site) -> Resources:
     nodes, tasks_per_node, _ = max(needs, key=lambda each: each[0] * each[1])
     gpus = max((each[2] for each in needs if each[2] is not None), default=None)
     time_min = site.time_min * max(len(task.cells) for task in tasks)
-    found = _resources(nodes, tasks_per_node, gpus if gpu else None, time_min, site)
-    return replace(found, gres=site.gres) if gpu else found
-
-
-def one_task(site: Site) -> Resources:
-    """Resources of a single task that measures nothing, so that it may share its node."""
-    return replace(_resources(1, 1, None, site.time_min, site), exclusive=False, hint=None)
-
-
-def _resources(
-    nodes: int, tasks_per_node: int, gpus: int | None, time_min: int, site: Site
-) -> Resources:
     return Resources(
         nodes=nodes,
         tasks_per_node=tasks_per_node,
@@ -232,7 +216,8 @@ def _resources(
         qos=site.qos,
         constraint=site.constraint,
         mem=site.mem,
-        gpus_per_node=gpus,
+        gres=site.gres if gpu else None,
+        gpus_per_node=gpus if gpu else None,
         exclusive=site.exclusive,
         hint=site.hint,
         binding=site.binding,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import sys
@@ -73,28 +72,19 @@ class Launch:
         return {"name": self.site_name} | named | speed_options(self.site.slurm)
 
 
-def for_cluster(launch: Launch, cluster: str) -> Launch:
-    """The launch with its CPUs, tasks and limits set, also where they come from a default.
-
-    A local run takes its threads from $GNNHPC_THREADS where the site sets none. Raises InputError
-    if that is no number, or the cluster has no job arrays.
-    """
+def with_default_sizes(launch: Launch, cpus: int | None = None) -> Launch:
+    """The launch with its CPUs and tasks set, also where they come from a default."""
     site = launch.site
-    cpus, text = site.cpus_per_task, os.environ.get(THREADS_VARIABLE)
-    if cluster == "local" and text and "cpus_per_task" not in site.model_fields_set:
-        if not text.isdigit() or int(text) < 1:
-            raise InputError("environment", THREADS_VARIABLE, repr(text), "a whole number from 1")
-        cpus = int(text)
-    update = {"cpus_per_task": cpus, "tasks_per_node": site.tasks_per_node}
-    launch = replace(launch, site=site.model_copy(update=update))
-    if cluster == "local":
-        return launch
+    update = {"cpus_per_task": cpus or site.cpus_per_task, "tasks_per_node": site.tasks_per_node}
+    return replace(launch, site=site.model_copy(update=update))
+
+
+def longest_limit_min(site: Site) -> int | None:
+    """The longest time limit of the site's partition, minutes; None where it is not known."""
     try:
-        partitions = query_partitions() or []
+        return longest_time_min(site, query_partitions() or [])
     except GnnhpcError:
-        partitions = []
-    limit = min(launch.array_limit, array_limit(site, slurm_limit("MaxArraySize")))
-    return replace(launch, array_limit=limit, longest_min=longest_time_min(site, partitions))
+        return None
 
 
 def slurm_limit(name: str) -> int | None:

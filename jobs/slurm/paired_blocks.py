@@ -48,6 +48,18 @@ class Blocks:
     tables: Mapping[str, list[BlockLine]] = field(default_factory=dict)
     """Lines of each array of blocks."""
 
+    @classmethod
+    def of(cls, blocks: Mapping[str, Iterable[Task]]) -> Blocks:
+        """The tables of these blocks, by the names of their arrays."""
+        return cls({
+            name: [
+                BlockLine(task.number, cell.array, cell.index, cell.world_size, cell.id)
+                for task in tasks
+                for cell in task.cells
+            ]
+            for name, tasks in blocks.items()
+        })  # fmt: skip
+
     @cached_property
     def _keys(self) -> dict[Key, list[Key]]:
         found: dict[Key, list[Key]] = {}
@@ -60,11 +72,6 @@ class Blocks:
     def block_of(self) -> dict[Key, Key]:
         """Cell -> the array and number of its block."""
         return {key: block for block, keys in self._keys.items() for key in keys}
-
-    @property
-    def count(self) -> dict[str, int]:
-        """The number of blocks of each array."""
-        return {name: 1 + max(line.block for line in lines) for name, lines in self.tables.items()}
 
     def keys(self, array: str, number: int) -> list[Key]:
         """The cells that a task of an array runs."""
@@ -93,17 +100,6 @@ class Blocks:
             task = Task(number, tuple(by_key[key] for key in self.keys(name, number)))
             blocks.setdefault(name, []).append(task)
         return blocks
-
-    def with_tasks(self, new: Mapping[str, Iterable[Task]]) -> Blocks:
-        """These blocks and new ones, by the names of their arrays."""
-        tables = dict(self.tables)
-        for name, tasks in new.items():
-            tables[name] = [*tables.get(name, [])] + [
-                BlockLine(task.number, cell.array, cell.index, cell.world_size, cell.id)
-                for task in tasks
-                for cell in task.cells
-            ]
-        return Blocks(tables)
 
 
 def read_blocks(paths: RunPaths) -> Blocks:

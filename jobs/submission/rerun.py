@@ -16,19 +16,18 @@ from jobs.run.run_state import RunState, open_run, read_launch, read_run
 from jobs.run.status import RunStatus, status_of
 from jobs.run.submission_records import first_cluster, run_lock
 from jobs.slurm.job_array import format_indices, parse_indices
-from jobs.slurm.launch import Launch, differing_settings, for_cluster
-from jobs.slurm.sbatch import check_slurm
+from jobs.slurm.launch import Launch, differing_settings
+from jobs.submission.clusters import SCHEDULERS
+from jobs.submission.scheduler import Watch
 from jobs.submission.submission import Options, Submission, make_launch, resubmission
 from jobs.submission.submit import (
     Notify,
     Submitted,
-    Watch,
-    check_options,
     ignore,
-    jobs_to_wait_for,
+    jobs_of_after,
+    submit_arrays,
     wait_for,
 )
-from jobs.submission.submit_arrays import submit_arrays
 
 SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"
 
@@ -66,8 +65,7 @@ def rerun(
     options = options or Options(first_cluster(paths))
     with run_lock(paths):
         submission = prepare_rerun(run, selection, options, notify)
-        arrays = submit_arrays(submission, paths, wait=options.wait)
-    submitted = Submitted(submission, tuple(arrays))
+        submitted = submit_arrays(submission, paths, options, notify)
     return wait_for(submitted, notify, watch) if options.wait else submitted
 
 
@@ -75,23 +73,23 @@ def prepare_rerun(
     run: str | Path, selection: Selection, options: Options, notify: Notify
 ) -> Submission:
     """What `rerun` submits; nothing is written. Raises as `rerun`."""
-    state = read_run(run)
-    check_options(options)
-    if options.cluster == "slurm":
-        check_slurm(state.paths.root)
-    current = status_of(state, fresh=True)
+    state, scheduler = read_run(run), SCHEDULERS[options.cluster]
+    scheduler.check_here(state.paths.root, [])
     launch = _launch(state, options, notify)
+    waits = jobs_of_after(options, notify)
+    waits += scheduler.query(state) if launch.site.max_parallel else []
+    current = status_of(state, fresh=True)
     chosen = {cell.cell for cell in select_cells(current.cells, selection)}
     may_run = [cell for cell in current.cells if cell.state == "unknown" and not selection.force]
     if not chosen:
         raise _nothing_to_run(run, current, may_run)
     cells = [cell for cell in state.cells if cell.id in chosen]
-    waits = jobs_to_wait_for(options, state, launch, notify)
     submission = resubmission(state, cells, launch, options, waits)
+    scheduler.check(submission)
     if options.paired:
         whole = {cell.id for cell in submission.cells}
         _check_idle([cell for cell in current.cells if cell.cell in whole], selection)
-    for note in submission.notes():
+    for note in scheduler.notes(submission):
         notify(note)
     if may_run:
         notify(f"leaves {len(may_run)} unknown cells alone: {may_run[0].detail}")
@@ -103,9 +101,9 @@ def _launch(state: RunState, options: Options, notify: Notify) -> Launch:
 
     Raises InputError if the code that the run keeps has changed.
     """
-    before = read_launch(state.paths)
-    launch = make_launch(before, options)
-    differences = differing_settings(launch.site, for_cluster(before, options.cluster).site)
+    before, scheduler = read_launch(state.paths), SCHEDULERS[options.cluster]
+    launch = scheduler.launch(make_launch(before, options), options)
+    differences = differing_settings(launch.site, before.site)
     if (options.site or options.settings) and differences:
         same = launch.site_name == before.site_name
         there = "not as submitted" if same else f"not {before.site_name}"

@@ -1,4 +1,4 @@
-"""Writes run folders: a new one appears complete or not at all, an existing one gets new cells."""
+"""Writes run folders: a new one appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -26,11 +24,9 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.manifest import write_manifest
-from gnnhpc.records.code_snapshot import PACKAGES, REPORTING, CodeSnapshot, file_digests
+from gnnhpc.records.code_snapshot import CodeSnapshot, file_digests
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import PROVENANCE_VERSION
-from jobs.run.run_state import RunState, read_launch
-from jobs.run.submission_records import append_lines
 from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
@@ -39,11 +35,11 @@ from jobs.submission.submission import Submission, all_arrays
 from jobs.sweep.plan import Plan
 
 
-def write_run_folder(submission: Submission, *, report: bool = False) -> RunPaths:
+def write_run_folder(submission: Submission) -> RunPaths:
     """Write the folder of a new run under a temporary name beside it, then rename it.
 
-    It keeps the code that this process runs, unless the launch is live; `report` also keeps what
-    writes reports. Raises InputError if the run exists, also if it is created meanwhile.
+    It keeps the code that this process runs, unless the launch is live. Raises InputError if the
+    run exists, also if it is created meanwhile.
     """
     run, launch, plan = submission.run, submission.launch, submission.plan
     assert plan is not None
@@ -62,13 +58,13 @@ def write_run_folder(submission: Submission, *, report: bool = False) -> RunPath
         for folder in (paths.arrays, paths.cells, paths.logs):
             folder.mkdir()
         paths.sweep.write_text(_spec_text(plan), encoding="utf-8")
-        write_manifest(paths.manifest, submission.cells)
+        write_manifest(paths.manifest, plan.cells)
         copy_models(paths, plan.experiments)
-        code = code_digest() if launch.live else _keep_code(paths, report=report)
+        code = code_digest() if launch.live else _keep_code(paths)
         _write_provenance(paths, plan, launch, code)
         write_blocks(paths, submission.blocks)
-        arrays = all_arrays(submission.cells, submission.blocks, launch)
-        _write_scripts(paths, arrays, run.absolute(), launch)
+        for array in all_arrays(submission):
+            _write_script(paths.script(array.label), submission.script(array))
         _make_readable(work)
         try:
             work.rename(run)
@@ -87,20 +83,19 @@ def _check_importable_from(run: Path) -> None:
         raise InputError(run, None, f"a path with {os.pathsep}", "one without, or --live")
 
 
-def _keep_code(paths: RunPaths, *, report: bool) -> str:
+def _keep_code(paths: RunPaths) -> str:
     """Copy the packages that this process runs into `code/`; returns the digest of gnnhpc's.
 
     They come from a checkout, with all edits, or from where they are installed. Raises InputError
     if a file cannot be copied, or changes meanwhile.
     """
-    packages = (*PACKAGES, REPORTING) if report else PACKAGES
     try:
-        files = file_digests(ROOT, packages)
+        files = file_digests(ROOT)
         for name in files:
             copy = paths.code / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy)
-        if file_digests(paths.code, packages) != files:
+        if file_digests(paths.code) != files:
             found = "sources that changed while they were copied"
             raise InputError(ROOT, None, found, "sources that nobody edits meanwhile")
     except OSError as error:
@@ -110,31 +105,6 @@ def _keep_code(paths: RunPaths, *, report: bool) -> str:
     digest = digest_of_sources(paths.code / "gnnhpc")
     CodeSnapshot(digest, git_commit(), str(ROOT), files).write(paths.code_record)
     return digest
-
-
-def add_to_run_folder(submission: Submission, state: RunState) -> None:
-    """Add the cells of a submission to a run; the caller holds the run's lock.
-
-    Old lines of the manifest stay unchanged. Scripts of arrays that the run has keep the launch
-    that it was first submitted with.
-    """
-    paths, plan = state.paths, submission.plan
-    assert plan is not None
-    copy_models(paths, (cell.experiment for cell in submission.cells))
-    append_lines(paths.manifest, [cell.to_line() for cell in submission.cells])
-    number = 2
-    while (copy := paths.root / f"sweep-{number}.yaml").exists():
-        number += 1
-    write_atomically(copy, _spec_text(plan))
-    write_blocks(paths, submission.blocks)
-    first = replace(read_launch(paths), array_limit=submission.launch.array_limit)
-    new = replace(submission.launch, live=first.live)
-    changed = {array.name for array in submission.arrays}
-    changed |= {cell.array for cell in submission.cells}
-    had = {cell.array for cell in state.cells} | state.blocks.tables.keys()
-    for array in all_arrays([*state.cells, *submission.cells], submission.blocks, first):
-        if array.name in changed:
-            _write_scripts(paths, [array], paths.root, first if array.name in had else new)
 
 
 def script_of(submission: Submission, array: JobArray, paths: RunPaths) -> Path:
@@ -160,20 +130,13 @@ def _compared(script: str) -> list[str]:
     return [line for line in script.splitlines() if not line.startswith(varying)]
 
 
-def _write_scripts(paths: RunPaths, arrays: Iterable[JobArray], run: Path, launch: Launch) -> None:
-    """Write the batch scripts of arrays; `run` is the folder's final path."""
-    for array in arrays:
-        _write_script(paths.script(array.label), batch_script(array, run, launch))
-
-
 def _write_script(path: Path, text: str) -> None:
     write_atomically(path, text)
     path.chmod(0o755)
 
 
 def _exists_error(run: Path) -> InputError:
-    allowed = "another --name, or --extend to add cells to it"
-    return InputError(run, None, "a run of this name", allowed)
+    return InputError(run, None, "a run of this name", "another --name")
 
 
 def _spec_text(plan: Plan) -> str:

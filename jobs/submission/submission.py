@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.experiment.manifest import Cell, assign_indices
+from gnnhpc.experiment.manifest import Cell
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import batch_script
-from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
-from jobs.slurm.launch import THREADS_VARIABLE, Launch, for_cluster
+from jobs.slurm.job_array import JobArray, Task, block_arrays, cell_arrays, pair_cells
+from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import Blocks
-from jobs.slurm.sbatch_options import check_local_options
 from jobs.slurm.site import Site, changed_site, check_site
 from jobs.sweep.plan import Plan
 
@@ -49,15 +46,15 @@ class Submission:
     run: Path
     cluster: Cluster
     cells: tuple[Cell, ...]
-    """Cells in the order in which a local run takes them."""
+    """Cells in the order in which a local run takes them: that of the blocks, where there are."""
     arrays: tuple[JobArray, ...]
     launch: Launch
     blocks: Blocks = field(default_factory=Blocks)
-    """The paired blocks of the run, with those that are new."""
+    """The paired blocks of the run."""
     dependencies: tuple[str, ...] = ()
     """Ids of Slurm jobs that must end before any array begins."""
     plan: Plan | None = None
-    """The sweep of new cells; None for a rerun."""
+    """The sweep of a new run; None for a rerun."""
 
     @property
     def tasks(self) -> int:
@@ -88,72 +85,25 @@ class Submission:
         """The text of an array's batch script."""
         return batch_script(array, self.run, self.launch)
 
-    def notes(self) -> Iterator[str]:
-        """What a user should know about the jobs in Slurm."""
-        if self.cluster == "local":
-            return
-        launch, site = self.launch, self.launch.site
-        for array in self.arrays:
-            if array.first_task:
-                what = "block" if array.is_paired else "cell"
-                yield (
-                    f"{array.label} has {what}s {array.numbers[0]} to {array.numbers[-1]} of "
-                    f"{array.name}, since a job array has at most {launch.array_limit} tasks: task "
-                    f"t is {what} {array.first_task} + t"
-                )
-        threads, cpus = os.environ.get(THREADS_VARIABLE), site.cpus_per_task
-        if threads not in (None, "", str(cpus)):
-            yield f"jobs inherit {THREADS_VARIABLE}={threads} instead of the site's {cpus} threads"
-        if not (site.python or site.activate or site.container) and launch.python != sys.executable:
-            yield f"runs {launch.python}, as the run was submitted, not {sys.executable}"
-
-    def advice(self) -> Iterator[str]:
-        """What would make the measurements sounder."""
-        if self.cluster == "local":
-            return
-        if not self.is_paired and len({cell.experiment.layout for cell in self.cells}) > 1:
-            yield (
-                "layouts run in jobs of their own, on other nodes and at other times; --paired "
-                "runs all layouts of a repeat in one job, on the same nodes"
-            )
-        if not self.launch.site.exclusive:
-            yield "jobs may share nodes, which disturbs times; site key: exclusive: true"
-
 
 def make_submission(
-    plan: Plan,
-    run: Path,
-    state: RunState | None,
-    launch: Launch,
-    options: Options,
-    waits: Sequence[str] = (),
+    plan: Plan, run: Path, launch: Launch, options: Options, waits: Sequence[str] = ()
 ) -> Submission:
-    """The submission of a plan: of a new run, or of the cells that the run of `state` lacks.
+    """The submission of a new run, which begins when the jobs `waits` have ended.
 
-    A pure function, which `--dry-run` prints; the jobs `waits` must end before it begins. Raises
-    InputError for a plan that adds no cell, for --paired on a run whose first cells were submitted
-    without it, and for a time limit that the partition does not allow.
+    A pure function, which `--dry-run` prints. Raises InputError as `resources_for` does.
     """
-    cells: Sequence[Cell] = plan.cells
-    before, paired = Blocks(), options.paired
-    if state is not None:
-        before, cells = state.blocks, assign_indices(plan.experiments, plan.data_root, state.cells)
-        if not cells:
-            found = f"no cell that {run} does not have"
-            raise InputError(plan.source, "grids", found, "a larger spec, or rerun")
-        if paired and not before.tables:
-            allowed = "--extend without it, or another --name"
-            raise InputError("--paired", None, f"{run}, which was submitted without it", allowed)
-        paired = bool(before.tables)
-    limits = launch.site, launch.array_limit
-    new = pair_cells(cells, before.count) if paired else {}
-    arrays = block_arrays(new, *limits) if paired else cell_arrays(cells, *limits)
-    blocks = before.with_tasks(new)
-    submission = Submission(
-        run, options.cluster, tuple(cells), tuple(arrays), launch, blocks, tuple(waits), plan
+    blocks = pair_cells(plan.cells) if options.paired else {}
+    return Submission(
+        run=run,
+        cluster=options.cluster,
+        cells=_in_blocks(blocks) if options.paired else plan.cells,
+        arrays=_arrays(plan.cells, blocks, launch),
+        launch=launch,
+        blocks=Blocks.of(blocks),
+        dependencies=tuple(waits),
+        plan=plan,
     )
-    _check_time_limits(submission)
-    return submission
 
 
 def resubmission(
@@ -164,24 +114,23 @@ def resubmission(
     waits: Sequence[str],
 ) -> Submission:
     """The submission of cells that a run has; with `paired` of the whole blocks that hold them."""
-    limits = launch.site, launch.array_limit
-    if options.paired:
-        blocks = state.blocks.with_cells(cells, state.cells)
-        cells = [cell for tasks in blocks.values() for task in tasks for cell in task.cells]
-        arrays = block_arrays(blocks, *limits)
-    else:
-        arrays = cell_arrays(cells, *limits)
-    submission = Submission(
+    blocks = state.blocks.with_cells(cells, state.cells) if options.paired else {}
+    return Submission(
         run=state.paths.root,
         cluster=options.cluster,
-        cells=tuple(cells),
-        arrays=tuple(arrays),
+        cells=_in_blocks(blocks) if options.paired else tuple(cells),
+        arrays=_arrays(cells, blocks, launch),
         launch=launch,
         blocks=state.blocks,
         dependencies=tuple(waits),
     )
-    _check_time_limits(submission)
-    return submission
+
+
+def all_arrays(submission: Submission) -> list[JobArray]:
+    """The arrays of all cells of a new run, and those of its blocks, for scripts by hand."""
+    launch, cells = submission.launch, submission.cells
+    paired = submission.arrays if submission.is_paired else ()
+    return [*cell_arrays(cells, launch.site, launch.array_limit), *paired]
 
 
 def make_launch(before: Launch, options: Options) -> Launch:
@@ -192,31 +141,18 @@ def make_launch(before: Launch, options: Options) -> Launch:
     name, site = options.site or (before.site_name, before.site)
     site = changed_site(site, options.settings)
     check_site(site, "site")
-    if options.cluster == "local":
-        check_local_options(options.settings)
-    launch = replace(before, site_name=name, site=site, live=options.live or before.live)
-    return for_cluster(launch, options.cluster)
+    return replace(before, site_name=name, site=site, live=options.live or before.live)
 
 
-def _check_time_limits(submission: Submission) -> None:
-    """Raises InputError for an array that its partition would leave waiting without end."""
-    site, most = submission.launch.site, submission.launch.longest_min
-    for array in submission.arrays:
-        needed = array.resources.time_min
-        if submission.cluster == "local" or most is None or needed <= most:
-            continue
-        allowed, count = f"at most {most} minutes in this partition", array.most_cells
-        if not array.is_paired:
-            raise InputError("site", "time", site.time, allowed)
-        found = f"{site.time}, {needed} minutes for the {count} cells of a block of {array.name}"
-        each = most // count
-        fits = each * 60 > site.signal
-        allowed += f": time {each} (minutes of a cell)" if fits else ": a sweep with smaller blocks"
-        raise InputError("site", "time", found, f"{allowed}, or no --paired")
-
-
-def all_arrays(cells: Sequence[Cell], blocks: Blocks, launch: Launch) -> list[JobArray]:
-    """The arrays of all these cells, and those of all their blocks, for scripts by hand."""
+def _arrays(
+    cells: Iterable[Cell], blocks: Mapping[str, list[Task]], launch: Launch
+) -> tuple[JobArray, ...]:
     limits = launch.site, launch.array_limit
-    chosen = [cell for cell in cells if (cell.array, cell.index) in blocks.block_of]
-    return cell_arrays(cells, *limits) + block_arrays(blocks.with_cells(chosen, cells), *limits)
+    return tuple(block_arrays(blocks, *limits) if blocks else cell_arrays(cells, *limits))
+
+
+def _in_blocks(blocks: Mapping[str, list[Task]]) -> tuple[Cell, ...]:
+    """The cells of all blocks, those of the first block of each model before any second one."""
+    tasks = [task for tasks in blocks.values() for task in tasks]
+    ordered = sorted(tasks, key=operator.attrgetter("number"))
+    return tuple(cell for task in ordered for cell in task.cells)

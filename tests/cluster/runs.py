@@ -220,6 +220,12 @@ class Run:
         assert done.returncode in (0, 1, 3), done.stderr
         return {cell["cell"]: cell for cell in json.loads(done.stdout)["cells"]}
 
+    def cost(self) -> dict[str, Any] | None:
+        """What the accounting says of the run's jobs."""
+        done = self.user.jobs("status", self.paths.root, "--cost", "--json")
+        accounted: dict[str, Any] | None = json.loads(done.stdout)["cost"]["accounted"]
+        return accounted
+
     def explain(self) -> str:
         """What Slurm says of the jobs and what they printed, for the message of a failed test."""
         return self.cluster.run("scontrol", "show", "job").stdout + self.logs()

@@ -145,7 +145,6 @@ SWEEPS = {
             TINY_VIG | {"layouts": ["seq", "pp4"], "microbatches": [2], "seq_microbatches": [2]},
             TINY_GAT | {"layouts": ["seq", "pp2", "dp2-pp2"], "microbatches": [2]},
         ],
-        flags=("--report",),
     ),
     "paired": Sweep(
         [

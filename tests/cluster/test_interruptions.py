@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import read_lines
-from tests.cluster.runs import Run, losses, steps
+from tests.cluster.runs import Run, losses, steps, wait_for
 from tests.cluster.sweeps import STEPS, Sweeps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -62,9 +60,7 @@ def test_no_step_is_lost_or_doubled(sweeps: Sweeps, name: str) -> None:
 
 def test_a_requeued_task_costs_both_of_its_starts(sweeps: Sweeps) -> None:
     run = sweeps.ended("requeued")
-    asked = ("status", run.paths.root, "--cost", "--patience", "30", "--json")
-    accounted = json.loads(run.user.jobs(*asked).stdout)["cost"]["accounted"]
-    assert accounted["tasks"] == 2
+    wait_for(lambda: (run.cost() or {}).get("tasks") == 2, "both starts in the accounting", 30)
 
 
 def test_a_cell_of_a_lost_node_goes_on_elsewhere(sweeps: Sweeps) -> None:

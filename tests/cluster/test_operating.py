@@ -75,19 +75,6 @@ def test_a_submission_waits_for_a_run_or_a_job(user: User) -> None:
         assert dependency in shown(user, waits.job("gat-seq"))
 
 
-def test_cells_that_are_added_to_a_run_are_the_only_ones_submitted(user: User) -> None:
-    site = CLOSED | {"max_parallel": 1}
-    run = user.submit([SEQ], name="grows", site=site)
-    first = run.job("gat-seq")
-    user.submit([SEQ | {"repeats": 2}], "--extend", name="grows", site=site)
-    assert [(one.indices, one.array) for one in read_submissions(run.paths)] == [
-        ("0", "gat-seq"),
-        ("1", "gat-seq"),
-    ]
-    # The limit of cells at once is the whole run's.
-    assert f"afterany:{first}_*" in shown(user, run.job("gat-seq"))
-
-
 def test_options_of_site_and_rerun_reach_slurm(user: User) -> None:
     site = CLOSED | {"exclusive": True, "mem": "100M", "slurm": {"nice": 7, "no-kill": True}}
     run = user.submit([SEQ], name="options", site=site)
@@ -139,7 +126,7 @@ def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     assert Counter(run.states().values()) == {"pending": config.FEW_JOBS, "missing": 2}
     refused = user.jobs("rerun", run.paths.root, "--missing", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    user.jobs("cancel", run.paths.root, "--array", "gat-seq")
+    user.jobs("cancel", run.paths.root)
     wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
     user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "3-4")
     assert len(run.jobs()) == 2

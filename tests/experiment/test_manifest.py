@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
@@ -63,25 +61,6 @@ def test_indices_count_within_an_array_and_a_repeated_cell_is_one() -> None:
         ("gat-pp2", 0),
         ("gat-seq", 1),
     ]
-
-
-sweeps = st.lists(
-    st.builds(experiment, st.sampled_from(["seq", "pp2", "dp2"]), st.integers(0, 5)), max_size=12
-)
-
-
-@given(sweeps, sweeps)
-def test_extending_a_sweep_moves_no_index(
-    first: list[Experiment], larger: list[Experiment]
-) -> None:
-    before = assign_indices(first)
-    added = assign_indices(larger, existing=before)
-    together = before + added
-    assert {cell.id for cell in together} == {e.id for e in first + larger}
-    assert len({cell.id for cell in together}) == len(together)
-    for array in {cell.array for cell in together}:
-        indices = [cell.index for cell in together if cell.array == array]
-        assert indices == list(range(len(indices)))
 
 
 AS_WRITTEN = "allowed: the value that was written"

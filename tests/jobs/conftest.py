@@ -53,9 +53,8 @@ def submit_small(slurm: FakeSlurm, tmp_path: Path) -> Callable[..., Submitted]:
 
     def submitted(name: str = "run", site: Site | None = None, **options: Any) -> Submitted:
         planned = small_plan(name, **options.pop("changes", {}))
-        others = {key: options.pop(key) for key in ("extend", "report") if key in options}
         chosen = Options(**{"site": ("test", site or Site()), "live": True} | options)
-        return submit(planned, chosen, runs=tmp_path / "runs", **others)
+        return submit(planned, chosen, runs=tmp_path / "runs")
 
     return submitted
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from jobs.slurm.batch_script import batch_script, report_script, sbatch_value
+from jobs.slurm.batch_script import batch_script, sbatch_value
 from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
@@ -51,21 +50,18 @@ def array_of(site: Site, name: str = "gat-pp2", limit: int = 1000) -> JobArray:
 
 
 def paired(site: Site) -> JobArray:
-    return block_arrays(pair_cells(small_plan().cells, {}), site, 1000)[0]
+    return block_arrays(pair_cells(small_plan().cells), site, 1000)[0]
 
 
 def launch(site: Site) -> Launch:
     return Launch("test", site, python="/usr/bin/python3")
 
 
-@pytest.mark.parametrize("name", ["full", "paired", "part", "report"])
+@pytest.mark.parametrize("name", ["full", "paired", "part"])
 def test_the_whole_script(name: str) -> None:
     """To accept a change, write the new text to the file that the message names."""
     site = SITES.get(name, SITES["plain"])
-    if name == "report":
-        text, _ = report_script(RUN, launch(SITES["full"]))
-        text = re.sub(r"PYTHONPATH=\S+\$", "PYTHONPATH=CHECKOUT$", text)
-    elif name == "paired":
+    if name == "paired":
         text = batch_script(paired(SITES["full"]), RUN, launch(SITES["full"]))
     elif name == "part":
         text = batch_script(array_of(site, "gat-pp2.1", limit=1), RUN, launch(site))
@@ -169,12 +165,11 @@ def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) ->
 
 def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
     cells = small_plan(seeds=list(range(12))).cells
-    (tasks,) = pair_cells(cells, {}).values()
+    (tasks,) = pair_cells(cells).values()
     assert [task.number for task in tasks] == list(range(12))
     orders = {tuple(cell.array for cell in task.cells) for task in tasks}
     assert orders == {("gat-seq", "gat-pp2"), ("gat-pp2", "gat-seq")}
-    assert pair_cells(reversed(cells), {}) == pair_cells(cells, {})
-    assert pair_cells(cells, {"gat-paired": 3})["gat-paired"][0].number == 3
+    assert pair_cells(reversed(cells)) == pair_cells(cells)
 
 
 def test_a_block_asks_for_the_largest_layout_and_time_for_all_cells() -> None:

@@ -96,10 +96,6 @@ FLAGS = [
     (["--site-file", "no.yaml"], "error: no.yaml: found no such file; allowed: a site file"),
     (["--cluster", "cloud"], "error: --cluster: found 'cloud'; allowed: slurm, local\n"),
     (["--after", "7"], "error: --after: found 7 with --cluster local; allowed: --cluster slurm"),
-    (
-        ["--report"],
-        "error: --report: found --cluster local without --wait; allowed: --wait with it",
-    ),
     (["--slurm", "nodes=3"], "error: site: slurm.nodes: found nodes; allowed: other options of"),
     (["--slurm", "time=1"], "error: site: time: found 1, and signal 90 s before its end; allowed"),
     (
@@ -202,7 +198,7 @@ def test_a_spec_or_data_of_a_path_that_is_no_utf_8(
     assert err.startswith(f"error: SPEC.yaml: found {str(there / 'spec.yaml')!r}, with bytes that")
 
 
-@pytest.mark.parametrize("flags", [["--after", "nosuch"], ["--after", "7"], ["--report"]])
+@pytest.mark.parametrize("flags", [["--after", "nosuch"], ["--after", "7"]])
 def test_a_dry_run_refuses_what_submitting_refuses(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
-from jobs.submission.cancel import cancel
+from jobs.submission.clusters import cancel
 from jobs.submission.rerun import Selection, rerun
 from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted
@@ -146,10 +146,9 @@ def test_code_that_changed_since_is_refused(
     assert "--live" in run.paths.script("gat-seq.rerun-1").read_text()
 
 
-def test_cancel_removes_all_arrays_or_one(run: MadeRun, slurm: FakeSlurm) -> None:
-    assert cancel(run.root, "gat-pp2") == ["Slurm job 102"]
-    assert [job[0] for job in slurm.queue] == ["101_[0-1]"]
-    assert cancel(run.root) == ["Slurm job 101"]
+def test_cancel_removes_all_arrays(run: MadeRun, slurm: FakeSlurm) -> None:
+    assert cancel(run.root) == ["Slurm job 101", "Slurm job 102"]
+    assert slurm.queue == []
     assert cancel(run.root) == []
 
 

@@ -55,12 +55,6 @@ def test_after_waits_for_runs_and_jobs(submit_small: Submit, slurm: FakeSlurm) -
     assert "--dependency=afterany:101:102:17" in slurm.calls[-1]
 
 
-def test_a_report_is_one_more_job_after_the_others(submit_small: Submit, slurm: FakeSlurm) -> None:
-    done = submit_small(report=True)
-    assert done.report_job == "103"
-    assert "--dependency=afterany:101:102" in slurm.calls[-1]
-
-
 def test_what_slurm_refuses_leaves_nothing(submit_small: Submit, slurm: FakeSlurm) -> None:
     slurm.next_calls(f"fail:{REFUSED}")
     with pytest.raises(InputError, match=r"sbatch gat-seq: found .*Invalid partition name"):
@@ -111,15 +105,11 @@ def test_a_controller_that_is_not_reached_is_asked_again(
     assert len(slurm.calls) == 4
 
 
-def test_a_run_of_this_name_is_refused_and_extended(submit_small: Submit, slurm: FakeSlurm) -> None:
+def test_a_run_of_this_name_is_refused(submit_small: Submit, slurm: FakeSlurm) -> None:
     submit_small()
-    with pytest.raises(InputError, match="a run of this name; allowed: another --name, or --ext"):
+    with pytest.raises(InputError, match="a run of this name; allowed: another --name"):
         submit_small()
-    done = submit_small(extend=True, changes={"seeds": [0, 1, 2]})
-    assert [job[0] for job in slurm.queue[2:]] == ["103_[2]", "104_[2]"]
-    with pytest.raises(InputError, match="no cell that"):
-        submit_small(extend=True)
-    assert len(MadeRun(done.run).states()) == 6
+    assert len(slurm.queue) == 2
 
 
 def test_more_tasks_than_the_cluster_takes_are_refused(submit_small: Submit) -> None:
@@ -174,13 +164,15 @@ def test_a_time_limit_that_the_partition_would_leave_waiting_is_refused(
     submit_small(site=Site(time="30"), paired=paired)
 
 
-def test_sound_ways_are_named_where_a_submission_does_without(submit_small: Submit) -> None:
-    first, second = submit_small().submission.advice()
-    assert "--paired runs all layouts of a repeat in one job" in first
-    assert "exclusive: true" in second
-    assert (
-        list(submit_small("two", site=Site(exclusive=True), paired=True).submission.advice()) == []
-    )
+def test_sound_ways_are_named_where_a_submission_does_without(
+    submit_small: Submit, capsys: Capture
+) -> None:
+    print_submitted(submit_small())
+    out = capsys.readouterr().out
+    assert "advice: layouts run in jobs of their own" in out
+    assert "site key: exclusive: true\n" in out
+    print_submitted(submit_small("two", site=Site(exclusive=True), paired=True))
+    assert "advice" not in capsys.readouterr().out
 
 
 def test_the_ids_of_jobs_are_printed_in_any_encoding(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -241,6 +233,3 @@ def test_paired_cells_share_a_job(submit_small: Submit, slurm: FakeSlurm) -> Non
     table = (done.run / "arrays" / "gat-paired.cells").read_text().splitlines()
     assert table[0].split("\t") == ["block", "array", "index", "ranks", "cell"]
     assert len(table) == 5
-    with pytest.raises(InputError, match="submitted without it"):
-        submit_small("other")
-        submit_small("other", extend=True, paired=True, changes={"seeds": [0, 1, 2]})

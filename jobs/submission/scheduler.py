@@ -1,0 +1,81 @@
+"""What starts and stops the cells of a run: Slurm, or this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.experiment.experiment import Experiment
+from jobs.run.run_state import RunState
+from jobs.run.status import RunStatus
+from jobs.run.submission_records import record_submission
+from jobs.slurm.job_array import JobArray
+from jobs.slurm.launch import Launch
+from jobs.slurm.sbatch import MaybeSubmittedError
+from jobs.submission.submission import Options, Submission
+
+Job = tuple[JobArray, str]
+"""An array, or a portion of it, with the id of its job; locally the supervisor's process id."""
+Watch = Callable[[RunStatus], None]
+"""Is called with the status of a Slurm run that is waited for."""
+
+
+class Scheduler(Protocol):
+    """Submits arrays, asks for their jobs and cancels them."""
+
+    job: str
+    """What a job is called where its id is printed."""
+
+    def check_here(self, run: Path, experiments: Sequence[Experiment]) -> None:
+        """Raises InputError where this machine cannot submit the run."""
+
+    def launch(self, launch: Launch, options: Options) -> Launch:
+        """The launch with its CPUs and limits set; InputError for options without a meaning."""
+
+    def check(self, submission: Submission) -> None:
+        """Raises InputError for what would never start."""
+
+    def notes(self, submission: Submission) -> Iterator[str]:
+        """What a user should know about the jobs before they are submitted."""
+
+    def summary(self, submission: Submission) -> Iterator[str]:
+        """What the submission may cost, and what would make the measurements sounder."""
+
+    def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
+        """Submit every array and record each as soon as it is in; the caller holds the run's lock.
+
+        Raises InputError where the first array is refused, GnnhpcError for a later one, and
+        MaybeSubmittedError where that remains unknown, or where a job cannot be recorded.
+        """
+
+    def wait(self, submission: Submission, watch: Watch | None) -> int:
+        """Return when every cell has ended: how many did not end as done."""
+
+    def query(self, state: RunState) -> list[str]:
+        """Ids of the run's jobs that wait or run; raises GnnhpcError where that is not known."""
+
+    def cancel(self, state: RunState, *, force: bool) -> list[str]:
+        """Cancel the run's jobs; returns a line for each. Raises as `jobs.cancel`."""
+
+
+def record_job(
+    submission: Submission,
+    paths: RunPaths,
+    array: JobArray,
+    job: str,
+    started: float | None = None,
+) -> None:
+    """Record that an array, or a portion of it, is in; `started` as SubmissionRecord has it.
+
+    Raises MaybeSubmittedError where that cannot be written.
+    """
+    cluster, launch = submission.cluster, submission.launch
+    first = array.first_task
+    try:
+        record_submission(paths, cluster, array.name, array.numbers, job, launch, first, started)
+    except (GnnhpcError, OSError) as error:
+        words = f"{array.label} is job {job}, which could not be recorded: {error}"
+        raise MaybeSubmittedError(words) from None

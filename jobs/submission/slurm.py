@@ -1,0 +1,207 @@
+"""Slurm as a scheduler: one job array for each model and layout, or for the blocks of a model."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gnnhpc.core.cli_options import as_typed
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.experiment.experiment import Experiment
+from jobs.run.cell_state import MAY_RUN
+from jobs.run.run_state import RunState
+from jobs.run.status import live_jobs, status
+from jobs.slurm.job_array import JobArray
+from jobs.slurm.launch import (
+    THREADS_VARIABLE,
+    Launch,
+    array_limit,
+    longest_limit_min,
+    slurm_limit,
+    with_default_sizes,
+)
+from jobs.slurm.queue import forget_answers
+from jobs.slurm.sbatch import (
+    Request,
+    SubmitLimitError,
+    cancel_for_good,
+    check_slurm,
+    submit_script,
+)
+from jobs.submission.run_folder import script_of
+from jobs.submission.scheduler import Job, Watch, record_job
+from jobs.submission.submission import Options, Submission
+
+POLL_S = 15.0
+"""Pause between two questions about a run that is waited for."""
+
+
+class Slurm:
+    """Job arrays that sbatch takes."""
+
+    job = "Slurm job"
+
+    def check_here(self, run: Path, experiments: Sequence[Experiment]) -> None:
+        check_slurm(run)
+
+    def launch(self, launch: Launch, options: Options) -> Launch:
+        limit = min(launch.array_limit, array_limit(launch.site, slurm_limit("MaxArraySize")))
+        longest = longest_limit_min(launch.site)
+        return replace(with_default_sizes(launch), array_limit=limit, longest_min=longest)
+
+    def check(self, submission: Submission) -> None:
+        """Raises InputError for an array that its partition would leave waiting without end."""
+        site, most = submission.launch.site, submission.launch.longest_min
+        for array in submission.arrays:
+            needed, count = array.resources.time_min, array.most_cells
+            if most is None or needed <= most:
+                continue
+            allowed = f"at most {most} minutes in this partition"
+            if not array.is_paired:
+                raise InputError("site", "time", site.time, allowed)
+            block = f"the {count} cells of a block of {array.name}"
+            found, each = f"{site.time}, {needed} minutes for {block}", most // count
+            fits = each * 60 > site.signal
+            smaller = f"time {each} (minutes of a cell)" if fits else "a sweep with smaller blocks"
+            raise InputError("site", "time", found, f"{allowed}: {smaller}, or no --paired")
+
+    def notes(self, submission: Submission) -> Iterator[str]:
+        launch, site = submission.launch, submission.launch.site
+        for array in submission.arrays:
+            if array.first_task:
+                what = "block" if array.is_paired else "cell"
+                yield (
+                    f"{array.label} has {what}s {array.numbers[0]} to {array.numbers[-1]} of "
+                    f"{array.name}, since a job array has at most {launch.array_limit} tasks: task "
+                    f"t is {what} {array.first_task} + t"
+                )
+        threads, cpus = os.environ.get(THREADS_VARIABLE), site.cpus_per_task
+        if threads not in (None, "", str(cpus)):
+            yield f"jobs inherit {THREADS_VARIABLE}={threads} instead of the site's {cpus} threads"
+        if not (site.python or site.activate or site.container) and launch.python != sys.executable:
+            yield f"runs {launch.python}, as the run was submitted, not {sys.executable}"
+
+    def summary(self, submission: Submission) -> Iterator[str]:
+        site, hours = submission.launch.site, submission.most_core_hours
+        line = f"at most {hours:.3g} core-hours, each task up to its time limit"
+        if site.max_requeues:
+            most = hours * (1 + site.max_requeues)
+            line += f" ({most:.3g} if each is requeued as often as it may be)"
+        yield f"{line}; whole nodes may have more CPUs" if site.exclusive else line
+        layouts = {cell.experiment.layout for cell in submission.cells}
+        if not submission.is_paired and len(layouts) > 1:
+            yield (
+                "advice: layouts run in jobs of their own, on other nodes and at other times; "
+                "--paired runs all layouts of a repeat in one job, on the same nodes"
+            )
+        if not site.exclusive:
+            yield ("advice: jobs may share nodes, which disturbs times; site key: exclusive: true")
+        if submission.one_at_a_time:
+            yield f"at most {site.max_parallel} cells at once: one array after another"
+
+    def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
+        """Under a limit of jobs an array goes in portions, as many tasks as Slurm takes."""
+        limit, tasks = slurm_limit("MaxJobCount"), submission.tasks
+        if limit is not None and tasks > limit:
+            allowed = f"at most {limit} jobs in this cluster's queue (MaxJobCount)"
+            raise InputError("submit", None, f"{tasks} tasks", allowed)
+        done: list[Job] = []
+        for array in submission.arrays:
+            script, left, size = script_of(submission, array, paths), array.tasks, len(array.tasks)
+            while left:
+                portion = replace(array, tasks=left[:size])
+                before = [done[-1][1]] if submission.one_at_a_time and done else None
+                request = _request(submission, portion, script, before or submission.dependencies)
+                try:
+                    job = submit_script(request)
+                except SubmitLimitError:
+                    if size > 1:
+                        size //= 2
+                        continue
+                    if done:
+                        return done
+                    raise
+                except GnnhpcError as error:
+                    if not done:
+                        raise
+                    raise _after_some(error, submission, done) from None
+                record_job(submission, paths, portion, job)
+                done.append((portion, job))
+                left = left[size:]
+        return done
+
+    def wait(self, submission: Submission, watch: Watch | None) -> int:
+        chosen = {cell.id for cell in submission.cells}
+        while True:
+            current = status(submission.run)
+            if watch is not None:
+                watch(current)
+            cells = [cell for cell in current.cells if cell.cell in chosen]
+            if not any(cell.state in MAY_RUN for cell in cells):
+                return sum(cell.state != "done" for cell in cells)
+            time.sleep(POLL_S)
+
+    def query(self, state: RunState) -> list[str]:
+        if not state.submissions:
+            return []
+        jobs, queue = live_jobs(state)
+        if not queue.answered:
+            found = f"which jobs of {state.paths.root} are in its queue ({queue.error})"
+            raise GnnhpcError(f"Slurm does not say {found}")
+        return jobs
+
+    def cancel(self, state: RunState, *, force: bool) -> list[str]:
+        """For at most 45 seconds it also cancels what ranks requeue while they save."""
+        jobs = _jobs_to_cancel(state, force=force) if state.may_be_in_slurm else []
+        if not jobs:
+            return []
+        try:
+            left = cancel_for_good(jobs, state.users)
+        finally:
+            forget_answers()
+        if left is None:
+            return [f"Slurm job {job}, but Slurm does not say whether it has ended" for job in jobs]
+        words = dict.fromkeys(left, ", whose ranks have not ended yet")
+        return [f"Slurm job {job}{words.get(job, '')}" for job in jobs]
+
+
+def _request(
+    submission: Submission, array: JobArray, script: Path, waits: Sequence[str]
+) -> Request:
+    options = array.resources.options()
+    given = [f"--array={array.array_option(submission.launch.site.max_parallel)}"]
+    if waits:
+        after = f"afterany:{':'.join(waits)}"
+        of_site = options.get("dependency")
+        given.append(f"--dependency={f'{of_site},{after}' if of_site else after}")
+    return Request(script, submission.run, options, given)
+
+
+def _after_some(error: GnnhpcError, submission: Submission, done: Sequence[Job]) -> GnnhpcError:
+    """The error of a later array: the input is not refused, since arrays before it are in Slurm."""
+    names = ", ".join(f"{array.name} as {job}" for array, job in done)
+    paired = " --paired" if submission.is_paired else ""
+    command = as_typed("jobs", f"rerun {submission.run} --missing{paired}")
+    kind = type(error) if not isinstance(error, InputError) else GnnhpcError
+    return kind(f"{error}; submitted before that: {names}; the others: {command}")
+
+
+def _jobs_to_cancel(state: RunState, *, force: bool) -> list[str]:
+    """Jobs that Slurm says are this run's; with `force` also those that it does not mention."""
+    jobs, queue = live_jobs(state)
+    if queue.answered:
+        return jobs
+    unsure = state.slurm_arrays.keys() - {task.partition("_")[0] for task in queue.accounted}
+    if unsure and not force:
+        shown = ", ".join(sorted(unsure)[:5]) + (", ..." if len(unsure) > 5 else "")
+        found = (
+            f"jobs {shown}, which may have ended, so that their ids may be another's: Slurm does "
+            f"not say ({queue.error})"
+        )
+        raise InputError("cancel", None, found, "to try again, or --force")
+    return sorted({*jobs, *unsure})
