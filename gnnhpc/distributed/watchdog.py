@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 HANG_S = 20.0
 VARIABLE = "GNNHPC_HANG_S"
 _EVERY_S = 1.0
+_LAST_REQUEST_S = 5.0
+"""How long the end of a run waits for the answer to the last request to the store."""
 _BUSY_CPU_S = 0.05
 """Processor seconds between two heartbeats that count as computing; waiting threads use less."""
 _FROZEN_BEATS = 5
@@ -98,18 +100,27 @@ class Watchdog:
         """Beats since each rank's own last one."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
-        # A request to a store whose process is stopped never returns, so `close` does not wait.
-        threading.Thread(target=self._exchange, name="watchdog-store", daemon=True).start()
+        self._exchanging = threading.Thread(
+            target=self._exchange, name="watchdog-store", daemon=True
+        )
+        self._exchanging.start()
 
     def close(self) -> None:
+        """End both threads.
+
+        A request that is under way when rank 0's store ends would abort this process, so the last
+        one ends first; but one to a store whose process is stopped never returns.
+        """
         self._finished.set()
         self._thread.join()
+        self._exchanging.join(_LAST_REQUEST_S)
 
     def _exchange(self) -> None:
         # The store ends with rank 0, whose beats then stay as they are.
         with contextlib.suppress(RuntimeError):
             self._store.set(self._key, json.dumps(self._heartbeat()))
-            self._store.wait(self._keys)
+            while not self._finished.is_set() and not self._store.check(self._keys):
+                self._finished.wait(_EVERY_S)
             while not self._finished.wait(_EVERY_S):
                 self._store.set(self._key, json.dumps(self._heartbeat()))
                 self._beats = [json.loads(beat) for beat in self._store.multi_get(self._keys)]

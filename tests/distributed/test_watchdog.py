@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable
 
@@ -44,8 +45,8 @@ class FakeStore:
         for rank, other in enumerate(self.others, 1):
             self.values[f"watchdog/{rank}"] = json.dumps(other(self.beat)).encode()
 
-    def wait(self, keys: list[str]) -> None:
-        assert self.values.keys() == set(keys)
+    def check(self, keys: list[str]) -> bool:
+        return self.values.keys() == set(keys)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         return [self.values[key] for key in keys]
@@ -71,6 +72,7 @@ def timer() -> StepTimer:
 def watch(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> Watch:
     """Runs rank 0's watchdog for so many times its patience; what it reports."""
     monkeypatch.setattr(watchdog, "_EVERY_S", BEAT_S)
+    monkeypatch.setattr(watchdog, "_LAST_REQUEST_S", 50 * BEAT_S)
     monkeypatch.setenv(VARIABLE, str(PATIENCE_BEATS * BEAT_S))
 
     def watched(
@@ -140,6 +142,17 @@ def test_a_long_computation_is_no_hang(
             math.factorial(200)
 
     assert watch(FakeStore(alive), during=compute) == []
+
+
+def test_the_last_request_ends_before_the_watchdog(timer: StepTimer) -> None:
+    """Torch aborts a process that waits for a store which ends."""
+    store, nobody = FakeStore(alive), Hangs()
+    store.answers = False
+    watch = Watchdog(store, 0, 2, timer, lambda *hang: nobody.append(hang))
+    threading.Timer(0.3, setattr, (store, "answers", True)).start()
+    watch.close()
+    assert store.beat == 1
+    assert [thread.name for thread in threading.enumerate() if "watchdog" in thread.name] == []
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "nan"])
