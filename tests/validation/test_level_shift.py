@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gnnhpc.validation.audit.level_shift import most_different_stretch
@@ -102,6 +104,52 @@ def test_the_stretch_is_the_one_that_was_slow(slow: slice, first: int, stop: int
 def test_a_slow_beginning_of_a_fifth_is_warm_up() -> None:
     stretch = most_different_stretch([1.5] * 4 + [1.0, 1.001, 0.999, 1.002] * 4)
     assert stretch is not None and not stretch.beyond_chance
+
+
+def of_a_machine(numbers: np.random.Generator, steps: int, step_s: float) -> NDArray[np.float64]:
+    """Step times beside a process that comes and goes, each for 20 ms on average.
+
+    They are a fifth longer while it is there. Neighbouring steps are correlated besides.
+    """
+    in_step = round(step_s / 1e-3)
+    comes_or_goes = numbers.random((steps, in_step)) < 1e-3 / 0.02
+    is_there = np.cumsum(comes_or_goes).reshape(steps, in_step) % 2
+    return step_s * (1 + 0.2 * is_there.mean(1)) * np.exp(0.02 * correlated(0.7)(numbers, steps))
+
+
+SHORT = st.tuples(st.integers(9, 24), st.floats(2e-3, 1e-2))
+
+
+@given(SHORT, st.integers(0, 10**6))
+def test_a_short_run_of_short_steps_shows_no_drift(run: tuple[int, float], seed: int) -> None:
+    times = of_a_machine(np.random.default_rng(seed), *run)
+    assert most_different_stretch(times.tolist()) is None
+
+
+def drifts(steps: int, step_s: float, slope: float, of: int = 300) -> float:
+    """The share of runs with drift; their last step is longer than the first one by `slope`."""
+    numbers, ramp = np.random.default_rng(3), np.linspace(0.0, slope, steps)
+    found = [
+        most_different_stretch((of_a_machine(numbers, steps, step_s) * (1 + ramp)).tolist())
+        for _ in range(of)
+    ]
+    return sum(s is not None and s.beyond_chance and abs(s.change) > DRIFT for s in found) / of
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_s"), [(100, 0.003), (400, 0.003), (1500, 0.003), (150, 0.02), (30, 0.2)]
+)
+def test_runs_beside_a_process_that_comes_and_goes_are_at_one_level(
+    steps: int, step_s: float
+) -> None:
+    assert drifts(steps, step_s, 0.0) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("steps", "step_s", "slope"), [(3000, 0.003, 0.3), (300, 0.02, 0.3), (30, 0.5, 0.8)]
+)
+def test_a_slope_is_seen(steps: int, step_s: float, slope: float) -> None:
+    assert drifts(steps, step_s, slope) >= 0.95
 
 
 @pytest.mark.parametrize("times", [[1.0] * 8, [1.0] * 11 + [math.nan], [1.0] * 11 + [0.0], []])

@@ -33,13 +33,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> AttemptPaths:
 
 
 def even(files: Files) -> None:
-    """Every step takes 10 ms, of which forward is half, one right after the other."""
+    """Every step takes 0.2 s, of which forward is half, one right after the other."""
     quiet(files)
+    files.result["ended_at"] = "2100-01-01T00:00:00+00:00"
     for rank in range(len(files.ranks)):
         for number, step in enumerate(files.steps(rank)):
-            step.update(wall_s=1e-2, forward_s=5e-3, wait_s=5e-3, cpu_s=1e-2, data_s=0.0)
+            step.update(wall_s=0.2, forward_s=0.1, wait_s=0.1, cpu_s=0.2, data_s=0.0)
             step.update(backward_s=0.0, allreduce_s=0.0, optimizer_s=0.0, recompute_s=0.0)
-            step["start_s"] = 0.0101 * number
+            step["start_s"] = 0.201 * number
 
 
 def of_each_step(**changes: float) -> Edit:
@@ -60,7 +61,7 @@ def processors(**changes: object) -> Edit:
 
 def waiting(**of_processors: object) -> Edit:
     def edit(files: Files) -> None:
-        of_each_step(run_delay_s=2e-3)(files)
+        of_each_step(run_delay_s=0.04)(files)
         processors(**of_processors)(files)
 
     return edit
@@ -72,19 +73,18 @@ def slow_second_half(files: Files) -> None:
         for step in files.steps(rank):
             step["start_s"] += later
             if step["phase"] == "train" and step["step"] >= 10:
-                step.update(wall_s=1.5e-2, forward_s=1e-2)
-                later += 5e-3
+                step.update(wall_s=0.3, forward_s=0.2)
+                later += 0.1
 
 
 def work_between_steps(files: Files) -> None:
-    files.result["ended_at"] = "2100-01-01T00:00:00+00:00"
     for step in files.every_step:
         step["start_s"] *= 9
 
 
 FLAGS: dict[str, tuple[set[str], Edit]] = {
     "an idle machine": (set(), lambda files: None),
-    "the host took time": ({"noisy"}, of_each_step(steal_s=1e-3)),
+    "the host took time": ({"noisy"}, of_each_step(steal_s=0.02)),
     "other processes computed": ({"noisy"}, waiting(by_anybody_s=18.0)),
     "own threads took turns": (set(), waiting()),
     "nobody knows who computed": ({"noisy"}, waiting(seconds=0.0)),
@@ -130,7 +130,7 @@ def test_a_rank_waits_for_all_of_its_steps_at_most(attempt: AttemptPaths, tmp_pa
 
     def edit(files: Files) -> None:
         even(files)
-        of_each_step(run_delay_s=2e-2)(files)
+        of_each_step(run_delay_s=0.4)(files)
         processors(by_anybody_s=40.0)(files)
 
     assert "for 100.0% of its steps" in faults(edited(attempt, tmp_path, edit))["noisy"].detail
@@ -142,7 +142,7 @@ def test_a_level_shift_between_attempts_is_a_drift(alone: AttemptPaths, tmp_path
     def slower(files: Files) -> None:
         even(files)
         for number, step in enumerate(files.steps(0)):
-            step |= {"wall_s": 2e-2, "forward_s": 1.5e-2, "start_s": 0.0201 * number}
+            step |= {"wall_s": 0.4, "forward_s": 0.3, "start_s": 0.401 * number}
 
     first = edited(alone, tmp_path, slower)
     assert "drift" not in faults(first)

@@ -150,7 +150,8 @@ def drift(attempt: AttemptRecords) -> Check:
     steps = [*before, *first.column("wall_s")[first.measured_training].tolist()]
     stretch = most_different_stretch(steps)
     if stretch is None:
-        return Check("drift", "unknown", f"{len(steps)} steps are too few to find a drift")
+        short = f"{len(steps)} steps of {sum(steps):.3g} s together are too few to find a drift"
+        return Check("drift", "unknown", short)
     values = asdict(stretch)
     if not stretch.beyond_chance or abs(stretch.change) <= DRIFT:
         return Check("drift", "ok", "no stretch of the run differs more than steps do", values)
