@@ -79,9 +79,8 @@ class Batches(Protocol):
     steps_per_epoch: int
     """The training steps in which each sample comes at most once."""
     fixed_rows: bool
-    """Whether all micro-batches have the same number of rows."""
-    made_in_step: bool
-    """Whether making a mini-batch is part of its step."""
+    """Whether all micro-batches have the same number of rows; else making a mini-batch is part of
+    its step."""
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """The shape of a micro-batch's activation after layer `index`; -1 is the input."""
@@ -114,6 +113,11 @@ class BatchPlan:
     def dtype(self) -> torch.dtype:
         found: torch.dtype = getattr(torch, self.experiment.dtype)
         return found
+
+    def shape_after(self, index: int, rows: int) -> tuple[int, ...]:
+        """The shape of an activation of `rows` rows after layer `index`; -1 is the input."""
+        layer = self.layer_specs[max(index, 0)]
+        return (rows, *(layer.inputs if index < 0 else layer.shape))
 
     def context(self, microbatch: int, step: int, graph: Any = None) -> Context:
         """The context of one micro-batch, with its chunk where there is one."""

@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, MicroBatch
-from gnnhpc.batches.graph_batch import RepeatedBatch, copied_rows, crc32, label_counts
+from gnnhpc.batches.batch import Batch, BatchPlan, MicroBatch
+from gnnhpc.batches.graph_batch import (
+    RepeatedBatch,
+    copied_rows,
+    crc32,
+    label_counts,
+    stage_inputs,
+)
 from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph
@@ -28,7 +34,6 @@ class ChunkBatches:
 
     steps_per_epoch = 1
     fixed_rows = True
-    made_in_step = False
 
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
@@ -41,9 +46,6 @@ class ChunkBatches:
         mine = self.chunkset.chunks[first : first + experiment.microbatches]
         if experiment.rebuild == "layer":
             mine = self._rebuilt(graph, mine)
-        inputs: list[Inputs | None] = [None] * len(mine)
-        if mesh.is_first:
-            inputs = [copied_rows(graph, chunk, plan).to(mesh.device) for chunk in mine]
         self._first = mine[0]
         self._batch = RepeatedBatch(
             plan,
@@ -51,7 +53,7 @@ class ChunkBatches:
                 (chunk if mesh.has_loss else replace(chunk, targets={})).to(mesh.device)
                 for chunk in mine
             ],
-            inputs,
+            stage_inputs(graph, mine, plan, copied_rows),
             np.concatenate([chunk.nodes[: chunk.own].numpy() for chunk in mine]),
             crc32(x for c in mine for x in (c.nodes, *(c.targets[s] for s in sorted(c.targets)))),
             label_counts(graph),
@@ -69,9 +71,8 @@ class ChunkBatches:
         )
 
     def shape_after(self, index: int) -> tuple[int, ...]:
-        specs = self.plan.layer_specs
-        rows = self.chunkset.rows[hops(specs[: index + 1])]
-        return (rows, *(specs[0].inputs if index < 0 else specs[index].shape))
+        rows = self.chunkset.rows[hops(self.plan.layer_specs[: index + 1])]
+        return self.plan.shape_after(index, rows)
 
     def example(self) -> MicroBatch:
         first = self._first.to(self.plan.mesh.device)

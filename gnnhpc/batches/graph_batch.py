@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,28 +26,20 @@ from gnnhpc.graphs.node_features import IndexedRows, SparseRows, computed_dtype,
 from gnnhpc.records.schema import Phase
 
 
-@dataclass(frozen=True)
-class ChunkSamples:
-    """What one replica's chunks of a step stand for."""
-
-    ids: SampleIds
-    """`Batch.sample_ids`"""
-    valid_targets: int
-    """The rows with a label, or pairs, over all replicas."""
-    checksum: int
-    epoch: int
-
-
 def chunk_batch(
     plan: BatchPlan,
     phase: Phase,
     step: int,
     chunks: Sequence[GraphChunk],
     inputs: Sequence[Inputs | None],
-    samples: ChunkSamples,
+    *,
+    sample_ids: SampleIds,
+    valid_targets: int,
+    epoch: int,
+    checksum: int,
     loading: Loading | None = None,
 ) -> Batch:
-    """The mini-batch of chunks and inputs that are on the device."""
+    """The mini-batch of chunks and inputs that are on the device; `Batch` has the other fields."""
     splits = SPLITS[phase] if plan.mesh.has_loss else ()
     return Batch(
         microbatches=tuple(
@@ -56,11 +48,11 @@ def chunk_batch(
             )
             for m, (x, chunk) in enumerate(zip(inputs, chunks, strict=True))
         ),
-        valid_targets=samples.valid_targets,
-        samples=len(samples.ids),
-        epoch=samples.epoch,
-        sample_ids=samples.ids,
-        checksum=samples.checksum,
+        valid_targets=valid_targets,
+        samples=len(sample_ids),
+        epoch=epoch,
+        sample_ids=sample_ids,
+        checksum=checksum,
         loading=loading,
     )
 
@@ -73,7 +65,7 @@ class RepeatedBatch:
     chunks: Sequence[GraphChunk]
     """On the device."""
     inputs: Sequence[Inputs | None]
-    ids: SampleIds
+    sample_ids: SampleIds
     checksum: int
     valid_targets: Mapping[str, int]
     """By phase."""
@@ -83,8 +75,20 @@ class RepeatedBatch:
         yield (self._batch(phase, step) for step in range(start, stop))
 
     def _batch(self, phase: Phase, step: int) -> Batch:
-        samples = ChunkSamples(self.ids, self.valid_targets[phase], self.checksum, step)
-        return chunk_batch(self.plan, phase, step, self.chunks, self.inputs, samples)
+        return chunk_batch(
+            self.plan,
+            phase,
+            step,
+            self.chunks,
+            self.inputs,
+            sample_ids=self.sample_ids,
+            valid_targets=self.valid_targets[phase],
+            epoch=step,
+            checksum=self.checksum,
+        )
+
+
+RowsOf = Callable[[Graph, GraphChunk, BatchPlan], Inputs]
 
 
 def copied_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> Inputs:
@@ -102,6 +106,15 @@ def input_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> I
     if in_place and plan.mesh.device.type == "cpu" and model.indexed_inputs:
         return IndexedRows(features, chunk.nodes)
     return copied_rows(graph, chunk, plan)
+
+
+def stage_inputs(
+    graph: Graph, chunks: Sequence[GraphChunk], plan: BatchPlan, rows: RowsOf
+) -> list[Inputs | None]:
+    """The features of chunks on the device, which `rows` finds; None except on the first stage."""
+    if not plan.mesh.is_first:
+        return [None] * len(chunks)
+    return [rows(graph, chunk, plan).to(plan.mesh.device) for chunk in chunks]
 
 
 def label_counts(graph: Graph) -> dict[str, int]:

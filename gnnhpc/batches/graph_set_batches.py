@@ -17,13 +17,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading, MicroBatch
-from gnnhpc.batches.graph_batch import (
-    ChunkSamples,
-    RepeatedBatch,
-    chunk_batch,
-    crc32,
-    input_rows,
-)
+from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, crc32, input_rows
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
@@ -40,7 +34,6 @@ class GraphSetBatches:
     """
 
     fixed_rows = False
-    made_in_step = True
 
     def __init__(self, plan: BatchPlan, graphs: GraphSet | None = None) -> None:
         experiment = plan.experiment
@@ -72,8 +65,7 @@ class GraphSetBatches:
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """The rows are 0: they differ from step to step."""
-        layer = self.plan.layer_specs[max(index, 0)]
-        return (0, *(layer.inputs if index < 0 else layer.shape))
+        return self.plan.shape_after(index, 0)
 
     def example(self) -> MicroBatch:
         first = self._train_batch(0).microbatches[0]
@@ -92,8 +84,18 @@ class GraphSetBatches:
     def _train_batch(self, step: int) -> Batch:
         share = self.shares.of_step(step)
         chunks, inputs, checksum, loading = self._united("train", share.seeds)
-        samples = ChunkSamples(share.places, share.together, checksum, share.epoch)
-        return chunk_batch(self.plan, "train", step, chunks, inputs, samples, loading)
+        return chunk_batch(
+            self.plan,
+            "train",
+            step,
+            chunks,
+            inputs,
+            sample_ids=share.places,
+            valid_targets=share.together,
+            epoch=share.epoch,
+            checksum=checksum,
+            loading=loading,
+        )
 
     def _united(
         self, phase: Phase, parts: Sequence[Tensor]

@@ -68,7 +68,6 @@ class ImageBatches:
     """
 
     fixed_rows = True
-    made_in_step = False
 
     def __init__(self, plan: BatchPlan, images: Mapping[Split, Images] | None = None) -> None:
         experiment, replicas = plan.experiment, plan.mesh.layout.replicas
@@ -90,8 +89,7 @@ class ImageBatches:
         self.rows = self.samples // experiment.microbatches
 
     def shape_after(self, index: int) -> tuple[int, ...]:
-        layer = self.plan.layer_specs[max(index, 0)]
-        return (self.rows, *(layer.inputs if index < 0 else layer.shape))
+        return self.plan.shape_after(index, self.rows)
 
     def example(self) -> MicroBatch:
         device = self.plan.mesh.device

@@ -26,26 +26,6 @@ def permutation(samples: int, seed: int, epoch: int) -> Places:
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
-def steps_per_epoch(samples: int, together: int) -> int:
-    """The number of mini-batches of `together` samples; the last one may have fewer."""
-    return -(-samples // together)
-
-
-def share(
-    samples: int, batch_size: int, replicas: int, replica: int, seed: int, step: int
-) -> tuple[int, Places, Places]:
-    """Return the epoch of a step and the places of its samples, of all replicas and of one.
-
-    Every sample comes once an epoch. The last mini-batch has the samples that are left, in parts
-    that differ by one sample at most; a part may be empty.
-    """
-    together = batch_size * replicas
-    epoch, number = divmod(step, steps_per_epoch(samples, together))
-    order = permutation(samples, seed, epoch)[number * together :][:together]
-    first, stop = (len(order) * part // replicas for part in (replica, replica + 1))
-    return epoch, order, order[first:stop]
-
-
 @dataclass(frozen=True)
 class Share:
     """The nodes, links or graphs that one replica trains on in one step."""
@@ -69,8 +49,10 @@ class Share:
 class Shares:
     """The shares of one replica in all steps.
 
-    `train` int64 [n] are the samples to train on, ascending: nodes, or numbers of links or graphs.
-    `batch_size` is the number of samples a replica.
+    Every sample comes once an epoch. The last mini-batch has the samples that are left, in parts
+    that differ by one sample at most; a part may be empty. `train` int64 [n] are the samples to
+    train on, ascending: nodes, or numbers of links or graphs. `batch_size` is the number of samples
+    a replica.
     """
 
     train: Tensor
@@ -89,19 +71,27 @@ class Shares:
         return cls(train, *sizes, mesh.layout.replicas, mesh.replica, experiment.seed)
 
     @property
+    def together(self) -> int:
+        """The number of samples of all replicas in a step that is not an epoch's last."""
+        return self.batch_size * self.replicas
+
+    @property
     def steps_per_epoch(self) -> int:
-        return steps_per_epoch(len(self.train), self.batch_size * self.replicas)
+        return -(-len(self.train) // self.together)
 
     @property
     def fewest(self) -> int:
         """The number of samples of an epoch's last step, of all replicas."""
-        together = self.batch_size * self.replicas
-        return len(self.train) - (self.steps_per_epoch - 1) * together
+        return len(self.train) - (self.steps_per_epoch - 1) * self.together
 
     def of_step(self, step: int) -> Share:
-        epoch, whole, places = share(
-            len(self.train), self.batch_size, self.replicas, self.replica, self.seed, step
+        epoch, number = divmod(step, self.steps_per_epoch)
+        order = permutation(len(self.train), self.seed, epoch)
+        whole = order[number * self.together :][: self.together]
+        first, stop = (
+            len(whole) * part // self.replicas for part in (self.replica, self.replica + 1)
         )
+        places = whole[first:stop]
         parts = np.array_split(self.train[torch.from_numpy(places)].numpy(), self.microbatches)
         seeds = tuple(torch.from_numpy(np.sort(part)) for part in parts)
         return Share(step, epoch, whole, places, seeds)

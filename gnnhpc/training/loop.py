@@ -110,7 +110,7 @@ class TrainingLoop:
 
         Sampling a mini-batch is part of its step, so it is timed from barrier to barrier.
         """
-        sampled = self.parts.batches.made_in_step
+        sampled = not self.parts.batches.fixed_rows
         while True:
             if sampled:
                 self.mesh.barrier()

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from gnnhpc.batches.shuffle import share, steps_per_epoch
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
@@ -361,8 +362,9 @@ def _shares(experiment: Experiment, step: int) -> tuple[int, list[int]]:
     """The epoch of a step of a sampled graph, and the nodes of each replica."""
     assert experiment.batch_size is not None
     nodes, replicas = _train_nodes(experiment), experiment.layout.replicas
-    found = [share(nodes, experiment.batch_size, replicas, r, 0, step) for r in range(replicas)]
-    return found[0][0], [len(places) for _, _, places in found]
+    sizes = (torch.arange(nodes), experiment.batch_size, 1, replicas)
+    found = [Shares(*sizes, replica, seed=0).of_step(step) for replica in range(replicas)]
+    return found[0].epoch, [len(share.places) for share in found]
 
 
 def _whole_shares(experiment: Experiment) -> list[int]:
@@ -518,9 +520,10 @@ def _graph_facts(experiment: Experiment) -> dict[str, Any]:
             "own": _whole_shares(experiment),
         }
     assert experiment.batch_size is not None
-    nodes, together = _train_nodes(experiment), experiment.batch_size * experiment.layout.replicas
+    nodes, replicas = _train_nodes(experiment), experiment.layout.replicas
+    shares = Shares(torch.arange(nodes), experiment.batch_size, 1, replicas, 0, seed=0)
     learnt = "train_nodes" if experiment.task is None else "train_links"
-    return {learnt: nodes, "steps_per_epoch": steps_per_epoch(nodes, together)}
+    return {learnt: nodes, "steps_per_epoch": shares.steps_per_epoch}
 
 
 def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:

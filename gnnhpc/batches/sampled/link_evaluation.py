@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import SPLITS, BatchPlan, Inputs
-from gnnhpc.batches.graph_batch import RepeatedBatch, copied_rows, crc32
+from gnnhpc.batches.batch import SPLITS, BatchPlan
+from gnnhpc.batches.graph_batch import RepeatedBatch, copied_rows, crc32, stage_inputs
 from gnnhpc.batches.sampled.negatives import pool
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.training_samples import link_targets
@@ -53,9 +53,7 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
         return replace(sampler.chunk(nodes, 0), targets=targets, sampled=False)
 
     chunks = [chunk(part) for part in parts]
-    inputs: list[Inputs | None] = [None] * len(chunks)
-    if mesh.is_first:
-        inputs = [copied_rows(graph, each, plan).to(mesh.device) for each in chunks]
+    inputs = stage_inputs(graph, chunks, plan, copied_rows)
     # The places of links among those to validate, then to test. They are not nodes: each
     # micro-batch has those of the pools, which would be counted several times.
     val, test = torch.arange(len(links.val) + len(links.test)).split(

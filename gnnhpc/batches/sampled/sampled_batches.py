@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_batch import ChunkSamples, RepeatedBatch, chunk_batch, crc32
+from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, crc32
 from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
 from gnnhpc.batches.sampled.link_evaluation import evaluate_links
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
@@ -47,7 +47,6 @@ class SampledBatches:
     """
 
     fixed_rows = False
-    made_in_step = True
 
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh
@@ -136,8 +135,7 @@ class SampledBatches:
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """The rows are 0: they differ from step to step."""
-        layer = self.plan.layer_specs[max(index, 0)]
-        return (0, *(layer.inputs if index < 0 else layer.shape))
+        return self.plan.shape_after(index, 0)
 
     def example(self) -> MicroBatch:
         with self.open("train", 0, 1) as batches:
@@ -161,14 +159,18 @@ class SampledBatches:
         chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in sampled.chunks]
         inputs, gather_s = self._inputs(sampled, chunks)
         checked = [(c.nodes[: c.own], c.targets["train"]) for c in sampled.chunks]
-        samples = ChunkSamples(
-            share.places,
-            share.together * self.train.predictions,
-            crc32(tensor for tensors in checked for tensor in tensors),
-            share.epoch,
+        return chunk_batch(
+            self.plan,
+            "train",
+            share.step,
+            chunks,
+            inputs,
+            sample_ids=share.places,
+            valid_targets=share.together * self.train.predictions,
+            epoch=share.epoch,
+            checksum=crc32(tensor for tensors in checked for tensor in tensors),
+            loading=Loading(sampled.sample_s, gather_s, sampled.edges),
         )
-        loading = Loading(sampled.sample_s, gather_s, sampled.edges)
-        return chunk_batch(self.plan, "train", share.step, chunks, inputs, samples, loading)
 
     def _inputs(
         self, sampled: SampledChunks, chunks: list[GraphChunk]

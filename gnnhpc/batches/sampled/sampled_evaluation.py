@@ -10,12 +10,12 @@ import torch
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Loading
 from gnnhpc.batches.graph_batch import (
-    ChunkSamples,
     RepeatedBatch,
     chunk_batch,
     crc32,
     input_rows,
     label_counts,
+    stage_inputs,
 )
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features
@@ -41,7 +41,7 @@ def evaluate_by_layers(plan: BatchPlan, graph: Graph, sampler: NeighborSampler) 
     for own in cut_evenly(mine, plan.experiment.microbatches):
         rows = LayerwiseRows(one_hop, sampler.indptr, mine, own, depth, mesh.sum_over_replicas)
         chunks.append(_layerwise_chunk(graph, own, rows))
-    inputs = [input_rows(graph, c, plan) if mesh.is_first else None for c in chunks]
+    inputs = stage_inputs(graph, chunks, plan, input_rows)
     ids = torch.arange(mine.start, mine.stop)
     return RepeatedBatch(plan, chunks, inputs, ids.numpy(), crc32([ids]), label_counts(graph))
 
@@ -90,7 +90,15 @@ class SampledEvaluation:
         sample_s = time.perf_counter() - began_s
         on_device = [chunk.to(mesh.device) for chunk in chunks]
         inputs, gather_s = self._features.taken(chunks, on_device)
-        ids, count = self._own, self._valid_targets[phase]
-        samples = ChunkSamples(ids.numpy(), count, crc32([ids]), step)
-        loading = Loading(sample_s, gather_s, edges_of(chunks, self._sampler.semantics))
-        return chunk_batch(self._plan, phase, step, on_device, inputs, samples, loading)
+        return chunk_batch(
+            self._plan,
+            phase,
+            step,
+            on_device,
+            inputs,
+            sample_ids=self._own.numpy(),
+            valid_targets=self._valid_targets[phase],
+            epoch=step,
+            checksum=crc32([self._own]),
+            loading=Loading(sample_s, gather_s, edges_of(chunks, self._sampler.semantics)),
+        )
