@@ -139,9 +139,9 @@ FIGURES = (
         "speed",
         "step times",
         "Spread of the training steps after warm-up, barrier to barrier, which says nothing about "
-        "how runs differ. Boxes span the quartiles, whiskers 1.5 times that; every step beyond is "
-        "drawn, none is dropped. The median is that of the steps of all runs together; in tables "
-        "it is the mean of the runs' medians.",
+        "how runs differ; m is the number of micro-batches. Boxes span the quartiles, whiskers 1.5 "
+        "times that; every step beyond is drawn, none is dropped. The median is that of the steps "
+        "of all runs together; in tables it is the mean of the runs' medians.",
         step_time.step_times,
     ),
     FigureKind(

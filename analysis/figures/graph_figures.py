@@ -20,7 +20,7 @@ from analysis.figures.panels import (
     error_bars,
     layouts_in,
     legend_entry,
-    plain_log_scale,
+    scale_upward,
 )
 from analysis.figures.style import GREY, Dash, layout_style
 from analysis.summary.settings_in_words import IMPLEMENTATIONS
@@ -175,10 +175,11 @@ def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) ->
         device=device,
     )
     rows["place"] += rows["device"].str.upper()
-    known = set(rows["place"])
+    known, values = set(rows["place"]), list(rows["mean_s"])
     if published is not None:
         published = published.assign(place=published["framework"] + "\n" + published["compute"])
         known |= set(published["place"])
+        values += list(published["avg_epoch_ms"])
     # CPU before GPU, ours before the libraries.
     order = sorted(known, key=lambda at: ("CPU" not in at, not at.startswith("ours"), at))
     style = layout_style("seq")
@@ -195,7 +196,7 @@ def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) ->
                 beside, published[shown], ls="none", marker="x", color=GREY, label="published"
             )
         count_ticks(axes, order, "framework and device")
-        plain_log_scale(axes)
+        scale_upward(axes, values)
 
     but = ("implementation", "device", *_MODE, *_PIPELINE)
     return draw_panels(group, rows, draw, "epoch time (ms)", but=but)

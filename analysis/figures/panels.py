@@ -136,8 +136,8 @@ def plot_against_microbatches(
     side by side so that their intervals can be seen. Markers of rows that are not valid are hollow.
     """
     names = layouts_in(every)
-    several = every[every["stages"] * every["replicas"] > 1].groupby("layout")["microbatches"]
-    by_layout = bool((several.nunique() == 1).all())
+    of_layouts = every[every["stages"] * every["replicas"] > 1].groupby("layout")["microbatches"]
+    by_layout = bool((of_layouts.nunique() == 1).all())
     counts = sorted({int(m) for m in every["microbatches"]})
     known = set(zip(every["layout"], every["microbatches"], strict=True))
     pairs = [(name, m) for name in names for m in counts if (name, m) in known]
@@ -165,12 +165,14 @@ def plot_against_microbatches(
                 axes.plot(x, value, marker=style.marker, mfc="white", mec=style.colour, zorder=3)
         error_bars(axes, across, mine, column, (f"{column}_low", f"{column}_high"), limits)
     graphs = bool(every["batch_size"].isna().all())
-    words = "chunks a replica" if graphs else "micro-batches a mini-batch"
+    one, several = ("chunk", "chunks") if graphs else ("micro-batch", "micro-batches")
+    words = f"{several} a {'replica' if graphs else 'mini-batch'}"
     if by_layout:
         many = len(counts) > 1
         turned = max(map(len, names)) * len(pairs) > 40
         labels = [f"{name}\nm {m}" if many else name for name, m in pairs]
-        count_ticks(axes, labels, f"layout ({'m:' if many else counts[0]} {words})")
+        same = f"{counts[0]} {one if counts[0] == 1 else several}"
+        count_ticks(axes, labels, f"layout ({f'm: {several}' if many else same})")
         axes.tick_params(axis="x", rotation=45 if turned else 0)
     else:
         step = math.ceil(len(counts) / 10)
@@ -186,10 +188,16 @@ def count_ticks(axes: Axes, labels: Sequence[str], title: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def plain_log_scale(axes: Axes) -> None:
-    """A logarithmic scale upward, whose numbers are plain ones: 0.5 and 20, no powers of ten."""
+def scale_upward(axes: Axes, values: Sequence[float]) -> None:
+    """A scale from zero, or a logarithmic one where values span more than a factor of ten.
+
+    Its numbers are plain ones: 0.5 and 20, no powers of ten.
+    """
     from matplotlib.ticker import FuncFormatter
 
+    if max(values) <= 10.0 * min(values):
+        axes.set_ylim(bottom=0.0)
+        return
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     between = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else "")

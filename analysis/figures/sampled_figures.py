@@ -12,7 +12,7 @@ from analysis.figures.panels import (
     draw_panels,
     error_bars,
     legend_entry,
-    plain_log_scale,
+    scale_upward,
 )
 from analysis.figures.style import GREY, SERIES_COLOURS
 from analysis.summary.settings_in_words import IMPLEMENTATIONS, SAMPLERS
@@ -55,7 +55,11 @@ def epoch_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
     rows = rows[rows["stages"] == 1].dropna(subset=["epoch_s"])
     if rows.empty:
         return "no epoch in the results, of ranks with a whole model each"
-    ranks = sorted({int(count) for count in rows["replicas"]})
+    ranks, values = sorted({int(count) for count in rows["replicas"]}), list(rows["epoch_s"])
+    if published is not None:
+        mine = published["batch_size"].isin(set(rows["batch_size"]))
+        published = published[mine & published["ranks"].isin(ranks)]
+        values += list(published["epoch_s"])
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         for number, library in enumerate(libraries):
@@ -68,13 +72,13 @@ def epoch_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
             error_bars(axes, across, mine, "epoch_s", ("epoch_low", "epoch_high"))
         if published is not None:
             points = published[published["batch_size"].isin(set(part["batch_size"]))]
-            for name, mine in points[points["ranks"].isin(ranks)].groupby("library"):
+            for name, mine in points.groupby("library"):
                 number = libraries.index(str(name)) if name in libraries else len(libraries)
                 across = [ranks.index(int(count)) for count in mine["ranks"]]
                 dash = _STYLES[number % len(_STYLES)][1]
                 axes.plot(across, mine["epoch_s"], color=GREY, ls=dash, lw=0.7, marker="x")
         count_ticks(axes, [str(count) for count in ranks], "ranks")
-        plain_log_scale(axes)
+        scale_upward(axes, values)
 
     legend = [] if published is None else [legend_entry("published", marker="x", ls="none")]
     return draw_panels(group, rows, draw, "epoch (s)", but=_LIBRARY, legend=legend)

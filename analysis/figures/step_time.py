@@ -59,7 +59,7 @@ def step_times(group: ModelOnData) -> Figure | str:
     rows = []
     for values, part in steps.groupby(keys, observed=True, dropna=False):
         extra = settings_label(dict(zip(group.variants, values[2:], strict=True)))
-        name = f"{values[0]}, {values[1]}" + (f", {extra}" if extra else "")
+        name = f"{values[0]} m{values[1]}" + (f", {extra}" if extra else "")
         rows.append((layout_order(str(values[0])), name, str(values[0]), part["step_s"].to_numpy()))
     rows = sorted(rows, key=lambda row: row[0])
     with styled():
@@ -167,7 +167,7 @@ def _draw_waterfall(axes: Axes, row: dict[Any, Any], end_ms: float) -> None:
             alpha=1.0 if length >= 0 else 0.45,
             hatch="" if part == "linear" or length < 0 else style.hatch, zorder=2,
         )  # fmt: skip
-        _number(axes, max(at, at + length), place, f"{length:.3g}")
+        _number(axes, max(at, at + length), place, _plain(length, 3))
         at += length
         axes.plot([at, at], [place - 0.36, place + 1.36], color=GREY, lw=0.5, zorder=3)
     last, mean = len(WATERFALL), 1e3 * row["mean_s"]
@@ -175,11 +175,16 @@ def _draw_waterfall(axes: Axes, row: dict[Any, Any], end_ms: float) -> None:
     bounds = ("mean_low", "mean_high")
     measured = pd.DataFrame([{name: 1e3 * row[name] for name in ("mean_s", *bounds)}])
     error_bars(axes, [last], measured, "mean_s", bounds, (0.0, 0.98 * end_ms), sideways=True)
-    _number(axes, 0.0, last, f"{mean:.4g}", colour="white")
+    _number(axes, 0.0, last, _plain(mean, 4), colour="white")
     axes.set_yticks(range(last + 1), [*WATERFALL.values(), "measured"])
     axes.set_ylim(last + 0.6, -0.6)
     axes.set_xlabel("step (ms)")
     axes.grid(visible=False, axis="y")
+
+
+def _plain(number: float, digits: int) -> str:
+    """To so many digits, without an exponent where the number is large."""
+    return f"{number:.0f}" if abs(number) >= 10**digits else f"{number:.{digits}g}"
 
 
 def _number(axes: Axes, at: float, place: int, text: str, colour: str = "#202020") -> None:

@@ -232,7 +232,8 @@ def timeline_caption(of: Timeline) -> str:
     caption = (
         f"{of.settings['layout']}, {count} micro-batch{'es' if count > 1 else ''}, "
         f"{_schedule_title(of)}: training step {of.step}, the one nearest the median, above the "
-        "same schedule with the measured forward and backward seconds and nothing else."
+        "same schedule with the measured forward and backward seconds and nothing else. Each "
+        "rank's own exit from the step's first barrier is its zero."
     )
     if of.settings["virtual_stages"] > 1:
         caption += (

@@ -12,6 +12,7 @@ import pandas as pd
 from analysis.load.run_data import RunData
 from analysis.statistics.pairs import Repeat, paired
 from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.settings_in_words import is_missing
 
 _SOURCES = "model_digest"
 """The digest of a custom model's sources: two versions of one model are compared."""
@@ -83,8 +84,7 @@ def nearest_difference(a: RunData, b: RunData) -> str:
     if not differing:
         return "those that they have in common have no valid cell in one of them"
     words = [
-        f"{key} ({_short(mine.settings.get(key, 'none'))} in A, "
-        f"{_short(other.settings.get(key, 'none'))} in B)"
+        f"{key} ({_short(mine.settings.get(key))} in A, {_short(other.settings.get(key))} in B)"
         for key in sorted({name for name, _ in differing})
     ]
     return f"the most similar ones differ in {', '.join(words)}"
@@ -133,6 +133,8 @@ def _names(rows: Sequence[Configuration]) -> dict[int, str]:
 
 
 def _short(value: object) -> str:
+    if is_missing(value):
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -89,11 +90,17 @@ def test_a_tolerance_that_is_none_is_refused(before: Path, tolerance: str) -> No
 def test_runs_without_a_common_configuration_name_the_settings_that_differ(
     before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = Experiment.model_validate(VIG | {"batch_size": 50, "spans": False, "dtype": "float64"})
-    after = make_run(tmp_path / "after", [other])
+    others: list[dict[str, Any]] = [
+        {"batch_size": 50, "optimizer": {"clip_norm": 1.0}},
+        {"batch_size": 25, "layout": "pp2", "microbatches": 5, "dtype": "float64"},
+    ]
+    experiments = [Experiment.model_validate(VIG | {"spans": False} | other) for other in others]
+    after = make_run(tmp_path / "after", experiments)
     assert main(["compare", str(before), str(after)]) == 2
     error = capsys.readouterr().err
-    assert "batch_size (100 in A, 50 in B), dtype (float32 in A, float64 in B)" in error
+    assert "batch_size (100 in A, 50 in B), optimizer_clip_norm (none in A, 1 in B)" in error
+    assert main(["compare", str(after), str(before)]) == 2
+    assert "optimizer_clip_norm (1 in A, none in B)" in capsys.readouterr().err
 
 
 def test_no_difference_shown_says_how_many_repeats_would_show_one(

@@ -93,7 +93,7 @@ def test_with_one_number_of_microbatches_the_axis_is_the_layout(tmp_path: Path) 
     (axes,) = drawn("speedup", group_of(make_run(tmp_path / "run", experiments))).axes
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert labels == ["seq\nm 1", "pp2\nm 5", "dp2-pp2\nm 5"]
-    assert axes.get_xlabel() == "layout (m: micro-batches a mini-batch)"
+    assert axes.get_xlabel() == "layout (m: micro-batches)"
 
 
 @pytest.mark.parametrize(

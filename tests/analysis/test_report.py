@@ -59,6 +59,8 @@ def test_a_report_has_its_tables_and_figures(reports: dict[str, Path], name: str
             assert (folder / "tables" / f"{table}.{ending}").stat().st_size > 0
     page = (folder / "report.md").read_text()
     assert all(f"figures/{kind}-" in page for kind in FIGURES[name])
+    zero = "Each rank's own exit from the step's first barrier is its zero."
+    assert (zero in page) == ("timeline" in FIGURES[name])
     assert (folder / "report.html").stat().st_size > 100_000
 
 
