@@ -21,6 +21,7 @@ from analysis.figures.style import COLUMN_IN, FORMATS, Format, at_width, save_fi
 from analysis.figures.timeline import draw_timeline, measured_timeline, timeline_caption
 from analysis.load.comparable import SEPARATE
 from analysis.render.document import Picture
+from analysis.studies.study_rows import published_points
 from analysis.summary.baseline_and_speedup import Baseline
 from gnnhpc.core.errors import InputError
 
@@ -94,16 +95,15 @@ def make_figures(run: RunData, summary: pd.DataFrame, folder: Path) -> Figures:
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
     for kind in FIGURES:
         for group in filter(kind.applies, groups):
-            points = kind.points(group) if kind.points else None
-            caption = kind.caption if points is None else f"{kind.caption} {kind.published}"
+            points, words = published_points(kind.name, group.model, group.data) or (None, "")
             yield FigureTask(
                 f"{kind.name}-{group.slug}",
                 kind.section,
                 group.title,
-                kind.title,
+                kind.words,
                 tuple(map(str, group.cells["cell"])),
                 partial(kind.draw, group, *(() if points is None else (points,))),
-                partial(str, caption),
+                partial(str, f"{kind.caption} {words}".strip()),
                 group.baseline,
             )
 

@@ -1,7 +1,7 @@
 """Figures of graphs: in chunks, and by whose code computes the layers.
 
-Colours are layouts, markers and line styles are chunk modes. Published points are those of Dearing
-& Wang (GNNSys 2021).
+Colours are layouts, markers and line styles are chunk modes. Docstrings of figures are their
+captions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MADE_UP = "features are made up, so accuracy says nothing"
 
 
 def chunk_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Seconds an epoch against chunks, with the intervals of the means."""
+    """Seconds an epoch against the number of chunks."""
     rows = group.training.dropna(subset=["mean_s"])
     if rows.empty:
         return "no training step after warm-up"
@@ -59,10 +59,8 @@ def chunk_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
 
 
 def chunk_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Final accuracy against chunks, mean and range over seeds and repeats.
-
-    `published` has accuracies of the validation nodes, so that these are drawn then.
-    """
+    """Accuracy after training against the number of chunks, mean and range over seeds."""
+    # Published accuracies are of the validation nodes.
     order = ("test_accuracy", "val_accuracy")[:: 1 if published is None else -1]
     known = [name for name in order if name in group.cells and group.cells[name].notna().any()]
     if _features_are_made_up(group):
@@ -157,9 +155,8 @@ def _integer_ticks(axes: Axes, ticks: Sequence[int]) -> None:
 
 
 def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Milliseconds an epoch of the whole graph on one device, by whose code computes the layers.
-
-    A place for each framework and device, ours and published; a panel for other settings.
+    """Milliseconds an epoch on one device, the whole graph at once, by whose code computes the
+    layers.
     """
     rows = group.training.dropna(subset=["mean_s"])
     alone = (rows["stages"] * rows["replicas"] == 1) & (rows["microbatches"] == 1)

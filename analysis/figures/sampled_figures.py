@@ -1,4 +1,4 @@
-"""Figures of sampled training: an epoch against ranks."""
+"""Figures of sampled training: an epoch against ranks. Docstrings are their captions."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def _by_library(group: ModelOnData) -> tuple[pd.DataFrame, list[str]]:
 
 
 def epoch_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Seconds of an epoch of sampled mini-batches against ranks, with intervals over runs.
-
-    Numbers of ranks are at equal distances, libraries side by side so that intervals are seen.
+    """Seconds of an epoch of sampled mini-batches against the number of ranks, each with its own
+    mini-batch, with intervals over runs.
     """
     rows, libraries = _by_library(group)
     rows = rows[rows["stages"] == 1].dropna(subset=["epoch_s"])

@@ -1,7 +1,7 @@
 """Figures of speed: against micro-batches and against ranks, with memory and messages.
 
 Each function takes the cells of a model on a data set and returns a figure, or the reason why the
-run has no data for it.
+run has no data for it. Docstrings of figures are their captions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 def speedup(group: ModelOnData) -> Figure | str:
-    """Speedup over the baseline with its interval; ticks are the bound of each layout."""
+    """Speedup in samples a second of training over the baseline that the axis names, with intervals
+    over runs; an arrow shows that an interval goes on. Ticks are the bound: R·S·M/(M+(S-1)/V) with
+    V virtual stages, or the order of actions for zero-bubble and zbv, over that of the baseline. A
+    hollow marker lies above its bound, its layers' seconds do not explain why, and it is not valid.
+    """
     rows = group.training.dropna(subset=["speedup"])
     compared = [part for _, part in group.panels(rows) if part["effect"].notna().any()]
     if not compared:
@@ -42,7 +46,9 @@ def speedup(group: ModelOnData) -> Figure | str:
 
 
 def efficiency(group: ModelOnData) -> Figure | str:
-    """Ideal over measured step time; 1 is a step without any cost beside the schedule."""
+    """Ideal step time (the schedule with the measured forward and backward seconds of each stage,
+    and nothing else) over the measured step time.
+    """
     rows = group.training.dropna(subset=["efficiency"])
     if rows.empty:
         return "no forward and backward seconds in the records"
@@ -50,7 +56,11 @@ def efficiency(group: ModelOnData) -> Figure | str:
 
 
 def bubble(group: ModelOnData) -> Figure | str:
-    """Share of rank-time spent waiting; ticks are what equal stages would have to wait."""
+    """Share of rank-time spent waiting in a training step, with what lies between spans of work
+    (one rank waits for nobody); ticks are what equal stages must wait, (S-1)/(V·M+S-1) with V
+    virtual stages; of zero-bubble and zbv with the measured ratio of forwards, gradients of inputs
+    and gradients of weights.
+    """
     rows = group.training.dropna(subset=["bubble"])
     if rows.empty:
         return "no waiting seconds in the records"
@@ -85,12 +95,16 @@ def _against_microbatches(
 
 
 def strong_scaling(group: ModelOnData) -> Figure | str:
-    """Speedup and efficiency against ranks, which share the baseline's samples a step."""
+    """Speedup, and speedup over ranks, of layouts that share the baseline's samples a step; of each
+    layout the fastest configuration.
+    """
     return _against_ranks(group, weak=False)
 
 
 def weak_scaling(group: ModelOnData) -> Figure | str:
-    """Speedup and efficiency against ranks, each with the baseline's samples a step."""
+    """Speedup of samples a second, and speedup over ranks, of layouts in which each replica has the
+    baseline's mini-batch; of each layout the fastest configuration.
+    """
     return _against_ranks(group, weak=True)
 
 
@@ -148,8 +162,10 @@ def _draw_ranks(
     axes.grid(visible=False, axis="x")
 
 
-def peak_memory(group: ModelOnData) -> Figure | str:
-    """The most memory that each rank used, a group of bars a layout."""
+def memory(group: ModelOnData) -> Figure | str:
+    """The most memory that each rank used, mean and range over runs, with the most micro-batches
+    that the layout was run with.
+    """
     column, label = "peak_rss_mib", "peak memory of a rank (MiB)"
     if group.ranks["peak_device_mib"].notna().any():
         column, label = "peak_device_mib", "peak GPU memory of a rank (MiB)"
@@ -162,7 +178,10 @@ def peak_memory(group: ModelOnData) -> Figure | str:
 
 
 def messages(group: ModelOnData) -> Figure | str:
-    """The bytes that each rank sends in a training step, a group of bars a layout."""
+    """What each rank sends in a training step, from the shapes of tensors: outputs to the next
+    stage, gradients to the one before, and around the ring of replicas, with the most micro-batches
+    that the layout was run with. Chunks count as the largest one does.
+    """
     cells = group.cells[["layout", "microbatches", "bytes_sent"]].dropna().drop_duplicates()
     rows = pd.DataFrame(
         [

@@ -1,4 +1,4 @@
-"""Figures of a step's time: its spread, and where it is lost."""
+"""Figures of a step's time: its spread, and where it is lost. Docstrings are their captions."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ WATERFALL = {
 
 
 def step_times(group: ModelOnData) -> Figure | str:
-    """Boxes of the training steps that count, with every outlier; a row a configuration.
-
-    Layouts differ by far more than the steps of one layout, so the boxes show differences from the
-    median of the row's steps, which is printed next to it.
+    """Spread of the training steps after warm-up, barrier to barrier, which says nothing about how
+    runs differ; m is the number of micro-batches. Boxes span the quartiles, whiskers 1.5 times
+    that; every step beyond is drawn, none is dropped. The median is that of the steps of all runs
+    together; in tables it is the mean of the runs' medians.
     """
     steps = group.steps[(group.steps["kept"] & ~group.steps["uneven"]).astype(bool)]
     steps = steps[steps["phase"] == "train"]
@@ -119,7 +119,12 @@ def _compress_far_outliers(axes: Axes, rows: list[Any]) -> None:
 
 
 def waterfall(group: ModelOnData) -> Figure | str:
-    """A panel a layout and number of micro-batches, with a bar a part; at most twelve."""
+    """From the best sequential step on as many ranks that lose nothing (linear) to the measured
+    step, in parts that add up: the schedule's bubble, up to the bound; recomputed forwards;
+    micro-batches, which cost a sequential run too; contention: passes slower when ranks run side by
+    side; imbalance of stages; other waiting, as for transfers, with what lies between spans;
+    all-reduce; the rest. Pale bars are gains. An arrow means that the interval goes on.
+    """
     rows = group.training
     rows = rows[rows["stages"] * rows["replicas"] > 1].dropna(subset=[f"{PREFIX}linear_s"])
     if rows.empty:

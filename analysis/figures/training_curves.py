@@ -1,4 +1,7 @@
-"""Figures of what is learnt: loss against steps, and loss or accuracy against time."""
+"""Figures of what is learnt: loss against steps, and loss or accuracy against time.
+
+Docstrings of figures are their captions.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ _METRICS = {"test_accuracy": "test", "val_accuracy": "validation", "accuracy": "
 """Metrics of a training step; the first that is recorded is shown against time."""
 
 
-def training_loss(group: ModelOnData) -> Figure | str:
-    """Mean training loss over seeds and repeats, a line a layout and micro-batches."""
+def loss(group: ModelOnData) -> Figure | str:
+    """Training loss, mean over seeds and repeats; bands are their range. Numbers are
+    micro-batches.
+    """
     steps = _with(group, "loss")
     if steps.empty:
         return "no training loss in the records"
@@ -50,13 +55,8 @@ def training_loss(group: ModelOnData) -> Figure | str:
     return draw_panels(group, steps, draw, "training loss")
 
 
-def replica_losses(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
-    """Loss of the sequential run and of each replica of the smallest data-parallel layout.
-
-    A panel for each combination of the variants that has both. `published` has the columns step,
-    seq, dp_copy0 and dp_copy1. Without the loss of single replicas in the records, their mean is
-    drawn.
-    """
+def copies(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
+    """Training loss of the sequential run against that of the data-parallel copies."""
     parts = [
         part
         for _, part in group.panels(_with(group, "loss"))
@@ -103,10 +103,8 @@ def _replica_curves(
 
 
 def learning_over_time(group: ModelOnData) -> Figure | str:
-    """Accuracy, or without one the loss, against the seconds of training steps; a line a layout.
-
-    Each layout has its number of micro-batches that trains fastest. Seconds are those of the steps
-    alone, so that checkpoints and evaluations, which depend on the sweep, do not count.
+    """Accuracy, or the loss where no accuracy was recorded, against the seconds of training steps,
+    mean over seeds and repeats; of each layout the fastest number of micro-batches.
     """
     metric = next((name for name in (*_METRICS, "loss") if len(_with(group, name))), None)
     if metric is None:

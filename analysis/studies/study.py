@@ -95,6 +95,20 @@ class StudyTable:
 
 
 @dataclass(frozen=True)
+class PublishedFigure:
+    """Published points that are drawn in a figure of the same model and data."""
+
+    figure: str
+    data: tuple[str, ...]
+    caption: str
+    """What the figure's caption says of the points."""
+    file: str = ""
+    """The printed table; empty for the rows of `Study.published` with seconds an epoch."""
+    select: str = "index == index"
+    """Which of its rows, a query with @model, the study's name of it, and @data."""
+
+
+@dataclass(frozen=True)
 class Study:
     """One published study."""
 
@@ -118,6 +132,7 @@ class Study:
     tables: tuple[StudyTable, ...]
     claims: tuple[Claim, ...]
     published_files: tuple[PublishedFile, ...]
+    figures: tuple[PublishedFigure, ...]
     conclusions: str = ""
     """The title of the table of conclusions; empty for a study without any."""
     epochs: int = 1
@@ -151,7 +166,12 @@ def published_studies() -> dict[str, Study]:
 
 def _read_study(name: str) -> Study:
     raw = yaml.safe_load((FOLDER / name / "study.yaml").read_text(encoding="utf-8"))
-    parts = {"published_files": PublishedFile, "claims": Claim, "tables": StudyTable}
+    parts = {
+        "published_files": PublishedFile,
+        "claims": Claim,
+        "tables": StudyTable,
+        "figures": PublishedFigure,
+    }
     for key, kind in parts.items():
         raw[key] = tuple(kind(**_with_tuples(one)) for one in raw[key])
     return Study(name, **_with_tuples(raw))

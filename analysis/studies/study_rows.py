@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
-from analysis.studies.study import Study
+from analysis.studies.study import Study, published_studies, read_published
 from analysis.summary.configurations import Configuration
 from analysis.summary.ideal_step import has_split_backward
 from analysis.summary.settings_in_words import (
@@ -124,10 +124,19 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def published_epochs(study: Study) -> pd.DataFrame:
-    """Seconds of an epoch as published, by our names of models, library, ranks, batch_size."""
-    frame = pd.DataFrame([row.columns for row in published_rows(study)])
-    return frame.assign(epoch_s=frame["seconds"] / study.epochs)
+def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, str] | None:
+    """The points of a study that are drawn in a figure, and its words for the caption."""
+    for study in published_studies().values():
+        for one in study.figures:
+            if one.figure == figure and model in study.models and data in one.data:
+                if one.file:
+                    points = read_published(one.file)
+                else:
+                    points = pd.DataFrame([row.columns for row in published_rows(study)])
+                    points["epoch_s"] = points["seconds"] / study.epochs
+                names = {"model": study.models[model], "data": data}
+                return points.query(one.select, local_dict=names, engine="python"), one.caption
+    return None
 
 
 def measured_rows(study: Study, summary: Summary) -> list[Row]:

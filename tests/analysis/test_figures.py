@@ -63,12 +63,13 @@ def test_adding_a_figure_is_one_function_and_one_row(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def samples(group: ModelOnData) -> Any:
+        """Samples a second."""
         with styled():
             figure = new_figure(3.3, 2)
             figure.subplots().bar(group.training["layout"], group.training["samples_per_s"])
         return figure
 
-    row = FigureKind("samples", "speed", "samples", "Samples a second.", samples)
+    row = FigureKind(samples, "speed")
     for module in (catalog, draw_figures):
         monkeypatch.setattr(module, "FIGURES", (*FIGURES, row))
     folder = analysis_report(folders["sampled"], tmp_path)
