@@ -96,30 +96,30 @@ def report(
     from analysis.summary.settings_in_words import varying_settings
 
     if only is not None:
-        loaded, paths = write_single_figures(
+        summary, paths = write_single_figures(
             runs, only, out, baseline, separate=separate, width=width, format=format
         )
         for path in paths:
             print(f"figure: {path}")
-        _print_left_out(loaded)
-        return _print_invalid(loaded)
+        _print_left_out(summary.run)
+        return _print_invalid(summary.run)
     for flag, given in (("--format", format), ("--width", width)):
         if given is not None:
             raise InputError(flag, None, given, "with --only FIGURE")
-    loaded, summary, folder = write_report(
+    summary, folder = write_report(
         runs,
         out,
         baseline,
         separate=separate,
         columns=[name.strip() for name in (columns or "").split(",") if name.strip()],
     )
-    for line in loaded.notes:
+    for line in summary.run.notes:
         print(line)
-    measured = summary[summary["n"] > 0]
+    measured = summary.table[summary.table["n"] > 0]
     print_frame(measured, summary_columns(varying_settings(measured) if len(measured) else ()))
-    _print_left_out(loaded)
+    _print_left_out(summary.run)
     print(f"report: {folder / 'report.html'}")
-    return _print_invalid(loaded)
+    return _print_invalid(summary.run)
 
 
 def _print_left_out(loaded: RunData) -> None:

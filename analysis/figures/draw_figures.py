@@ -14,19 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures.catalog import FIGURES
+from analysis.figures.catalog import FIGURES, FigureKind
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
 from analysis.figures.panels import MAX_PANELS
 from analysis.figures.style import COLUMN_IN, FORMATS, Format, at_width, save_figure
-from analysis.figures.timeline import draw_timeline, measured_timeline, timeline_caption
+from analysis.figures.timeline import cell_named, draw_timeline
 from analysis.load.comparable import SEPARATE
 from analysis.render.document import Picture
 from analysis.studies.study_rows import published_points
 from analysis.summary.baseline_and_speedup import Baseline
+from analysis.summary.summary_table import Summary
 from gnnhpc.core.errors import InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from analysis.load.run_data import RunData
@@ -58,12 +58,12 @@ class FigureTask:
     name: str
     """Stem of its files' names."""
     section: str
-    of: str
     title: str
+    """Of what it is, and what it shows."""
+    of: str
     cells: tuple[str, ...]
-    draw: Callable[[], Figure | str]
-    caption: Callable[[], str]
-    baseline: Baseline | None = None
+    draw: Callable[[], tuple[Figure, str] | str]
+    """Returns the figure and its caption, or why there is none."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,16 @@ class Figures:
         return tuple(one.picture for one in self.drawn if one.section == section)
 
 
-def make_figures(run: RunData, summary: pd.DataFrame, folder: Path) -> Figures:
+def make_figures(summary: Summary, folder: Path) -> Figures:
     """Draw every figure that the run has data for into `folder`, as PNG and PDF.
 
     A figure whose drawing fails is left out, with the error as its reason.
     """
-    groups = find_models_on_data(run, summary)
-    cells, not_shown = timeline_cells(run)
-    tasks = [*_group_tasks(groups[:MAX_GROUPS]), *(timeline_task(run, cell) for cell in cells)]
-    made = _in_parallel([partial(draw, run, task, folder) for task in tasks])
+    groups = find_models_on_data(summary)
+    cells, not_shown = timeline_cells(summary.run)
+    tasks = [*_group_tasks(groups[:MAX_GROUPS])]
+    tasks += [_timeline_task(summary.run, cell) for cell in cells]
+    made = _in_parallel([partial(draw, summary, task, folder) for task in tasks])
     drawn = tuple(one for one in made if isinstance(one, Drawn))
     failed = tuple(one for one in made if not isinstance(one, Drawn))
     return Figures(drawn, (*failed, *_groups_left_out(groups), *not_shown))
@@ -95,34 +96,30 @@ def make_figures(run: RunData, summary: pd.DataFrame, folder: Path) -> Figures:
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
     for kind in FIGURES:
         for group in filter(kind.applies, groups):
-            points, words = published_points(kind.name, group.model, group.data) or (None, "")
             yield FigureTask(
                 f"{kind.name}-{group.slug}",
                 kind.section,
+                f"{group.title}: {kind.words}",
                 group.title,
-                kind.words,
                 tuple(map(str, group.cells["cell"])),
-                partial(kind.draw, group, *(() if points is None else (points,))),
-                partial(str, f"{kind.caption} {words}".strip()),
-                group.baseline,
+                partial(_draw_kind, kind, group),
             )
 
 
-def timeline_task(run: RunData, cell: str) -> FigureTask:
-    """The timeline of a cell."""
-    return FigureTask(
-        f"{TIMELINE}-{cell}",
-        TIMELINE,
-        cell,
-        TIMELINE,
-        (cell,),
-        lambda: draw_timeline(measured_timeline(run, cell)),
-        lambda: timeline_caption(measured_timeline(run, cell)),
-    )
+def _draw_kind(kind: FigureKind, group: ModelOnData) -> tuple[Figure, str] | str:
+    found = published_points(kind.name, group.model, group.data)
+    figure = kind.draw(group, found[0]) if found else kind.draw(group)
+    caption = f"{kind.caption} {found[1]}" if found else kind.caption
+    return figure if isinstance(figure, str) else (figure, caption)
+
+
+def _timeline_task(run: RunData, cell: str) -> FigureTask:
+    name, title = f"{TIMELINE}-{cell}", f"{cell}: {TIMELINE}"
+    return FigureTask(name, TIMELINE, title, cell, (cell,), partial(draw_timeline, run, cell))
 
 
 def draw(
-    run: RunData,
+    summary: Summary,
     task: FigureTask,
     folder: Path,
     formats: Sequence[Format] = FORMATS,
@@ -132,38 +129,30 @@ def draw(
 
     `width` is what was asked for, which is part of the file's name.
     """
-    where = f"{task.of}: {task.title}"
     try:
-        figure = task.draw()
-        if isinstance(figure, str):
-            return where, figure
-        origin = origin_of(run, task.cells, task.name, task.baseline, width)
+        made = task.draw()
+        if isinstance(made, str):
+            return task.title, made
+        figure, caption = made
         name = task.name if width is None else f"{task.name}-{width.strip()}"
-        files = save_figure(figure, folder, name, origin, formats)
-        caption, wide = f"{task.of}. {task.caption()}", figure.get_figwidth() > COLUMN_IN
+        files = save_figure(figure, folder, name, origin_of(summary, task, width), formats)
     except OSError:
         raise
     except Exception as error:
-        return where, f"drawing it failed: {type(error).__name__}: {error}"
-    return Drawn(task.section, tuple(files), Picture(caption, where, files[0], files[-1], wide))
+        return task.title, f"drawing it failed: {type(error).__name__}: {error}"
+    wide = figure.get_figwidth() > COLUMN_IN
+    picture = Picture(f"{task.of}. {caption}", task.title, files[0], files[-1], wide)
+    return Drawn(task.section, tuple(files), picture)
 
 
-def origin_of(
-    run: RunData,
-    cells: Sequence[str],
-    figure: str,
-    baseline: Baseline | None = None,
-    width: str | None = None,
-) -> Mapping[str, str]:
-    """The source of a figure, as metadata of its files: run, code, cells, command.
-
-    `baseline` is what its speedups are over; None for a figure without any.
-    """
-    digests = {run.environments.get(name, {}).get("code") or "unknown" for name in cells}
+def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> Mapping[str, str]:
+    """The source of a figure, as metadata of its files: run, code, cells, command."""
+    run = summary.run
+    digests = {run.environments.get(name, {}).get("code") or "unknown" for name in task.cells}
     commit = (run.provenance or {}).get("commit") or "unknown"
-    command = f"gnnhpc report {' '.join(run.runs) or run.name} --only {figure}"
-    if baseline not in (None, Baseline()):
-        command += f" --baseline {baseline.option}"
+    command = f"gnnhpc report {' '.join(run.runs) or run.name} --only {task.name}"
+    if summary.baseline != Baseline():
+        command += f" --baseline {summary.baseline.option}"
     command += " --separate" * (SEPARATE in run.settings) + (f" --width {width}" if width else "")
     # A figure of several runs belongs into none of their folders.
     command += " --out DIR" * bool(run.runs)
@@ -171,7 +160,7 @@ def origin_of(
         "Run": run.name,
         "Code": f"commit {commit}, digest {', '.join(sorted(digests))}",
         "Comment": f"remade by: {command}",
-        "Cells": " ".join(cells),
+        "Cells": " ".join(task.cells),
     }
 
 
@@ -191,8 +180,8 @@ def timeline_cells(run: RunData) -> tuple[list[str], list[LeftOut]]:
     Of each layout and schedule those with the most micro-batches come first, pipelines before
     single stages.
     """
-    counted = run.cells["counts"].astype(bool)
-    cells = run.cells[run.cells["cell"].isin(run.cells_with_spans()) & counted]
+    with_spans = run.cells["cell"].isin(run.spans["cell"].unique())
+    cells = run.cells[with_spans & run.cells["counts"].astype(bool)]
     if cells.empty:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
     keys = ["model", "data", "layout", "schedule", "virtual_stages"]
@@ -228,8 +217,7 @@ def parse_format(text: str | None) -> tuple[Format, ...]:
 
 
 def remake_figures(
-    run: RunData,
-    summary: pd.DataFrame,
+    summary: Summary,
     only: str,
     folder: Path,
     *,
@@ -241,19 +229,19 @@ def remake_figures(
     A width is part of the file's name. Raises InputError for a name that no figure of this run
     has, with the names that there are, and for one that the run has no data for.
     """
-    inches = None if width is None else parse_width(width)
-    tasks = [*_group_tasks(find_models_on_data(run, summary))]
-    tasks += [timeline_task(run, cell) for cell in timeline_cells(run)[0]]
+    tasks = [*_group_tasks(find_models_on_data(summary))]
+    tasks += [_timeline_task(summary.run, cell) for cell in timeline_cells(summary.run)[0]]
     start = only if only.startswith(f"{TIMELINE}-") else f"{only}-"
     chosen = [task for task in tasks if task.name == only or task.name.startswith(start)]
     if not chosen and only.startswith(f"{TIMELINE}-"):
         # A report has no room for every timeline.
-        chosen = [timeline_task(run, run.find_cell(only.removeprefix(f"{TIMELINE}-")))]
+        cell = cell_named(summary.run, only.removeprefix(f"{TIMELINE}-"))
+        chosen = [_timeline_task(summary.run, cell)]
     if not chosen:
         known = ", ".join(task.name for task in tasks)
         raise InputError("--only", None, repr(only), known or "a run with valid cells")
-    with at_width(inches):
-        made = [draw(run, task, folder, formats, width) for task in chosen]
+    with at_width(None if width is None else parse_width(width)):
+        made = [draw(summary, task, folder, formats, width) for task in chosen]
     paths = [path for one in made if isinstance(one, Drawn) for path in one.files]
     if not paths:
         reasons = "; ".join(": ".join(one) for one in made if not isinstance(one, Drawn))

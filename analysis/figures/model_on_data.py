@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.settings_in_words import settings_label, study_title
-from analysis.summary.summary_table import VARIANT_COLUMNS
+from analysis.summary.summary_table import VARIANT_COLUMNS, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from analysis.load.run_data import RunData
 
 _SCHEDULING = ("schedule", "virtual_stages")
 _AXES = ("model", "data", "layout", "microbatches")
@@ -35,6 +33,8 @@ class ModelOnData:
     """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
     summary: pd.DataFrame
     ranks: pd.DataFrame
+    baseline: Baseline
+    """What speedups of the summary are over."""
 
     @property
     def training(self) -> pd.DataFrame:
@@ -46,15 +46,9 @@ class ModelOnData:
         return "sampler" in self.cells and bool(self.cells["sampler"].notna().any())
 
     @property
-    def baseline(self) -> Baseline | None:
-        """What speedups of the summary are over; None where nothing has a baseline."""
-        known = self.summary["baseline"].dropna()
-        return Baseline.named(str(known.iloc[0])) if len(known) else None
-
-    @property
     def baseline_name(self) -> str:
         """The label, such as `seq` or `pp2 m5`."""
-        return "seq" if self.baseline in (None, Baseline()) else str(self.baseline)
+        return "seq" if self.baseline == Baseline() else str(self.baseline)
 
     @property
     def slug(self) -> str:
@@ -76,8 +70,9 @@ class ModelOnData:
             yield settings_label(dict(zip(keys, values, strict=True))), part
 
 
-def find_models_on_data(run: RunData, summary: pd.DataFrame) -> list[ModelOnData]:
+def find_models_on_data(measured: Summary) -> list[ModelOnData]:
     """Every model and data set of a run that have a cell which counts."""
+    run, summary = measured.run, measured.table
     counted = run.cells[run.cells["counts"].astype(bool)]
     others = [key for key in run.settings if key not in (*VARIANT_COLUMNS, *_AXES)]
     candidates = [key for key in (*VARIANT_COLUMNS, *others) if key in summary.columns]
@@ -96,6 +91,7 @@ def find_models_on_data(run: RunData, summary: pd.DataFrame) -> list[ModelOnData
                 run.steps[run.steps["cell"].isin(cells["cell"])].merge(settings, on="cell"),
                 mine[mine["n"] > 0],
                 run.ranks[run.ranks["cell"].isin(cells["cell"])],
+                measured.baseline,
             )
         )
     return found

@@ -72,12 +72,11 @@ def measured_timeline(run: RunData, cell: str) -> Timeline:
 
     Raises InputError for a cell without spans of training.
     """
-    spans = run.spans_of(cell)
-    spans = spans[spans["phase"] == "train"]
+    spans = run.spans[(run.spans["cell"] == cell) & (run.spans["phase"] == "train")]
     steps = run.steps[(run.steps["cell"] == cell) & (run.steps["phase"] == "train")]
     steps = steps[steps["step"].isin(spans["step"].unique())]
     if steps.empty:
-        raise InputError("timeline", f"train spans of {cell}", "none", "spans of a recorded step")
+        raise InputError("timeline", f"spans of {cell}", "none", "a cell run with `spans: true`")
     settled = steps[~steps["warmup"].astype(bool)]
     chosen = steps if settled.empty else settled
     distance = (chosen["wall_s"] - chosen["wall_s"].median()).abs().to_numpy()
@@ -150,12 +149,24 @@ def ideal_bars(
     return pd.DataFrame(bars, columns=measured.columns)
 
 
-def draw_timeline(of: Timeline) -> Figure:
-    """Measured above, ideal below, on one time axis; micro-batch numbers where they fit.
+def cell_named(run: RunData, name: str) -> str:
+    """The id of the cell with this id or start of one; raises InputError unless it is one."""
+    ids = [str(cell) for cell in run.cells["cell"]]
+    matches = [name] if name in ids else [cell for cell in ids if cell.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    found = f"{name} ({len(matches)} cells begin so)" if matches else name
+    some = ", ".join((matches or ids)[:5]) + (", ..." if len(matches or ids) > 5 else "")
+    raise InputError("timeline", "cell", found, some or "the cells of a run, and this has none")
+
+
+def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
+    """Measured above, ideal below, on one time axis, with a caption; numbers are micro-batches.
 
     A rank's later virtual stages have a dash at the number and a line across the foot for each
-    before them.
+    before them. Raises InputError for a cell without spans of training.
     """
+    of = measured_timeline(run, cell)
     rows = of.ranks.iloc[:MAX_RANKS]
     panels = 2 if len(of.ideal) else 1
     with styled():
@@ -183,7 +194,7 @@ def draw_timeline(of: Timeline) -> Figure:
         axes[-1].set_xlabel(f"time since the step's first barrier ({unit})")
         axes[-1].set_xlim(0, of.wall_s * scale)
         _add_legend(figure, {*of.measured["name"], "wait"})
-    return figure
+    return figure, timeline_caption(of)
 
 
 def _draw_panel(

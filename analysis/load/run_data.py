@@ -77,30 +77,6 @@ class RunData:
     def name(self) -> str:
         return " + ".join(self.runs) or self.root.resolve().name
 
-    def cells_with_spans(self) -> list[str]:
-        """Ids of the cells whose ranks wrote spans, in the order of the manifest."""
-        present = set(self.spans["cell"].unique())
-        return [str(cell) for cell in self.cells["cell"] if cell in present]
-
-    def find_cell(self, name: str) -> str:
-        """The id of the cell with this id or start of one; raises InputError unless it is one."""
-        ids = [str(cell) for cell in self.cells["cell"]]
-        matches = [name] if name in ids else [cell for cell in ids if cell.startswith(name)]
-        if len(matches) == 1:
-            return matches[0]
-        found = f"{name} ({len(matches)} cells begin so)" if matches else name
-        some = ", ".join((matches or ids)[:5]) + (", ..." if len(matches or ids) > 5 else "")
-        raise InputError("timeline", "cell", found, some or "the cells of a run, and this has none")
-
-    def spans_of(self, cell: str) -> pd.DataFrame:
-        """The spans of one cell; raises InputError for a cell that has none."""
-        spans = self.spans[self.spans["cell"] == cell]
-        if spans.empty:
-            raise InputError(
-                "timeline", f"spans of {cell}", "none", "a cell run with `spans: true`"
-            )
-        return spans
-
 
 def load_run(run: Path | str, *, separate: bool = False) -> RunData:
     """Read a run folder, which may be a copy, and may have cells that still run.

@@ -28,17 +28,17 @@ from analysis.report.texts import advice_of
 from analysis.statistics.intervals import ONE_RUN, Interval
 from analysis.statistics.power import CONFIDENCE
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
+from analysis.summary.summary_table import Summary
 
 _WITHOUT_NUMBERS = ("invalid", "failed", "unfinished", "not started")
 _FLAGS_OF_ROWS = ("above-bound-unexplained", "above-bound", "above-ideal", "only-warm-up")
 
 
-def first_page_section(
-    run: RunData, summary: pd.DataFrame, figures: Figures | None = None
-) -> Section:
+def first_page_section(found: Summary, figures: Figures | None = None) -> Section:
     """The verdict, the speedups, what was checked, each flag with advice, and cells without
     numbers; where the numbers come from is folded.
     """
+    run, summary = found.run, found.table
     checked = [*map(Text, run.notes), *validation(run), *equivalence(run), *environments(run)]
     blocks: list[Block] = [
         *_verdict(run.cells),

@@ -11,7 +11,6 @@ from analysis.figures.draw_figures import (
     Figures,
     make_figures,
     parse_format,
-    parse_width,
     remake_figures,
 )
 from analysis.load.concat_runs import load_runs
@@ -38,8 +37,8 @@ def write_report(
     *,
     separate: bool = False,
     columns: Sequence[str] = (),
-) -> tuple[RunData, pd.DataFrame, Path]:
-    """Load the runs at `roots` and write their report; returns run, summary and its folder.
+) -> tuple[Summary, Path]:
+    """Load the runs at `roots` and write their report; returns the summary and its folder.
 
     With `separate`, cells that are not comparable with most others of their model and data are rows
     of their own. `columns` are those of LaTeX tables; without any, the ones that a paper has room
@@ -49,18 +48,21 @@ def write_report(
     be written, or a path is no UTF-8.
     """
     report = _folder(roots, out)
-    run = load_runs(roots, separate=separate)
-    found = _summary(run, baseline)
-    summary, tables = found.table, make_tables(found)
-    _check_columns(tables, columns)
+    summary = _load(roots, baseline, separate=separate)
+    tables = make_tables(summary)
+    known = dict.fromkeys(str(name) for table in tables for name in table.frame)
+    for name in columns:
+        if name not in known:
+            raise InputError("--columns", None, repr(name), ", ".join(known))
     with atomic_output_folder(report) as folder:
-        write_atomically(folder / "summary.csv", summary.to_csv(index=False, lineterminator="\n"))
-        steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
+        rows = summary.table.to_csv(index=False, lineterminator="\n")
+        write_atomically(folder / "summary.csv", rows)
+        steps_frame(summary.run).to_parquet(folder / "steps.parquet", index=False)
         for table in tables:
             write_table(table, folder / "tables", columns)
-        figures = make_figures(run, summary, folder / "figures")
-        write_page(report_document(run, summary, tables, figures, folder), folder)
-    return run, summary, report
+        figures = make_figures(summary, folder / "figures")
+        write_page(report_document(summary, tables, figures, folder), folder)
+    return summary, report
 
 
 def write_single_figures(
@@ -72,25 +74,22 @@ def write_single_figures(
     separate: bool = False,
     width: str | None = None,
     format: str | None = None,
-) -> tuple[RunData, list[Path]]:
+) -> tuple[Summary, list[Path]]:
     """Remake the figures of one name or kind, of one width and format.
 
-    Returns what was loaded, and the figures' files. `out` is RUN/report/only unless given. Raises
+    Returns the summary, and the figures' files. `out` is RUN/report/only unless given. Raises
     InputError as `remake_figures` does, for a `baseline` that is not there, and where `out` cannot
     be written.
     """
     formats = parse_format(format)
-    if width is not None:
-        parse_width(width)
     folder = _folder(roots, out) / ("only" if out is None else "")
-    run = load_runs(roots, separate=separate)
-    summary = _summary(run, baseline).table
+    summary = _load(roots, baseline, separate=separate)
     try:
-        paths = remake_figures(run, summary, only, folder, formats=formats, width=width)
+        paths = remake_figures(summary, only, folder, formats=formats, width=width)
     except OSError as error:
         found = f"{folder} ({error.strerror})"
         raise InputError("--out", None, found, "a folder you may write in") from None
-    return run, paths
+    return summary, paths
 
 
 def _folder(roots: Sequence[Path], out: Path | None) -> Path:
@@ -104,17 +103,11 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
     return RunPaths(roots[0]).report if out is None else out
 
 
-def _summary(run: RunData, baseline: str) -> Summary:
+def _load(roots: Sequence[Path], baseline: str, *, separate: bool) -> Summary:
     requested = Baseline.parse(baseline)
+    run = load_runs(roots, separate=separate)
     requested.check_is_in(run.cells)
     return summarize(run, requested)
-
-
-def _check_columns(tables: Sequence[Table], columns: Sequence[str]) -> None:
-    known = dict.fromkeys(str(name) for table in tables for name in table.frame)
-    for name in columns:
-        if name not in known:
-            raise InputError("--columns", None, repr(name), ", ".join(known))
 
 
 def steps_frame(run: RunData) -> pd.DataFrame:
@@ -125,9 +118,10 @@ def steps_frame(run: RunData) -> pd.DataFrame:
 
 
 def report_document(
-    run: RunData, summary: pd.DataFrame, tables: Sequence[Table], figures: Figures, out: Path
+    summary: Summary, tables: Sequence[Table], figures: Figures, out: Path
 ) -> Document:
     """The page: verdict, numbers, figures, statistics."""
+    run = summary.run
     commit = str((run.provenance or {}).get("commit") or "")
     # The commits of several runs have the runs' names before them.
     code = f"code {commit if ': ' in commit else commit[:12]}" if commit else "no commit recorded"
@@ -135,8 +129,8 @@ def report_document(
         title=f"Report of {run.name}",
         subtitle=f"{len(run.cells)} cells, {int(run.cells['valid'].sum())} valid; {code}",
         sections=(
-            first_page_section(run, summary, figures),
-            *report_sections(summary, tables, figures),
+            first_page_section(summary, figures),
+            *report_sections(summary.table, tables, figures),
         ),
         folder=out,
     )

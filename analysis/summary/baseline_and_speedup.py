@@ -57,12 +57,6 @@ class Baseline:
             allowed = ", ".join(Baseline(layout, m).option for layout, m in there)
             raise InputError("--baseline", None, f"{self.option}, which no cell has", allowed)
 
-    @classmethod
-    def named(cls, name: str) -> Baseline:
-        """The baseline with this name, as str() gives it."""
-        layout, _, count = name.rpartition(" m")
-        return cls(Layout.parse(layout), int(count))
-
     @property
     def option(self) -> str:
         """The text that `parse` reads."""

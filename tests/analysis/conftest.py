@@ -115,4 +115,4 @@ def images(runs: dict[str, RunData]) -> RunData:
 @pytest.fixture(scope="session")
 def reports(folders: dict[str, Path]) -> dict[str, Path]:
     """The report folder of each golden run."""
-    return {name: write_report([folder])[2] for name, folder in folders.items()}
+    return {name: write_report([folder])[1] for name, folder in folders.items()}

@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def group_of(folder: Path, baseline: str = "seq", **load: bool) -> ModelOnData:
     run = analysis.load_run(folder, **load)
-    return find_models_on_data(run, analysis.summarize(run, baseline).table)[-1]
+    return find_models_on_data(analysis.summarize(run, baseline))[-1]
 
 
 def drawn(name: str, group: ModelOnData) -> Any:

@@ -59,7 +59,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sweep[4].id: [Story(audit=(noisy,))],
         sweep[5].id: [Story(status="failed", stop_at=3)],
     }
-    return write_report([make_run(root, sweep, stories=stories)])[2] / "report.html"
+    return write_report([make_run(root, sweep, stories=stories)])[1] / "report.html"
 
 
 @pytest.mark.parametrize("width", [SCREEN, PHONE])

@@ -66,7 +66,7 @@ def test_a_report_has_its_tables_and_figures(reports: dict[str, Path], name: str
 
 def first_page(root: Path) -> str:
     run = load_run(root)
-    section = first_page_section(run, summarize(run).table)
+    section = first_page_section(summarize(run))
     return document_to_markdown(Document("Report", "", (section,), root))
 
 
@@ -166,7 +166,7 @@ def test_published_studies_are_named_only_where_their_model_and_data_were_run(
         )
         for change in ({}, {"layout": "dp2-pp2", "microbatches": 5})
     ]
-    page = write_report([make_run(tmp_path / "run", experiments)])[2] / "report.md"
+    page = write_report([make_run(tmp_path / "run", experiments)])[1] / "report.md"
     text = page.read_text()
     assert "figures/copies-" in text
     assert not [name for name in ("Raffi", "Dearing", "Boca", "ublished") if name in text]
@@ -198,9 +198,9 @@ def test_several_runs_make_one_report_and_leave_other_files(tmp_path: Path) -> N
     roots = [make_run(tmp_path / name, experiments, seed=len(name)) for name in ("a", "bb")]
     (tmp_path / "both").mkdir()
     (tmp_path / "both" / "notes.txt").write_text("mine")
-    run, summary, folder = write_report(roots, tmp_path / "both")
-    assert run.name == "a + bb"
-    assert (summary["cells"] == 4).all()
+    summary, folder = write_report(roots, tmp_path / "both")
+    assert summary.run.name == "a + bb"
+    assert (summary.table["cells"] == 4).all()
     assert "Report of a + bb" in (folder / "report.md").read_text()
     assert (folder / "notes.txt").read_text() == "mine"
 
@@ -208,6 +208,6 @@ def test_several_runs_make_one_report_and_leave_other_files(tmp_path: Path) -> N
 def test_a_run_without_results_has_a_report(tmp_path: Path) -> None:
     experiments = experiments_of("chunks", repeats=1)
     root = make_run(tmp_path / "run", experiments, stories={one.id: [] for one in experiments})
-    _, summary, folder = write_report([root])
-    assert (summary["n"] == 0).all()
+    summary, folder = write_report([root])
+    assert (summary.table["n"] == 0).all()
     assert "0 of 6 cells valid" in (folder / "report.md").read_text()
