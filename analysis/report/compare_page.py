@@ -36,8 +36,9 @@ def comparison_lines(a: RunData, b: RunData, found: Comparison) -> Iterator[str]
     train = [match for match in found.matches if match.phase == "train"]
     for line in (*_environments(train), *_custom_sources(train), *_hosts(a, b), _when(train)):
         yield f"differs: {line}"
-    yield from _copies(a, b)
-    yield from _flags(train)
+    for side, run in (("A", a), ("B", b)):
+        if words := count_flags(run.cells.loc[run.cells["counts"].astype(bool), "flags"]):
+            yield f"flagged in {side}: {', '.join(words)}"
     yield from found.only_in_one
     for line in found.losses_apart:
         yield f"learns something else: {line}"
@@ -95,35 +96,8 @@ def _span(rows: Sequence[Configuration]) -> str:
     return f"{times[0][:19]} to {times[-1][:19]}" if times else "unknown times"
 
 
-def _copies(a: RunData, b: RunData) -> Iterator[str]:
-    """Cells whose records are the same file in both, which cannot differ."""
-    digests = [
-        dict(zip(counted["cell"].astype(str), counted["digest"], strict=True))
-        for run in (a, b)
-        for counted in [run.cells[run.cells["counts"].astype(bool) & (run.cells["digest"] != "")]]
-    ]
-    copied = [cell for cell, digest in digests[0].items() if digests[1].get(cell) == digest]
-    if copied:
-        yield (
-            f"one measurement in both, so no difference can show: {len(copied)} cells, such as "
-            f"{copied[0]}"
-        )
-
-
-def _flags(train: Sequence[Match]) -> Iterator[str]:
-    for side, rows in (("A", [m.a for m in train]), ("B", [m.b for m in train])):
-        if rows and (words := count_flags(flag for one in rows for flag in one.used["flags"])):
-            yield f"flagged in {side}: {', '.join(words)}"
-
-
 def result_lines(found: Comparison) -> Iterator[str]:
-    """Contradicting averages, the groups of layers that became slower, and the verdict."""
-    turned = [f"{row.name} {row.phase}" for row in found.steps if row.averages_contradict(found.of)]
-    if turned:
-        yield (
-            "a_s and b_s differ the other way round than b_over_a, which is geometric, as single "
-            f"runs are far from the others, in {', '.join(turned)}"
-        )
+    """The groups of layers that became slower, and the verdict."""
     recorded = Counter(row.seconds.name for row in found.groups)
     slower: dict[str, list[str]] = {}
     for row in found.slower_groups:

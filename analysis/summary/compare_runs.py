@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -51,14 +52,6 @@ class Compared:
     a: Sample
     b: Sample
     ratio: Interval
-
-    def averages_contradict(self, of: str) -> bool:
-        """Whether the runs' averages differ the other way round than the ratio.
-
-        The ratio is geometric, over pairs where there are some, so a run far from the others moves
-        it less than the averages.
-        """
-        return (seconds_of(self.b, of) - seconds_of(self.a, of)) * (self.ratio.value - 1.0) < 0.0
 
     def verdict(self, tolerance: float) -> str:
         """The verdict in words; with one run a side, the reason why there is none."""
@@ -149,23 +142,18 @@ def compare_runs(
     if not matches:
         words = f"no configuration that it and {root_a} both measured; {nearest_difference(a, b)}"
         raise InputError(root_b, "cells", words, "two runs of one sweep")
-    losses = compare_losses(a, b)
-    pairs = [
-        _Pair(
-            *(match, "step"),
-            *(Sample(one.step_times, match.repeats(one)) for one in (match.a, match.b)),
-        )
+    steps = [
+        Pair(match, "step", *(Sample(one.step_times, match.repeats(one)) for one in match.sides))
         for match in matches
     ]
-    groups = _compare_groups(matches, _group_seconds(a), _group_seconds(b), of)
-    comparison = Comparison(
-        tolerance, of, matches, only_in_one, _ratios(pairs, of), groups, *losses
-    )
-    return a, b, comparison
+    groups = _compare_groups(matches, [_group_seconds(a), _group_seconds(b)], of)
+    found_steps, losses = _ratios(steps, of), compare_losses(a, b)
+    return a, b, Comparison(tolerance, of, matches, only_in_one, found_steps, groups, *losses)
 
 
-@dataclass(frozen=True)
-class _Pair:
+class Pair(NamedTuple):
+    """Seconds of one thing in both runs."""
+
     match: Match
     what: str
     a: Sample
@@ -173,21 +161,20 @@ class _Pair:
 
     @property
     def has_interval(self) -> bool:
-        return all(
-            len(one.runs) > 1 and one.values.size >= FEWEST_STEPS for one in (self.a, self.b)
-        )
+        both = (self.a, self.b)
+        return all(len(one.runs) > 1 and one.values.size >= FEWEST_STEPS for one in both)
 
 
-def _ratios(pairs: Sequence[_Pair], of: str, among: int | None = None) -> list[Compared]:
+def _ratios(pairs: Sequence[Pair], of: str, among: int | None = None) -> list[Compared]:
     """The ratio of each pair, with intervals that hold together; `among` is how many there are."""
     count = sum(pair.has_interval for pair in pairs) if among is None else among
     confidence = 1.0 - (1.0 - CONFIDENCE) / max(1, count)
     return [
         Compared(
-            *(pair.match.name, pair.match.phase, pair.what, pair.a, pair.b),
-            pair.b.over(pair.a, of=of, confidence=confidence, by_ranks=True),
+            *(match.name, match.phase, what, a, b),
+            b.over(a, of=of, confidence=confidence, by_ranks=True),
         )
-        for pair in pairs
+        for match, what, a, b in pairs
     ]
 
 
@@ -204,31 +191,25 @@ def _group_seconds(run: RunData) -> pd.DataFrame:
 
 
 def _compare_groups(
-    matches: Sequence[Match], a: pd.DataFrame, b: pd.DataFrame, of: str
+    matches: Sequence[Match], seconds: Sequence[pd.DataFrame], of: str
 ) -> list[ComparedGroup]:
     """Each group that both runs recorded; all intervals of slower groups hold together.
 
     Relative seconds are compared by medians, as one slow moment falls upon one group.
     """
 
-    def pairs_of(change: Callable[[pd.DataFrame], pd.DataFrame]) -> list[_Pair]:
-        return [
-            _Pair(match, group, *sides)
-            for match in matches
-            if match.phase == "train"
-            for group, sides in _common_groups(match, a, b, change)
-        ]
+    def pairs_of(change: Callable[[pd.DataFrame], pd.DataFrame]) -> list[Pair]:
+        train = (match for match in matches if match.phase == "train")
+        return [pair for match in train for pair in _common_groups(match, seconds, change)]
 
     pairs = pairs_of(lambda seconds: seconds)
     relative = pairs_of(lambda seconds: seconds / _of_others(seconds))
-    others = pairs_of(_of_others)
     among = sum(pair.has_interval for pair in (*pairs, *relative))
     by_group = {(r.name, r.what): r for r in _ratios(relative, "median", among)}
-    others_by_group = {(r.name, r.what): r for r in _ratios(others, of)}
+    others = {(r.name, r.what): r for r in _ratios(pairs_of(_of_others), of)}
     return [
-        ComparedGroup(row, by_group.get(key), others_by_group.get(key))
+        ComparedGroup(row, by_group.get((row.name, row.what)), others.get((row.name, row.what)))
         for row in _ratios(pairs, of, among)
-        for key in [(row.name, row.what)]
     ]
 
 
@@ -239,29 +220,29 @@ def _of_others(seconds: pd.DataFrame) -> pd.DataFrame:
 
 
 def _common_groups(
-    match: Match, a: pd.DataFrame, b: pd.DataFrame, change: Callable[[pd.DataFrame], pd.DataFrame]
-) -> list[tuple[str, tuple[Sample, Sample]]]:
-    """The groups that every cell of both configurations recorded, each with both samples."""
+    match: Match,
+    seconds: Sequence[pd.DataFrame],
+    change: Callable[[pd.DataFrame], pd.DataFrame],
+) -> list[Pair]:
+    """The groups that every cell of both configurations recorded."""
     sides = []
-    for one, seconds in ((match.a, a), (match.b, b)):
+    for one, recorded in zip(match.sides, seconds, strict=True):
         cells = [str(cell) for cell in one.used["cell"]]
-        if not set(cells) <= set(seconds.index.get_level_values("cell")):
+        if not set(cells) <= set(recorded.index.get_level_values("cell")):
             return []
-        mine = [
-            change(part.dropna(axis=1, how="all"))
-            for part in (seconds.loc[[cell]] for cell in cells)
-        ]
-        sides.append((mine, match.repeats(one)))
-    common = set.intersection(
-        *(set(cell.columns[cell.notna().all()]) for cells, _ in sides for cell in cells)
-    )
+        parts = (recorded.loc[[cell]].dropna(axis=1, how="all") for cell in cells)
+        sides.append([change(part) for part in parts])
+    complete = (set(cell.columns[cell.notna().all()]) for cells in sides for cell in cells)
     return [
-        (group, (_sample(group, *sides[0]), _sample(group, *sides[1]))) for group in sorted(common)
+        Pair(
+            *(match, group),
+            *(
+                Sample([cell[group].to_numpy() for cell in cells], match.repeats(one))
+                for one, cells in zip(match.sides, sides, strict=True)
+            ),
+        )
+        for group in sorted(set.intersection(*complete))
     ]
-
-
-def _sample(group: str, cells: Sequence[pd.DataFrame], repeats: Sequence[object]) -> Sample:
-    return Sample([cell[group].to_numpy() for cell in cells], repeats)  # type: ignore[arg-type]
 
 
 def steps_frame(rows: Sequence[Compared], tolerance: float, of: str = "mean") -> pd.DataFrame:

@@ -32,6 +32,10 @@ class Match:
     def phase(self) -> str:
         return self.a.phase
 
+    @property
+    def sides(self) -> tuple[Configuration, Configuration]:
+        return self.a, self.b
+
     @cached_property
     def alternated(self) -> bool:
         """Whether the runs took turns: A's and B's first repeats, then the second ones.
@@ -39,7 +43,7 @@ class Match:
         Only then are equal repeats a pair; else their common number means nothing.
         """
         pairs = paired(self.a.sample.repeats, self.b.sample.repeats)
-        started = [list(one.used["started_at"]) for one in (self.a, self.b)]
+        started = [list(one.used["started_at"]) for one in self.sides]
         turns = sorted(sorted((started[0][i], started[1][j])) for i, j in pairs)
         ordered = [time for turn in turns for time in turn]
         return bool(turns) and all(ordered) and ordered == sorted(set(ordered))
@@ -140,9 +144,7 @@ def _short(value: object) -> str:
 
 def _repeats_in_one(match: Match) -> Iterator[str]:
     """Seeds and repeats of a common configuration that one of the runs lacks."""
-    a, b = (
-        set(zip(one.cells["seed"], one.cells["repeat"], strict=True)) for one in (match.a, match.b)
-    )
+    a, b = (set(zip(one.cells["seed"], one.cells["repeat"], strict=True)) for one in match.sides)
     for side, missing in (("A", a - b), ("B", b - a)):
         if missing:
             which = ", ".join(f"seed {seed} repeat {repeat}" for seed, repeat in sorted(missing))
