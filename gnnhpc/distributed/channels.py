@@ -9,7 +9,6 @@ whole step before. The peer can always take that, so no schedule comes to a stan
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from typing import Final, Protocol
 
 import torch
@@ -20,9 +19,6 @@ from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 from gnnhpc.kernels.shared_memory_channel import Slots, bytes_needed
 
 SHARED_MEMORY: Final = "shared memory"
-BY_GROUP: Final = "process group"
-carried: Counter[str] = Counter()
-"""How many tensors this process has sent or received each way, or begun to."""
 _CHECK_MS = 100
 """How often a waiting rank checks whether the other one has ended."""
 _NO_MEMORY = -1
@@ -60,13 +56,11 @@ class GroupChannel:
     def send(self, tensor: Tensor) -> Transfer:
         work = dist.isend(tensor, dst=self._peer, group=self._group, tag=self._tag)
         assert work is not None
-        carried[BY_GROUP] += 1
         return work
 
     def receive(self, into: Tensor) -> Transfer:
         work = dist.irecv(into, src=self._peer, group=self._group, tag=self._tag)
         assert work is not None
-        carried[BY_GROUP] += 1
         return work
 
 
@@ -115,7 +109,6 @@ class SharedSender(SharedEnd):
         while not self._slots.send(tensor, _CHECK_MS):
             if self._peer.has_ended():
                 raise self._peer.lost()
-        carried[SHARED_MEMORY] += 1
         return _SENT
 
 
@@ -147,7 +140,6 @@ class SharedReceiver(SharedEnd):
                 if self._slots.take(into, 0):
                     break
                 raise self._peer.lost()
-        carried[SHARED_MEMORY] += 1
 
 
 class _Taking:

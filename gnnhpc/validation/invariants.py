@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.distributed.channels import carried
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.gradient_sync import BucketedGradients
 from gnnhpc.experiment.experiment import Experiment
@@ -39,7 +38,6 @@ _GOOD = {
     "running statistics": "BatchNorm counted each batch, and replicas evaluated with one mean",
     "optimizer": "the optimizer took each step, and moved what trains and nothing else",
     "all-reduce": "replicas averaged their gradients once a step",
-    "messages": "neighbouring stages sent and received the same number of tensors",
 }
 _MAY_BE_MEANT = ("modes", "evaluation")
 """A custom model's layers may do so on purpose: these are suspect, not invalid."""
@@ -55,8 +53,6 @@ class _Observed:
     """Hashes of running statistics after replicas have averaged them, by the evaluation."""
     faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Check -> faults."""
-    transferred: int | None = None
-    """Tensors sent and received; None for engines that do not count them."""
 
 
 class Invariants(Listener):
@@ -75,14 +71,13 @@ class Invariants(Listener):
         """Parameters after the last evaluation, if no training step followed it yet."""
         self._first: Hashes = {}
         self._tracked: dict[str, int] = {}
-        self._reductions = self._carried = 0
+        self._reductions = 0
 
     def training_begins(self, start: int) -> None:
         self._start = start
         self._first = self._observed.parameters["the start"] = self._parameters()
         self._tracked = self._batches_tracked()
         self._reductions = self._parts.engine.gradients.reductions
-        self._carried = carried.total()
         if not start and torch.initial_seed() != expected_seed(self._experiment, self._mesh):
             cause = f"torch's generator began with seed {torch.initial_seed()}"
             self._fault("generators", cause)
@@ -127,8 +122,6 @@ class Invariants(Listener):
         self._check_statistics()
         self._check_optimizer(held)
         self._check_reductions()
-        if self._experiment.engine == "native":
-            self._observed.transferred = carried.total() - self._carried
 
     def checks(self) -> list[Check]:
         """Compare all ranks and return one check an invariant, on every rank; a collective."""
@@ -143,9 +136,6 @@ class Invariants(Listener):
             self._known["replica parameters"] += _unequal(of_stage, stage)
             of_stage = [everyone[rank].statistics for rank in ranks]
             self._known["running statistics"] += _unequal(of_stage, stage)
-        for replica in range(layout.replicas):
-            counts = [everyone[rank].transferred for rank in layout.pipeline_ranks(replica)]
-            self._known["messages"] += self._unpaired(counts, replica)
         self._observed = _Observed()
         custom = isinstance(self._experiment.model, CustomModel)
         return [
@@ -211,20 +201,6 @@ class Invariants(Listener):
         if counted != a_step * self._trained:
             cause = f"{counted} all-reduces in {self._trained} steps, {a_step} a step are planned"
             self._fault("all-reduce", cause)
-
-    def _unpaired(self, counts: Sequence[int | None], replica: int) -> list[str]:
-        """Each transfer counts once at both of its stages, one of which has an even number.
-
-        In a ring, which interleaved stages form, that holds for an even number of stages.
-        """
-        known = [count for count in counts if count is not None]
-        is_ring = self._experiment.schedule == "interleaved"
-        if len(known) < len(counts) or (is_ring and len(counts) % 2):
-            return []
-        even, odd = sum(known[::2]), sum(known[1::2])
-        if len(counts) == 1 or even == odd:
-            return []
-        return [f"replica {replica}: stages counted {known} tensors sent and received"]
 
     def _parameters(self) -> Hashes:
         return _hashes(self._stage.named_parameters())

@@ -79,34 +79,13 @@ def on_all_ranks(mesh: Mesh, work: Callable[[], T]) -> list[T]:
 def one_a_name(checks: Sequence[Check]) -> list[Check]:
     """Join checks of the same name, which ran at the start and at the end.
 
-    The graver verdict stays, of equal ones the first; two that are `ok` say what both compared. Of
-    values the sum of seconds stays, and of each entry of a mapping the larger one (of `compared`,
-    which are shares, the smaller).
+    The graver one stays, of equal ones the first; two that are `ok` say what both compared.
     """
     joined: dict[str, Check] = {}
     for check in checks:
-        before = joined.get(check.name)
-        joined[check.name] = check if before is None else _joined(before, check)
+        before = joined.setdefault(check.name, check)
+        graver = min(before, check, key=lambda each: _ORDER.index(each.verdict))
+        if before.verdict == check.verdict == "ok" and before.detail != check.detail:
+            graver = replace(check, detail=f"{before.detail}; {check.detail}")
+        joined[check.name] = graver
     return list(joined.values())
-
-
-def _joined(one: Check, other: Check) -> Check:
-    graver = min(one, other, key=lambda each: _ORDER.index(each.verdict))
-    detail = graver.detail
-    if one.verdict == other.verdict == "ok" and one.detail != other.detail:
-        detail = f"{one.detail}; {other.detail}"
-    values = one.values | other.values
-    for key in one.values.keys() & other.values.keys():
-        ours, theirs = one.values[key], other.values[key]
-        if key == "seconds":
-            values[key] = round(ours + theirs, 3)
-        elif isinstance(ours, dict) and isinstance(theirs, dict):
-            chosen = min if key == "compared" else _larger
-            both = {k: chosen(ours[k], theirs[k]) for k in ours.keys() & theirs.keys()}
-            values[key] = ours | theirs | both
-    return replace(graver, detail=detail, values=values)
-
-
-def _larger(one: float | None, other: float | None) -> float | None:
-    """The larger one; None, for no number, is larger than any."""
-    return None if one is None or other is None else max(one, other)

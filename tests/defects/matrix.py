@@ -15,7 +15,7 @@ from tests.defects.running import Finding, findings, run_healthy
 MECHANISMS = {
     "invariants": (
         *("replica parameters", "evaluation", "continuity", "modes", "generators"),
-        *("running statistics", "optimizer", "all-reduce", "messages", "no-checkpoint"),
+        *("running statistics", "optimizer", "all-reduce", "no-checkpoint"),
     ),
     "data-digests": ("data", "order"),
     "record-audit": (

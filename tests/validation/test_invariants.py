@@ -63,7 +63,7 @@ def test_a_healthy_run_keeps_all_invariants(name: str) -> None:
     if name.startswith("sampled") and not sample_neighbors.is_here():
         pytest.skip("no C++ compiler")
     checks = train(HEALTHY[name])
-    assert len(checks) == 10
+    assert len(checks) == 9
     assert faults(checks) == {}
 
 

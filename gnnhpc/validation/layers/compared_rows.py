@@ -23,7 +23,7 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
 from gnnhpc.models.context import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
-from gnnhpc.validation.reference.edge_lists import EdgeList, SparseFeatures
+from gnnhpc.validation.reference.edge_lists import Activation, EdgeList
 from gnnhpc.validation.reference.layer_parts import ForwardPass
 
 MOST_NUMBERS = 4_000_000
@@ -40,7 +40,7 @@ class ComparedRows:
     x: Inputs
     """The layer's input at its real shape."""
     context: Context
-    reference_x: Tensor | SparseFeatures
+    reference_x: Activation
     """The reference form's input, float64 on the CPU."""
     settings: ForwardPass
     """What else the reference form needs."""
@@ -204,14 +204,12 @@ def _compared(
     )
 
 
-def _in_double(x: Inputs, rows: Tensor) -> Tensor | SparseFeatures:
+def _in_double(x: Inputs, rows: Tensor) -> Activation:
     """These rows as the reference form takes them."""
     if isinstance(x, SparseRows):
         taken = take_rows(x.to("cpu"), rows)
         assert isinstance(taken, SparseRows)
-        places = torch.repeat_interleave(torch.arange(len(rows)), taken.indptr.diff())
-        values = taken.values.double()
-        return SparseFeatures(places, taken.columns, values, taken.shape, taken.entries)
+        return taken.with_values(taken.values.double())
     if isinstance(x, IndexedRows):
         return x.features[x.nodes[rows.to(x.nodes.device)]].cpu().double()
     return x[rows.to(x.device)].cpu().double()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,11 @@ from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
-from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.independent_readers import Array as Numbers
 from gnnhpc.validation.independent_readers import read_images
-from gnnhpc.validation.reference.edge_lists import Activation, EdgeList, node_features, rows_of
+from gnnhpc.validation.reference.edge_lists import Activation, EdgeList, node_features
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 
 Ids = npt.NDArray[np.int64]
@@ -49,8 +48,6 @@ class ReferenceBatch:
     """int64 [rows]: the place of each node's graph among many small graphs."""
     context: Context | None = None
     """The context for the layers of a custom model."""
-    layer_input: Tensor | SparseRows | None = None
-    """The input that a custom model's first layer takes, where it is not `inputs`."""
 
     @property
     def graphs(self) -> int:
@@ -106,7 +103,6 @@ class GraphSetData:
         self, experiment: Experiment, specs: LayerSpecs, graphs: GraphSet, *, custom: bool
     ) -> None:
         self._experiment, self._graphs = experiment, graphs
-        self._features = node_features(graphs)
         self._unions = DisjointUnions(graphs, hops(specs)) if custom else None
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
@@ -136,13 +132,12 @@ class GraphSetData:
     ) -> ReferenceBatch:
         graphs, chosen = self._graphs, torch.from_numpy(numbers)
         nodes, graph_of_row, edges = self._union(numbers)
-        context, layer_input = None, None
+        context = None
         if self._unions is not None:
             chunk = self._unions.of(chosen, SPLITS[phase])
             context = Context(microbatch, step, self._experiment.seed, chunk)
-            layer_input = first_input(self._experiment, graphs, nodes)
         return ReferenceBatch(
-            rows_of(self._features, nodes),
+            node_features(graphs, nodes),
             {
                 split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
                 for split in SPLITS[phase]
@@ -153,7 +148,6 @@ class GraphSetData:
             edges=edges,
             graph_of_row=graph_of_row,
             context=context,
-            layer_input=layer_input,
         )
 
     def _union(self, numbers: Ids) -> tuple[Tensor, Tensor, EdgeList]:
@@ -173,11 +167,3 @@ class GraphSetData:
         loops = torch.stack((rows, rows, self._graphs.edges.shape[1] + ids))
         edges = torch.cat((torch.from_numpy(np.concatenate(ends, axis=1)), loops), 1)
         return ids, torch.tensor(graph_of_row, dtype=torch.int64), EdgeList(len(nodes), *edges)
-
-
-def first_input(experiment: Experiment, data: Any, nodes: Tensor) -> Tensor | SparseRows:
-    """The features of some nodes, int64 [n], as the first layer of a custom model takes them."""
-    rows = feature_rows(data.features, nodes, torch.float64)
-    if experiment.model.loaded.sparse_inputs or isinstance(rows, Tensor):
-        return rows
-    return rows.to_dense()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.node_features import SparseRows
 
 COLUMNS = 32
 """Columns of messages that are summed together, which bounds the memory that messages take."""
@@ -47,66 +48,41 @@ class EdgeList:
 
     def without_loops(self) -> EdgeList:
         kept = self.source != self.target
-        ends = self.source[kept], self.target[kept], self.number[kept]
         weight = None if self.weight is None else self.weight[kept]
-        return EdgeList(self.nodes, *ends, self.missing, self.sampled, weight, self.weighted_degree)
+        source, target, number = (x[kept] for x in (self.source, self.target, self.number))
+        return replace(self, source=source, target=target, number=number, weight=weight)
 
 
-@dataclass(frozen=True)
-class SparseFeatures:
-    """Features as they are stored: row, column and value of each stored number, in row order."""
-
-    row: Tensor
-    column: Tensor
-    value: Tensor
-    """float64 [stored]"""
-    shape: tuple[int, int]
-    number: Tensor | None = None
-    """int64 [stored]: each one's number among all stored features; None for 0, 1, 2, ..."""
-
-    def to_dense(self) -> Tensor:
-        return self._matrix().to_dense()
-
-    def rows(self, ids: Tensor) -> SparseFeatures:
-        """The rows `ids`, int64 [n] ascending."""
-        place = torch.full((self.shape[0],), -1).scatter(0, ids, torch.arange(len(ids)))
-        kept = (place[self.row] >= 0).nonzero().flatten()
-        ends = place[self.row[kept]], self.column[kept]
-        return SparseFeatures(*ends, self.value[kept], (len(ids), self.shape[1]), kept)
-
-    def times(self, weight: Tensor) -> Tensor:
-        product: Tensor = torch.sparse.mm(self._matrix(), weight)
-        return product
-
-    def _matrix(self) -> Tensor:
-        places = torch.stack((self.row, self.column))
-        return torch.sparse_coo_tensor(places, self.value, self.shape, check_invariants=False)
+Activation = Tensor | SparseRows
 
 
-Activation = Tensor | SparseFeatures
-
-
-def node_features(graph: Graph | GraphSet) -> Activation:
-    """The features of all nodes in float64."""
-    features = graph.features
+def node_features(data: Graph | GraphSet, nodes: Tensor) -> Activation:
+    """The features of nodes, int64 [n], in float64; zeros for -1."""
+    features, is_real = data.features, nodes >= 0
+    nodes = nodes.clamp(min=0)
     if features.layout != torch.sparse_csr:
-        return features.double()
-    stored = features.crow_indices().diff()
-    return SparseFeatures(
-        torch.repeat_interleave(torch.arange(len(stored)), stored),
-        features.col_indices().long(),
-        features.values().double(),
-        (features.shape[0], features.shape[1]),
-    )
+        return features[nodes].double() * is_real[:, None]
+    first = features.crow_indices()
+    counts = torch.where(is_real, first.diff()[nodes], 0)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    moved = torch.repeat_interleave(first[nodes] - indptr[:-1], counts)
+    entries = torch.arange(len(moved)) + moved
+    values, columns = features.values()[entries].double(), features.col_indices()[entries].long()
+    return SparseRows(indptr, columns, values, entries, features.shape[1])
 
 
-def rows_of(x: Activation, ids: Tensor) -> Activation:
-    """The rows `ids`, int64 [n], ascending where features are stored sparsely."""
-    return x[ids] if isinstance(x, Tensor) else x.rows(ids)
+def row_of_values(x: SparseRows) -> Tensor:
+    """int64 [stored]: the row of each stored value."""
+    return torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
 
 
 def product(x: Activation, weight: Tensor) -> Tensor:
-    return x @ weight if isinstance(x, Tensor) else x.times(weight)
+    if isinstance(x, Tensor):
+        return x @ weight
+    places = torch.stack((row_of_values(x), x.columns))
+    matrix = torch.sparse_coo_tensor(places, x.values, x.shape, check_invariants=False)
+    found: Tensor = torch.sparse.mm(matrix, weight)
+    return found
 
 
 def sum_over_edges(x: Tensor, edges: EdgeList, weights: Tensor | None = None) -> Tensor:

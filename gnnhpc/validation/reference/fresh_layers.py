@@ -84,7 +84,7 @@ class FreshLayers(ReferenceModel):
             self._built.append(layers)
             self._record_deferred(layers, batch.replica)
         outputs: list[Activation] = []
-        x = _first_input(batch)
+        x = self.first_input(batch)
         for layer in layers.values():
             x = _call(layer.train(training), x, batch)
             outputs.append(_dense(x))
@@ -104,6 +104,11 @@ class FreshLayers(ReferenceModel):
                     found = parameter.grad.to_dense().double().numpy()
                     total[name] = total[name] + found if name in total else found
         return total
+
+    def first_input(self, batch: ReferenceBatch) -> Activation:
+        """What the first layer takes."""
+        takes = self._experiment.model.loaded.sparse_inputs
+        return batch.inputs if takes else _dense(batch.inputs)
 
     def has_batchnorm(self) -> bool:
         """Whether a layer computes with all rows of a micro-batch by a BatchNorm."""
@@ -139,7 +144,7 @@ def check_comparable(model: FreshLayers, batch: ReferenceBatch) -> None:
         if parameter.requires_grad and parameter.dtype != torch.float64:
             kind = _name(parameter.dtype)
             raise CheckError(f"parameter {name} is {kind} in a model of float64: {_USE_DTYPE}")
-    x = _first_input(batch)
+    x = model.first_input(batch)
     with torch.no_grad(), fork_generators():
         for name in once:
             outputs = []
@@ -197,14 +202,6 @@ def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
 def _owner(layers: Layers, path: str) -> tuple[nn.Module, str]:
     name = next(name for name in layers if path.startswith(f"{name}."))
     return layers[name], path.removeprefix(f"{name}.")
-
-
-def _first_input(batch: ReferenceBatch) -> Tensor | SparseRows:
-    """What the first layer of a custom model takes."""
-    if batch.layer_input is not None:
-        return batch.layer_input
-    assert isinstance(batch.inputs, Tensor)
-    return batch.inputs
 
 
 def _call(layer: nn.Module, x: Tensor | SparseRows, batch: ReferenceBatch) -> Tensor | SparseRows:

@@ -18,7 +18,7 @@ from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.metis import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, first_input
+from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
 from gnnhpc.validation.reference.edge_lists import EdgeList, node_features
 from gnnhpc.validation.reference.sampling_rule import (
     CapturedEdges,
@@ -124,15 +124,13 @@ class CustomGraphData:
 
     def _batch(self, chunk: GraphChunk, place: tuple[int, int], step: int) -> ReferenceBatch:
         replica, microbatch = place
-        rows = first_input(self._experiment, self._graph, chunk.nodes)
         return ReferenceBatch(
-            rows if isinstance(rows, Tensor) else rows.to_dense(),
+            node_features(self._graph, chunk.nodes),
             chunk.targets,
             replica,
             microbatch,
             nodes=chunk.nodes,
             context=Context(microbatch, step, self._experiment.seed, chunk),
-            layer_input=rows,
         )
 
 
@@ -216,7 +214,7 @@ def whole_graph_batch(experiment: Experiment, graph: Graph) -> ReferenceBatch:
         total.index_add_(0, ends[1], weights.double())
         edges = replace(edges, weight=weights.double(), weighted_degree=total)
     return ReferenceBatch(
-        node_features(graph),
+        node_features(graph, node),
         graph.targets(node),
         nodes=node,
         edges=edges,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from gnnhpc.validation.reference.edge_lists import Activation, EdgeList, SparseFeatures
+from gnnhpc.graphs.node_features import SparseRows
+from gnnhpc.validation.reference.edge_lists import Activation, EdgeList
 from gnnhpc.validation.reference.random_numbers import dropout_weights
 
 EPS = 1e-5
@@ -105,8 +106,8 @@ class ForwardPass:
 
     def entry_numbers(self, x: Activation) -> Tensor:
         """int64, the number of each entry of `x` in the whole graph, which dropout masks follow."""
-        if isinstance(x, SparseFeatures):
-            return torch.arange(len(x.value)) if x.number is None else x.number
+        if isinstance(x, SparseRows):
+            return x.entries
         if self.ids is None:
             return torch.arange(x.numel()).view_as(x)
         return self.ids[:, None] * x.shape[1] + torch.arange(x.shape[1])
@@ -132,7 +133,7 @@ def dropout(
     if not here.training or not share:
         return x
     factors = here.mask(layer, share, here.entry_numbers(x))
-    return replace(x, value=x.value * factors) if isinstance(x, SparseFeatures) else x * factors
+    return x.with_values(x.values * factors) if isinstance(x, SparseRows) else x * factors
 
 
 def relu_dropout(layer: str, share: float, x: Tensor, here: ForwardPass) -> Tensor:

@@ -19,7 +19,7 @@ from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.graphs.link_split import split_links
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
-from gnnhpc.validation.reference.edge_lists import EdgeList, node_features, rows_of
+from gnnhpc.validation.reference.edge_lists import EdgeList, node_features
 from gnnhpc.validation.reference.random_numbers import NegativeSampling, NeighborSampling
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, part_of, split_nodes
 
@@ -106,7 +106,6 @@ class SampledMiniBatches:
 
     def __init__(self, experiment: Experiment, graph: Graph, links: ReferenceLinks | None) -> None:
         self._experiment, self._links = experiment, links
-        self._features = node_features(graph)
         self._whole, self._trained = graph, graph
         if experiment.sampling is not None and experiment.sampling.inductive:
             # Training uses the edges between training nodes alone.
@@ -184,7 +183,7 @@ class SampledMiniBatches:
             masks = {split: mask & is_seed for split, mask in graph.masks.items()}
             targets = replace(graph, masks=masks).targets(ids)
         return ReferenceBatch(
-            rows_of(self._features, ids),
+            node_features(self._whole, ids),
             targets,
             seeds.replica,
             seeds.microbatch,

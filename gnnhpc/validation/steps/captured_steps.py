@@ -25,7 +25,7 @@ from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.validation.reference.batches import Ids
 from gnnhpc.validation.reference.built_in_model import Array
-from gnnhpc.validation.reference.edge_lists import SparseFeatures
+from gnnhpc.validation.reference.edge_lists import row_of_values
 from gnnhpc.validation.reference.optimizer_rule import State
 from gnnhpc.validation.reference.sampling_rule import Edges
 
@@ -246,16 +246,12 @@ class CapturesSteps(Listener):
 def sketch(x: Any) -> npt.NDArray[np.float64]:
     """float64 [rows, 2] of an activation [rows, ...], stored in any form."""
     if isinstance(x, SparseRows):
-        rows = torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
-        values, columns, width = x.values, x.columns.cpu(), x.width
-    elif isinstance(x, SparseFeatures):
-        rows, values, columns, width = x.row, x.value, x.column, x.shape[1]
-    else:
-        held: Tensor = x if isinstance(x, Tensor) else x.to_dense()
-        flat = held.detach().flatten(1).double().cpu()
-        return (flat @ _vectors(flat.shape[1])).numpy()
-    terms = values.detach().double().cpu()[:, None] * _vectors(width)[columns]
-    return torch.zeros(x.shape[0], _VECTORS).double().index_add(0, rows, terms).numpy()
+        terms = x.values.double().cpu()[:, None] * _vectors(x.width)[x.columns.cpu()]
+        zeros = torch.zeros(len(x), _VECTORS, dtype=torch.float64)
+        return zeros.index_add(0, row_of_values(x), terms).numpy()
+    held: Tensor = x if isinstance(x, Tensor) else x.to_dense()
+    flat = held.detach().flatten(1).double().cpu()
+    return (flat @ _vectors(flat.shape[1])).numpy()
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
 from gnnhpc.validation.reference.built_in_model import Array
-from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.edge_lists import Activation, row_of_values
 from gnnhpc.validation.steps.captured_steps import (
     CapturedActivation,
     CapturedTargets,
@@ -83,7 +83,7 @@ def row_squares(x: Activation) -> Array:
     """Each row's squared norm."""
     if isinstance(x, Tensor):
         return array_of(x.detach().flatten(1).double().square().sum(1))
-    return torch.zeros(x.shape[0]).double().index_add(0, x.row, x.value.square()).numpy()
+    return torch.zeros(len(x)).double().index_add(0, row_of_values(x), x.values.square()).numpy()
 
 
 def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:

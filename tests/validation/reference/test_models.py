@@ -74,7 +74,7 @@ def library_batches(experiment: Experiment, step: int) -> list[ReferenceBatch]:
 
 
 def through(layers: nn.Module, batch: ReferenceBatch) -> Tensor:
-    x: Any = batch.inputs if batch.layer_input is None else batch.layer_input
+    x: Any = batch.inputs
     for layer in layers.children():
         x = layer(x, batch.context)
     output: Tensor = x
