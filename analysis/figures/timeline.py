@@ -255,11 +255,6 @@ def timeline_caption(of: Timeline) -> str:
     backward, weights = (float(lengths.get(name, 0.0)) for name in ("backward", "weights"))
     if weights >= LEAST_SHARE * (backward + weights) > 0:
         caption += " Backward is of inputs alone; the gradients of weights come later."
-    elif weights > 0:
-        caption += (
-            " Its layers compute the gradients of inputs and weights in one, so that next to "
-            "nothing comes later as weights."
-        )
     if of.sampling_s is not None:
         caption += f" Before that it waited {1e3 * of.sampling_s:.3g} ms for its mini-batch."
     return caption

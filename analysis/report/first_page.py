@@ -22,7 +22,7 @@ from analysis.render.document import (
     rows_table,
 )
 from analysis.render.number_text import join_intervals
-from analysis.report.run_facts import environments, equivalence, validation, what_was_run
+from analysis.report.run_facts import equivalence, live_code, validation, what_was_run
 from analysis.report.tables import split_backward_in_name
 from analysis.report.texts import advice_of
 from analysis.statistics.intervals import ONE_RUN, Interval
@@ -39,7 +39,7 @@ def first_page_section(found: Summary, figures: Figures | None = None) -> Sectio
     numbers; where the numbers come from is folded.
     """
     run, summary = found.run, found.table
-    checked = [*map(Text, run.notes), *validation(run), *equivalence(run), *environments(run)]
+    checked = [*map(Text, run.notes), *validation(run), *equivalence(run), *live_code(run)]
     blocks: list[Block] = [
         *_verdict(run.cells),
         *(text for text in checked if text.kind == "bad"),
@@ -245,7 +245,8 @@ def _not_comparable(cells: pd.DataFrame) -> Iterator[Table]:
     other = cells[cells["not_comparable"] != ""]
     if len(other):
         yield rows_table(
-            "Cells that are not comparable with most cells of the same model and data",
+            "Cells that are not comparable with most cells of the same model and data, so that "
+            "they are in no average and no ratio with these",
             ("difference", "cells", "first cell"),
             [
                 (words, len(same), str(same["cell"].iloc[0]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.comparable import SEPARATE, values_in_words
+from analysis.load.comparable import values_in_words
 from analysis.load.concat_runs import provenance_text
 from analysis.load.flags import EQUIVALENT
 from analysis.load.run_data import RunData
@@ -16,7 +16,7 @@ from analysis.render.document import Block, Table, Text, rows_table
 from analysis.report.texts import advice_of
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.models.model_registry import BUILT_IN, model_class
+from gnnhpc.models.model_registry import BUILT_IN
 from gnnhpc.records.accounted_cost import read_accounted
 
 _PROVENANCE = {
@@ -28,12 +28,6 @@ _PROVENANCE = {
     "host": "submitted on",
     "user": "submitted by",
     "versions": "versions",
-}
-_BATCHNORM = {
-    "micro": "each micro-batch normalises by its own statistics, and running statistics are "
-    "updated a micro-batch at a time, as GPipe does",
-    "deferred": "each micro-batch normalises by its own statistics, and running statistics are "
-    "updated once a mini-batch from all of its micro-batches",
 }
 _MOST_HOSTS = 12
 
@@ -107,22 +101,13 @@ def equivalence(run: RunData) -> Iterator[Text]:
         )
 
 
-def environments(run: RunData) -> Iterator[Text]:
-    """Whether cells ran live code, and how many are not comparable with the others."""
+def live_code(run: RunData) -> Iterator[Text]:
+    """How many cells ran live code."""
     known = run.cells[run.cells["code_from"] != ""]
     if live := int(known["code_from"].str.contains("live").sum()):
         yield Text(
             f"{live} of {len(known)} cells ran live code: what the checkout held when they "
             "started, not the code that the run keeps.",
-            "warning",
-        )
-    if other := int((run.cells["not_comparable"] != "").sum()):
-        shown = "`--separate` shows them as rows of their own"
-        if SEPARATE in run.settings:
-            shown = f"they are rows of their own, by `{SEPARATE}`"
-        yield Text(
-            f"{other} cells are not comparable with most others of their model and data, so they "
-            f"are in no average and no ratio with these; {shown}.",
             "warning",
         )
 
@@ -133,17 +118,8 @@ def _some(cells: Sequence[str]) -> str:
 
 
 def what_was_run(run: RunData) -> Iterator[Block]:
-    """Commit, versions, machines, models, data and layouts; BatchNorm's modes; environments."""
+    """Commit, versions, machines, models, data and layouts; environments."""
     yield _facts_table(run)
-    using = [
-        bool((known := model_class(str(model))) and known.uses_batchnorm)
-        for model in run.cells["model"]
-    ]
-    for mode, cells in run.cells.loc[using, "batchnorm"].value_counts().items():
-        yield Text(
-            f"BatchNorm, mode {mode} ({cells} cells): {_BATCHNORM.get(str(mode), mode)}. "
-            "Evaluation uses running statistics that are synchronised over replicas."
-        )
     every = list(run.environments.values())
     if names := dict.fromkeys(name for each in every for name in each):
         yield rows_table(

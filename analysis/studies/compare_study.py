@@ -156,7 +156,7 @@ def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Findin
             found,
             ours=value,
             runs=min(len(one.means) for one in partners),
-            run=row.label,
+            run=row.columns["run"],
             shares_processors=any(one.shares_processors for one in partners),
         )
 

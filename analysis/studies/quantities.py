@@ -12,7 +12,6 @@ from analysis.statistics.intervals import Interval, ratio_of_pairs, t_bounds
 from analysis.statistics.pairs import FEWEST_PAIRS
 from analysis.studies.study_rows import Row
 from analysis.summary.baseline_and_speedup import same_value
-from analysis.summary.frameworks import find_like
 from gnnhpc.core.schedules import bound
 
 _WHO_COMPUTES = {
@@ -38,13 +37,10 @@ def bound_of_quantity(name: float | str | None, row: Row) -> float | None:
 def like(
     row: Row, rows: Sequence[Row], changes: dict[str, Any], free: Sequence[str] = ()
 ) -> Row | None:
-    """The row with these settings that is equal in all others but the free ones."""
-    if row.configuration is not None:
-        measured = [one.configuration for one in rows if one.configuration is not None]
-        found = find_like(row.configuration, measured, changes, free)
-        return next((one for one in rows if found and one.configuration is found), None)
+    """The row of the same environment with these settings, and equal in all but the free ones."""
     expected = {key: v for key, v in {**row.settings, **changes}.items() if key not in free}
-    return next((one for one in rows if one is not row and not differing(one, expected)), None)
+    others = (one for one in rows if one is not row and one.environment == row.environment)
+    return next((one for one in others if not differing(one, expected)), None)
 
 
 def differing(row: Row, expected: Mapping[str, Any]) -> set[str]:

@@ -15,7 +15,6 @@ from analysis.statistics.warmup import step_statistics
 from analysis.studies.study import FOLDER, published_studies, read_published
 
 LOGS = FOLDER / "raffi" / "logs"
-_PHASE_OF_LOG = {"train": 0, "test": 1}
 
 
 def printed_statistics(logs: Iterable[tuple[Path, str, str, NDArray[Any]]]) -> pd.DataFrame:
@@ -44,17 +43,6 @@ def printed_statistics(logs: Iterable[tuple[Path, str, str, NDArray[Any]]]) -> p
                 }
             )
     return pd.DataFrame(rows)
-
-
-def misprints() -> pd.DataFrame:
-    """The rows of `printed_statistics` of all of the author's logs that have other digits."""
-    logs = {name: pd.read_csv(LOGS / name) for name in published_studies()["raffi"].logs}
-    found = printed_statistics(
-        (LOGS / name, name, phase, log.loc[log["phase"] == number, "batch_time(s)"].to_numpy())
-        for name, log in logs.items()
-        for phase, number in _PHASE_OF_LOG.items()
-    )
-    return found[found["verdict"].str.startswith("misprint")]
 
 
 @functools.cache

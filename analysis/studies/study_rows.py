@@ -14,6 +14,7 @@ from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
 from analysis.studies.study import Study, published_studies, read_published
 from analysis.summary.configurations import Configuration
+from analysis.summary.frameworks import DEPENDS_ON_IMPLEMENTATION
 from analysis.summary.ideal_step import has_split_backward
 from analysis.summary.settings_in_words import (
     IMPLEMENTATIONS,
@@ -41,11 +42,11 @@ class Row:
     """One row; `columns` has its settings, words for them, and what was measured."""
 
     columns: dict[str, Any]
+    """`run` names a row of the run, such as `cora, pp4, halo, DGL, engine native`."""
     settings: Mapping[str, Any]
+    """Those of the experiment, with the phase; of layers also which, and the way."""
     configuration: Configuration | None = None
     """None for a published row."""
-    label: str = ""
-    """Names a row of the run, such as `cora, pp4, halo, DGL, engine native`."""
     sample: Sample | None = None
     """Its step times where they are not those of the configuration."""
 
@@ -62,6 +63,12 @@ class Row:
         flags = {flag for words in self.configuration.used["flags"] for flag in words.split(";")}
         takes_turns = (self.settings["engine"], self.settings["device"]) == ("torchgpipe", "cpu")
         return takes_turns or not flags.isdisjoint(_CROWDED)
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """What it ran in, but for what the implementation decides."""
+        known = self.configuration.environment.items() if self.configuration else ()
+        return {name: value for name, value in known if name not in DEPENDS_ON_IMPLEMENTATION}
 
     @cached_property
     def seconds(self) -> Interval:
@@ -167,15 +174,17 @@ def _rows_of(
     columns |= _in_words(columns, study)
     columns |= _measures(one, line, study)
     columns["settings"] = settings_in_words(one.settings, names)
-    label = ", ".join(str(columns[name]) for name in (*study.label, "settings") if columns[name])
-    columns["run"] = label
-    yield Row(columns, one.settings, one, label)
+    words = (str(columns[name]) for name in (*study.label, "settings") if columns[name])
+    columns["run"] = ", ".join(words)
+    settings = {**one.settings, "phase": one.phase}
+    yield Row(columns, settings, one)
     if one.layout.world_size == one.microbatches == 1 and one.settings["model"] == "vig":
         for kind in _LAYER_GROUPS:
             for way, groups, sample, statistics in _layer_groups(one, kind, summary):
-                of_kind = columns | statistics | {"layout": kind, "way": way, "groups": groups}
+                which = {"layout": kind, "way": way}
                 many = f", {groups} of them" if groups > 1 else ""
-                yield Row(of_kind, one.settings, one, label + many, sample)
+                more = {"groups": groups, "run": columns["run"] + many}
+                yield Row(columns | statistics | which | more, settings | which, one, sample)
 
 
 def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:

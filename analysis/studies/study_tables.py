@@ -19,7 +19,6 @@ from analysis.studies.compare_study import (
     selected,
 )
 from analysis.studies.quantities import difference_of_seeds, whole_graph_of
-from analysis.studies.raffi_logs import misprints
 from analysis.studies.study import (
     Claim,
     StudyTable,
@@ -152,17 +151,6 @@ def _comparison_rows(found: Comparison) -> Iterator[dict[str, Any]]:
             "bound": one.bound,
             "run": one.run,
             "verdict": one.verdict,
-        }
-    for row in misprints().to_dict("records") if found.study.name == "raffi" else ():
-        yield {
-            "study": "raffi",
-            "table": str(row["table"]),
-            "model": "vig",
-            "setting": row["log"],
-            "phase": row["phase"],
-            "quantity": row["quantity"],
-            "published": row["printed"],
-            "verdict": f"Misprint: the author's log {row['log']} has {row['from_log']:.4g}",
         }
 
 

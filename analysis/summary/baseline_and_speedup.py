@@ -179,10 +179,6 @@ def explain_excess(
 ) -> tuple[bool, str]:
     """Whether the seconds of layers explain a speedup above `limit`, and a note."""
     head = f"speedup {speedup.value:.3f} is above the bound {limit:.3f}"
-    silent = _stages_without_backward(row, run)
-    if silent:
-        why = f"stages {silent} ran no backward, so gradients did not cross stages"
-        return False, f"{head}: {why}"
     both = pd.concat([_layer_seconds(base, run), _layer_seconds(row, run)], axis=1).dropna()
     alone, together = both.iloc[:, 0], both.iloc[:, 1]
     if not together.sum() > 0.0:
@@ -212,16 +208,3 @@ def _layer_seconds(row: Configuration, run: RunData) -> pd.Series[float]:
     replicas = medians.sum(axis=1).groupby(level=keys[:3], observed=True).sum()
     samples = (row.mean("samples") or 1.0) / row.layout.replicas
     return replicas.groupby(level="group", observed=True).mean() / samples
-
-
-def _stages_without_backward(row: Configuration, run: RunData) -> list[int]:
-    """Stages without backward seconds, or without gradient where others have one."""
-    if row.phase != "train":
-        return []
-    ranks = run.ranks[run.ranks["cell"].isin(row.cell_phases["cell"])]
-    ranks = ranks[(ranks["phase"] == "train") & ranks["backward_s"].notna()]
-    stages = ranks.groupby("stage")[["backward_s", "grad_norm"]].median()
-    idle = ~(stages["backward_s"] > 0.0)
-    if (stages["grad_norm"] > 0.0).any():
-        idle |= stages["grad_norm"] == 0.0
-    return [int(stage) for stage in stages.index[idle]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -18,16 +18,13 @@ from analysis.summary.settings_in_words import (
 from analysis.summary.summary_table import Summary, counted_flags
 
 _NAMED = ("implementation", "sampler")
-_DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
+DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
 
 
 def find_like(
-    row: Configuration,
-    rows: Iterable[Configuration],
-    changes: Mapping[str, Any],
-    free: Collection[str] = (),
+    row: Configuration, rows: Iterable[Configuration], changes: Mapping[str, Any]
 ) -> Configuration | None:
-    """The measured row with these settings that equals `row` in all others but the free ones.
+    """The measured row with these settings that equals `row` in all others.
 
     It has the same phase, and the same environment but for what the implementation decides. None
     where there is no such row.
@@ -40,9 +37,9 @@ def find_like(
             if other is not row
             and other.phase == row.phase
             and other.step_times
-            and all(same_value(other.settings[k], v) for k, v in requested.items() if k not in free)
+            and all(same_value(other.settings[k], v) for k, v in requested.items())
             and not differences(row.environment, other.environment).keys()
-            - _DEPENDS_ON_IMPLEMENTATION
+            - DEPENDS_ON_IMPLEMENTATION
         ),
         None,
     )
