@@ -23,9 +23,10 @@ import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import platformdirs
 from filelock import FileLock, Timeout
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -103,25 +104,29 @@ def _load(name: str) -> tuple[ctypes.CDLL, str]:
     flags.append(f"-march={architecture}")
     if architecture != "native":
         status += f" -march={architecture}"
-    file_name = f"{name}-{cache_key(source, version, flags)}.so"
-    cache = cache_folder()
-    if cache is None:
-        with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
-            path = Path(folder) / file_name
-            _compile([compiler, *flags], source, path)
-            return _open(path), status
-    path = cache / file_name
-    if not path.exists():
+    with _build_folder() as folder:
+        path = folder / f"{name}-{cache_key(source, version, flags)}.so"
         # Without locks that work, each rank compiles and renames.
         lock = FileLock(f"{path}.lock", timeout=COMPILE_TIMEOUT_S)
         with contextlib.suppress(Timeout, OSError, NotImplementedError):
-            lock.acquire()
+            if not path.exists():
+                lock.acquire()
         try:
             if not path.exists():
                 _compile([compiler, *flags], source, path)
         finally:
             lock.release()
-    return _open(path), status
+        return _open(path), status
+
+
+@contextlib.contextmanager
+def _build_folder() -> Iterator[Path]:
+    """The cache, or where there is none a folder that is gone once the kernel is loaded."""
+    if (cache := cache_folder()) is not None:
+        yield cache
+        return
+    with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
+        yield Path(folder)
 
 
 def find_compiler() -> str:
@@ -173,12 +178,7 @@ def cache_folder() -> Path | None:
 
     Code is loaded from here, so a folder that others can write to is refused.
     """
-    if folder := os.environ.get("GNNHPC_KERNEL_CACHE"):
-        path = Path(folder)
-    elif folder := os.environ.get("XDG_CACHE_HOME"):
-        path = Path(folder) / "gnnhpc"
-    else:
-        path = Path("~/.cache/gnnhpc").expanduser()
+    path = Path(os.environ.get("GNNHPC_KERNEL_CACHE") or platformdirs.user_cache_path("gnnhpc"))
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()

@@ -11,6 +11,7 @@ import torch
 from gnnhpc.batches.rebuilt_blocks import subgraph_builder
 from gnnhpc.batches.sampled.dgl_loader import DglSampler
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
@@ -79,7 +80,8 @@ def test_sampled_chunks(graph: Graph) -> None:
 
 def test_chunks_of_dgl(graph: Graph) -> None:
     needs_dgl()
-    with DglSampler(graph, (3, 2), 7, fused=False).open([torch.arange(9)], 1) as chunks:
+    sampling = Sampling(fanouts=(3, 2), sampler="dgl", fused=False)
+    with DglSampler(graph, sampling, 7).open([torch.arange(9)], 1) as chunks:
         check_chunk(graph, next(chunks))
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
@@ -115,23 +113,6 @@ def test_batches_drawn_apart_learn_what_one_of_all_learns(name: str, semantics: 
     assert worst_layer_error(apart[1], together[1])[0] < 1e-10
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 1000))
-def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(step: int) -> None:
-    graph = dense_graph()
-    chunk = sampler(graph).chunk(torch.randperm(80)[:9], step)
-    degree = torch.bincount(graph.edges[1], minlength=80)
-    assert chunk.rows[-1] == 9
-    for fanout, block in zip(FANOUTS[::-1], chunk.blocks, strict=True):
-        nodes = chunk.nodes[: block.rows_out]
-        assert (block.indptr.diff() - 1).equal(degree[nodes].clamp(max=fanout))
-        ends = torch.stack((chunk.nodes[block.source], chunk.nodes[block.target]))
-        loops = block.source == block.target
-        assert (block.edge[loops] - graph.edges.shape[1]).equal(nodes)
-        assert graph.edges[:, block.edge[~loops]].equal(ends[:, ~loops])
-        assert len(block.edge.unique()) == len(block.edge)
-
-
 def edges_of(chunk: GraphChunk, layer: int, node: int) -> Tensor:
     row = int((chunk.nodes == node).nonzero())
     block = chunk.blocks[layer]
@@ -152,33 +133,3 @@ def test_once_a_node_has_the_same_neighbours_in_all_layers_and_resampled_others(
     }
     assert all(same["once"])
     assert sum(same["resample"]) < 15
-
-
-def parts_of(chunk: GraphChunk) -> list[Tensor]:
-    found = [chunk.nodes, chunk.degree, *chunk.targets.values()]
-    for block in chunk.blocks:
-        by = block.transpose
-        found += [block.indptr, block.source, block.target, block.edge]
-        found += [by.indptr, by.edge, by.target]
-    return found
-
-
-@pytest.mark.parametrize("semantics", ["resample", "once"])
-@pytest.mark.parametrize("left_out", [0, 60])
-@pytest.mark.parametrize("inductive", [False, True])
-def test_edges_on_a_device_give_the_same_mini_batches(
-    semantics: Semantics, left_out: int, inductive: bool
-) -> None:
-    graph = dense_graph()
-    edges = graph.in_edges.among(graph.masks["train"]) if inductive else graph.in_edges
-    options: dict[str, Any] = {"semantics": semantics, "edges": edges}
-    host = sampler(graph, **options)
-    there = sampler(graph, **options, device=torch.device("cpu"))
-    without = torch.randperm(len(edges.source))[:left_out].sort().values if left_out else None
-    for step in range(4):
-        seeds = torch.randperm(80)[: 20 * step]
-        wanted, found = (each.chunk(seeds, step, without) for each in (host, there))
-        assert found.rows == wanted.rows
-        for one, other in zip(parts_of(found), parts_of(wanted), strict=True):
-            assert one.dtype == other.dtype
-            assert one.equal(other)

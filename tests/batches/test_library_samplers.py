@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.sampled.dgl_loader import DglBlock, DglSampler
-from gnnhpc.batches.sampled.library_loader import random_seed
+from gnnhpc.batches.sampled.library_loader import LibrarySampler, random_seed
 from gnnhpc.batches.sampled.pyg_loader import PygBlock, PygSampler, sampled_hops
 from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.experiment.sampling import Semantics
+from gnnhpc.experiment.sampling import Sampling, Semantics
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import ChunkSet, build_chunks
@@ -58,15 +58,20 @@ MODELS: dict[str, Model] = {
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def sampler(name: str, graph: Graph, fanouts: Sequence[int] = FANOUTS, **options: Any) -> Any:
+def sampler(
+    name: str, graph: Graph, fanouts: tuple[int, ...] = FANOUTS, workers: int = 0
+) -> LibrarySampler:
+    both: dict[str, Any] = {"fanouts": fanouts, "workers": workers}
     if name.startswith("pyg"):
         needs_pyg_sampler()
-        return PygSampler(graph, fanouts, SEED, trim=name == "pyg", **options)
+        return PygSampler(graph, Sampling(sampler="pyg", trim=name == "pyg", **both), SEED)
     needs_dgl()
-    return DglSampler(graph, fanouts, SEED, fused=name == "dgl", **options)
+    return DglSampler(graph, Sampling(sampler="dgl", fused=name == "dgl", **both), SEED)
 
 
-def chunks(drawn_by: Any, seeds: Sequence[Tensor], first_step: int = STEP) -> list[GraphChunk]:
+def chunks(
+    drawn_by: LibrarySampler, seeds: Sequence[Tensor], first_step: int = STEP
+) -> list[GraphChunk]:
     with drawn_by.open(seeds, first_step) as found:
         return list(found)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.kernels.dropout_mask import Mask, layer_mask, number_entries
+from gnnhpc.kernels.dropout_mask import Mask, layer_mask
 
 WORD = st.integers(0, 2**32 - 1)
 
@@ -36,16 +36,6 @@ def test_an_entry_stays_where_its_hash_reaches_the_threshold(
     assert keeps.tolist() == [value >= threshold for value in hashes]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_weights_are_none_or_the_scale(dtype: torch.dtype) -> None:
-    mask = layer_mask(3, 4, "layer", 0.75)
-    entries = torch.arange(1000).view(10, 100)
-    weights = mask.weights(entries, dtype)
-    assert weights.dtype == dtype
-    assert torch.equal(weights, torch.where(mask.keeps(entries), 4.0, 0.0).to(dtype))
-    assert set(weights.unique().tolist()) == {0.0, 4.0}
-
-
 def test_the_key_is_of_seed_step_and_name() -> None:
     """Written out: with another key every recorded loss would be another."""
     digest = hashlib.sha256(b"3/41/layer0.dropout").digest()
@@ -61,8 +51,3 @@ def test_thresholds_stay_within_32_bits() -> None:
     assert layer_mask(0, 0, "a", 1 - 2**-40).threshold == 2**32 - 1
     assert layer_mask(0, 0, "a", 1 - 2**-32).threshold == 2**32 - 1
     assert layer_mask(0, 0, "a", 1 - 2**-31).threshold == 2**32 - 2
-
-
-def test_entries_of_rows_are_numbered_in_the_whole() -> None:
-    numbers = number_entries(torch.tensor([7, 0, 3]), 4)
-    assert numbers.tolist() == [[28, 29, 30, 31], [0, 1, 2, 3], [12, 13, 14, 15]]

@@ -6,72 +6,58 @@ with `fused=False`; DGL's fused sampler numbers nodes by which of its threads co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from gnnhpc.batches.sampled.library_loader import (
     LibraryBlock,
-    LibraryChunks,
+    LibrarySampler,
     loader_options,
     random_seed,
-    running,
 )
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.libraries import SAMPLER_KEY, import_dgl
 
 
-class DglSampler:
-    """Raises InputError where DGL cannot be imported.
+class DglSampler(LibrarySampler):
+    """Raises InputError where DGL cannot be imported."""
 
-    `fanouts` are the most neighbours of a node, from the seeds outward; `workers` is the loader's
-    `num_workers`, `fused` the sampler's own argument.
-    """
+    library = "DGL"
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanouts: Sequence[int],
-        seed: int,
-        *,
-        workers: int = 0,
-        fused: bool = True,
-    ) -> None:
+    def __init__(self, graph: Graph, sampling: Sampling, seed: int) -> None:
         self._dgl = import_dgl(*SAMPLER_KEY)
-        self._seed = seed
-        self._options = loader_options(workers)
-        self._chunks = LibraryChunks(graph)
+        super().__init__(graph, sampling, seed)
         # DGL seeds a thread when it first needs a random number.
         self._dgl.random.choice(1, 1)
         numbers = torch.empty(0, dtype=torch.int64)
-        columns = ("csc", (self._chunks.indptr, graph.edges[0].contiguous(), numbers))
+        columns = ("csc", (self.indptr, graph.edges[0].contiguous(), numbers))
         # Loaders with workers make all formats that a graph allows; sampling needs this one.
         self._graph = self._dgl.graph(columns, num_nodes=graph.nodes).formats(["csc"])
-        self._sampler = self._dgl.dataloading.NeighborSampler(list(fanouts)[::-1], fused=fused)
+        self._sampler = self._dgl.dataloading.NeighborSampler(
+            list(sampling.fanouts)[::-1], fused=sampling.fused
+        )
 
-    @contextmanager
-    def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
-        """Like `LibrarySampler.open`."""
-        loader = self._dgl.dataloading.DataLoader(
+    def loader(self, seeds: Sequence[Tensor], first_step: int) -> DataLoader[Any]:
+        loader: DataLoader[Any] = self._dgl.dataloading.DataLoader(
             self._graph,
             _Seeds(seeds, first_step),
-            _Repeating(self._dgl, self._sampler, self._seed),
-            **self._options,
+            _Repeating(self._dgl, self._sampler, self.seed),
+            **loader_options(self.sampling.workers),
         )
-        with running(loader, "DGL") as batches:
-            yield map(self._chunk, batches)
+        return loader
 
-    def _chunk(self, sampled: tuple[Tensor, Tensor, list[Any]]) -> GraphChunk:
+    def chunk_of(self, sampled: tuple[Tensor, Tensor, list[Any]]) -> GraphChunk:
         nodes, seeds, graphs = sampled
-        whole = self._chunks.graph
-        blocks = [DglBlock(graph, nodes[: graph.num_dst_nodes()], whole) for graph in graphs]
-        return self._chunks.chunk(nodes, len(seeds), blocks)
+        blocks = [DglBlock(graph, nodes[: graph.num_dst_nodes()], self.graph) for graph in graphs]
+        return self.chunk(nodes, len(seeds), blocks)
 
 
 class DglBlock(LibraryBlock):

@@ -12,9 +12,10 @@ import signal
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,32 +37,65 @@ _WORKER_ERRORS = ("DataLoader worker", "DataLoader timed out")
 """How torch's messages about workers begin."""
 
 
-class LibrarySampler(Protocol):
-    """A library's sampler, which `pyg_loader` and `dgl_loader` have."""
+class LibrarySampler(ABC):
+    """A library's sampler of one graph, by which `pyg_loader` and `dgl_loader` make chunks."""
 
-    def open(
-        self, seeds: Sequence[Tensor], first_step: int
-    ) -> contextlib.AbstractContextManager[Iterator[GraphChunk]]:
+    library: ClassVar[str]
+    """The library's name, for messages."""
+
+    def __init__(self, graph: Graph, sampling: Sampling, seed: int) -> None:
+        self.graph, self.sampling, self.seed = graph, sampling, seed
+        self.indptr = graph.in_edges.indptr
+        self._degree = graph.in_edges.degrees
+        self._weighted_degree = weighted_degrees(graph.edge_weight, self.indptr)
+        self._full = FullGraph.of(graph)
+
+    @abstractmethod
+    def loader(self, seeds: Sequence[Tensor], first_step: int) -> DataLoader[Any]:
+        """The library's loader of the mini-batches of these nodes."""
+
+    @abstractmethod
+    def chunk_of(self, sampled: Any) -> GraphChunk:
+        """The chunk of what the loader gives for one mini-batch."""
+
+    @contextlib.contextmanager
+    def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
         """The chunks of these nodes, int64 [batch] each, none twice in one, in this order.
 
         Workers start at once, prefetch, and have ended when the context ends.
         """
-        ...
+        with running(self.loader(seeds, first_step), self.library) as batches:
+            yield map(self.chunk_of, batches)
+
+    def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
+        """The chunk of global ids int64 [rows], of which the first `seeds` have targets."""
+        rows = (*(block.rows_in for block in blocks), blocks[-1].rows_out)
+        weighted = self._weighted_degree
+        return GraphChunk(
+            nodes=nodes,
+            rows=rows,
+            blocks=tuple(blocks),
+            degree=self._degree[nodes] + 1,
+            targets=self.graph.targets(nodes[:seeds], rows[-1]),
+            own=seeds,
+            full=self._full,
+            sampled=True,
+            weighted_degree=None if weighted is None else weighted[nodes],
+        )
 
 
 class LibraryLoader:
-    """Mini-batches from a library's sampler, whose settings are `sampling`."""
+    """Mini-batches from a library's sampler."""
 
-    def __init__(self, sampler: LibrarySampler, sampling: Sampling, steps_per_epoch: int) -> None:
+    def __init__(self, sampler: LibrarySampler, steps_per_epoch: int) -> None:
         self._sampler, self._steps_per_epoch = sampler, steps_per_epoch
-        self._workers, self._semantics = sampling.workers, sampling.semantics
-        self._library = "PyG" if sampling.sampler == "pyg" else "DGL"
+        self._workers, self._semantics = sampler.sampling.workers, sampler.sampling.semantics
 
     @contextlib.contextmanager
     def open(self, shares: Shares, steps: range) -> Iterator[Iterator[SampledChunks]]:
         sampled = self._epochs(shares, steps)
         # torch raises the death of a worker in whatever the process computes.
-        with contextlib.closing(sampled), worker_errors(self._library):
+        with contextlib.closing(sampled), worker_errors(self._sampler.library):
             yield sampled
 
     def _epochs(self, shares: Shares, steps: range) -> Generator[SampledChunks]:
@@ -246,29 +280,3 @@ class LibraryBlock(SampledBlock):
         """The place of each neighbour among all edges: every row before it has a self-loop."""
         target = self.ends[1]
         return torch.arange(len(target), device=target.device) + target
-
-
-class LibraryChunks:
-    """Makes chunks of one graph from blocks that a library sampled."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.indptr = graph, graph.in_edges.indptr
-        self._degree = graph.in_edges.degrees
-        self._weighted_degree = weighted_degrees(graph.edge_weight, self.indptr)
-        self._full = FullGraph.of(graph)
-
-    def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
-        """The chunk of global ids int64 [rows], of which the first `seeds` have targets."""
-        rows = (*(block.rows_in for block in blocks), blocks[-1].rows_out)
-        weighted = self._weighted_degree
-        return GraphChunk(
-            nodes=nodes,
-            rows=rows,
-            blocks=tuple(blocks),
-            degree=self._degree[nodes] + 1,
-            targets=self.graph.targets(nodes[:seeds], rows[-1]),
-            own=seeds,
-            full=self._full,
-            sampled=True,
-            weighted_degree=None if weighted is None else weighted[nodes],
-        )

@@ -9,90 +9,79 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch_geometric.typing as pyg_has
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler import NeighborSampler
 
 from gnnhpc.batches.sampled.library_loader import (
     LibraryBlock,
-    LibraryChunks,
+    LibrarySampler,
     loader_options,
     random_seed,
-    running,
 )
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.libraries import check_sampler_is_here, pyg_sampler_missing
 
 
-class PygSampler:
+class PygSampler(LibrarySampler):
     """Raises InputError where neither torch-sparse nor pyg-lib can be imported.
 
-    `fanouts` are the most neighbours of a node, from the seeds outward; `workers` is the loader's
-    `num_workers`. A layer's block has the edges into the rows that the next layer needs, as after
+    A layer's block has the edges into the rows that the next layer needs, as after
     PyG's `trim_to_layer`. Without `trim` every layer has all rows and edges; rows after the seeds
     then have no labels.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        fanouts: Sequence[int],
-        seed: int,
-        *,
-        workers: int = 0,
-        trim: bool = True,
-    ) -> None:
+    library = "PyG"
+
+    def __init__(self, graph: Graph, sampling: Sampling, seed: int) -> None:
         check_sampler_is_here("pyg")
         if not (pyg_has.WITH_PYG_LIB or pyg_has.WITH_TORCH_SPARSE):
             raise pyg_sampler_missing("cannot be imported")
-        self._fanouts, self._trim = list(fanouts), trim
-        self._options = loader_options(workers)
-        self._chunks = LibraryChunks(graph)
+        super().__init__(graph, sampling, seed)
+        self._fanouts = list(sampling.fanouts)
         self._data = Data(edge_index=graph.edges, num_nodes=graph.nodes)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*without a 'pyg-lib' installation")
             self._sampler = _Repeating(self._data, self._fanouts, is_sorted=True)
         self._sampler.seed = seed
 
-    @contextmanager
-    def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
-        """Like `LibrarySampler.open`."""
+    def loader(self, seeds: Sequence[Tensor], first_step: int) -> DataLoader[Any]:
         sizes = [len(batch) for batch in seeds]
         ends = list(itertools.accumulate(sizes, initial=0))
         steps = torch.arange(first_step, first_step + len(sizes))
-        loader = NeighborLoader(
+        loader: DataLoader[Any] = NeighborLoader(
             self._data,
             self._fanouts,
             input_nodes=torch.cat([torch.empty(0, dtype=torch.int64), *seeds]),
             input_id=torch.repeat_interleave(steps, torch.tensor(sizes, dtype=torch.int64)),
             neighbor_sampler=self._sampler,
             batch_sampler=list(itertools.starmap(range, itertools.pairwise(ends))),
-            **self._options,
+            **loader_options(self.sampling.workers),
         )
-        with running(loader, "PyG") as batches:
-            yield map(self._chunk, batches)
+        return loader
 
-    def _chunk(self, data: Any) -> GraphChunk:
-        seeds, graph = data.batch_size, self._chunks.graph
+    def chunk_of(self, sampled: Any) -> GraphChunk:
+        data, seeds, graph = sampled, sampled.batch_size, self.graph
         hops = sampled_hops(data.edge_index, seeds, len(self._fanouts))
-        if not self._trim:
+        if not self.sampling.trim:
             every = PygBlock(data.edge_index, data.e_id, data.n_id, len(data.n_id), graph)
-            return self._chunks.chunk(data.n_id, seeds, [every] * len(hops))
+            return self.chunk(data.n_id, seeds, [every] * len(hops))
         blocks = [
             PygBlock(
                 data.edge_index[:, :edges], data.e_id[:edges], data.n_id[:rows_out], rows_in, graph
             )
             for (rows_out, rows_in, edges) in hops[::-1]
         ]
-        return self._chunks.chunk(data.n_id, seeds, blocks)
+        return self.chunk(data.n_id, seeds, blocks)
 
 
 def sampled_hops(edge_index: Tensor, seeds: int, count: int) -> list[tuple[int, int, int]]:

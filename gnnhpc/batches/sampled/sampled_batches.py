@@ -100,17 +100,17 @@ class SampledBatches:
                 self.train, sampling, self.plan, self._features, on_device=on_device
             )
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
-        settings = (graph, sampling.fanouts, self.plan.experiment.seed)
-        sampler: LibrarySampler
+        kind: type[LibrarySampler]
         if sampling.sampler == "pyg":
-            from gnnhpc.batches.sampled.pyg_loader import PygSampler
+            from gnnhpc.batches.sampled import pyg_loader
 
-            sampler = PygSampler(*settings, trim=sampling.trim, workers=sampling.workers)
+            kind = pyg_loader.PygSampler
         else:
-            from gnnhpc.batches.sampled.dgl_loader import DglSampler
+            from gnnhpc.batches.sampled import dgl_loader
 
-            sampler = DglSampler(*settings, fused=sampling.fused, workers=sampling.workers)
-        return LibraryLoader(sampler, sampling, self.steps_per_epoch)
+            kind = dgl_loader.DglSampler
+        sampler = kind(graph, sampling, self.plan.experiment.seed)
+        return LibraryLoader(sampler, self.steps_per_epoch)
 
     def _sampled_evaluation(self) -> Evaluation:
         sampling = self.sampling

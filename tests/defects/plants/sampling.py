@@ -79,7 +79,7 @@ def librarys_step_before() -> None:
         chunk: GraphChunk = original(sampler, (mixed, seeds, graphs))
         return chunk
 
-    around(DglSampler, "_chunk", stale)
+    around(DglSampler, "chunk_of", stale)
 
 
 @defect("the links that a step predicts in its message graph", cell=cells.LINKS)
