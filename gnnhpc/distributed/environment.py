@@ -225,7 +225,7 @@ def check_world_size(environment: Environment, layout: Layout) -> None:
 
 
 def _first_host(env: Mapping[str, str]) -> str:
-    """MASTER_ADDR if it is set; else the first node, by name or by where srun was launched.
+    """MASTER_ADDR if it is set; else the first node.
 
     Ranks of other nodes cannot reach a loopback address, which a script may set for one node.
     """
@@ -234,16 +234,7 @@ def _first_host(env: Mapping[str, str]) -> str:
     named = env.get("MASTER_ADDR")
     if named and not (several and (named in ("localhost", "::1") or named.startswith("127."))):
         return named
-    name = names[0] if names else "127.0.0.1"
-    return name if _resolves(name) else env.get("SLURM_LAUNCH_NODE_IPADDR") or name
-
-
-def _resolves(name: str) -> bool:
-    """Whether a host name has an address here."""
-    try:
-        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError):
-        return False
+    return names[0] if names else "127.0.0.1"
 
 
 def expand_nodelist(nodelist: str) -> list[str]:

@@ -1,21 +1,17 @@
 """How the ranks of a cell find one another, and make the process groups of their mesh.
 
 They meet in torch's TCPStore. Under torchrun it is at the address and port that torchrun sets.
-Otherwise rank 0 serves it at the first free port of a short sequence that all ranks derive from the
-job: the port may be in use, by another cell on the node or by any other program. What is stored
-under the job's key shows that a store is the job's own.
+Otherwise rank 0 serves it at a port that all ranks derive from the job.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import hashlib
 import itertools
 import os
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,12 +26,8 @@ from gnnhpc.distributed.mesh import COLLECTIVE_S, Direction, Mesh
 from gnnhpc.distributed.peer_memory import Peer, find_peers
 
 RENDEZVOUS_S = 120.0
-CANDIDATES = 16
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections."""
-_TIMEOUT = datetime.timedelta(seconds=RENDEZVOUS_S)
-_PATIENCE = datetime.timedelta(seconds=2)
-"""Time to wait for a server that may be another program."""
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 BACKEND = "one-thread-gloo"
 
@@ -124,59 +116,25 @@ def connect(environment: Environment) -> Any:
     Raises InputError for a host name that does not resolve, and GnnhpcError if rank 0 is not found
     in time or its port is taken.
     """
-    host = _resolved(environment.first_host)
-    key = f"gnnhpc/{environment.job_key}"
-    if environment.port is not None:
-        # torchrun's agent may serve it.
-        serves = environment.rank == 0 and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
-        try:
-            store = _store(host, environment.port, _TIMEOUT, serves=serves)
-        except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
-            raise GnnhpcError(f"{host}, MASTER_PORT {environment.port}: {reason}") from None
-        return dist.PrefixStore(key, store)
-    ports = candidate_ports(environment.job_key)
-    store = _serve(ports, key) if environment.rank == 0 else _find(host, ports, key)
-    return dist.PrefixStore(key, store)
+    host, port = _resolved(environment.first_host), environment.port
+    # torchrun's agent may serve it.
+    serves = environment.rank == 0 and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ
+    if port is None:
+        port, serves = derived_port(environment.job_key), environment.rank == 0
+    timeout = datetime.timedelta(seconds=RENDEZVOUS_S)
+    try:
+        store = dist.TCPStore(host, port, None, serves, timeout, wait_for_workers=False)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        words = f"rendezvous at {host}, port {port}: {reason}"
+        raise GnnhpcError(f"{words}; MASTER_PORT sets another port") from None
+    return dist.PrefixStore(f"gnnhpc/{environment.job_key}", store)
 
 
-def candidate_ports(job_key: str) -> list[int]:
-    """The ports to try, in order: the same on every rank of a job."""
-    digest = hashlib.sha256(job_key.encode()).digest()
-    numbers = [int.from_bytes(digest[i : i + 2], "big") for i in range(0, 2 * CANDIDATES, 2)]
-    return [_FIRST_PORT + number % (_LAST_PORT - _FIRST_PORT) for number in numbers]
-
-
-def _serve(ports: Sequence[int], key: str) -> Any:
-    """Rank 0's side: a store at the first port that is free on this host."""
-    for port in ports:
-        with contextlib.suppress(RuntimeError):
-            store = _store("127.0.0.1", port, _TIMEOUT, serves=True)
-            store.set(key, "")
-            return store
-    raise GnnhpcError(f"rendezvous: no free port among {list(ports)}; set MASTER_PORT to one")
-
-
-def _find(host: str, ports: Sequence[int], key: str) -> Any:
-    """The other ranks' side: the store that has this job's key."""
-    deadline = time.monotonic() + RENDEZVOUS_S
-    while time.monotonic() < deadline:
-        for port in ports:
-            with contextlib.suppress(OSError, RuntimeError):
-                socket.create_connection((host, port), timeout=_PATIENCE.total_seconds()).close()
-                store = _store(host, port, _PATIENCE)
-                if store.check([key]):
-                    store.set_timeout(_TIMEOUT)
-                    return store
-        time.sleep(0.05)
-    raise GnnhpcError(
-        f"rendezvous: rank 0 did not answer at {host} within {RENDEZVOUS_S:.0f} s "
-        f"({key}, ports {ports[0]}, {ports[1]}, ...)"
-    )
-
-
-def _store(host: str, port: int, timeout: datetime.timedelta, *, serves: bool = False) -> Any:
-    return dist.TCPStore(host, port, None, serves, timeout, wait_for_workers=False)
+def derived_port(job_key: str) -> int:
+    """The port of a job: the same on every rank, and another one for each job and requeue."""
+    number = int.from_bytes(hashlib.sha256(job_key.encode()).digest()[:4], "big")
+    return _FIRST_PORT + number % (_LAST_PORT - _FIRST_PORT)
 
 
 def _resolved(name: str) -> str:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NODES = ("n1", "n2", "n3", "n4")
-UNRESOLVED = ("nowhere1", "nowhere2")
-"""Nodes Slurm can reach and no program can resolve: a site with a broken name service."""
 FEW_JOBS = 3
 """MaxSubmitJobsPerUser of the QoS `few`."""
 CLUSTER_NAME = "gnnhpc-test"
@@ -112,7 +110,6 @@ PartitionName=short DefaultTime=1:00 MaxTime=1:00
 PartitionName=preemptible PreemptMode=REQUEUE GraceTime=20
 PartitionName=urgent PriorityTier=20
 PartitionName=closed State=DOWN
-PartitionName=unresolved Nodes={",".join(UNRESOLVED)}
 """
 
 

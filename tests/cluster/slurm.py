@@ -116,7 +116,7 @@ def stop_abandoned() -> None:
 
 
 def _start(root: Path) -> Cluster:
-    names = (*config.NODES, *config.UNRESOLVED)
+    names = config.NODES
     ports = _free_ports(2 + len(names))
     settings = Settings(root, ports[0], ports[1], dict(zip(names, ports[2:], strict=True)))
     for folder in ("log", "pids", "state", *(f"spool/{name}" for name in names)):
@@ -164,8 +164,7 @@ def _stop(root: Path) -> None:
 
 def _marked(root: Path) -> list[Process]:
     """Every daemon of this cluster, and what the nodes started."""
-    nodes = (*config.NODES, *config.UNRESOLVED)
-    return processes.marked(str(root), *(f"{root}/{node}" for node in nodes))
+    return processes.marked(str(root), *(f"{root}/{node}" for node in config.NODES))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -138,7 +138,6 @@ SWEEPS = {
     ),
     "raises": Sweep([ENDLESS], site=planted("raise", 1, 4)),
     "hog": Sweep([ENDLESS], site=planted("hog", 1, 2) | {"mem": "1500M"}),
-    "unresolved": Sweep([PIPELINE], site={"partition": "unresolved"}),
     "set-up": Sweep([TINY_GAT | {"layouts": ["seq"]}], site={"modules": ["gcc/99"]}),
     QUOTED: Sweep(
         [

@@ -64,13 +64,6 @@ def test_a_rank_over_its_memory_is_the_cause(sweeps: Sweeps) -> None:
     assert "exceeded memory limit" in log
 
 
-def test_nodes_whose_names_do_not_resolve_find_each_other(sweeps: Sweeps) -> None:
-    run = sweeps.ended("unresolved")
-    result = run.result(run.cells[0])
-    assert result.status == "done", run.explain()
-    assert sorted(result.provenance["hosts"]) == ["nowhere1", "nowhere2"]
-
-
 def test_a_set_up_line_that_fails_is_the_cause(sweeps: Sweeps) -> None:
     run = sweeps.ended("set-up")
     kind, detail = state(run)

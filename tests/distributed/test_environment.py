@@ -140,13 +140,6 @@ def test_master_addr_and_port_of_a_site_are_used_under_srun() -> None:
     assert (environment.first_host, environment.port) == ("ib0.n1", 4000)
 
 
-def test_an_unresolvable_first_node_is_reached_where_srun_was_launched() -> None:
-    nodes = {"SLURM_STEP_NODELIST": "no-such-node-[1-2]"}
-    launched = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3"}
-    assert read_environment(SRUN | nodes | launched).first_host == "10.1.2.3"
-    assert read_environment(SRUN | nodes).first_host == "no-such-node-1"
-
-
 def without(env: dict[str, str], name: str) -> dict[str, str]:
     return {key: value for key, value in env.items() if key != name}
 
