@@ -86,7 +86,7 @@ def _input_error(error: typer.TyperException) -> InputError:
     """The error as one line, which names the choices of a flag that has some."""
     choice = _CHOICE.search(str(error))
     if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
-        found = _message(error).removeprefix("Got ")
+        found = _message(error).removeprefix("got ")
         return InputError("command line", None, found, "what --help says")
     allowed = choice["allowed"].replace("'", "")
     return InputError(error.param.opts[0], None, choice["found"], allowed)
@@ -95,4 +95,5 @@ def _input_error(error: typer.TyperException) -> InputError:
 def _message(error: typer.TyperException) -> str:
     """What is wrong with the command line; typer gives no text where it has shown the help."""
     format_message = getattr(error, "format_message", None)
-    return str(format_message() if format_message else error).rstrip(".") or "no command"
+    text = str(format_message() if format_message else error).rstrip(".") or "no command"
+    return text[:1].lower() + text[1:]

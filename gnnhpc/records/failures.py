@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import datetime
 import json
+import sysconfig
 import time
+import traceback
 from dataclasses import asdict
+from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.core.versioned_json import build_record, read_object, write_atomically
 from gnnhpc.records.schema import Failure
 
+_PACKAGE = Path(__file__).parents[1]
+_STDLIB = sysconfig.get_path("stdlib")
+_INSTALLED = {"site-packages", "dist-packages"}
 SETTLE_S = 3.0
 """How long a failing rank waits for the other ranks' failures before it writes the result."""
 
@@ -27,6 +33,18 @@ def one_line(error: BaseException) -> str:
         error = error.__cause__
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
+
+
+def line_of_user(error: BaseException) -> str | None:
+    """Where an error passed a user's own code last: `deep_gcn.py, line 40`; None if nowhere."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        installed = frame.filename.startswith(("<", _STDLIB)) or _INSTALLED & set(path.parts)
+        if not installed and _PACKAGE not in path.parents and frame.name != "<module>":
+            return f"{path.name}, line {frame.lineno}"
+    return None
 
 
 def write_failure(attempt: AttemptPaths, failure: Failure, by: int) -> None:

@@ -16,10 +16,12 @@ from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.distributed.environment import Environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.code_snapshot import CodeOrigin
 from gnnhpc.records.failures import (
     ASKED_TO_STOP,
     find_first_failure,
+    line_of_user,
     one_line,
     utc_now,
     write_failure,
@@ -146,8 +148,15 @@ class Attempt:
 
     def fail(self, error: BaseException) -> None:
         """Report an error of this rank: in its log, in its failure file, in the result."""
-        text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
-        self._report(self.failure(text))
+        self._report(self.failure(self._words(error)))
+
+    def _words(self, error: BaseException) -> str:
+        """The error in one line, and the line of a custom model's code that it passed last."""
+        if isinstance(error, GnnhpcError):
+            return str(error)
+        is_custom = isinstance(self.cell.experiment.model, CustomModel)
+        place = line_of_user(error) if is_custom else None
+        return f"{one_line(error)} ({place})" if place else one_line(error)
 
     def exit_after_signal(self, signal_name: str) -> None:
         """End where a signal asked this rank to stop, and the step did not end in time."""

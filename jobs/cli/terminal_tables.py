@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from gnnhpc.core.cli_options import as_typed
-from jobs.run.cell_state import MAY_RUN, UNFINISHED
+from jobs.run.cell_state import MAY_RUN
 from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
 from jobs.run.status import KnownRun, RunStatus, status
@@ -129,6 +129,10 @@ def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None
     if not cells:
         ended = (c for c in current.cells if c.detail and c.state not in ("done", *MAY_RUN))
         lines += [f"  {c.array} {c.index}: {c.state}: {c.detail}" for c in islice(ended, 10)]
+    flags = Counter(flag for c in current.cells if c.state == "done" for flag in c.flags)
+    if flags and not cells:
+        shown = ", ".join(f"{flag} ({count})" for flag, count in flags.items())
+        lines.append(f"  flags of done cells: {shown}; --cells shows which")
     reasons = Counter(c.reason for c in current.cells if c.state == "pending" and c.reason)
     for reason, count in reasons.items():
         if reason not in _PASSING:
@@ -144,27 +148,26 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     """What to type after nothing runs: a rerun of cells without a valid result, or a report."""
     if current.live:
         return
-    counts, run = current.counts(), quote(str(current.run))
+    run = quote(str(current.run))
     rerun = f"{as_typed('jobs', 'rerun')} {run}"
     paired = " --paired" if current.paired else ""
     if current.complete:
         yield f"next: {as_typed('analysis', 'report')} {run}"
         return
-    if current.failed_custom_models:
-        models = ", ".join(current.failed_custom_models)
+    wrong = current.custom_models_to_correct()
+    if wrong:
         yield (
-            f"next, where {models} is wrong: correct it, and "
+            f"next: where {', '.join(sorted(set(wrong.values())))} is wrong: correct it, and "
             f"{as_typed('jobs', 'submit')} SPEC.yaml --name NEW; a rerun runs the copy in the run"
         )
-    if not any(state in counts for state in UNFINISHED):
+    others = {cell.state for cell in current.cells if cell.cell not in wrong} - {"done"}
+    if others == {"invalid"}:
         yield f"next: {rerun} --flagged{paired}"
-        return
-    which = "--missing" if "missing" in counts else "--failed"
-    if "out of memory" in counts:
+    elif others:
+        which = "--missing" if "missing" in others else "--failed"
         more = f"more than {current.mem}" if current.mem else "more than each node gave"
-        yield f"next: {rerun} {which}{paired} --mem SIZE, with {more}"
-    else:
-        yield f"next: {rerun} {which}{paired}"
+        mem = f" --mem SIZE, with {more}" if "out of memory" in others else ""
+        yield f"next: {rerun} {which}{paired}{mem}"
 
 
 def status_line(current: RunStatus) -> str:

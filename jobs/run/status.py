@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -29,9 +30,8 @@ class RunStatus:
     """When Slurm was asked about queued jobs, or why it was not."""
     paired: bool = False
     """Whether blocks hold all of its cells."""
-    failed_custom_models: tuple[str, ...] = ()
-    """Custom models of cells that failed or differ from their reference: a rerun runs the copies
-    that the run keeps."""
+    custom_models: Mapping[str, str] = field(default_factory=dict)
+    """Cell id -> the custom model that it trains."""
     mem: str | None = None
     """Memory of a node that the newest submission asked for."""
 
@@ -45,6 +45,15 @@ class RunStatus:
         for cell in self.cells:
             grouped.setdefault(cell.array, []).append(cell)
         return grouped
+
+    def custom_models_to_correct(self) -> dict[str, str]:
+        """Cell id -> its custom model, where that failed or differs from its reference."""
+        return {
+            cell.cell: self.custom_models[cell.cell]
+            for cell in self.cells
+            if cell.cell in self.custom_models
+            and (cell.state == "failed" or "engine-parity" in cell.flags)
+        }
 
     @property
     def live(self) -> bool:
@@ -85,18 +94,14 @@ def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
         again = cell_states(state.read_again(doubtful), queue, doubtful)
         cells |= {cell.cell: cell for cell in again}
     keys = {(cell.array, cell.index) for cell in state.cells}
-    models = {
-        str(cell.settings.get("model", {}).get("name"))
-        for cell in state.cells
-        if cells[cell.id].state == "failed" or "engine-parity" in cells[cell.id].flags
-    }
+    models = {cell.id: str(cell.settings.get("model", {}).get("name")) for cell in state.cells}
     newest = state.submissions[-1].site if state.submissions else {}
     return RunStatus(
         state.paths.root,
         tuple(cells.values()),
         _asked(state, queue),
         paired=keys <= state.blocks.block_of.keys(),
-        failed_custom_models=tuple(sorted(name for name in models if ":" in name)),
+        custom_models={cell: name for cell, name in models.items() if ":" in name},
         mem=newest.get("mem"),
     )
 
@@ -217,13 +222,16 @@ def _known_run(run: Path, read: RunState | str, queue: QueueAnswer) -> KnownRun:
 
 
 def _looks_like_a_run(path: Path) -> bool:
-    """Whether it has a file that only runs have; a folder that nobody may enter may be one."""
+    """Whether it has a file that only submitted runs have; one that nobody may enter may be one.
+
+    A folder of runs by hand has cells, and neither a manifest nor provenance.
+    """
     paths = RunPaths(path)
     if path.name.startswith(".") or not path.is_dir():
         return False
     try:
-        marks = (paths.manifest, paths.provenance, paths.submissions, paths.cells)
-        return any(mark.exists() for mark in marks)
+        files = (paths.manifest, paths.provenance, paths.submissions)
+        return any(file.exists() for file in files)
     except OSError:
         return True
 

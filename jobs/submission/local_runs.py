@@ -13,25 +13,22 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from gnnhpc.core.cli_options import as_typed
-from gnnhpc.core.errors import GnnhpcError, InputError, report_errors
+from gnnhpc.core.errors import GnnhpcError, report_errors
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE
 from gnnhpc.records.attempts import read_attempts
+from jobs.run.local_lock import machine_lock
 from jobs.run.run_state import failure_cause
 from jobs.run.submission_records import process_start
 from jobs.submission.submission import Submission
 
-LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
-"""Another file for the machine's lock; empty for runs that may run at the same time."""
 _GRACE_S = 20.0
 """How long stopped ranks may take to save; a supervisor may take ten seconds more."""
 _POLL_S = 0.1
@@ -97,7 +94,7 @@ def run_cells(run: LocalRun) -> int:
     stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
     started, as on a full disk.
     """
-    with _interrupt_on_sigterm(), machine_lock():
+    with _interrupt_on_sigterm(), machine_lock(run.paths.root):
         waiting, running, failed, number = list(run.cells), list[_RunningCell](), 0, 0
         try:
             while waiting or running:
@@ -223,35 +220,6 @@ def _stop(running: Iterable[_RunningCell]) -> None:
             for one in cells:
                 one.send(signal.SIGKILL)
         time.sleep(_POLL_S)
-
-
-@contextlib.contextmanager
-def machine_lock() -> Iterator[None]:
-    """Wait until no other local run measures on this machine, and keep others from it.
-
-    Raises InputError where the lock's file cannot be opened.
-    """
-    default = str(Path(tempfile.gettempdir()) / "gnnhpc-local.lock")
-    name = os.environ.get(LOCK_VARIABLE, default)
-    if not name:
-        yield
-        return
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(name, mode=0o666)
-    try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            print("waits for another local run on this machine", file=sys.stderr, flush=True)
-            lock.acquire()
-    except OSError as error:
-        allowed = f"a file that may be written, or another ${LOCK_VARIABLE}"
-        raise InputError(name, None, f"{error.strerror}", allowed) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.data.data_settings import Data
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.model import Model
 from jobs.sweep.spec_errors import from_validation_error, short_value
 from jobs.sweep.sweep import AXES, MERGED, MOST_CELLS, Sweep
@@ -62,6 +63,7 @@ class _Grid:
         self, sweep: Sweep, number: int, where: object, folder: Path, planned: Planned
     ) -> None:
         self.where, self.key = where, f"grids.{number}"
+        self._cut: set[tuple[object, ...]] = set()
         self.own: dict[str, Any] = sweep.grids[number].given()
         self.defaults: dict[str, Any] = sweep.defaults.given()
         self.values = self.defaults | self.own
@@ -138,15 +140,30 @@ class _Grid:
                 yield self._experiment(raw)
 
     def _experiment(self, raw: dict[str, Any]) -> Experiment:
+        """The checked experiment, with at least one layer for each of its stages."""
         try:
-            return Experiment.model_validate(raw)
+            experiment = Experiment.model_validate(raw)
         except ValidationError as error:
             plain = from_validation_error(error, self.where, known=Experiment)
-            field, _, rest = (plain.key or "").partition(".")
-            if field == "microbatches" and raw["layout"] == Layout():
-                field = "seq_microbatches" if "seq_microbatches" in self.values else field
-            key = ".".join(part for part in (self._key(field), rest) if part)
-            raise InputError(self.where, key, plain.found, plain.allowed) from None
+            raise self._in_spec(plain, raw) from None
+        stages, virtual = experiment.layout.stages, experiment.virtual_stages
+        key = (experiment.model, experiment.data, stages, virtual, experiment.balance)
+        if key not in self._cut:
+            self._cut.add(key)
+            try:
+                cut(experiment, where=self.where)
+            except InputError as error:
+                of_spec = error.where == str(self.where)
+                raise (self._in_spec(error, raw) if of_spec else error) from None
+        return experiment
+
+    def _in_spec(self, error: InputError, raw: Mapping[str, Any]) -> InputError:
+        """The error of a field of an experiment, at the place where the spec sets it."""
+        field, _, rest = (error.key or "").partition(".")
+        if field == "microbatches" and raw["layout"] == Layout():
+            field = "seq_microbatches" if "seq_microbatches" in self.values else field
+        key = ".".join(part for part in (self._key(field), rest) if part)
+        return InputError(self.where, key, error.found, error.allowed)
 
     def _axis(self, field: str, default: list[Any] | None = None) -> list[Any]:
         axis = AXES[field]

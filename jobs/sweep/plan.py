@@ -16,7 +16,6 @@ from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
-from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import torch_import_s
 from jobs.sweep.expand import expand
@@ -121,7 +120,6 @@ def plan(
     raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
     sweep = read_sweep(apply_overrides(plural_spec(raw, source), overrides), source)
     experiments = expand(sweep, source, base)
-    _check_stages(experiments, source)
     where = _data_root(root, sweep, base, source)
     if check:
         for data in dict.fromkeys(experiment.data for experiment in experiments):
@@ -174,14 +172,3 @@ def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -
         raise InputError(place, None, f"{named}, which is no folder", "the folder of the data sets")
     check_is_utf8(named, place)
     return named.absolute()
-
-
-def _check_stages(experiments: Iterable[Experiment], source: str) -> None:
-    """Raises InputError for more stages than layers, or a balance with another sum."""
-    seen: set[tuple[object, ...]] = set()
-    for experiment in experiments:
-        stages, virtual = experiment.layout.stages, experiment.virtual_stages
-        key = (experiment.model, experiment.data, stages, virtual, experiment.balance)
-        if key not in seen:
-            seen.add(key)
-            cut(experiment, where=source)

@@ -3,7 +3,7 @@
 $GNNHPC_PLANT says which: KIND:RANK:STEP, RANK * for all of them, KIND one of
   deaf    the rank ignores signals from that step on, and takes half a second longer for each
   raise   the rank raises ValueError after that training step
-  hog     the rank takes memory until somebody stops it
+  hog     the rank takes 2 GiB at that step, for three seconds
   slow    every step from that one on takes half a second longer, until a requeue
   slower  the same, after a requeue too
 """
@@ -30,11 +30,10 @@ def fail(kind: str, late: int) -> None:
         time.sleep(0.5)
     if kind == "raise" and late == 0:
         raise ValueError("planted in a test")
-    hoard: list[bytearray] = []
-    while kind == "hog":
-        if len(hoard) < 48:
-            hoard.append(bytearray(64 * MIB))
-        time.sleep(0.02)
+    if kind == "hog" and late == 0:
+        hoard = bytearray(2048 * MIB)
+        hoard[::4096] = b"x" * (len(hoard) // 4096)
+        time.sleep(3)
 
 
 def plant(kind: str, step: int) -> None:

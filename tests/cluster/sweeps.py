@@ -137,7 +137,7 @@ SWEEPS = {
         [ENDLESS], site={"setup": ["export GNNHPC_HANG_S=4"]}, disturb=send(signal.SIGSTOP)
     ),
     "raises": Sweep([ENDLESS], site=planted("raise", 1, 4)),
-    "hog": Sweep([ENDLESS], site=planted("hog", 1, 2) | {"mem": "1500M"}),
+    "hog": Sweep([PIPELINE], site=planted("hog", 1, 1) | {"mem": "1500M"}),
     "set-up": Sweep([TINY_GAT | {"layouts": ["seq"]}], site={"modules": ["gcc/99"]}),
     QUOTED: Sweep(
         [

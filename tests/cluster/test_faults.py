@@ -62,6 +62,9 @@ def test_a_rank_over_its_memory_is_the_cause(sweeps: Sweeps) -> None:
     assert "--failed --mem SIZE, with more than 1500M" in done.stdout
     log = run.user.jobs("logs", run.paths.root, "gat-pp2:0").stdout
     assert "exceeded memory limit" in log
+    run.user.jobs("rerun", run.paths.root, "--failed", "--mem", "3500M")
+    run.wait_until_idle()
+    assert run.states() == {"gat-pp2:0": "done"}, run.explain()
 
 
 def test_a_set_up_line_that_fails_is_the_cause(sweeps: Sweeps) -> None:

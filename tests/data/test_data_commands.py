@@ -267,7 +267,7 @@ def test_custom_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             ["get", "synthetic-citation"],
             "error: data synthetic-citation: found no files to down",
         ),
-        (["get"], "error: command line: found Missing argument 'NAME...'"),
+        (["get"], "error: command line: found missing argument 'NAME...'"),
         (["check", "nowhere.npz"], "error: "),
         (["check", "imagenet"], "error: data: found 'imagenet'"),
         (["record", "cora"], "error: "),

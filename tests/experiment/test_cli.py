@@ -18,9 +18,9 @@ OUT = "OUT"
 MISTAKES = {
     "run": "run: found nothing to run; allowed: --manifest, --cell or --model",
     "verify": "verify: found nothing to verify; allowed: --model, --cell or --all",
-    "frob": "command line: found No such command 'frob'",
-    "run --bogus": "command line: found No such option: --bogus",
-    "verify --model vig --steps 0": "command line: found Invalid value for '--steps'",
+    "frob": "command line: found no such command 'frob'",
+    "run --bogus": "command line: found no such option: --bogus",
+    "verify --model vig --steps 0": "command line: found invalid value for '--steps'",
     "run --manifest M": "--manifest: found alone; allowed: --array and --index with it",
     "run --manifest M --array gat-pp8 --index 0": "M: array: found gat-pp8; allowed: gat-seq",
     "run --manifest M --array gat-seq --index 3": "M: index of gat-seq: found 3; allowed: 0 to 1",

@@ -13,7 +13,7 @@ import pytest
 from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.schema import Check, Failure
-from jobs.cli.terminal_tables import next_steps
+from jobs.cli.terminal_tables import next_steps, print_status
 from jobs.run.logs import find_log
 from jobs.run.status import known_runs, status
 from jobs.submission.submit import Submitted
@@ -158,31 +158,36 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     assert step.endswith("--missing --mem SIZE, with more than each node gave")
 
 
-def test_a_failed_custom_model_is_submitted_under_a_new_name(
-    run: MadeRun, slurm: FakeSlurm
+@pytest.mark.parametrize(
+    "results",
+    [
+        {"status": "failed", "failure": failure("ValueError: x (mine.py, line 7)")},
+        {"audit": [Check("engine-parity", "invalid", "x")]},
+    ],
+)
+def test_a_wrong_custom_model_is_submitted_under_a_new_name(
+    run: MadeRun, slurm: FakeSlurm, results: dict[str, object]
 ) -> None:
     slurm.set_queue()
     manifest = run.paths.manifest
     manifest.write_text(manifest.read_text().replace('"name": "gat"', '"name": "mine:Deep"'))
-    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
-        run.finish(run.cell(array, index), status="failed", failure=failure("ValueError: x"))
-    first, second = next_steps(status(run.root, fresh=True))
-    assert "where mine:Deep is wrong: correct it" in first
-    assert "submit SPEC.yaml --name NEW" in first
-    assert second.endswith("--failed")
+    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0)):
+        run.finish(run.cell(array, index), **results)
+    run.finish(run.cell("gat-pp2", 1))
+    (step,) = next_steps(status(run.root, fresh=True))
+    assert step.startswith("next: where mine:Deep is wrong: correct it, and ")
+    assert "submit SPEC.yaml --name NEW" in step
 
 
-def test_a_custom_model_unlike_its_reference_is_submitted_under_a_new_name(
-    run: MadeRun, slurm: FakeSlurm
+def test_status_names_the_flags_of_done_cells(
+    run: MadeRun, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm.set_queue()
-    manifest = run.paths.manifest
-    manifest.write_text(manifest.read_text().replace('"name": "gat"', '"name": "mine:Deep"'))
-    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
-        run.finish(run.cell(array, index), audit=[Check("engine-parity", "invalid", "x")])
-    first, second = next_steps(status(run.root, fresh=True))
-    assert "where mine:Deep is wrong: correct it" in first
-    assert second.endswith("--flagged")
+    for index in (0, 1):
+        run.finish(run.cell(index=index), audit=[Check("shared-node", "suspect", "")])
+    print_status(status(run.root, fresh=True), cells=False)
+    out = capsys.readouterr().out
+    assert "  flags of done cells: shared-node (2); --cells shows which\n" in out
 
 
 def test_an_interrupted_cell_resumes_by_a_rerun(run: MadeRun, slurm: FakeSlurm) -> None:
@@ -304,6 +309,7 @@ def test_runs_of_a_folder_are_listed_newest_first_with_damage(
     later = submit_small("later").run
     (later / "manifest.jsonl").write_text("{\n")
     (tmp_path / "runs" / "notes").mkdir()
+    (tmp_path / "runs" / "by-hand" / "cells").mkdir(parents=True)
     found = {one.run.name: one for one in known_runs(tmp_path / "runs")}
     assert set(found) == {"run", "later"}
     assert found["run"].status is not None

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
+from jobs.run.local_lock import LOCK_VARIABLE, machine_lock
 from jobs.run.status import status
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
 from jobs.submission.clusters import cancel
-from jobs.submission.local_runs import LOCK_VARIABLE, machine_lock
 from jobs.submission.rerun import Selection, rerun
 from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted, submit
@@ -116,7 +115,7 @@ def test_an_invalid_cell_counts_as_failed(
     done = local(["seq"], grid={"models": ["last_rows:Net"], "microbatches": [2]})
     assert done.failed == 1
     ended = ends(capsys.readouterr().out)
-    assert ended["last_rows.Net-seq:0"].startswith("done, ")
+    assert ended["last_rows.Net-seq:0"].startswith("done")
     assert ended["last_rows.Net-seq:1"].startswith("invalid (flags: engine-parity")
     assert [cell.state for cell in status(done.run).cells] == ["done", "invalid"]
 
@@ -152,25 +151,37 @@ def test_a_run_in_the_background_is_cancelled_with_its_ranks(
     assert status(done.run).counts() == {"missing": 1}
 
 
-def test_local_runs_of_one_machine_take_turns(
+def test_a_local_run_waits_for_another_one_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(LOCK_VARIABLE, str(tmp_path / "lock"))
     entered = threading.Event()
 
     def second() -> None:
-        with machine_lock():
+        with machine_lock(Path("/runs/second")):
             entered.set()
 
-    held = FileLock(str(tmp_path / "lock"), thread_local=False)
-    held.acquire()
     waiting = threading.Thread(target=second)
-    waiting.start()
-    assert not entered.wait(0.3)
-    held.release()
+    with machine_lock(Path("/runs/first")):
+        waiting.start()
+        assert not entered.wait(0.3)
     waiting.join(30)
     assert entered.is_set()
-    assert "waits for another local run on this machine" in capfd.readouterr().err
+    words = f"waits for the local run /runs/first, process {os.getpid()}\n"
+    assert capfd.readouterr().err == words
+
+
+def test_a_paired_run_follows_the_random_order_of_its_blocks(
+    local: Callable[..., Submitted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = {"repeats": 6, "seq_microbatches": [1]}
+    done = local(["seq", "pp2"], program="exit 1", paired=True, grid=grid)
+    lines = capsys.readouterr().out.splitlines()
+    started = [line.split()[2] for line in lines if line.endswith(" started")]
+    rows = RunPaths(done.run).block_table("gat-paired").read_text().splitlines()[1:]
+    assert started == [row.split("\t")[4] for row in rows]
+    layouts = [row.split("\t")[1] for row in rows]
+    assert layouts != ["gat-seq", "gat-pp2"] * 6
 
 
 def test_options_of_slurm_are_refused_for_a_local_run(local: Callable[..., Submitted]) -> None:

@@ -90,10 +90,10 @@ def test_hints_are_spelled_as_the_command_was(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("statsu", "No such command 'statsu'. Did you mean 'status'?"),
-        ("--frobnicate", "No such option: --frobnicate"),
-        ("submit --frobnicate", "No such option: --frobnicate"),
-        ("status", "Missing argument 'RUN'"),
+        ("statsu", "no such command 'statsu'. Did you mean 'status'?"),
+        ("--frobnicate", "no such option: --frobnicate"),
+        ("submit --frobnicate", "no such option: --frobnicate"),
+        ("status", "missing argument 'RUN'"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -15,6 +15,7 @@ from gnnhpc.records import failures as attempt_module
 from gnnhpc.records.failures import (
     find_first_failure,
     is_consequence,
+    line_of_user,
     one_line,
     read_failures,
     write_failure,
@@ -119,6 +120,14 @@ def test_an_error_is_one_short_line_of_its_first_cause() -> None:
     wrapped = RuntimeError("[Stage 1] failed to run forward")
     wrapped.__cause__ = ValueError("planted")
     assert one_line(wrapped) == "ValueError: planted"
+
+
+def test_the_line_of_a_users_code_is_the_last_one_outside_of_libraries() -> None:
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    line = caught.tb.tb_lineno
+    assert line_of_user(caught.value) == f"test_failures.py, line {line}"
+    assert line_of_user(ValueError("never raised")) is None
 
 
 def test_of_many_ranks_that_write_a_result_at_once_one_does(attempt: AttemptPaths) -> None:

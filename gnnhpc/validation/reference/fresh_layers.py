@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
+from gnnhpc.records.failures import line_of_user
 from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
 from gnnhpc.validation.reference.edge_lists import Activation
@@ -32,8 +31,6 @@ from gnnhpc.validation.verdicts import CheckError, LayerFailedError
 SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
 _USE_DTYPE = "build layers with `options.dtype`"
-_PACKAGE = str(Path(__file__).parents[2])
-_TORCH = str(Path(torch.__file__).parent)
 Layers = dict[str, nn.Module]
 """Name -> layer, first to last."""
 
@@ -168,9 +165,8 @@ def check_comparable(model: FreshLayers, batch: ReferenceBatch) -> None:
 def in_words(error: Exception) -> str:
     """The error, the line of the user's file, and advice where it is about kinds of numbers."""
     first = (str(error).splitlines() or [""])[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [each for each in frames if not each.filename.startswith((_PACKAGE, _TORCH))]
-    place = f" ({Path(users[-1].filename).name}, line {users[-1].lineno})" if users else ""
+    line = line_of_user(error)
+    place = f" ({line})" if line else ""
     advice = f"; {_USE_DTYPE}" if re.search("dtype|float|double", first, re.IGNORECASE) else ""
     return f"{type(error).__name__}: {first}{place}{advice}"
 
