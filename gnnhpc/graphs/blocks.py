@@ -108,12 +108,11 @@ class Block(SegmentedRows):
 
 def sorted_by_source(block: Block) -> Transpose:
     """A block's edges sorted in torch, on any device."""
-    order = torch.argsort(block.source, stable=True)
-    counts = torch.bincount(block.source, minlength=block.rows_in)
-    indptr = torch.zeros(block.rows_in + 1, dtype=torch.int64, device=block.source.device)
-    torch.cumsum(counts, 0, out=indptr[1:])
-    index = block.source.dtype
-    return Transpose(indptr.to(index), order.to(index), block.target[order])
+    source, order = block.source.sort(stable=True)
+    rows = torch.arange(block.rows_in + 1, dtype=source.dtype, device=source.device)
+    # A search, as a count of each source would have a GPU waited for.
+    indptr = torch.searchsorted(source, rows, out_int32=source.dtype == torch.int32)
+    return Transpose(indptr, order.to(source.dtype), block.target[order])
 
 
 @dataclass(frozen=True)

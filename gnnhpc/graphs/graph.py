@@ -115,10 +115,12 @@ def block_weights(edge_weight: Tensor | None, edge: Tensor) -> Tensor | None:
     """
     if edge_weight is None:
         return None
-    weights = torch.ones(len(edge), device=edge.device)
-    real = edge < len(edge_weight)
-    weights[real] = edge_weight[edge[real].long()]
-    return weights
+    ones = edge_weight.new_ones(len(edge))
+    if not len(edge_weight):
+        return ones
+    # To select the numbers that are edges would be to wait for a device.
+    known = edge_weight[edge.long().clamp(max=len(edge_weight) - 1)]
+    return known.where(edge < len(edge_weight), ones)
 
 
 def weighted_degrees(edge_weight: Tensor | None, indptr: Tensor) -> Tensor | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.dispatch import argument, compiled_function, index_of, named
+from gnnhpc.kernels.dispatch import Backend, argument, compiled_function, index_of, named
 
 KERNEL = "sample_neighbors"
 
@@ -84,6 +84,8 @@ class Sampler:
     torch, unless given; a sample does not depend on them. One thread at a time may call it.
     Nodes are fewer than 2^31, edges as many as there may be.
     """
+
+    code: Backend = "c++"
 
     def __init__(self, indptr: Tensor, columns: Tensor, *, threads: int | None = None) -> None:
         self.indptr, self.columns, self.threads = indptr, columns, threads

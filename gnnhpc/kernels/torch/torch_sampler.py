@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, index_type
 from gnnhpc.kernels.torch.torch_picks import Key, pick
 
 
 class TorchSampler:
     """Draws as `kernels.sample_neighbors.Sampler` does, on the device that the graph is on."""
+
+    code: Backend = "torch"
 
     def __init__(self, indptr: Tensor, columns: Tensor) -> None:
         self.indptr, self.columns = indptr, columns
@@ -28,8 +31,10 @@ class TorchSampler:
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
         """Like that of `Sampler`; these may be on the host."""
         self._row[self.nodes] = -1
-        self.nodes = self.indptr.new_empty(0)
-        self._number(seeds.to(self.indptr.device))
+        self.nodes = seeds.to(self.indptr.device).sort().values
+        self._row[self.nodes] = torch.arange(
+            len(seeds), dtype=torch.int32, device=self.indptr.device
+        )
         left = self.indptr.new_empty(0) if without is None else without.to(self.indptr.device)
         # Of a node's edges left out, number k has as many kept ones before it, from the graph's
         # first edge on as though only this node's were left out, as its own number less k.

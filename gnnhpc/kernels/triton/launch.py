@@ -61,25 +61,35 @@ def status() -> dict[str, str]:
 
 
 def launch(program: Any, grid: tuple[int, ...], *args: Any, like: Tensor, **constants: Any) -> None:
+    """Run so many of a layer's program, and count the call."""
+    if all(grid):
+        count_call("triton", program.__name__)
+    run_program(program, grid, *args, like=like, **constants)
+
+
+def run_program(
+    program: Any, grid: tuple[int, ...], *args: Any, like: Tensor, **constants: Any
+) -> None:
     """Run so many of a program, none of an empty grid, on the device of `like`: Triton's own choice
     is the current device, wherever tensors lie."""
     if not all(grid):
         return
-    count_call("triton", program.__name__)
     place = torch.cuda.device(like.device) if like.is_cuda else contextlib.nullcontext()
     with place:
         program[grid](*args, **constants)
 
 
 def mask_arguments(mask: Mask | None) -> tuple[int, int, int]:
-    """Both keys and the threshold as signed numbers of 32 bits; without a mask, of one that keeps
-    everything.
+    """Both keys and the threshold as signed numbers; without a mask, of one that keeps all."""
+    if mask is None:
+        return 0, 0, 0
+    return signed(mask.first), signed(mask.second), signed(mask.threshold)
 
-    Signed, as Triton takes a larger number for one of 64 bits, and compiles for that again.
-    """
-    numbers = (mask.first, mask.second, mask.threshold) if mask else (0, 0, 0)
-    first, second, threshold = (each - 2**32 if each >= 2**31 else each for each in numbers)
-    return first, second, threshold
+
+def signed(number: int) -> int:
+    """A number of 32 bits with its last bit as the sign: Triton takes a larger number for one of 64
+    bits, and compiles for that again."""
+    return number - 2**32 if number >= 2**31 else number
 
 
 def power_of_two(count: int) -> int:

@@ -2,7 +2,7 @@
 
     python -m tests.kernels.triton.compiled
 
-Prints a line for each program and precision.
+Prints a line for each program and precision, or type of the edges.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
-from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
+from gnnhpc.kernels.sample_neighbors import Layer
+from gnnhpc.kernels.triton import (
+    triton_aggregate,
+    triton_attention,
+    triton_features,
+    triton_sampler,
+)
 from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
+    torch.int8: "*i8",
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
@@ -43,9 +50,22 @@ def compiled(
     print(program.__name__, like.dtype)
 
 
+def compile_sampling() -> None:
+    """The programs of a layer, which have nothing to sample here as none has run."""
+    indptr = torch.arange(NODES + 1)
+    for index in (torch.int32, torch.int64):
+        triton_sampler.index_type = lambda *_, index=index: index  # type: ignore[attr-defined]
+        sampler = triton_sampler.TritonSampler(indptr, torch.zeros(NODES, dtype=torch.int32))
+        sampler.begin(torch.arange(5))
+        for replace in (False, True):
+            sampler.draw(Layer(10, 7, 1, 0, replace))
+
+
 def main() -> None:
     for module in (triton_aggregate, triton_attention, triton_features):
         module.launch = compiled  # type: ignore[attr-defined]
+    triton_sampler.run_program = compiled  # type: ignore[attr-defined]
+    compile_sampling()
     for dtype, index in ((torch.float32, torch.int32), (torch.float64, torch.int64)):
         block = block_of(index, ROWS)
         wide = (NODES, 8, 8), (ROWS, 8, 8), (1, 8, 8), (1, 8, 8)

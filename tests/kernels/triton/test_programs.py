@@ -299,11 +299,13 @@ def test_all_programs_are_compiled_for_a_gpu(tmp_path: Path) -> None:
     programs = [
         name
         for path in sources
-        if path.stem != "edge_programs"
+        if path.stem not in ("edge_programs", "sampling_programs")
         for name in re.findall(r"^def (\w+)\(", path.read_text(), re.M)
         if name not in ("keeps", "scores", "of_target")
     ]
     wanted = {(name, str(dtype)) for name in programs for dtype in NEAR}
+    sampling = ("count_edges", "draw_edges", "number_nodes", "number_sources")
+    wanted |= {(name, str(dtype)) for name in sampling for dtype in (torch.int32, torch.int64)}
     assert found == wanted
     assert programs
 
