@@ -41,7 +41,23 @@ def gpu(*, quick: bool, device: str = "cuda") -> list[Match]:
         matches.append(_epochs(what, {"name": "gat"}, "edge_index", sizes, device))
     for what, model in LAYERS.items():
         matches.append(_epochs(f"{what}, 10 M edges", model, "pyg", large, device))
-    return [*matches, _vig(device, quick=quick), *_two_ranks(on, large, quick=quick)]
+    matches += [_sampled(on, quick=quick), _vig(device, quick=quick)]
+    return [*matches, *_two_ranks(on, large, quick=quick)]
+
+
+def _sampled(on: Settings, *, quick: bool) -> Match:
+    """A step of sampled GraphSAGE with the wait for its mini-batch, as a run records it."""
+    sizes = {"nodes": 500, "edges": 4_000} if quick else {"edges": 12_000_000}
+    settings = {
+        "model": {"name": "sage", "layers": 3, "hidden": 256, "dropout": 0.5},
+        "data": {"name": "reddit-shaped", **sizes},
+        "sampling": {"fanouts": [10, 10, 10]},
+        "batch_size": 100 if quick else 1_024,
+        **on,
+    }
+    what = "SAGE, sampled, 1,024 nodes of 12 M edges, seconds a step; limit 0.008"
+    limit = Comparison(what, "ours", 0.008, 1.0, of="data_s")
+    return Match({"ours": cell(settings, quick, 20)}, [limit], rounds=3, warmup=0)
 
 
 def _epochs(what: str, model: Settings, form: str, data: Settings, device: str) -> Match:

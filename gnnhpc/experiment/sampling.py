@@ -37,7 +37,8 @@ class Sampling(Strict):
     """`resample` samples a node's neighbours anew in each layer, as DGL does; `once` keeps them, as
     PyG does."""
     workers: Annotated[Whole, Field(ge=0)] = 1
-    """Threads that sample in advance (processes for PyG and DGL); 0 samples within the step."""
+    """Threads that sample in advance (processes for PyG and DGL); 0 samples within the step. Where
+    the graph lies on a GPU, one of them samples there, beside the steps."""
     trim: bool = True
     """For PyG: whether a layer computes only the rows that the next one needs, as after its
     `trim_to_layer`; else every layer computes all rows of the mini-batch."""

@@ -48,11 +48,6 @@ def test_a_gpu_has_what_it_has_room_for(
     assert (told.features, told.graph) == found
 
 
-def test_edges_are_counted_with_what_a_sampler_keeps_of_each_node() -> None:
-    edges = make_graph(20, 30, seed=1).in_edges
-    assert edges_bytes(edges) == 21 * 8 + len(edges.source) * 4 + 20 * 12
-
-
 def test_ranks_that_share_a_device_share_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_graph(20, 30, sparse=False, seed=1)
     mesh = Mesh(Layout(), 0, torch.device("cuda", 0), gpu="GPU-a")

@@ -3,6 +3,7 @@ same as on a CPU."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,13 @@ EXPERIMENTS = {
     "links": linked(data=DENSE, sampling={"fanouts": [4, 4], "semantics": "once"}),
     "sparse": sampled(),
 }
+
+
+class Stream:
+    """A stream that has always done what it was given."""
+
+    def __init__(self, *_: Any) -> None: ...
+    def wait_stream(self, other: Stream) -> None: ...
 
 
 class Reached:
@@ -88,6 +96,8 @@ def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
     halves = 2 if name == "inductive" and room == "features" else 1
     pretend(monkeypatch, ROOM[room] // halves)
     with PretendedGpu() as gpu:
+        # The thread that samples beside the steps sees the same tensors.
+        monkeypatch.setattr(sampler_threads, "compute_alone", gpu.__enter__)
         found = batches_of(experiment, GPU)
         assert (found.placement.features, found.placement.graph) == places
         wanted = batches_of(experiment, torch.device("cpu"))
@@ -114,4 +124,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(placement, "free_bytes", lambda device: free)
     monkeypatch.setattr(sampler_threads, "Ring", lambda slots, pinned: Ring(slots))
     monkeypatch.setattr(torch.cuda, "Event", Reached)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(Tensor, "record_stream", lambda self, stream: None)

@@ -71,16 +71,24 @@ def test_cells_learn_what_a_cpu_does(
     assert_as_on_a_cpu(tmp_path, cell)
     reported = cell.result.graph
     assert (reported["features_on"], reported["graph_on"]) == (features, graph)
+    by = "triton" if graph == "device" else "c++"
+    assert (reported["sampled_on"], reported["sampled_by"]) == (graph, by)
     for rank in range(ranks):
         assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
 
 
+@pytest.mark.parametrize("code", ["torch", "triton"])
 @pytest.mark.parametrize("share", [None, 0.3])
-def test_a_gpu_draws_what_the_compiled_sampler_draws(share: float | None) -> None:
+def test_a_gpu_draws_what_the_compiled_sampler_draws(
+    code: str, share: float | None
+) -> None:
+    from gnnhpc.kernels.triton.triton_sampler import TritonSampler
+
+    sampler = TritonSampler if code == "triton" else TorchSampler
     indptr, columns = make_csr(300, 3, mean=20.0)
     there = torch.device("cuda")
     draw = np.random.default_rng(4)
-    compiled, ours = Sampler(indptr, columns), TorchSampler(indptr.to(there), columns.to(there))
+    compiled, ours = Sampler(indptr, columns), sampler(indptr.to(there), columns.to(there))
     for step in range(10):
         seeds = torch.from_numpy(draw.choice(300, 60, replace=False))
         chosen = draw.random(len(columns)) < (share or 0)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gnnhpc.batches.sampled.neighbor_sampler import SampledBlock
-from gnnhpc.batches.sampled.training_samples import SampledChunks, edges_of
+from gnnhpc.batches.sampled.training_samples import SampledChunks, checksum_of, edges_of
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.experiment.sampling import Sampling
@@ -98,6 +98,9 @@ class LibraryLoader:
         with contextlib.closing(sampled), worker_errors(self._sampler.library):
             yield sampled
 
+    def metadata(self) -> dict[str, str]:
+        return {"sampled_on": "host"}
+
     def _epochs(self, shares: Shares, steps: range) -> Generator[SampledChunks]:
         start = steps.start
         while start < steps.stop:
@@ -113,7 +116,8 @@ class LibraryLoader:
             for share in all_shares:
                 parts = tuple(next(chunks) for _ in share.seeds)
                 sample_s = None if self._workers else time.perf_counter() - began_s
-                yield SampledChunks(share, parts, edges_of(parts, self._semantics), sample_s)
+                edges = edges_of(parts, self._semantics)
+                yield SampledChunks(share, parts, edges, checksum_of(parts), sample_s)
                 began_s = time.perf_counter()
 
 

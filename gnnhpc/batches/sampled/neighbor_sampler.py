@@ -18,6 +18,7 @@ from torch import Tensor
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.graph import Graph, InEdges, block_weights, weighted_degrees
+from gnnhpc.kernels.dispatch import triton_runs
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, Sampler, by_source
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
 
@@ -44,8 +45,8 @@ class NeighborSampler:
     `fanouts` are the most neighbours of a node, from the seeds outward. Sampling takes `threads`
     threads, by default as many as torch; mini-batches do not depend on them. One thread at a time
     may use a sampler. `edges` (and `edge_weight`, float32 [edges]) replace the graph's; edges are
-    then numbered by them. With a `device` the edges are copied there and sampled there by torch,
-    with the same result bit for bit.
+    then numbered by them. With a `device` the edges are copied there and sampled there, by Triton's
+    programs where they run, with the same result bit for bit.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class NeighborSampler:
         if device is None:
             self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
         else:
-            self._sampler = TorchSampler(edges.indptr.to(device), edges.source.to(device))
+            self._sampler = _device_sampler(edges.indptr.to(device), edges.source.to(device))
         self._degree = self._sampler.indptr.diff()
         self._edge_weight = None if edge_weight is None else edge_weight.to(self.indptr.device)
         self._weighted_degree = weighted_degrees(self._edge_weight, self.indptr)
@@ -86,6 +87,11 @@ class NeighborSampler:
         other.fanouts = (max(int(self._degree.max()), 1),)
         other.semantics = "resample"
         return other
+
+    @property
+    def code(self) -> str:
+        """The code that samples: "c++", "triton" or "torch"."""
+        return self._sampler.code
 
     @property
     def indptr(self) -> Tensor:
@@ -132,9 +138,18 @@ class NeighborSampler:
             rows=tuple(rows[::-1]),
             blocks=tuple(blocks[::-1]),
             degree=degree,
-            targets=self.graph.targets(nodes[: rows[0]].cpu()),
+            # Seeds are known here: to read them from a device is to wait for it.
+            targets=self.graph.targets(seeds.sort().values),
             own=rows[0],
             full=self._full,
             sampled=True,
             weighted_degree=None if self._weighted_degree is None else self._weighted_degree[nodes],
         )
+
+
+def _device_sampler(indptr: Tensor, columns: Tensor) -> TorchSampler:
+    if not triton_runs():
+        return TorchSampler(indptr, columns)
+    from gnnhpc.kernels.triton.triton_sampler import TritonSampler
+
+    return TritonSampler(indptr, columns)

@@ -64,9 +64,10 @@ def free_bytes(device: torch.device) -> int:
 
 
 def edges_bytes(edges: InEdges) -> int:
-    """What a sampler keeps on a device: the edges, and each node's degree and row."""
+    """What a sampler keeps on a device: the edges, and each node's degree, row, mark and the number
+    of marks before it."""
     nodes = len(edges.indptr) - 1
-    return edges.indptr.nbytes + edges.source.nbytes + nodes * (8 + 4)
+    return edges.indptr.nbytes + edges.source.nbytes + nodes * (8 + 4 + 1 + 4)
 
 
 class Features:

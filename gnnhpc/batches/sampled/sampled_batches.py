@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, crc32
+from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch
 from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
 from gnnhpc.batches.sampled.link_evaluation import evaluate_links
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
@@ -158,7 +158,6 @@ class SampledBatches:
         on_cpu = mesh.device.type == "cpu"
         chunks = [chunk if on_cpu else chunk.to(mesh.device) for chunk in sampled.chunks]
         inputs, gather_s = self._inputs(sampled, chunks)
-        checked = [(c.nodes[: c.own], c.targets["train"]) for c in sampled.chunks]
         return chunk_batch(
             self.plan,
             "train",
@@ -168,7 +167,7 @@ class SampledBatches:
             sample_ids=share.places,
             valid_targets=share.together * self.train.predictions,
             epoch=share.epoch,
-            checksum=crc32(tensor for tensors in checked for tensor in tensors),
+            checksum=sampled.checksum,
             loading=Loading(sampled.sample_s, gather_s, sampled.edges),
         )
 
@@ -195,4 +194,5 @@ class SampledBatches:
             "inductive": sampling.inductive,
             "evaluation": sampling.evaluation,
             **self.placement.metadata(),
+            **self._loader.metadata(),
         }

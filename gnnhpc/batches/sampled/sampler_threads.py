@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gnnhpc.batches.batch import BatchPlan
+import torch
+
+from gnnhpc.batches.batch import BatchPlan, Inputs
 from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features
@@ -16,6 +18,7 @@ from gnnhpc.batches.sampled.training_samples import (
     RequestedNodes,
     SampledChunks,
     TrainingSamples,
+    checksum_of,
     edges_of,
 )
 from gnnhpc.batches.shuffle import Shares
@@ -37,8 +40,8 @@ def check_compiled() -> None:
 class SamplerThreads:
     """Samples the neighbours that `samples` request, and gathers their `features`.
 
-    With `on_device` the graph's edges lie on the device: the thread that takes a mini-batch samples
-    it, as the device has no time to sample in advance.
+    With `on_device` the graph's edges and features lie on the device: one thread at most samples
+    and gathers there, on a stream beside that of the steps.
     """
 
     def __init__(
@@ -51,7 +54,11 @@ class SamplerThreads:
         on_device: bool,
     ) -> None:
         self._samples, self._plan, self._features = samples, plan, features
-        self._on_device, self._workers = on_device, 0 if on_device else sampling.workers
+        self._on_device = on_device
+        self._workers = min(sampling.workers, 1) if on_device else sampling.workers
+        beside = on_device and self._workers > 0
+        self._stream = torch.cuda.Stream(plan.mesh.device) if beside else None
+        """The stream of the thread that samples on a device ahead of the steps."""
         self._semantics = sampling.semantics
         graph = samples.graph
         edges, edge_weight = None, graph.edge_weight
@@ -68,6 +75,7 @@ class SamplerThreads:
             edge_weight=edge_weight,
             device=plan.mesh.device if on_device else None,
         )
+        self._code = first.code
         self._samplers: queue.SimpleQueue[NeighborSampler] = queue.SimpleQueue()
         for sampler in (first, *(first.another() for _ in range(1, self._workers))):
             self._samplers.put(sampler)
@@ -75,17 +83,41 @@ class SamplerThreads:
     @contextlib.contextmanager
     def open(self, shares: Shares, steps: range) -> Iterator[Iterator[SampledChunks]]:
         # The loop holds one mini-batch, an engine the one before, and each thread makes one.
-        ring = Ring(self._workers + 3, pinned=self._plan.mesh.device.type == "cuda")
+        device = self._plan.mesh.device
+        ring = Ring(self._workers + 3, pinned=device.type == "cuda")
+        if self._stream is not None:
+            # The graph and its features were copied on the current stream.
+            self._stream.wait_stream(torch.cuda.current_stream(device))
 
         def sample(step: int) -> SampledChunks:
             sampler = self._samplers.get()
             try:
-                return self._sample(sampler, shares, step, ring)
+                with self._beside_steps():
+                    return self._sample(sampler, shares, step, ring)
             finally:
                 self._samplers.put(sampler)
 
         with prefetched(sample, steps, self._workers, compute_alone) as sampled:
-            yield sampled
+            yield map(self._taken, sampled)
+
+    def metadata(self) -> dict[str, str]:
+        where = "device" if self._on_device else "host"
+        return {"sampled_on": where, "sampled_by": self._code}
+
+    def _beside_steps(self) -> contextlib.AbstractContextManager[object]:
+        """Within it the calling thread's work on the device goes to the sampler's stream."""
+        if self._stream is None:
+            return contextlib.nullcontext()
+        return torch.cuda.stream(self._stream)
+
+    def _taken(self, sampled: SampledChunks) -> SampledChunks:
+        """A mini-batch of the other stream, whose memory is not lent there again until the current
+        stream has used it. There is nothing to wait for: the thread has waited for its stream."""
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._plan.mesh.device)
+            for tensor in sampled.tensors():
+                tensor.record_stream(current)
+        return sampled
 
     def _sample(
         self, sampler: NeighborSampler, shares: Shares, step: int, ring: Ring
@@ -98,14 +130,24 @@ class SamplerThreads:
         memory = FreshMemory(device) if self._on_device else ring.lend()
         requested = self._samples.requested(share)
         chunks = tuple(_chunk(sampler, each, step, memory) for each in requested)
+        checksum, edges = checksum_of(chunks), edges_of(chunks, self._semantics)
         if self._on_device:
+            chunks = tuple(chunk.to(device) for chunk in chunks)
             wait_for(device)
         sampled_s = time.perf_counter()
-        is_first = self._plan.mesh.is_first
-        inputs = self._features.gathered(chunks, memory) if is_first else ()
+        inputs = self._inputs(chunks, memory)
+        if self._on_device:
+            wait_for(device)
         gather_s = time.perf_counter() - sampled_s
-        edges = edges_of(chunks, self._semantics)
-        return SampledChunks(share, chunks, edges, sampled_s - began_s, inputs, gather_s)
+        return SampledChunks(share, chunks, edges, checksum, sampled_s - began_s, inputs, gather_s)
+
+    def _inputs(self, chunks: tuple[GraphChunk, ...], memory: Memory) -> tuple[Inputs, ...] | None:
+        """The features of these chunks; None where the step gathers them."""
+        if not self._plan.mesh.is_first:
+            return ()
+        if self._on_device:
+            return tuple(self._features.on_device(chunks, None))
+        return self._features.gathered(chunks, memory)
 
 
 def _chunk(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.graph_batch import crc32
 from gnnhpc.batches.sampled.negatives import Negatives
 from gnnhpc.batches.shuffle import Share, Shares
 from gnnhpc.experiment.sampling import Semantics
@@ -110,12 +111,22 @@ class SampledChunks:
     """One for each micro-batch."""
     edges: int
     """The number of sampled edges, without self-loops."""
+    checksum: int
+    """CRC-32 of the nodes that the chunks own, and of their targets."""
     sample_s: float | None
     """Seconds of sampling the edges; None where another process samples them."""
     inputs: tuple[Inputs, ...] | None = None
     """The features of the chunks; None where they are gathered later."""
     gather_s: float | None = None
     """Seconds of copying the features together."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All of this mini-batch's."""
+        for chunk in self.chunks:
+            for holder in (chunk, *chunk.present_blocks):
+                yield from (x for x in vars(holder).values() if isinstance(x, Tensor))
+            yield from chunk.targets.values()
+        yield from (x for x in self.inputs or () if isinstance(x, Tensor))
 
 
 class ChunkLoader(Protocol):
@@ -127,6 +138,10 @@ class ChunkLoader(Protocol):
         """The mini-batches of these steps, in order; nothing runs after the context."""
         ...
 
+    def metadata(self) -> dict[str, str]:
+        """Where edges are sampled, and by which code if it is ours, for the record."""
+        ...
+
 
 def edges_of(chunks: tuple[GraphChunk, ...], semantics: Semantics = "resample") -> int:
     """The number of edges that were sampled for these chunks, without self-loops.
@@ -135,3 +150,8 @@ def edges_of(chunks: tuple[GraphChunk, ...], semantics: Semantics = "resample") 
     """
     layers = slice(1) if semantics == "once" else slice(None)
     return sum(block.neighbour_count for chunk in chunks for block in chunk.blocks[layers])
+
+
+def checksum_of(chunks: tuple[GraphChunk, ...]) -> int:
+    """`SampledChunks.checksum`"""
+    return crc32(x for c in chunks for x in (c.nodes[: c.own], c.targets["train"]))
