@@ -82,7 +82,7 @@ def test_cells_learn_what_a_cpu_does(
 def test_a_gpu_draws_what_the_compiled_sampler_draws(
     code: str, share: float | None
 ) -> None:
-    from gnnhpc.kernels.triton.triton_sampler import TritonSampler
+    from gnnhpc.kernels.triton_sampler import TritonSampler
 
     sampler = TritonSampler if code == "triton" else TorchSampler
     indptr, columns = make_csr(300, 3, mean=20.0)

@@ -150,6 +150,6 @@ class NeighborSampler:
 def _device_sampler(indptr: Tensor, columns: Tensor) -> TorchSampler:
     if not triton_runs():
         return TorchSampler(indptr, columns)
-    from gnnhpc.kernels.triton.triton_sampler import TritonSampler
+    from gnnhpc.kernels.triton_sampler import TritonSampler
 
     return TritonSampler(indptr, columns)

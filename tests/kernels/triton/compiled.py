@@ -15,14 +15,10 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gnnhpc.kernels import triton_sampler
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
-from gnnhpc.kernels.triton import (
-    triton_aggregate,
-    triton_attention,
-    triton_features,
-    triton_sampler,
-)
+from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
 from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
 
 TARGET = GPUTarget("cuda", 90, 32)

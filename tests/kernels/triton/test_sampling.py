@@ -26,7 +26,7 @@ def assert_same_layers(
     graph: tuple[Tensor, Tensor], batches: list[tuple[Tensor, Tensor | None]], layers: list[Layer]
 ) -> None:
     """Each mini-batch, of seeds and of edges that are left out, has the same layers."""
-    from gnnhpc.kernels.triton.triton_sampler import TritonSampler
+    from gnnhpc.kernels.triton_sampler import TritonSampler
 
     compiled, ours = Sampler(*graph), TritonSampler(*(each.to(DEVICE) for each in graph))
     for seeds, without in batches:
