@@ -41,16 +41,16 @@ class TritonSampler(TorchSampler):
         if layer.fanout > _MOST or len(self._left):
             return super().draw(layer, memory)
         rows, nodes = len(self.nodes), self.nodes
-        kinds = {"FANOUT": layer.fanout, "REPLACE": layer.replace}
-        index = index_type(self.columns, self.count, rows, layer)
+        index = index_type(self.columns, self.count)
         ends = memory.empty(rows + 1, index)
         drawn = torch.empty(rows, dtype=index, device=nodes.device)
-        _run(programs.count_edges, rows, self.indptr, nodes, drawn, rows, like=drawn, **kinds)
+        counting = (self.indptr, nodes, drawn, rows)
+        _run(programs.count_edges, rows, *counting, like=drawn, FANOUT=layer.fanout)
         ends[:1] = 0
-        torch.cumsum(drawn, 0, out=ends[1:])
+        torch.cumsum(drawn, 0, dtype=index, out=ends[1:])
 
         # The most edges and nodes that there can be: how many there are is known at the end.
-        most = rows * (layer.fanout + 1)
+        most = min(rows * (layer.fanout + 1), self.count + len(self.columns))
         source, edge = memory.empty(most, index), memory.empty(most, index)
         self.nodes = nodes.new_empty(min(self.count, rows + most))
         self.nodes[:rows] = nodes
@@ -63,7 +63,7 @@ class TritonSampler(TorchSampler):
             *graph,
             *sizes,
             like=edge,
-            **kinds,
+            FANOUT=layer.fanout,
             WIDE=power_of_two(layer.fanout),
             ROWS=_ROWS,
             num_warps=1,

@@ -79,9 +79,7 @@ def test_cells_learn_what_a_cpu_does(
 
 @pytest.mark.parametrize("code", ["torch", "triton"])
 @pytest.mark.parametrize("share", [None, 0.3])
-def test_a_gpu_draws_what_the_compiled_sampler_draws(
-    code: str, share: float | None
-) -> None:
+def test_a_gpu_draws_what_the_compiled_sampler_draws(code: str, share: float | None) -> None:
     from gnnhpc.kernels.triton_sampler import TritonSampler
 
     sampler = TritonSampler if code == "triton" else TorchSampler

@@ -49,17 +49,14 @@ def column_of(values, place, column):
 
 
 @triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["nodes", "drawn"])
-def count_edges(
-    indptr, nodes, drawn, rows, FANOUT: tl.constexpr, REPLACE: tl.constexpr, AT_ONCE: tl.constexpr
-):
+def count_edges(indptr, nodes, drawn, rows, FANOUT: tl.constexpr, AT_ONCE: tl.constexpr):
     """`drawn` [rows]: the edges that each row samples, with its edge to itself."""
     row = tl.program_id(0).to(tl.int64) * AT_ONCE + tl.arange(0, AT_ONCE)
     real = row < rows
     node = tl.load(nodes + row, mask=real, other=0)
     degree = tl.load(indptr + node + 1, mask=real, other=0)
     degree -= tl.load(indptr + node, mask=real, other=0)
-    most = tl.where(degree > 0, FANOUT, 0) if REPLACE else tl.minimum(degree, FANOUT)
-    tl.store(drawn + row, most + 1, mask=real)
+    tl.store(drawn + row, tl.minimum(degree, FANOUT) + 1, mask=real)
 
 
 @triton.jit(
@@ -82,13 +79,12 @@ def draw_edges(
     step,
     layer,
     FANOUT: tl.constexpr,
-    REPLACE: tl.constexpr,
     WIDE: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Sample the edges of ROWS rows, from `ends[row]` on: `edge` gets their numbers, ascending
-    unless drawn with replacement, and `source` the nodes at their other ends. A row's edge to
-    itself comes last. `marks` is set for nodes that have no row as yet.
+    """Sample the edges of ROWS rows, from `ends[row]` on: `edge` gets their numbers, ascending,
+    and `source` the nodes at their other ends. A row's edge to itself comes last. `marks` is set
+    for nodes that have no row as yet.
 
     WIDE is a power of two no less than FANOUT. The two keys, step and layer are signed numbers of
     32 bits.
@@ -103,36 +99,29 @@ def draw_edges(
     degree = (tl.load(indptr + node + 1, mask=real, other=0) - begin).to(tl.int32)
     start = tl.load(ends + row, mask=real, other=0).to(tl.int64)
     count = tl.load(ends + row + 1, mask=real, other=1).to(tl.int64) - start - 1
-    if REPLACE:
-        draws = tl.where(degree > 0, FANOUT, 0)
-    else:
-        # Floyd's picks; where the fan-out is most of the edges, those are picked that stay out.
-        draws = tl.maximum(tl.minimum(degree - FANOUT, FANOUT), 0)
+    # Floyd's picks; where the fan-out is most of the edges, those are picked that stay out.
+    draws = tl.maximum(tl.minimum(degree - FANOUT, FANOUT), 0)
     most = tl.max(draws, 0)
     chosen = tl.full([ROWS, WIDE], 0x7FFFFFFF, tl.int32)
     next_place = tl.zeros([ROWS], tl.uint32)
     for draw in range(most):
         active = draw < draws
-        bound = degree if REPLACE else degree - draws + draw + 1
-        bound = tl.where(active, bound, 1)
+        bound = tl.where(active, degree - draws + draw + 1, 1)
         number, next_place = bounded_number(
             bound.to(tl.uint32), active, node.to(tl.uint32), step, layer, low, high, next_place
         )
-        if not REPLACE:
-            taken = tl.max((chosen == number[:, None]).to(tl.int32), 1) > 0
-            number = tl.where(taken, bound - 1, number)
+        taken = tl.max((chosen == number[:, None]).to(tl.int32), 1) > 0
+        number = tl.where(taken, bound - 1, number)
         chosen = tl.where((place == draw) & active[:, None], number[:, None], chosen)
-    at, picked = tl.broadcast_to(place, [ROWS, WIDE]), chosen
-    if not REPLACE:
-        rank = tl.zeros([ROWS, WIDE], tl.int32)
-        for draw in range(most):
-            rank += (column_of(chosen, place, draw)[:, None] < chosen).to(tl.int32)
-        # An edge that stays out has as many kept ones before it as its number less its rank.
-        kept_before, left_out = chosen - rank, tl.zeros([ROWS, WIDE], tl.int32)
-        for draw in range(most):
-            left_out += (column_of(kept_before, place, draw)[:, None] <= place).to(tl.int32)
-        stay_in = (draws == FANOUT)[:, None]
-        at, picked = tl.where(stay_in, rank, at), tl.where(stay_in, chosen, place + left_out)
+    rank, left_out = tl.zeros([ROWS, WIDE], tl.int32), tl.zeros([ROWS, WIDE], tl.int32)
+    for draw in range(most):
+        rank += (column_of(chosen, place, draw)[:, None] < chosen).to(tl.int32)
+    # An edge that stays out has as many kept ones before it as its number less its rank.
+    kept_before = chosen - rank
+    for draw in range(most):
+        left_out += (column_of(kept_before, place, draw)[:, None] <= place).to(tl.int32)
+    stay_in = (draws == FANOUT)[:, None]
+    at, picked = tl.where(stay_in, rank, place), tl.where(stay_in, chosen, place + left_out)
     there = place < count[:, None]
     number = begin[:, None] + picked
     other = tl.load(columns + number, mask=there, other=0)

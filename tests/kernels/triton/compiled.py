@@ -53,8 +53,7 @@ def compile_sampling() -> None:
         triton_sampler.index_type = lambda *_, index=index: index  # type: ignore[attr-defined]
         sampler = triton_sampler.TritonSampler(indptr, torch.zeros(NODES, dtype=torch.int32))
         sampler.begin(torch.arange(5))
-        for replace in (False, True):
-            sampler.draw(Layer(10, 7, 1, 0, replace))
+        sampler.draw(Layer(10, 7, 1, 0))
 
 
 def main() -> None:
