@@ -22,8 +22,6 @@ VIG_SEQ = VIG.but(layout="seq")
 VIG_REPLICAS = VIG.but(layout="dp2", batch_size=4, microbatches=2)
 VIG_BUCKETS = VIG_REPLICAS.but(bucket_mib=1e-4)
 VIG_TORCH = VIG.but(engine="pipelining")
-VIG_TORCH_REPLICAS = VIG_TORCH.but(layout="dp2-pp2", batch_size=4, microbatches=2)
-VIG_GPIPE = VIG.but(engine="torchgpipe", activation_checkpointing="always")
 VIG_VIRTUAL = VIG.but(schedule="interleaved", virtual_stages=2)
 SGD = {"name": "sgd", "lr": 1e-4, "weight_decay": 0.01}
 
@@ -62,8 +60,6 @@ SAMPLED = Cell(
         **_STEPS,
     }
 )
-SAMPLED_REPLICAS = SAMPLED.but(layout="dp2", batch_size=8)
-SAMPLED_GCN = SAMPLED.but(model={"name": "gcn"})
 SAMPLED_DGL = SAMPLED.but(sampling={"sampler": "dgl"})
 LINKS = SAMPLED.but(
     task={"name": "links", "embedding": 8, "hits": 3}, batch_size=150, data={"edges": 1_200}

@@ -86,12 +86,6 @@ def shift(parts: TrainingParts, _: int = 0) -> None:
     next(parts.stage.parameters()).add_(1e-3)
 
 
-def last_step_skips_the_optimizer(loop: TrainingLoop) -> None:
-    steps = iter(range(10**6))
-    original = loop.parts.optimizer.step  # type: ignore[union-attr]
-    loop.parts.optimizer.step = lambda: None if next(steps) == 5 else original()  # type: ignore
-
-
 def other_seed(loop: TrainingLoop) -> None:
     torch.manual_seed(7)
 
@@ -118,7 +112,6 @@ def batches_counted_twice(loop: TrainingLoop) -> None:
 
 
 DAMAGES: dict[str, tuple[str, Break]] = {
-    "an optimizer that leaves out a step": ("optimizer", last_step_skips_the_optimizer),
     "generators of another seed": ("generators", other_seed),
     "parameters changed after an evaluation": ("continuity", changed_after_evaluation),
     "statistics of a batch counted twice": ("running statistics", batches_counted_twice),
@@ -142,18 +135,9 @@ def replica_of_its_own(loop: TrainingLoop) -> None:
     around(loop, "optimizer", spoil)
 
 
-def one_all_reduce_more(loop: TrainingLoop) -> None:
-    def again(parts: TrainingParts, call: int) -> None:
-        if call == 0:
-            parts.engine.gradients.average()  # type: ignore[attr-defined]
-
-    around(loop, "train_step", again)
-
-
 ON_REPLICAS: dict[str, tuple[str | None, Break | None]] = {
     "healthy": (None, None),
     "a replica with other parameters": ("replica parameters", replica_of_its_own),
-    "an all-reduce too many": ("all-reduce", one_all_reduce_more),
 }
 
 

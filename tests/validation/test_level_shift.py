@@ -43,14 +43,19 @@ def spikes(numbers: np.random.Generator, steps: int) -> NDArray[np.float64]:
 def flagged(noise: Noise, steps: int, relative: float, slow: slice, by: float, of: int) -> float:
     """The share of so many made runs in which drift would be flagged."""
     numbers = np.random.default_rng(7)
-    count = 0
-    for _ in range(of):
+
+    def times() -> NDArray[np.float64]:
         logs = relative * noise(numbers, steps)
         logs[slow] += math.log1p(by)
-        stretch = most_different_stretch(np.exp(logs).tolist())
-        assert stretch is not None
-        count += stretch.beyond_chance and abs(stretch.change) > DRIFT
-    return count / of
+        return np.exp(logs)
+
+    return share_flagged(times, of)
+
+
+def share_flagged(times: Callable[[], NDArray[np.float64]], of: int) -> float:
+    """The share of so many series that have a drift."""
+    found = [most_different_stretch(times().tolist()) for _ in range(of)]
+    return sum(s is not None and s.beyond_chance and abs(s.change) > DRIFT for s in found) / of
 
 
 NONE = slice(0, 0)
@@ -126,14 +131,10 @@ def test_a_short_run_of_short_steps_shows_no_drift(run: tuple[int, float], seed:
     assert most_different_stretch(times.tolist()) is None
 
 
-def drifts(steps: int, step_s: float, slope: float, of: int = 300) -> float:
+def drifts(steps: int, step_s: float, slope: float) -> float:
     """The share of runs with drift; their last step is longer than the first one by `slope`."""
-    numbers, ramp = np.random.default_rng(3), np.linspace(0.0, slope, steps)
-    found = [
-        most_different_stretch((of_a_machine(numbers, steps, step_s) * (1 + ramp)).tolist())
-        for _ in range(of)
-    ]
-    return sum(s is not None and s.beyond_chance and abs(s.change) > DRIFT for s in found) / of
+    numbers, ramp = np.random.default_rng(3), np.linspace(1.0, 1 + slope, steps)
+    return share_flagged(lambda: of_a_machine(numbers, steps, step_s) * ramp, of=300)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gnnhpc.optimizers.lr_schedules import LrSchedule
 from gnnhpc.optimizers.optimizer import OptimizerConfig
 
 Array = npt.NDArray[np.float64]
@@ -38,7 +37,7 @@ class OptimizerRule:
         self, parameters: Mapping[str, Array], gradients: Mapping[str, Array], step: int
     ) -> dict[str, Array]:
         """The change of each parameter in training step `step`; 0 for one without a gradient."""
-        lr = self.config.lr * lr_factor(self.config.lr_schedule, step, self.total)
+        lr = self.config.lr_at(step, self.total)
         return {
             name: self._move(name, value, gradients[name], lr)
             if name in gradients
@@ -75,32 +74,6 @@ def _momentum(gradient: Array, state: State, momentum: float) -> Array:
     velocity: Array = momentum * state.get("momentum_buffer", np.zeros_like(gradient)) + gradient
     state["momentum_buffer"] = velocity
     return velocity
-
-
-def lr_factor(schedule: LrSchedule, step: int, total: int) -> float:
-    """What the learning rate is multiplied by in a step; a schedule that is added has its own."""
-    settings = schedule.model_dump()
-    match schedule.name:
-        case "constant":
-            return 1.0
-        case "step":
-            changes = len(range(settings["every"], step + 1, settings["every"]))
-            return float(np.prod([settings["gamma"]] * changes))
-        case "cosine":
-            return _half_cosine(step, total, settings["final"])
-        case "warmup":
-            rising = settings["steps"]
-            if step + 1 <= rising:
-                return float((1 + step) / rising)
-            falls = settings["then"] == "cosine"
-            return _half_cosine(step - rising, max(1, total - rising), 0.0) if falls else 1.0
-    return schedule.factor(step, total)
-
-
-def _half_cosine(step: int, steps: int, final: float) -> float:
-    """From 1 to `final`: the square of a cosine is what half a cosine and 1/2 add up to."""
-    share = math.cos(math.pi / 2 * min(step, steps) / steps) ** 2
-    return share + final * (1.0 - share)
 
 
 def clipped(gradients: Mapping[str, Array], clip_norm: float | None) -> dict[str, Array]:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -25,7 +23,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
-from gnnhpc.graphs.node_features import sparse_tensor
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.custom_model import CustomModel
 
 FLOPS, VERIFIED_FLOPS = 3e9, 48e9
@@ -231,10 +229,5 @@ def some_of_each_split(graphs: GraphSet, count: int) -> GraphSet:
 
 def _feature_rows(features: Tensor, nodes: Tensor) -> Tensor:
     """The stored features of these nodes."""
-    if features.layout != torch.sparse_csr:
-        return features[nodes]
-    parts = (features.values(), features.col_indices(), features.crow_indices())
-    shape = (features.shape[0], features.shape[1])
-    rows = scipy.sparse.csr_array(tuple(part.numpy() for part in parts), shape=shape)[nodes.numpy()]
-    indptr, columns = (each.astype(np.int64) for each in (rows.indptr, rows.indices))
-    return sparse_tensor(indptr, columns, rows.data, (len(nodes), shape[1]))
+    rows = feature_rows(features, nodes, features.dtype)
+    return rows if isinstance(rows, Tensor) else rows.to_csr()

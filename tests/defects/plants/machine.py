@@ -19,7 +19,6 @@ from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
 of_machine = functools.partial(planted, kind="threads, code, hosts", mechanism="record-audit")
-TWO_THREADS = {"GNNHPC_THREADS": "2"}
 
 
 @of_machine(

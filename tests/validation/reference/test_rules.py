@@ -16,8 +16,8 @@ from gnnhpc.batches.shuffle import Shares
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dropout_mask import layer_mask
-from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped, lr_factor
-from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights, pick
+from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped
+from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 from tests.tools.cells import GAT
 from tests.tools.graphs import make_graph
@@ -58,17 +58,6 @@ def test_sampled_edges(step: int) -> None:
     assert sorted(edges[edges < graph.edges.shape[1]].tolist()) == expected
 
 
-@given(st.integers(1, 30), st.data())
-def test_picks_are_distinct(n: int, data: st.DataObject) -> None:
-    k = data.draw(st.integers(0, n))
-    rng = np.random.default_rng(n)
-    numbers = iter(lambda: int(rng.integers(0, 2**32)), None)
-    found = pick(numbers, n, k)  # type: ignore[arg-type]
-    assert found == sorted(set(found))
-    assert len(found) == k
-    assert set(found) <= set(range(n))
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "extra"),
     [
@@ -94,24 +83,6 @@ def test_optimizers(name: str, kind: Any, extra: dict[str, float]) -> None:
         value = {n: v + moves[n] for n, v in value.items()}
         for n, tensor in tensors.items():
             np.testing.assert_allclose(value[n], tensor.detach().numpy(), rtol=1e-11)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"name": "constant"},
-        {"name": "step", "every": 3, "gamma": 0.5},
-        {"name": "cosine", "final": 0.1},
-        {"name": "warmup", "steps": 4},
-        {"name": "warmup", "steps": 4, "then": "cosine"},
-    ],
-    ids=str,
-)
-def test_learning_rate_schedules(settings: dict[str, Any]) -> None:
-    config = Experiment.model_validate(GAT | {"optimizer": {"lr_schedule": settings}}).optimizer
-    for step in range(20):
-        expected = config.lr * lr_factor(config.lr_schedule, step, 20)
-        assert config.lr_at(step, 20) == pytest.approx(expected, rel=1e-12)
 
 
 def test_gradients_are_clipped_by_the_norm_of_all() -> None:
