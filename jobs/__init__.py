@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jobs.run.cell_evidence import CellState as CellState
+    from jobs.run.cell_state import CellState as CellState
     from jobs.run.run_state import RunState as RunState
     from jobs.run.run_state import read_run as read_run
     from jobs.run.status import RunStatus as RunStatus
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jobs.sweep.plan import plan as plan
 
 _HOME = {
-    "CellState": "run.cell_evidence",
+    "CellState": "run.cell_state",
     "Options": "submission.submission",
     "Plan": "sweep.plan",
     "RunState": "run.run_state",

@@ -83,7 +83,7 @@ def list_runs(
     """
     from gnnhpc.core.settings import expand_user
     from jobs.cli.terminal_tables import runs_lines
-    from jobs.run.status import known_runs
+    from jobs.run.known_runs import known_runs
 
     found = known_runs(expand_user(runs, "--runs"))
     print("\n".join(runs_lines(found)) if found else f"no run in {runs}")
@@ -142,7 +142,7 @@ def clean(
     from jobs.cli.terminal_tables import clean_lines, format_total
     from jobs.run.clean import clean as clean_run
     from jobs.run.clean import find_removable
-    from jobs.run.status import disk_use
+    from jobs.run.known_runs import disk_use
 
     found = find_removable(run)
     if not found:

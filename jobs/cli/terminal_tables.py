@@ -16,7 +16,8 @@ from gnnhpc.core.cli_options import as_typed
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
-from jobs.run.status import KnownRun, RunStatus, status
+from jobs.run.known_runs import KnownRun
+from jobs.run.status import RunStatus, status
 from jobs.slurm.job_array import format_indices
 from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.submission import Submission

@@ -14,8 +14,9 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.attempts import Attempt, resume_chain
 from jobs.run.cell_state import MAY_RUN
+from jobs.run.known_runs import disk_use
 from jobs.run.run_state import RunState, open_run, read_run
-from jobs.run.status import disk_use, status_of
+from jobs.run.status import status_of
 from jobs.run.submission_records import run_lock
 
 CHECKPOINTS = "checkpoints of done cells"

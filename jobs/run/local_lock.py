@@ -32,7 +32,8 @@ def machine_lock(run: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            print(f"waits for {running_here()}", file=sys.stderr, flush=True)
+            other = running_here(run) or "another local run on this machine"
+            print(f"waits for {other}", file=sys.stderr, flush=True)
             lock.acquire()
     except OSError as error:
         allowed = f"a file that may be written, or another ${LOCK_VARIABLE}"
@@ -48,12 +49,13 @@ def machine_lock(run: Path) -> Iterator[None]:
         lock.release()
 
 
-def running_here() -> str:
-    """The local run that measures on this machine now, in words."""
+def running_here(run: Path) -> str | None:
+    """Another local run that measures on this machine now, in words; None without one."""
     try:
-        return f"the local run {_holder_file(_lock_name()).read_text(encoding='utf-8')}"
+        text = _holder_file(_lock_name()).read_text(encoding="utf-8")
     except (OSError, UnicodeError):
-        return "another local run on this machine"
+        return None
+    return None if text.startswith(f"{run}, ") else f"the local run {text}"
 
 
 def _lock_name() -> str:

@@ -10,8 +10,8 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
-from jobs.run.cell_evidence import MEMORY_LINE, CellState
-from jobs.run.cell_state import MAY_RUN
+from jobs.run.cell_state import MAY_RUN, CellState
+from jobs.run.job_logs import lines_from_the_end, memory_cause, newest_job_log
 from jobs.run.run_state import find_cell_named, open_run
 from jobs.run.status import status
 
@@ -44,9 +44,9 @@ def find_log(run: str | Path, name: str, rank: int | None, attempt: int | None) 
     if attempt is not None and attempt not in attempts:
         allowed = ", ".join(map(str, attempts)) or "none, the cell was never started"
         raise InputError("--attempt", None, attempt, allowed)
-    log_of_job = _newest_job_log(paths, cell)
-    text = last_lines(log_of_job, None).decode(errors="replace") if log_of_job else ""
-    if log_of_job and rank is None and attempt is None and MEMORY_LINE.search(text):
+    log_of_job = newest_job_log(paths, cell.array, cell.index)
+    newest_of_all = rank is None and attempt is None
+    if log_of_job and newest_of_all and memory_cause(lines_from_the_end(log_of_job)):
         return log_of_job
     if attempts:
         chosen = attempts[attempt or max(attempts)]
@@ -58,12 +58,6 @@ def find_log(run: str | Path, name: str, rank: int | None, attempt: int | None) 
         found = f"no log of {cell.array} {cell.index}"
         raise InputError(paths.logs, None, found, "a cell that was started")
     return log_of_job
-
-
-def _newest_job_log(paths: RunPaths, cell: Cell) -> Path | None:
-    """The log of the newest job of this cell."""
-    logs = list(paths.logs.glob(f"{cell.array}-{cell.index}-*.log"))
-    return max(logs, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def last_lines(path: Path, lines: int | None) -> bytes:
@@ -142,7 +136,7 @@ class _GrowingLogs:
 
     def _logs(self) -> dict[str, Path]:
         attempts = self.paths.cell(self.cell.id).attempts()
-        job = _newest_job_log(self.paths, self.cell)
+        job = newest_job_log(self.paths, self.cell.array, self.cell.index)
         found = {} if job is None else {"job": job}
         if attempts:
             self.attempt, self.has_result = attempts[-1].number, attempts[-1].result.exists()

@@ -60,6 +60,15 @@ class RunState:
             for key in self.blocks.keys(submission.array, number)
         }
 
+    def newest_attempt(self, key: Key) -> Attempt | None:
+        """The newest attempt at the cell with this array and index."""
+        attempts = self.attempts.get(self._ids.get(key, ""), [])
+        return attempts[-1] if attempts else None
+
+    @cached_property
+    def _ids(self) -> dict[Key, str]:
+        return {(cell.array, cell.index): cell.id for cell in self.cells}
+
     @property
     def users(self) -> set[str]:
         """Users whose jobs may be this run's; scripts submitted by hand leave no line."""
@@ -118,9 +127,7 @@ def read_run(run: str | Path) -> RunState:
     Raises InputError if it is no run folder, or its manifest, submissions or blocks are damaged.
     """
     paths = open_run(run)
-    # Attempts first: a cell that is added to the run is in the manifest before it is tried.
-    attempts = _read_all_attempts(paths)
-    cells = read_manifest(paths.manifest)
+    attempts, cells = _read_all_attempts(paths), read_manifest(paths.manifest)
     if lost := attempts.keys() - {cell.id for cell in cells}:
         found = f"no line of {min(lost)}, which cells/ has an attempt of"
         raise InputError(paths.manifest, "cells", found, "a line of every cell of the run")

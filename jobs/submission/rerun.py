@@ -10,8 +10,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import code_digest
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.records.code_snapshot import check_snapshot
-from jobs.run.cell_evidence import CellState
-from jobs.run.cell_state import FAILED, LIVE, UNFINISHED
+from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_launch, read_run
 from jobs.run.status import RunStatus, status_of
 from jobs.run.submission_records import first_cluster, run_lock

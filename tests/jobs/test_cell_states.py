@@ -14,8 +14,9 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli.terminal_tables import next_steps, print_status
+from jobs.run.known_runs import known_runs
 from jobs.run.logs import find_log
-from jobs.run.status import known_runs, status
+from jobs.run.status import status
 from jobs.submission.submit import Submitted
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm, account

@@ -24,6 +24,7 @@ from jobs.submission.rerun import Selection, rerun
 from jobs.submission.submission import Options
 from jobs.submission.submit import Submitted, submit
 from jobs.sweep.plan import plan
+from tests.jobs.conftest import MadeRun
 from tests.validation.custom_models import GRAPH
 
 TINY = {
@@ -145,10 +146,14 @@ def test_a_run_in_the_background_is_cancelled_with_its_ranks(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert status(done.run).counts() == {"pending": 1}
+    before = MadeRun(done.run).finish(MadeRun(done.run).cell(), status="failed")
+    for path in (*before.root.iterdir(), before.root):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert status(done.run).counts() == {"pending": 1}, "the attempt is older than this run"
     assert cancel(done.run) == [f"local supervisor {done.jobs[0]}"]
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
-    assert status(done.run).counts() == {"missing": 1}
+    assert status(done.run).counts() == {"failed": 1}
 
 
 def test_a_local_run_waits_for_another_one_and_names_it(
