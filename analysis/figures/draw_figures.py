@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import FIGURES, FigureKind
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.panels import MAX_PANELS
 from analysis.figures.style import COLUMN_IN, FORMATS, Format, at_width, save_figure
 from analysis.figures.timeline import cell_named, draw_timeline
 from analysis.load.comparable import SEPARATE
@@ -90,7 +89,9 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
     made = _in_parallel([partial(draw, summary, task, folder) for task in tasks])
     drawn = tuple(one for one in made if isinstance(one, Drawn))
     failed = tuple(one for one in made if not isinstance(one, Drawn))
-    return Figures(drawn, (*failed, *_groups_left_out(groups), *not_shown))
+    words = f"only the first {MAX_GROUPS} pairs of model and data are drawn"
+    others = [(group.title, words) for group in groups[MAX_GROUPS:]]
+    return Figures(drawn, (*failed, *others, *not_shown))
 
 
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
@@ -162,16 +163,6 @@ def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> M
         "Comment": f"remade by: {command}",
         "Cells": " ".join(task.cells),
     }
-
-
-def _groups_left_out(groups: Sequence[ModelOnData]) -> Iterator[LeftOut]:
-    for group in groups:
-        panels = len(list(group.panels(group.summary)))
-        if panels > MAX_PANELS:
-            left = f"{panels - MAX_PANELS} of {panels} variants"
-            yield f"{group.title}: {left}", "no room for them"
-    for group in groups[MAX_GROUPS:]:
-        yield group.title, f"only the first {MAX_GROUPS} pairs of model and data are drawn"
 
 
 def timeline_cells(run: RunData) -> tuple[list[str], list[LeftOut]]:

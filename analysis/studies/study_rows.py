@@ -148,13 +148,15 @@ def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, 
 
 def measured_rows(study: Study, summary: Summary) -> list[Row]:
     """The rows of a run with which a study is compared."""
-    mine = summary.table[summary.table["model"].isin(list(study.models))]
-    varying = varying_settings(mine) if len(mine) else []
+    table = summary.table
+    chosen = table["model"].isin(list(study.models)) & table["data"].isin(study.data)
+    varying = varying_settings(table[chosen]) if chosen.any() else []
     names = [name for name in varying if name not in study.label_settings]
-    rows = []
-    for one, line in zip(summary.configurations, _records(summary.table), strict=True):
-        if one.settings["model"] in study.models:
-            rows += list(_rows_of(one, line, study, names, summary))
+    lines = zip(summary.configurations, _records(table), chosen, strict=True)
+    rows: list[Row] = []
+    for one, line, of_study in lines:
+        if of_study:
+            rows += _rows_of(one, line, study, names, summary)
     if not rows:
         return []
     frame = pd.DataFrame([row.columns for row in rows])

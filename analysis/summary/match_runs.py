@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.load.run_data import RunData
 from analysis.statistics.pairs import Repeat, paired
 from analysis.summary.configurations import Configuration, make_configurations
-from analysis.summary.settings_in_words import is_missing
+from analysis.summary.settings_in_words import value_text
 
 _SOURCES = "model_digest"
 """The digest of a custom model's sources: two versions of one model are compared."""
@@ -87,10 +87,10 @@ def nearest_difference(a: RunData, b: RunData) -> str:
     differing, mine, other = min(pairs, key=lambda pair: len(pair[0]))
     if not differing:
         return "those that they have in common have no valid cell in one of them"
-    words = [
-        f"{key} ({_short(mine.settings.get(key))} in A, {_short(other.settings.get(key))} in B)"
-        for key in sorted({name for name, _ in differing})
-    ]
+    words = []
+    for key in sorted({name for name, _ in differing}):
+        values = (value_text(one.settings.get(key)) for one in (mine, other))
+        words.append("{} ({} in A, {} in B)".format(key, *values))
     return f"the most similar ones differ in {', '.join(words)}"
 
 
@@ -131,15 +131,9 @@ def _names(rows: Sequence[Configuration]) -> dict[int, str]:
         keys = [_key(one) for one in same]
         common = frozenset.intersection(*keys)
         for one, key in zip(same, keys, strict=True):
-            varying = (f"{word} {_short(value)}" for word, value in sorted(key - common))
+            varying = (f"{word} {value_text(value)}" for word, value in sorted(key - common))
             names[id(one)] = " ".join([name, *varying])
     return names
-
-
-def _short(value: object) -> str:
-    if is_missing(value):
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _repeats_in_one(match: Match) -> Iterator[str]:

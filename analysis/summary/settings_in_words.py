@@ -47,7 +47,7 @@ def settings_in_words(row: Any, names: Sequence[str]) -> str:
     """The settings of these that a row has, such as `model blocks 4, dtype float64`."""
     known = {name: row[name] for name in names if not is_missing(row[name]) and row[name] != ""}
     return ", ".join(
-        f"{name.replace('_', ' ')} {_short(value)}" for name, value in _with_schedules(known)
+        f"{name.replace('_', ' ')} {value_text(value)}" for name, value in _with_schedules(known)
     )
 
 
@@ -83,10 +83,13 @@ def _with_label(key: str, value: object) -> str:
     if is_missing(value):
         return f"no {name}"
     bare = isinstance(value, str) and key not in _NAMED
-    return str(value) if bare else f"{name} {_short(value)}"
+    return str(value) if bare else f"{name} {value_text(value)}"
 
 
-def _short(value: object) -> str:
+def value_text(value: object) -> str:
+    """A setting's value: `none` where it is missing, and numbers with six digits at most."""
+    if is_missing(value):
+        return "none"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:g}"

@@ -17,6 +17,7 @@ from analysis.render.pages import document_to_markdown
 from analysis.report.first_page import first_page_section
 from analysis.report.report import write_report
 from analysis.report.texts import texts
+from analysis.studies.study_tables import study_tables
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarize
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
@@ -170,6 +171,18 @@ def test_published_studies_are_named_only_where_their_model_and_data_were_run(
     text = page.read_text()
     assert "figures/copies-" in text
     assert not [name for name in ("Raffi", "Dearing", "Boca", "ublished") if name in text]
+
+
+def test_a_study_is_compared_with_its_own_data_alone(tmp_path: Path) -> None:
+    base = GOLDEN["images"][0]
+    experiments = [
+        Experiment.model_validate(base | {"data": {"name": name}})
+        for name in ("cifar10", "synthetic-cifar10")
+    ]
+    tables = study_tables(summarize(load_run(make_run(tmp_path / "run", experiments))))
+    (table,) = [table for table in tables if table.name == "raffi_tables"]
+    runs = table.frame["run"].dropna()
+    assert len(runs) and runs.str.startswith("cifar10").all()
 
 
 @pytest.mark.parametrize("changes", [{"layout": "pp2", "microbatches": 4}, {}])
