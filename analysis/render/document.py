@@ -105,7 +105,9 @@ def heading_of(name: str) -> str:
         "val_accuracy": "validation accuracy",
     }
     unit = " (s)" if name.endswith("_s") and name not in known else ""
-    return known.get(name, name.removesuffix("_s" if unit else "").replace("_", " ") + unit)
+    # The title of the table of lost time says that its columns are what is lost.
+    stem = name.removeprefix("lost_").removesuffix("_s" if unit else "")
+    return known.get(name, stem.replace("_", " ") + unit)
 
 
 @dataclass(frozen=True)
