@@ -177,14 +177,14 @@ def compare(
     )
     from analysis.summary.compare_runs import compare_runs, steps_frame
 
-    a, b, found = compare_runs(run_a, run_b, tolerance, of)
-    for line in comparison_lines(a, b, found):
+    found = compare_runs(run_a, run_b, tolerance, of)
+    for line in comparison_lines(found):
         print(line)
     print_frame(steps_frame(found.steps, tolerance, of), STEP_COLUMNS)
     for line in result_lines(found):
         print(line)
     if out is not None:
-        write_comparison(a, b, found, out)
+        write_comparison(found, out)
         print(f"tables: {out}")
     return EXIT_FAILED if found.slower_steps or found.slower_groups else EXIT_DONE
 

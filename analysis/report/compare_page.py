@@ -8,7 +8,6 @@ from pathlib import Path
 
 from analysis.load.comparable import differences
 from analysis.load.flags import count_flags
-from analysis.load.run_data import RunData
 from analysis.render.document import Table
 from analysis.render.output_files import atomic_output_folder, write_table
 from analysis.report.run_facts import some_hosts
@@ -31,12 +30,12 @@ _NOTES = (
 )
 
 
-def comparison_lines(a: RunData, b: RunData, found: Comparison) -> Iterator[str]:
+def comparison_lines(found: Comparison) -> Iterator[str]:
     """What the runs differ in, what only one has, and whether the losses agree."""
     train = [match for match in found.matches if match.phase == "train"]
-    for line in (*_environments(train), *_custom_sources(train), *_hosts(a, b), _when(train)):
+    for line in (*_environments(train), *_custom_sources(train), *_hosts(found), _when(train)):
         yield f"differs: {line}"
-    for side, run in (("A", a), ("B", b)):
+    for side, run in (("A", found.a), ("B", found.b)):
         if words := count_flags(run.cells.loc[run.cells["counts"].astype(bool), "flags"]):
             yield f"flagged in {side}: {', '.join(words)}"
     yield from found.only_in_one
@@ -72,8 +71,8 @@ def _custom_sources(train: Sequence[Match]) -> Iterator[str]:
         yield f"sources of {model}: {mine} in A, {theirs} in B"
 
 
-def _hosts(a: RunData, b: RunData) -> Iterator[str]:
-    mine, theirs = (some_hosts(run) or "none recorded" for run in (a, b))
+def _hosts(found: Comparison) -> Iterator[str]:
+    mine, theirs = (some_hosts(run) or "none recorded" for run in (found.a, found.b))
     if mine != theirs:
         yield f"machines: {mine} in A, {theirs} in B"
 
@@ -137,7 +136,7 @@ def _verdict(found: Comparison, slower_groups: int) -> str:
     )
 
 
-def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> None:
+def write_comparison(found: Comparison, out: Path) -> None:
     """Write tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
     steps = steps_frame(found.steps, found.tolerance, found.of)
     groups = groups_frame(found.groups, found.tolerance, found.of)
@@ -145,7 +144,7 @@ def write_comparison(a: RunData, b: RunData, found: Comparison, out: Path) -> No
         Table("compare_steps", "Seconds a step in run A and run B", steps, _NOTES[:1]),
         Table("compare_groups", "Seconds of groups of layers a training step", groups, _NOTES),
     )
-    lines = [*comparison_lines(a, b, found), *result_lines(found)]
+    lines = [*comparison_lines(found), *result_lines(found)]
     with atomic_output_folder(out) as folder:
         for table in tables:
             if len(table.frame):

@@ -100,6 +100,8 @@ class ComparedGroup:
 class Comparison:
     """What comparing run B with run A found."""
 
+    a: RunData
+    b: RunData
     tolerance: float
     of: str
     """mean or median, of each run's steps."""
@@ -124,7 +126,7 @@ class Comparison:
 
 def compare_runs(
     root_a: Path, root_b: Path, tolerance: float = TOLERANCE, of: str = "mean"
-) -> tuple[RunData, RunData, Comparison]:
+) -> Comparison:
     """Load and compare two run folders.
 
     Raises InputError for a path that is no run folder, for one folder twice, a negative tolerance,
@@ -148,7 +150,7 @@ def compare_runs(
     ]
     groups = _compare_groups(matches, [_group_seconds(a), _group_seconds(b)], of)
     found_steps, losses = _ratios(steps, of), compare_losses(a, b)
-    return a, b, Comparison(tolerance, of, matches, only_in_one, found_steps, groups, *losses)
+    return Comparison(a, b, tolerance, of, matches, only_in_one, found_steps, groups, *losses)
 
 
 class Pair(NamedTuple):
