@@ -85,6 +85,8 @@ def concat_runs(runs: Sequence[RunData], names: Sequence[str]) -> RunData:
             for old, new in mine.items()
             if old in run.environments
         },
+        manifest=(),
+        results={},
         equivalence=_concat_equivalence([run.equivalence for run in runs], ids),
         provenance=_concat_provenance([run.provenance for run in runs], names),
         runs=tuple(names),

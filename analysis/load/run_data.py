@@ -26,6 +26,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts, resume_chain
+from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import FLAGGED
 from gnnhpc.records.submissions import read_provenance
 
@@ -66,6 +67,10 @@ class RunData:
     """What each cell with records ran in."""
     equivalence: Equivalence = field(default_factory=Equivalence)
     """What comparing cells that must learn the same found."""
+    manifest: Sequence[Cell] = ()
+    """The planned cells; empty for several runs."""
+    results: Mapping[str, Result] = field(default_factory=dict)
+    """The results that count of done cells, without damaged ones; empty for several runs."""
     provenance: Mapping[str, Any] | None = None
     """Commit, versions, host and command line of the submission; None without the file."""
     runs: tuple[str, ...] = ()
@@ -202,6 +207,12 @@ def _run_data(
         settings=settings,
         environments=environments,
         equivalence=equivalence,
+        manifest=manifest,
+        results={
+            name: used.result
+            for name, used in zip(names, chosen, strict=True)
+            if used and used.result and used.status == "done"
+        },
         provenance=read_provenance(paths),
     )
 

@@ -17,9 +17,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.data_files import CHECKSUMS, changed_files, read_checksums
 from gnnhpc.data.data_settings import Data
-from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.code_snapshot import check_snapshot
-from gnnhpc.records.result_file import Result
 from gnnhpc.validation.record_audit import audit_attempt
 
 REPEATS = 3
@@ -40,13 +38,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run folder offers: the loaded run, its manifest, its results and their audits."""
+    """What a run folder offers, and what is asked of it."""
 
     run: RunData
     paths: RunPaths
-    manifest: Sequence[Cell]
-    results: Sequence[Result]
-    """Results of the attempts that count and are done, without damaged ones."""
     repeats: int
     data_root: Path | None
     """Folder of the data; None for the folder of each cell."""
@@ -72,13 +67,7 @@ def check_run(root: Path, repeats: int = REPEATS, data_root: Path | None = None)
     """One answer a question; raises InputError for a path that is no run folder."""
     if repeats < 1:
         raise InputError("--repeats", None, repeats, "1 or more")
-    run, paths = load_run(root), RunPaths(root)
-    done = run.cells[run.cells["status"] == "done"]
-    results = [
-        Result.read(paths.cell(cell).attempt(int(number)).result)
-        for cell, number in _pairs(done, "attempt")
-    ]
-    evidence = Evidence(run, paths, read_manifest(paths.manifest), results, repeats, data_root)
+    evidence = Evidence(load_run(root), RunPaths(root), repeats, data_root)
     answers = []
     for question, answer in QUESTIONS.items():
         faults, fine = answer(evidence)
@@ -123,8 +112,9 @@ def _cells_validated(evidence: Evidence) -> Found:
     unsure = evidence.run.checks[evidence.run.checks["verdict"] == "inconclusive"]
     faults = [f"{cell}: no check" for cell in off["cell"].astype(str)]
     faults += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
-    checks = sum(len(one.audit) for one in evidence.results)
-    return faults, f"{checks} checks of {len(evidence.results)} cells" if checks else ""
+    results = evidence.run.results
+    checks = sum(len(one.audit) for one in results.values())
+    return faults, f"{checks} checks of {len(results)} cells" if checks else ""
 
 
 def _equivalent_cells_agree(evidence: Evidence) -> Found:
@@ -194,7 +184,8 @@ def _one_value(*names: str) -> Callable[[Evidence], Found]:
 
 def _versions_recorded(evidence: Evidence) -> Found:
     """Every cell has its versions, and the same."""
-    every = [dict(one.provenance.get("versions") or {}) for one in evidence.results]
+    results = evidence.run.results.values()
+    every = [dict(one.provenance.get("versions") or {}) for one in results]
     if not every or {} in every:
         return ["not in all results"], ""
     values = {
@@ -233,7 +224,8 @@ def _submission_recorded(evidence: Evidence) -> Found:
 def _data_unchanged(evidence: Evidence) -> Found:
     """Files have the digests that were recorded when they were downloaded."""
     distinct = {
-        (cell.experiment.data.model_dump_json(), cell.data_root): cell for cell in evidence.manifest
+        (cell.experiment.data.model_dump_json(), cell.data_root): cell
+        for cell in evidence.run.manifest
     }
     found: dict[str, bool] = {}
     for cell in distinct.values():
