@@ -30,8 +30,10 @@ from analysis.statistics.signed_ranks import signed_rank_interval
 from analysis.statistics.skewness import skewness_of_means
 from analysis.statistics.warmup import (
     detect_warmup,
+    drift,
     mark_outliers,
     robust_std,
+    step_statistics,
 )
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
@@ -233,6 +235,27 @@ def test_steady_series_are_seldom_cut() -> None:
     rng = np.random.default_rng(5)
     assert sum(detect_warmup(rng.normal(10, 0.1, n)) > 0 for n in (10, 50) * 500) <= 50
     assert detect_warmup([0.5, 0.5, *[1.0] * 20]) == 0, "fast steps at the start"
+
+
+def test_drift_is_the_last_third_over_the_first() -> None:
+    assert drift([1.0, 1.0, 9.0, 9.0, 3.0, 3.0]) == 2.0
+    assert drift([2.0, 2.0, 2.0, 9.0, 9.0, 3.0, 3.0, 3.0]) == 0.5, "thirds of two steps of eight"
+    assert drift([1.0] * 5) is None
+
+
+def test_statistics_of_steps_are_those_of_the_published_tables() -> None:
+    """The standard deviation of a sample, which one step does not have."""
+    found = step_statistics(np.array([1.0, 2.0, 6.0]))
+    assert found == {"mean_s": 3.0, "std_s": 7.0**0.5, "min_s": 1.0, "max_s": 6.0, "n": 3.0}
+    assert step_statistics(np.array([1.0, 3.0]))["std_s"] == pytest.approx(2.0**0.5)
+    assert math.isnan(step_statistics(np.array([2.0]))["std_s"])
+
+
+def test_warmup_needs_eight_steps_of_which_a_fifth_may_go() -> None:
+    steps = [9.0, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0]
+    assert detect_warmup(steps) == 1
+    assert detect_warmup(steps[:7]) == 0
+    assert detect_warmup([9.0, 9.0, *steps[1:]]) == 0, "two of nine steps are more than a fifth"
 
 
 def test_repeats_that_show_a_difference_are_more_for_a_smaller_one() -> None:
