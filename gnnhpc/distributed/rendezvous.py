@@ -6,6 +6,7 @@ Otherwise rank 0 serves it at a port that all ranks derive from the job.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import hashlib
@@ -26,6 +27,7 @@ from gnnhpc.distributed.mesh import COLLECTIVE_S, Direction, Mesh
 from gnnhpc.distributed.peer_memory import Peer, find_peers
 
 RENDEZVOUS_S = 120.0
+LEAVE_S = 30.0
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections."""
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
@@ -104,10 +106,20 @@ def _group_of(
     return mine
 
 
-def leave() -> None:
-    """Close the groups; safe to call on a rank that is alone."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def leave(mesh: Mesh) -> None:
+    """Close the groups; rank 0, which serves the store, returns when all ranks have closed theirs.
+
+    A rank that fails in between keeps rank 0 for `LEAVE_S` seconds at most.
+    """
+    if mesh.store is None:
+        return
+    dist.destroy_process_group()
+    if mesh.rank > 0:
+        mesh.store.set(f"left/{mesh.rank}", "")
+        return
+    others = [f"left/{rank}" for rank in range(1, mesh.layout.world_size)]
+    with contextlib.suppress(RuntimeError):
+        mesh.store.wait(others, datetime.timedelta(seconds=LEAVE_S))
 
 
 def connect(environment: Environment) -> Any:

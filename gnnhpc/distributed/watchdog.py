@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 HANG_S = 20.0
 VARIABLE = "GNNHPC_HANG_S"
 _EVERY_S = 1.0
+_REQUEST_S = 5.0
+"""How long a request to the store may still take at the end of a run."""
 _LAST_REQUEST_S = 5.0
 """How long the end of a run waits for the answer to the last request to the store."""
 _BUSY_CPU_S = 0.05

@@ -105,7 +105,7 @@ class Worker:
         from gnnhpc.distributed.rendezvous import leave
 
         mesh.barrier()
-        leave()
+        leave(mesh)
         return status
 
     def _claim_attempt(self) -> int | None:

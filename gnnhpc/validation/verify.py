@@ -83,7 +83,7 @@ def _verify_as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     parts = set_up(experiment, mesh, root)
     part = parity_slice(experiment, steps=steps, larger=True)
     parity = compare_engine(experiment, parts, mesh, root, part)
-    leave()
+    leave(mesh)
     if parity is None:
         return EXIT_DONE
     _print_parity(experiment, parity)

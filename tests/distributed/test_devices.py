@@ -159,7 +159,7 @@ def talk_over_links() -> tuple[list[tuple[str, int]], str | None, float]:
     for direction, peer in made:
         assert mesh.link(direction, peer) is links[direction, peer]
         assert torch.distributed.get_world_size(links[direction, peer]) == 2
-    leave()
+    leave(mesh)
     return made, mesh.transfers, float(value[0])
 
 

@@ -142,7 +142,7 @@ def groups_of_a_rank(layout: str) -> tuple[int, list[float], float]:
     else:
         dist.recv(came, src=mesh.rank - 1, group=mesh.link("forward", mesh.rank - 1))
     names = Counter(each.read_text().strip() for each in Path("/proc/self/task").glob("*/comm"))
-    leave()
+    leave(mesh)
     return names["gloo_tcp_loop"], sums, came.item()
 
 

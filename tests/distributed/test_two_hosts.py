@@ -41,7 +41,7 @@ def meet() -> list[int]:
     environment = read_environment(STEP | {"SLURM_PROCID": os.environ["RANK"]})
     mesh = join(environment, Layout(2, 1), torch.device("cpu"))
     ranks = mesh.gather_objects(mesh.rank)
-    leave()
+    leave(mesh)
     return ranks
 
 

@@ -72,6 +72,7 @@ def timer() -> StepTimer:
 def watch(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> Watch:
     """Runs rank 0's watchdog for so many times its patience; what it reports."""
     monkeypatch.setattr(watchdog, "_EVERY_S", BEAT_S)
+    monkeypatch.setattr(watchdog, "_REQUEST_S", BEAT_S)
     monkeypatch.setattr(watchdog, "_LAST_REQUEST_S", 50 * BEAT_S)
     monkeypatch.setenv(VARIABLE, str(PATIENCE_BEATS * BEAT_S))
 
@@ -155,6 +156,30 @@ def test_the_last_request_ends_before_the_watchdog(timer: StepTimer) -> None:
     assert [thread.name for thread in threading.enumerate() if "watchdog" in thread.name] == []
 
 
+class SlowStore(FakeStore):
+    """A store whose requests take a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested, self.answered = threading.Event(), False
+
+    def set(self, key: str, value: str) -> None:
+        self.answered = False
+        self.requested.set()
+        time.sleep(10 * BEAT_S)
+        super().set(key, value)
+        self.answered = True
+
+
+def test_the_last_request_ends_before_the_watchdog_does(timer: StepTimer) -> None:
+    """torch aborts a process that exits while one of its threads waits for the store."""
+    store = SlowStore()
+    watchdog = Watchdog(store, 0, 1, timer, lambda *_: None)
+    store.requested.wait()
+    watchdog.close()
+    assert store.answered
+
+
 @pytest.mark.parametrize("text", ["soon", "0", "nan"])
 def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)
@@ -176,7 +201,7 @@ def hang_of_real_ranks() -> Hangs:
                 time.sleep(4 * watchdog._EVERY_S)
         with timer.span("wait"):
             mesh.barrier()
-    leave()
+    leave(mesh)
     return found
 
 
@@ -184,3 +209,18 @@ def hang_of_real_ranks() -> Hangs:
 def test_all_ranks_name_the_same_one() -> None:
     ranks = spawn(hang_of_real_ranks, 3, env={VARIABLE: "1"})
     assert [[rank for rank, _ in found] for found in ranks] == [[1], [1], [1]]
+
+
+def last_to_leave() -> bool:
+    """Whether the store has at its end what rank 1 has stored last."""
+    mesh = join(read_environment(), Layout(1, 2), torch.device("cpu"))
+    if mesh.rank == 1:
+        time.sleep(0.5)
+        mesh.store.set("last", "")
+    leave(mesh)
+    return mesh.rank == 1 or bool(mesh.store.check(["last"]))
+
+
+@pytest.mark.distributed
+def test_rank_0_leaves_last_as_it_serves_the_store() -> None:
+    assert spawn(last_to_leave, 2) == [True, True]

@@ -63,7 +63,7 @@ def compare(experiments: list[Experiment]) -> list[tuple[int, int]]:
         assert all(map(torch.equal, at_end, found)), experiment.id
         answers.append((early // STEPS, count // STEPS))
     mesh.barrier()
-    leave()
+    leave(mesh)
     return answers
 
 

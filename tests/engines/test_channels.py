@@ -121,7 +121,7 @@ def every_scenario() -> tuple[list[int], list[float], int, list[float]]:
         nothing_is_taken(mesh),
         without_memory(mesh),
     )
-    leave()
+    leave(mesh)
     return found
 
 

@@ -73,7 +73,7 @@ def be_replica() -> tuple[list[float], float | None, int, set[str], bool]:
     first = [p.grad.flatten()[0].item() for p in module.parameters() if p.grad is not None]
     names = {span.name for span in times.spans or []}
     mesh.barrier()
-    leave()
+    leave(mesh)
     return first, found.norm(), found.reductions, names, times.gradients_ready_s is not None
 
 

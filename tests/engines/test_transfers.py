@@ -68,7 +68,7 @@ def train(experiment: Experiment, way: Way) -> list[float]:
         for batch in batches:
             found += [float(out.double().sum()) for out in engine.evaluate(batch)]
     mesh.barrier()
-    leave()
+    leave(mesh)
     return found
 
 
@@ -102,7 +102,7 @@ def refused(layout: Layout) -> str:
     except InputError as error:
         return str(error)
     finally:
-        leave()
+        leave(mesh)
     return ""
 
 

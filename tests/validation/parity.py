@@ -50,5 +50,5 @@ def _check(
     )
     parts = set_up(experiment, mesh, None)
     found = check_engine(experiment, parts, mesh, None, first=first)
-    leave()
+    leave(mesh)
     return found

@@ -40,7 +40,7 @@ def train(experiment: Experiment, damage: Break | None = None) -> list[Check]:
         damage(loop)
     loop.run()
     checks = [check for each in observers for check in each.checks()]
-    leave()
+    leave(mesh)
     return checks
 
 

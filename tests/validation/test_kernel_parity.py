@@ -146,7 +146,7 @@ def on_a_rank(raw: dict[str, Any]) -> list[Check]:
     mesh = join(read_environment(), experiment.process_layout, CPU, ends_at=experiment.loss_stage)
     parts = set_up(experiment, mesh, None)
     found = [check for when in WHENS for check in check_kernels(experiment, parts, mesh, when=when)]
-    leave()
+    leave(mesh)
     return found
 
 
