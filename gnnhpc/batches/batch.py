@@ -114,6 +114,12 @@ class BatchPlan:
         found: torch.dtype = getattr(torch, self.experiment.dtype)
         return found
 
+    @property
+    def replica_slice(self) -> slice:
+        """The numbers of this replica's micro-batches among those of all replicas."""
+        first = self.mesh.replica * self.experiment.microbatches
+        return slice(first, first + self.experiment.microbatches)
+
     def shape_after(self, index: int, rows: int) -> tuple[int, ...]:
         """The shape of an activation of `rows` rows after layer `index`; -1 is the input."""
         layer = self.layer_specs[max(index, 0)]

@@ -42,8 +42,7 @@ class ChunkBatches:
         self.chunkset = build_chunks(
             graph, experiment.total_chunks, experiment.chunks, hops(plan.layer_specs)
         )
-        first = mesh.replica * experiment.microbatches
-        mine = self.chunkset.chunks[first : first + experiment.microbatches]
+        mine = self.chunkset.chunks[plan.replica_slice]
         if experiment.rebuild == "layer":
             mine = self._rebuilt(graph, mine)
         self._first = mine[0]

@@ -117,8 +117,8 @@ def stage_inputs(
     return [rows(graph, chunk, plan).to(plan.mesh.device) for chunk in chunks]
 
 
-def label_counts(graph: Graph) -> dict[str, int]:
-    """The number of nodes in each split."""
+def label_counts(graph: Graph | GraphSet) -> dict[str, int]:
+    """The number of nodes, or graphs, in each split."""
     return {split: int(mask.sum()) for split, mask in graph.masks.items()}
 
 

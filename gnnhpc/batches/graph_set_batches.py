@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading, MicroBatch
-from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, crc32, input_rows
+from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, crc32, input_rows, label_counts
 from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import hops
@@ -51,17 +51,11 @@ class GraphSetBatches:
 
     def _evaluation(self) -> RepeatedBatch:
         """All graphs to validate and to test, in parts of consecutive ones."""
-        layout, microbatches = self.plan.mesh.layout, self.plan.experiment.microbatches
         numbers = self.graphs.numbers(*SPLITS["test"])
-        parts = numbers.tensor_split(layout.replicas * microbatches)
-        first = self.plan.mesh.replica * microbatches
-        mine = parts[first : first + microbatches]
+        mine = numbers.tensor_split(self.plan.experiment.total_chunks)[self.plan.replica_slice]
         chunks, inputs, checksum, _ = self._united("test", mine)
-        counts = {"test": self._count("test")}
-        return RepeatedBatch(self.plan, chunks, inputs, torch.cat(mine).numpy(), checksum, counts)
-
-    def _count(self, split: str) -> int:
-        return int(self.graphs.masks[split].sum())
+        ids, counts = torch.cat(mine).numpy(), label_counts(self.graphs)
+        return RepeatedBatch(self.plan, chunks, inputs, ids, checksum, counts)
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         """The rows are 0: they differ from step to step."""
@@ -125,7 +119,7 @@ class GraphSetBatches:
         return {
             "mode": "graphs",
             "graphs": len(self.graphs),
-            **{f"{split}_graphs": self._count(split) for split in self.graphs.masks},
+            **{f"{split}_graphs": count for split, count in label_counts(self.graphs).items()},
             "nodes": self.graphs.nodes,
             "edges": self.graphs.edges.shape[1],
             "steps_per_epoch": self.steps_per_epoch,

@@ -39,8 +39,7 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
         raise InputError(data, "edges", found, allowed)
     pools = {split: _pool(plan, links, split, data) for split in SPLITS["test"]}
     sampler = NeighborSampler(graph, (MOST_NEIGHBOURS,) * hops(plan.layer_specs), experiment.seed)
-    first = mesh.replica * experiment.microbatches
-    parts = range(first, first + experiment.microbatches)
+    parts = range(experiment.total_chunks)[plan.replica_slice]
 
     def share(of: Tensor, part: int) -> Tensor:
         return of.tensor_split(experiment.total_chunks)[part]
