@@ -32,7 +32,7 @@ struct Philox {
   }
 };
 
-// What the numbers of one layer of one step are drawn by; the nodes differ.
+// What the numbers of one layer of one step depend on, beside the node.
 struct Key {
   u64 seed;
   u32 step, layer;
@@ -41,17 +41,17 @@ struct Key {
 };
 
 // The numbers of one node, in order.
-struct Draws {
+struct RandomNumbers {
   static constexpr int BLOCKS = 4;
   Key key;
   u32 node;
-  u32 drawn = 0, numbers[4 * BLOCKS] = {};
+  u32 used = 0, numbers[4 * BLOCKS] = {};
 
   u32 next() {
     constexpr u32 AT_ONCE = 4 * BLOCKS;
-    if (drawn % AT_ONCE == 0) {
+    if (used % AT_ONCE == 0) {
       Words<BLOCKS> place = {};
-      for (int block = 0; block < BLOCKS; ++block) place[block] = drawn / 4 + block;
+      for (int block = 0; block < BLOCKS; ++block) place[block] = used / 4 + block;
       const Words<BLOCKS> zero = {};
       Philox<BLOCKS> blocks{zero + node, zero + key.step, zero + key.layer, place};
       blocks.mix(key.low(), key.high());
@@ -63,7 +63,7 @@ struct Draws {
         to[3] = static_cast<u32>(blocks.d[block]);
       }
     }
-    return numbers[drawn++ % AT_ONCE];
+    return numbers[used++ % AT_ONCE];
   }
 
   // One of 0 to count - 1, all equally likely (Lemire 2019, algorithm 5).
@@ -78,22 +78,22 @@ struct Draws {
 };
 
 // k of the numbers 0 to n - 1, ascending, every set of k as likely as any (R. W. Floyd, in Bentley
-// 1987); it takes k draws, however large n is.
-void floyd(Draws& draws, u32 n, u32 k, u32* picked) {
+// 1987); it takes k random numbers, however large n is.
+void floyd(RandomNumbers& random, u32 n, u32 k, u32* picked) {
   for (u32 count = 0; count < k; ++count) {
-    const u32 last = n - k + count, drawn = draws.below(last + 1);
+    const u32 last = n - k + count, number = random.below(last + 1);
     bool taken = false;
-    for (u32 place = 0; place < count; ++place) taken |= picked[place] == drawn;
-    picked[count] = taken ? last : drawn;
+    for (u32 place = 0; place < count; ++place) taken |= picked[place] == number;
+    picked[count] = taken ? last : number;
   }
   std::sort(picked, picked + k);
 }
 
-// The same; where it is most of n, those are drawn that stay out.
-void pick(Draws& draws, u32 n, u32 k, u32* picked, std::vector<u32>& others) {
-  if (k <= n - k) return floyd(draws, n, k, picked);
+// The same; where it is most of n, those are chosen that stay out.
+void pick(RandomNumbers& random, u32 n, u32 k, u32* picked, std::vector<u32>& others) {
+  if (k <= n - k) return floyd(random, n, k, picked);
   others.resize(n - k + 1);
-  floyd(draws, n, n - k, others.data());
+  floyd(random, n, n - k, others.data());
   others[n - k] = n;
   u32 out = 0;
   for (u32 number = 0; number < n; ++number) {
@@ -110,7 +110,7 @@ struct Picks {
 
   u32 node[ROWS] = {}, n[ROWS];
   Numbers picked[MOST];
-  // Whether a row's picks are not these: one of its numbers may have to be drawn again.
+  // Whether a row's picks are not these: one of its numbers may have to be replaced by the next.
   Numbers doubtful;
 
   Picks() { std::fill(n, n + ROWS, 2 * MOST); }
@@ -118,7 +118,7 @@ struct Picks {
   static bool fits(u32 n, u32 k) { return k <= MOST && 2 * k <= n; }
 
   // k of n[row] for each row; all must fit.
-  void draw(const Key& key, u32 k) {
+  void choose(const Key& key, u32 k) {
     Words<ROWS> nodes, bound;
     for (int row = 0; row < ROWS; ++row) nodes[row] = node[row], bound[row] = n[row] - k + 1;
     const Words<ROWS> zero = {};
@@ -137,14 +137,14 @@ struct Picks {
 
  private:
   void add(u32 count, const Words<ROWS>& product, const Words<ROWS>& bound) {
-    const Numbers drawn = __builtin_convertvector(product >> 32, Numbers);
+    const Numbers number = __builtin_convertvector(product >> 32, Numbers);
     const Numbers rest = __builtin_convertvector(product & 0xFFFFFFFFu, Numbers);
     const Numbers above = __builtin_convertvector(bound, Numbers);
     doubtful |= reinterpret_cast<Numbers>(rest < above);
     Numbers taken = {};
     for (u32 place = 0; place < count; ++place)
-      taken |= reinterpret_cast<Numbers>(picked[place] == drawn);
-    picked[count] = taken ? above - 1 : drawn;
+      taken |= reinterpret_cast<Numbers>(picked[place] == number);
+    picked[count] = taken ? above - 1 : number;
   }
 
   void sort(u32 k) {

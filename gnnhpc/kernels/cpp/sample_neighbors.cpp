@@ -1,7 +1,7 @@
-// Neighbours drawn for the layers of one mini-batch, and the local numbers of the nodes they lead to.
+// Neighbours sampled for the layers of one mini-batch, and the local numbers of the nodes they lead to.
 //
-// Every draw is a counter's (`picks.h`): the seed is the key; node, step, layer and draw are the
-// counter. So a sample depends on no thread, no rank and no earlier draw.
+// Random numbers are a counter's (`picks.h`): the seed is the key; node, step, layer and place are the
+// counter. So a sample depends on no thread, no rank and no earlier number.
 // Nodes are numbered zone by zone, seeds first, then those that each layer reaches, ascending: the
 // rows that come out of a layer are the first of those that enter it. Which nodes are reached is a
 // bit of each; there is no table of hashes.
@@ -25,7 +25,7 @@ struct Bits {
   bool has(i64 node) const { return words[node / 64] >> (node % 64) & 1; }
 };
 
-// Edges that a mini-batch must not draw, by their numbers in the graph, ascending; those of a node
+// Edges that a mini-batch must not use, by their numbers in the graph, ascending; those of a node
 // follow one another. A bit marks nodes without any.
 struct Left {
   std::vector<i64> out, nodes;
@@ -101,8 +101,8 @@ struct Sampler {
   }
 };
 
-// A graph by target, and how neighbours of a row of it are drawn.
-struct Drawing {
+// A graph by target, and how neighbours of a row of it are sampled.
+struct LayerSampling {
   const i64* indptr;
   const i32* columns;
   i64 edges, fanout;
@@ -134,31 +134,31 @@ struct Drawing {
     }
   }
   // With the edge of a node to itself.
-  i64 drawn(i64 node) const {
+  i64 count(i64 node) const {
     return 1 + std::min(degree(node), fanout);
   }
 };
 
-Drawing of_minibatch(const Sampler& sampler, Drawing drawing) {
-  drawing.left = sampler.left.out.empty() ? nullptr : &sampler.left;
-  return drawing;
+LayerSampling of_minibatch(const Sampler& sampler, LayerSampling layer) {
+  layer.left = sampler.left.out.empty() ? nullptr : &sampler.left;
+  return layer;
 }
 
-// Rows drawn together; where their edges lie is anywhere, so memory is asked for a group ahead.
+// Rows sampled together; where their edges lie is anywhere, so memory is asked for a group ahead.
 constexpr int GROUP = Picks::ROWS;
 
-// One thread's draws.
-struct Drawer {
-  const Drawing& d;
+// What one thread samples.
+struct RowSampler {
+  const LayerSampling& d;
   Picks picks = {};
   std::vector<u32> picked = {}, others = {};
 
-  explicit Drawer(const Drawing& drawing) : d(drawing) {}
+  explicit RowSampler(const LayerSampling& layer) : d(layer) {}
 
   // The edges of nodes [count], at most GROUP of them, from edge + starts[row] - starts[0] on:
   // numbers in the graph, ascending; that of the node to itself last.
   template <typename I>
-  void draw(const i64* nodes, int count, const I* starts, I* edge) {
+  void sample(const i64* nodes, int count, const I* starts, I* edge) {
     const u32 k = static_cast<u32>(d.fanout);
     bool together[GROUP] = {}, any = false;
     for (int row = 0; row < count; ++row) {
@@ -168,7 +168,7 @@ struct Drawer {
       any = true;
       picks.node[row] = static_cast<u32>(node), picks.n[row] = static_cast<u32>(n);
     }
-    if (any) picks.draw(d.key, k);
+    if (any) picks.choose(d.key, k);
     for (int row = 0; row < count; ++row) {
       const i64 node = nodes[row], first = d.indptr[node];
       I* to = edge + starts[row] - starts[0];
@@ -177,9 +177,9 @@ struct Drawer {
           to[place] = static_cast<I>(first + picks.picked[place][row]);
       else
         alone(node, to);
-      const i64 drawn = starts[row + 1] - starts[row] - 1;
-      d.skip(node, to, drawn);
-      to[drawn] = static_cast<I>(d.edges + node);
+      const i64 sampled = starts[row + 1] - starts[row] - 1;
+      d.skip(node, to, sampled);
+      to[sampled] = static_cast<I>(d.edges + node);
     }
   }
 
@@ -191,23 +191,23 @@ struct Drawer {
       for (i64 k = 0; k < all; ++k) edge[k] = static_cast<I>(first + k);
       return;
     }
-    Draws draws{d.key, static_cast<u32>(node)};
+    RandomNumbers random{d.key, static_cast<u32>(node)};
     // Where a node has more neighbours alone: a fan-out may be far more than any node has.
     picked.resize(d.fanout);
-    pick(draws, static_cast<u32>(all), static_cast<u32>(d.fanout), picked.data(), others);
+    pick(random, static_cast<u32>(all), static_cast<u32>(d.fanout), picked.data(), others);
     for (i64 k = 0; k < d.fanout; ++k) edge[k] = static_cast<I>(first + picked[k]);
   }
 };
 
-// indptr_out [rows + 1] of what `rows` nodes will draw, each with its edge to itself.
+// indptr_out [rows + 1] of the edges that `rows` nodes get, each with its edge to itself.
 template <typename I>
-void count_edges(const Sampler& sampler, const Drawing& drawing, const i64* nodes, i64 rows,
+void count_edges(const Sampler& sampler, const LayerSampling& layer, const i64* nodes, i64 rows,
                  I* indptr_out, i64) {
-  const Drawing d = of_minibatch(sampler, drawing);
+  const LayerSampling d = of_minibatch(sampler, layer);
   indptr_out[0] = 0;
   for (i64 row = 0; row < rows; ++row) {
     __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
-    indptr_out[row + 1] = static_cast<I>(indptr_out[row] + d.drawn(nodes[row]));
+    indptr_out[row + 1] = static_cast<I>(indptr_out[row] + d.count(nodes[row]));
   }
 }
 
@@ -215,16 +215,16 @@ void count_edges(const Sampler& sampler, const Drawing& drawing, const i64* node
 // (that of a node to itself is edges + node), row by row, the edge to itself last. Nodes that are
 // reached for the first time follow in `nodes`; returns how many there are then.
 template <typename I>
-i64 draw_edges(Sampler& s, const Drawing& drawing, i64* nodes, i64 rows, const I* indptr_out,
+i64 sample_edges(Sampler& s, const LayerSampling& layer, i64* nodes, i64 rows, const I* indptr_out,
                I* source, I* edge, i64 parts) {
-  const Drawing d = of_minibatch(s, drawing);
+  const LayerSampling d = of_minibatch(s, layer);
   s.need(parts);
   const i64 edges = indptr_out[rows];
   in_parts_if_worth(edges * 8, parts, [&](int part) {
-    Drawer drawer(d);
+    RowSampler sampler(d);
     Bits& reached = s.reached[part];
     const i64 begin = even_cut(rows, part, parts), last = even_cut(rows, part + 1, parts);
-    // Each group's sources, nodes as yet, are read when the next has been drawn: by then they have
+    // Each group's sources, nodes as yet, are read when the next has been sampled: by then they have
     // come.
     i64 read = begin;
     const auto read_until = [&](i64 end) {
@@ -237,7 +237,7 @@ i64 draw_edges(Sampler& s, const Drawing& drawing, i64* nodes, i64 rows, const I
     for (i64 first = begin; first < last; first += GROUP) {
       const i64 end = std::min(first + GROUP, last), ahead = std::min(end + GROUP, last);
       for (i64 row = end; row < ahead; ++row) __builtin_prefetch(d.indptr + nodes[row]);
-      drawer.draw(nodes + first, static_cast<int>(end - first), indptr_out + first,
+      sampler.sample(nodes + first, static_cast<int>(end - first), indptr_out + first,
                   edge + indptr_out[first]);
       for (i64 row = first; row < end; ++row)
         for (i64 e = indptr_out[row]; e < indptr_out[row + 1] - 1; ++e)
@@ -265,10 +265,10 @@ void begin_batch(Sampler& s, const i64* seeds, i64 count, i64* nodes, const i64*
 }
 
 // For each of `links` a node in place of its second end, `count` times: none that is joined to its
-// first end `kept`, nor that itself. Of the r-th of those nodes r is drawn; the others before it are
+// first end `kept`, nor that itself. Of the r-th of those nodes r is random; the others before it are
 // as many as there are k among them, ascending, whose number less k is at most r.
-void draw_negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 step,
-               const i64* kept, const i64* number, i64 links, i64 count, i64* drawn, i64) {
+void sample_negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, u32 step,
+                      const i64* kept, const i64* number, i64 links, i64 count, i64* sampled, i64) {
   for (i64 link = 0; link < links; ++link) {
     const i64 node = kept[link], degree = indptr[node + 1] - indptr[node];
     const i32* joined = columns + indptr[node];
@@ -276,17 +276,17 @@ void draw_negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed, 
     const auto other = [&](i64 k) -> i64 {
       return k < own ? joined[k] : k == own ? node : joined[k - 1];
     };
-    for (i64 draw = 0; draw < count; ++draw) {
-      const u32 layer = NEGATIVES + static_cast<u32>(draw);
-      Draws draws{Key{seed, step, layer}, static_cast<u32>(number[link])};
-      const i64 r = draws.below(static_cast<u32>(nodes - degree - 1));
+    for (i64 place = 0; place < count; ++place) {
+      const u32 layer = NEGATIVES + static_cast<u32>(place);
+      RandomNumbers random{Key{seed, step, layer}, static_cast<u32>(number[link])};
+      const i64 r = random.below(static_cast<u32>(nodes - degree - 1));
       i64 low = 0, high = degree + 1;
       while (low < high) {
         const i64 middle = (low + high) / 2;
         if (other(middle) - middle <= r) low = middle + 1;
         else high = middle;
       }
-      *drawn++ = r + low;
+      *sampled++ = r + low;
     }
   }
 }
@@ -302,7 +302,7 @@ void destroy(Sampler* sampler, i64) { delete sampler; }
 
 #define EDGE_FUNCTIONS(I, SUFFIX)                      \
   EXPORT(sampler_count_##SUFFIX, count_edges<I>)       \
-  EXPORT(sampler_draw_##SUFFIX, draw_edges<I>)         \
+  EXPORT(sampler_draw_##SUFFIX, sample_edges<I>)         \
   EXPORT(targets_##SUFFIX, targets<I>)                 \
   EXPORT(by_source_##SUFFIX, by_source<I>)
 
@@ -311,5 +311,5 @@ EDGE_FUNCTIONS(i64, i64)
 EXPORT(sampler_create, create)
 EXPORT(sampler_destroy, destroy)
 EXPORT(sampler_begin, begin_batch)
-EXPORT(negatives, draw_negatives)
+EXPORT(negatives, sample_negatives)
 EXPORT(set_own_threads, set_threads)
