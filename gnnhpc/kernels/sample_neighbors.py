@@ -80,15 +80,15 @@ class Sampler:
     """Draws the layers of one mini-batch after the other, from the output's to the input's.
 
     `indptr` int64 [nodes + 1] and `columns` int32 [edges] are the graph by target, `columns`
-    ascending in each row, without edges of nodes to themselves. A draw takes as many `threads` as
-    torch, unless given; a sample does not depend on them. One thread at a time may call it.
+    ascending in each row, without edges of nodes to themselves. It takes as many threads as
+    torch, and a sample does not depend on their number. One thread at a time may call it.
     Nodes are fewer than 2^31, edges as many as there may be.
     """
 
     code: Backend = "c++"
 
-    def __init__(self, indptr: Tensor, columns: Tensor, *, threads: int | None = None) -> None:
-        self.indptr, self.columns, self.threads = indptr, columns, threads
+    def __init__(self, indptr: Tensor, columns: Tensor) -> None:
+        self.indptr, self.columns = indptr, columns
         self.count = len(indptr) - 1
         self._nodes = torch.empty(self.count, dtype=torch.int64)
         self._rows = 0
@@ -102,7 +102,7 @@ class Sampler:
 
     def another(self) -> Sampler:
         """One that draws the same, for another thread; the graph is shared."""
-        return Sampler(self.indptr, self.columns, threads=self.threads)
+        return Sampler(self.indptr, self.columns)
 
     def begin(self, seeds: Tensor, without: Tensor | None = None) -> None:
         """A new mini-batch of these nodes, int64 [batch], none of them twice.
@@ -114,7 +114,7 @@ class Sampler:
         left = seeds.new_empty(0) if without is None else without
         into = torch.searchsorted(self.indptr, left, right=True) - 1
         args = (seeds, len(seeds), self._nodes, left, into, len(left))
-        _call("sampler_begin", self._handle, *args, threads=self.threads)
+        _call("sampler_begin", self._handle, *args)
 
     def draw(self, layer: Layer, memory: Memory = FRESH) -> Drawn:
         """The edges into all rows of the layers before, in this memory."""
@@ -128,14 +128,12 @@ class Sampler:
         edges = int(indptr[-1])
         source, edge = memory.empty(edges, index), memory.empty(edges, index)
         args = (*rows, source, edge)
-        self._rows = _call(
-            "sampler_draw", *args, index=index, threads=self.threads, result=ctypes.c_int64
-        )
+        self._rows = _call("sampler_draw", *args, index=index, result=ctypes.c_int64)
         return Drawn(indptr, source, edge, self._rows)
 
     def targets(self, drawn: Drawn, memory: Memory = FRESH) -> Tensor:
         """[edges], of the type of the others: of each edge, the row that it leads to."""
-        return targets(drawn, self.threads, memory)
+        return targets(drawn, memory)
 
 
 def index_type(columns: Tensor, nodes: int) -> torch.dtype:
@@ -143,23 +141,21 @@ def index_type(columns: Tensor, nodes: int) -> torch.dtype:
     return torch.int32 if len(columns) + nodes < 1 << 31 else torch.int64
 
 
-def targets(drawn: Drawn, threads: int | None = None, memory: Memory = FRESH) -> Tensor:
+def targets(drawn: Drawn, memory: Memory = FRESH) -> Tensor:
     """[edges], of the type of the others: of each edge, the row that it leads to."""
     target = memory.empty(len(drawn.source), drawn.source.dtype)
     args = (drawn.indptr, len(drawn.indptr) - 1, target)
-    _call("targets", *args, index=drawn.indptr.dtype, threads=threads)
+    _call("targets", *args, index=drawn.indptr.dtype)
     return target
 
 
-def by_source(
-    drawn: Drawn, threads: int | None = None, memory: Memory = FRESH
-) -> tuple[Tensor, Tensor, Tensor]:
+def by_source(drawn: Drawn, memory: Memory = FRESH) -> tuple[Tensor, Tensor, Tensor]:
     """The same edges by source: `indptr` [rows_in + 1], the edges' places, their targets."""
     edges, index = len(drawn.source), index_of(drawn.indptr, drawn.source)
     indptr = memory.empty(drawn.rows_in + 1, index)
     order, target = memory.empty(edges, index), memory.empty(edges, index)
     given = (drawn.indptr, drawn.source, len(drawn.indptr) - 1, drawn.rows_in)
-    _call("by_source", *given, indptr, order, target, index=index, threads=threads)
+    _call("by_source", *given, indptr, order, target, index=index)
     return indptr, order, target
 
 
@@ -179,7 +175,6 @@ def _call(
     function: str,
     *args: Any,
     index: torch.dtype | None = None,
-    threads: int | None = None,
     result: Any = None,
 ) -> Any:
     """Call a function, compiled for edges of type `index`; the number of threads comes last.
@@ -189,7 +184,7 @@ def _call(
     library = load_kernel(KERNEL)
     assert library is not None
     compiled = compiled_function(library, named(function, index), result)
-    return compiled(*map(argument, (*args, threads or torch.get_num_threads())))
+    return compiled(*map(argument, (*args, torch.get_num_threads())))
 
 
 class _Drawing(ctypes.Structure):

@@ -16,6 +16,7 @@ from torch import Tensor
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
 from gnnhpc.validation.reference.random_numbers import node_numbers, philox, pick
+from tests.tools.backends import threads
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 
@@ -88,9 +89,8 @@ def sampled(
     graph: tuple[Tensor, Tensor],
     seeds: list[int],
     fanouts: list[int],
-    threads: int | None = None,
 ) -> tuple[list[Drawn], Tensor]:
-    sampler = Sampler(*graph, threads=threads)
+    sampler = Sampler(*graph)
     sampler.begin(torch.tensor(seeds))
     found = [sampler.draw(Layer(fanout, 11, 5, number)) for number, fanout in enumerate(fanouts)]
     return found, sampler.nodes.clone()
@@ -98,13 +98,14 @@ def sampled(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4))
-def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, threads: int) -> None:
+def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, count: int) -> None:
     graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
     indptr, columns = graph
     draw = np.random.default_rng(seed)
     seeds = draw.choice(90, draw.integers(1, 20), replace=False).tolist()
     fanouts = draw.integers(1, (12, 45)[seed % 3 == 0], size=3).tolist()
-    layers, nodes = sampled(graph, seeds, fanouts, threads)
+    with threads(count):
+        layers, nodes = sampled(graph, seeds, fanouts)
     rows = len(seeds)
     assert nodes[:rows].tolist() == sorted(seeds)
     assert len(set(nodes.tolist())) == len(nodes)
@@ -175,18 +176,18 @@ def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> N
     columns = torch.from_numpy(draw.integers(200_000, size=int(indptr[-1]), dtype=np.int32))
     sampler = Sampler(indptr, columns)
 
-    def mini_batch(threads: int) -> list[Tensor]:
-        sampler.threads = threads
-        sampler.begin(torch.arange(0, 200_000, 5))
-        layers = [sampler.draw(Layer(5, 11, 5, hop)) for hop in range(2)]
-        found = [part for each in layers for part in (each.indptr, each.source, each.edge)]
-        found += [*sample.by_source(layers[1], threads), sample.targets(layers[1], threads)]
-        return [*found, sampler.nodes.clone()]
+    def mini_batch(count: int) -> list[Tensor]:
+        with threads(count):
+            sampler.begin(torch.arange(0, 200_000, 5))
+            layers = [sampler.draw(Layer(5, 11, 5, hop)) for hop in range(2)]
+            found = [part for each in layers for part in (each.indptr, each.source, each.edge)]
+            found += [*sample.by_source(layers[1]), sample.targets(layers[1])]
+            return [*found, sampler.nodes.clone()]
 
     alone = mini_batch(1)
     with ThreadPoolExecutor(1) as pool:
-        for threads in (8, 2, 3, 1):
-            for one, other in zip(pool.submit(mini_batch, threads).result(), alone, strict=True):
+        for count in (8, 2, 3, 1):
+            for one, other in zip(pool.submit(mini_batch, count).result(), alone, strict=True):
                 assert one.equal(other)
     assert alone[6].diff().equal(torch.bincount(alone[4]))
     assert alone[7].equal(torch.argsort(alone[4], stable=True))

@@ -42,11 +42,11 @@ class SampledBlock(Block):
 class NeighborSampler:
     """Samples mini-batches of one graph for a model with as many hops as there are `fanouts`.
 
-    `fanouts` are the most neighbours of a node, from the seeds outward. Sampling takes `threads`
-    threads, by default as many as torch; mini-batches do not depend on them. One thread at a time
-    may use a sampler. `edges` (and `edge_weight`, float32 [edges]) replace the graph's; edges are
-    then numbered by them. With a `device` the edges are copied there and sampled there, by Triton's
-    programs where they run, with the same result bit for bit.
+    `fanouts` are the most neighbours of a node, from the seeds outward. Mini-batches do not depend
+    on torch's number of threads. One thread at a time may use a sampler. `edges` (and
+    `edge_weight`, float32 [edges]) replace the graph's; edges are then numbered by them. With a
+    `device` the edges are copied there and sampled there, by Triton's programs where they run, with
+    the same result bit for bit.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class NeighborSampler:
         seed: int,
         *,
         semantics: Semantics = "resample",
-        threads: int | None = None,
         edges: InEdges | None = None,
         edge_weight: Tensor | None = None,
         device: torch.device | None = None,
@@ -67,7 +66,7 @@ class NeighborSampler:
             edges, edge_weight = graph.in_edges, graph.edge_weight
         self._sampler: Sampler | TorchSampler
         if device is None:
-            self._sampler = Sampler(edges.indptr, edges.source, threads=threads)
+            self._sampler = Sampler(edges.indptr, edges.source)
         else:
             self._sampler = _device_sampler(edges.indptr.to(device), edges.source.to(device))
         self._degree = self._sampler.indptr.diff()
