@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.report.csv_rows import csv_rows, read_text
-from analysis.report.setting_in_file_name import Setting, parse_setting, setting_from_name
+from analysis.report.setting_in_file_name import Setting, setting_from_name
+from analysis.summary.baseline_and_speedup import Baseline
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
@@ -100,7 +101,10 @@ def read_logs(
     that does not close, and times that are a clock's.
     """
     text = read_text(path)
-    setting = parse_setting(declared) if declared else setting_from_name(path.name)
+    setting = setting_from_name(path.name)
+    if declared:
+        chosen = Baseline.parse(declared, "--layout")
+        setting = Setting(chosen.layout, chosen.microbatches)
     if path.suffix == ".json":
         return list(_hyperfine(text, path, setting))
     return [_read_csv(text, path, setting, columns or Columns())]

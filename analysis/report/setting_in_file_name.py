@@ -1,11 +1,10 @@
-"""Layout, micro-batches and rank of a step log, from its file name or from what the user says."""
+"""Layout, micro-batches and rank of a step log, from its file name."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
 
@@ -15,14 +14,6 @@ class Setting(NamedTuple):
     layout: Layout | None = None
     microbatches: int | None = None
     rank: int | None = None
-
-
-def parse_setting(text: str) -> Setting:
-    """Read `pp2:5` or `seq`; raises InputError for another form."""
-    name, _, count = text.partition(":")
-    if count and not (count.isdigit() and int(count)):
-        raise InputError("setting", "micro-batches", repr(count), "a whole number above 0")
-    return Setting(Layout.parse(name), int(count or 1))
 
 
 def setting_from_name(name: str) -> Setting:

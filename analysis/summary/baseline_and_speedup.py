@@ -34,7 +34,7 @@ class Baseline:
     microbatches: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> Baseline:
+    def parse(cls, text: str, option: str = "--baseline") -> Baseline:
         """Read `seq` or `pp2:10`; raises InputError for another form."""
         name, _, count = text.partition(":")
         try:
@@ -44,7 +44,7 @@ class Baseline:
             return cls(Layout.parse(name), microbatches)
         except (ValueError, InputError):
             allowed = "LAYOUT or LAYOUT:MICROBATCHES"
-            raise InputError("--baseline", None, repr(text), allowed) from None
+            raise InputError(option, None, repr(text), allowed) from None
 
     def check_is_in(self, cells: pd.DataFrame) -> None:
         """Raises InputError where no cell has this layout and these micro-batches.

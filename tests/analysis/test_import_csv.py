@@ -202,7 +202,7 @@ def test_a_log_that_cannot_be_read_is_one_line(
     [
         (["--layout", "seq.csv"], "--layout"),
         (["--layout", "other=pp2"], "--layout: found other"),
-        (["--layout", "seq=pp2:0"], "micro-batches"),
+        (["--layout", "seq=pp2:0"], "--layout: found 'pp2:0'"),
         (["--baseline", "other"], "--baseline: found other"),
         (["--columns", "speed=x"], "--columns: found 'speed=x'"),
         (["--unit", "h"], "--unit: found h"),
