@@ -103,6 +103,10 @@ def _against_chunks(
         rows = rows.assign(rebuild=group.cells["rebuild"].iloc[0])
     rebuilt = rows["rebuild"].map({"layer": _REBUILT}).fillna("")
     total = rows["microbatches"] * rows["replicas"]
+    in_chunks = rows.loc[total > 1, "chunks"].unique()
+    if len(in_chunks) == 1:
+        # The whole graph in one chunk has no mode of its own.
+        rows = rows.assign(chunks=in_chunks[0])
     rows = rows.assign(total=total, mode=rows["chunks"].astype(str) + rebuilt)
     modes = sorted(set(rows["mode"]))
     by_mode = len(modes) > 1 or modes[0].endswith(_REBUILT)

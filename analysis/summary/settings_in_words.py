@@ -24,18 +24,18 @@ _NAMED = ("batchnorm", "rebuild", "activation_checkpointing", "balance", "data_s
 def varying_settings(summary: pd.DataFrame) -> list[str]:
     """The settings in which rows of one model and data differ.
 
-    Sampled runs of equal epochs have a number of steps that follows from the layout, which is left
-    out.
+    The mode of chunks counts for rows of several chunks alone. Sampled runs of equal epochs have a
+    number of steps that follows from the layout, which is left out.
     """
     names = [str(name) for name in summary.columns]
     # Settings that a sweep varies are between those of every run and the counts of cells.
     others = names[names.index(VARIANT_COLUMNS[-1]) + 1 : names.index("cells")]
-    by_study = summary.groupby(["model", "data"])
-    found = [
-        key
-        for key in (*VARIANT_COLUMNS, *others)
-        if (by_study[key].nunique(dropna=False) > 1).any()
-    ]
+    in_chunks = summary["microbatches"] * summary["replicas"] > 1
+    found = []
+    for key in (*VARIANT_COLUMNS, *others):
+        rows = summary[in_chunks] if key == "chunks" else summary
+        if (rows.groupby(["model", "data"])[key].nunique(dropna=False) > 1).any():
+            found.append(key)
     if "sampler" in summary and "train_steps" in found:
         by_layout = summary.groupby(["model", "data", "layout", "microbatches"])
         if (by_layout["train_steps"].nunique(dropna=False) == 1).all():

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.load.run_data import RunData, accuracy_at_best_validation, load_run
+from analysis.summary.settings_in_words import varying_settings, with_study
 from analysis.summary.summary_table import CONTRACT_COLUMNS, summarize
 from analysis.summary.time_breakdown import COLUMNS
 from gnnhpc.experiment.experiment import Experiment
@@ -209,6 +210,20 @@ def test_test_rows_without_counted_steps_say_so_and_what_to_set(tmp_path: Path) 
     row = row_of(summarize(run).table, phase="test")
     assert (row["valid"], row["flags"]) == (False, "only-warm-up")
     assert "no test steps beyond 2 of warm-up: raise test_steps in the sweep" in row["note"]
+
+
+def test_a_graph_in_one_chunk_differs_from_chunks_by_no_setting(tmp_path: Path) -> None:
+    """A sweep's sequential cell has the default mode of chunks, and its others keep all edges."""
+    changes: list[dict[str, Any]] = [
+        {"chunks": "contiguous"},
+        {"layout": "pp2", "microbatches": 2},
+        {"layout": "dp2"},
+    ]
+    experiments = [Experiment.model_validate(GOLDEN["chunks"][0] | one) for one in changes]
+    table = summarize(load_run(make_run(tmp_path / "run", experiments))).table
+    assert set(table["chunks"]) == {"contiguous", "halo"}
+    assert varying_settings(table) == []
+    assert set(with_study(table)["study"]) == {""}
 
 
 def test_the_best_validation_step_is_the_first_with_the_highest_accuracy() -> None:
