@@ -22,7 +22,7 @@ Headers = Sequence[Mapping[str, Any]]
 FREE_SETTINGS = (
     *("batch_size", "train_steps", "test_steps", "test_every", "warmup_steps"),
     *("batchnorm", "schedule", "virtual_stages", "engine", "activation_checkpointing"),
-    *("bucket_mib", "chunks", "rebuild", "balance"),
+    *("bucket_mib", "chunks", "rebuild", "balance", "cuda_graph"),
 )
 """Settings in which cells may differ that a speedup compares, besides the layout."""
 LAYOUT_SETTINGS = ("layout", "microbatches")

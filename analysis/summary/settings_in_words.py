@@ -17,7 +17,10 @@ SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
 """Names of samplers."""
 ROW_KEYS = {"study": "study", "layout": "layout", "microbatches": "micro-batches"}
 """Columns of `with_study` that name a row, with their headings."""
-_NAMED = ("batchnorm", "rebuild", "activation_checkpointing", "balance", "data_storage")
+_NAMED = (
+    *("batchnorm", "rebuild", "activation_checkpointing", "balance", "data_storage"),
+    "cuda_graph",
+)
 """Settings whose values need the setting's name."""
 
 

@@ -73,6 +73,8 @@ class StagePlan:
     cut: Sequence[range] = ()
     """The layers of each virtual stage of the model; one process may hold several."""
     recomputation: Recomputation = "never"
+    cuda_graph: bool = False
+    """Whether a single stage's steps are captured and replayed."""
     bucket_mib: float | None = None
     """Size of the buckets of gradients that replicas reduce while earlier layers go backward; None
     reduces all at the end."""

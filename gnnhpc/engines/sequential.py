@@ -1,4 +1,7 @@
-"""The engine of a single stage: micro-batches one after another, gradients accumulated."""
+"""The engine of a single stage: micro-batches one after another, gradients accumulated.
+
+On a GPU a step is replayed as a CUDA graph where the plan says so, but for profiled steps.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.engines.cuda_graph import Compute, CudaGraphs
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
+from gnnhpc.records.schema import Phase
 
 
 class SequentialEngine:
@@ -23,9 +28,23 @@ class SequentialEngine:
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.gradients = gradients_of(plan, [plan.microbatches - 1])
+        self.graphs = CudaGraphs(plan.mesh.device) if plan.cuda_graph else None
         plan.stage.use_stacks()
 
     def train_step(self, batch: Batch) -> StepOutput:
+        output = self._computed("train", batch, self._forward_backward)
+        self.gradients.average()
+        return output
+
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+        return self._computed("test", batch, self._forward).outputs
+
+    def _computed(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
+        if self.graphs is None or self.plan.timer.has_spans:
+            return compute(batch)
+        return self.graphs.run(phase, batch, compute)
+
+    def _forward_backward(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
         outputs, losses = [], []
         last = plan.microbatches - 1
@@ -40,14 +59,15 @@ class SequentialEngine:
                 timer.end()
             outputs.append(output.detach())
             losses.append(loss.detach())
-        self.gradients.average()
+        # A replay has no other place to move the statistics of deferred BatchNorm.
+        plan.stage.end_minibatch()
         return StepOutput(outputs, losses)
 
-    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+    def _forward(self, batch: Batch) -> StepOutput:
         timer, outputs = self.plan.timer, []
         with torch.no_grad():
             for m, microbatch in enumerate(batch.microbatches):
                 timer.begin("forward", m)
                 outputs.append(self.plan.stage(first_input(microbatch), microbatch.context))
                 timer.end()
-        return outputs
+        return StepOutput(outputs)

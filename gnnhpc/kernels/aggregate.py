@@ -144,7 +144,7 @@ class _SumOfFirstHalf(torch.autograd.Function):
         total, own = grad.tensor_split(2, dim=1)
         _code(upstream).sum_backward(_by_row(upstream), ctx.block, ctx.weights, out=total)
         own[:rows_out] = upstream
-        own[rows_out:] = 0
+        own[rows_out:].zero_()
         return grad, upstream.sum(0), None, None
 
 

@@ -106,7 +106,10 @@ class _Mask(ctypes.Structure):
 
 def mask_argument(mask: Mask | None) -> ctypes.Structure:
     """A mask by value; without one, a mask that keeps everything."""
-    return _Mask(mask.first, mask.second, mask.threshold) if mask else _Mask(0, 0, 0)
+    if mask is None:
+        return _Mask(0, 0, 0)
+    # Of keys in memory, which are signed, the conversion keeps the bits.
+    return _Mask(int(mask.first), int(mask.second), mask.threshold)
 
 
 def structures(

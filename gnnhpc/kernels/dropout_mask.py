@@ -8,6 +8,9 @@ CSR store for sparse features (zeros need no draw), edge * heads + head for atte
 is dropped when a 32-bit hash of its number and the key lies below p * 2**32. The hash is two
 multiply-xorshift rounds (C. Wellons, "Hash function prospector", 2018) with half of the key
 added before each.
+
+A step that is captured and replayed cannot have its key among its numbers: `MaskKeys` keeps the
+keys in the device's memory, where each replay reads those of its own step.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import functools
 import hashlib
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,8 +33,9 @@ class Mask:
     Kept entries are multiplied by `scale`, 1 / (1 - p).
     """
 
-    first: int
-    second: int
+    first: int | Tensor
+    """Half of the key; a tensor where `MaskKeys` keeps it, int32 with the same bits."""
+    second: int | Tensor
     threshold: int
     scale: float
 
@@ -59,10 +64,62 @@ class Mask:
 @functools.lru_cache(maxsize=64)
 def layer_mask(seed: int, step: int, name: str, p: float) -> Mask:
     """The mask of layer `name` at training step `step`; `p` is the share dropped, in [0, 1)."""
-    digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
-    first, second = (int.from_bytes(part, "big") for part in (digest[:4], digest[4:8]))
+    return _mask(*_key(seed, step, name), p)
+
+
+def _mask(first: int | Tensor, second: int | Tensor, p: float) -> Mask:
     # The kernel compares 32 bits, in which 2**32 would be 0 and drop nothing.
     return Mask(first, second, min(round(p * 2**32), 2**32 - 1), 1.0 / (1.0 - p))
+
+
+def _key(seed: int, step: int, name: str) -> tuple[int, int]:
+    digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
+    return int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")
+
+
+class MaskKeys:
+    """The keys of one step's masks in the memory of a device.
+
+    `set_step` writes them on the host, and `upload` copies them to the device. A CUDA graph holds
+    that copy, so that each replay takes the keys of the step that was set last. The device has to
+    be done with a step before the next is set.
+    """
+
+    MOST = 1024
+    """Layers with dropout that a model may have."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_host = torch.zeros(
+            self.MOST, 2, dtype=torch.int32, pin_memory=device.type == "cuda"
+        )
+        self._on_device = torch.zeros(self.MOST, 2, dtype=torch.int32, device=device)
+        self._places: dict[tuple[int, str], int] = {}
+        """(seed, layer) -> its row."""
+        self._step = 0
+
+    def set_step(self, step: int) -> None:
+        """The training step of the masks from now on; `upload` has to follow."""
+        self._step = step
+        for (seed, name), place in self._places.items():
+            self._write(place, seed, name)
+
+    def upload(self) -> None:
+        """Copy the keys to the device, in the order of its stream."""
+        self._on_device.copy_(self._on_host, non_blocking=True)
+
+    def mask(self, seed: int, name: str, p: float) -> Mask:
+        """As `layer_mask` of the step that was set."""
+        place = self._places.get((seed, name))
+        if place is None:
+            place = self._places[seed, name] = len(self._places)
+            self._write(place, seed, name)
+            self.upload()
+        first, second = self._on_device[place].unbind()
+        return _mask(first, second, p)
+
+    def _write(self, place: int, seed: int, name: str) -> None:
+        numbers = np.array(_key(seed, self._step, name), np.uint32)
+        self._on_host.numpy()[place] = numbers.view(np.int32)
 
 
 def number_entries(rows: Tensor, width: int) -> Tensor:

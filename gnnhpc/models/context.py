@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.kernels.dropout_mask import MaskKeys
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Context:
     """The experiment's seed."""
     graph: GraphChunk | None = None
     """The chunk of a graph; None for images."""
+
+    mask_keys: MaskKeys | None = None
+    """The keys of dropout masks, in a step that is captured and replayed."""
 
     @property
     def chunk(self) -> GraphChunk:

@@ -20,6 +20,7 @@ from gnnhpc.core.schedules import (
 )
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
+from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
 from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.layer_profile import measure_layers
@@ -92,6 +93,7 @@ def set_up(
         fixed_rows=batches.fixed_rows,
         cut=planned,
         recomputation=experiment.activation_checkpointing,
+        cuda_graph=why_eager(experiment, mesh.device) is None,
         bucket_mib=experiment.bucket_mib,
     )
     return TrainingParts(

@@ -11,6 +11,8 @@ from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
 from gnnhpc.distributed.signals import Signals
+from gnnhpc.engines.cuda_graph import why_eager
+from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.record_writer import RecordWriter, Written
 from gnnhpc.records.result_file import final_key, write_result_once
@@ -55,6 +57,7 @@ class TrainingRun:
             self._save_checkpoint(loop, stopped.step)
             self._end_interrupted(loop, stopped.step)
             return EXIT_UNFINISHED
+        self._record_cuda_graphs()
         checks = self.validator.at_end(loop.experiment.train_steps)
         self.writer.write(*self.validator.events())
         self._write_result(loop, checks)
@@ -102,6 +105,16 @@ class TrainingRun:
 
             loop.after_step = save_every
         return loop
+
+    def _record_cuda_graphs(self) -> None:
+        """Write how many steps on a GPU were replayed, or why none was."""
+        if self.mesh.device.type != "cuda":
+            return
+        engine, experiment = self.parts.engine, self.attempt.cell.experiment
+        graphs = engine.graphs if isinstance(engine, SequentialEngine) else None
+        why = why_eager(experiment, self.mesh.device)
+        detail = {"all": f"eager: {why}"} if graphs is None else graphs.record()
+        self.writer.write(EventRecord("cuda graph", 0.0, detail))
 
     def _save_checkpoint(self, loop: TrainingLoop, step: int) -> None:
         from gnnhpc.training.checkpoint import save

@@ -80,7 +80,7 @@ def of_target(of, vectors, row, head, of_row, inside, H, C, V2):
 
 @triton.jit(
     do_not_specialize=["first", "second", "threshold"],
-    do_not_specialize_on_alignment=["indptr", "source", "edge"],
+    do_not_specialize_on_alignment=["indptr", "source", "edge", "first", "second"],
 )
 def attention_forward(
     h,

@@ -79,11 +79,15 @@ def run_program(
         program[grid](*args, **constants)
 
 
-def mask_arguments(mask: Mask | None) -> tuple[int, int, int]:
-    """Both keys and the threshold as signed numbers; without a mask, of one that keeps all."""
+def mask_arguments(mask: Mask | None) -> tuple[int | Tensor, ...]:
+    """Both keys and the threshold as signed numbers; without a mask, of one that keeps all. Keys
+    that lie on the device stay there."""
     if mask is None:
         return 0, 0, 0
-    return signed(mask.first), signed(mask.second), signed(mask.threshold)
+    keys = (
+        each if isinstance(each, Tensor) else signed(each) for each in (mask.first, mask.second)
+    )
+    return *keys, signed(mask.threshold)
 
 
 def signed(number: int) -> int:

@@ -11,7 +11,11 @@ import triton.language as tl
 
 @triton.jit
 def keeps(entries, first, second, threshold):
-    """Whether entries stay: their numbers modulo 2**32, and a mask's three as signed numbers."""
+    """Whether entries stay: their numbers modulo 2**32, and a mask's three as signed numbers; its
+    keys may be addresses of such."""
+    if first.dtype.is_ptr():
+        first = tl.load(first)
+        second = tl.load(second)
     x = entries + first.to(tl.uint32, bitcast=True)
     x ^= x >> 16
     x *= 0x21F0AAAD
@@ -24,7 +28,7 @@ def keeps(entries, first, second, threshold):
 
 @triton.jit(
     do_not_specialize=["count", "width", "first", "second", "threshold"],
-    do_not_specialize_on_alignment=["x", "rows", "out"],
+    do_not_specialize_on_alignment=["x", "rows", "out", "first", "second"],
 )
 def drop_rows(
     x, rows, out, count, width, first, second, threshold, SCALE: tl.constexpr, AT_ONCE: tl.constexpr

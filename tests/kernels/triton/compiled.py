@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gnnhpc.kernels import triton_sampler
+from gnnhpc.kernels.dropout_mask import MaskKeys
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
@@ -65,12 +66,12 @@ def main() -> None:
         block = block_of(index, ROWS)
         wide = (NODES, 8, 8), (ROWS, 8, 8), (1, 8, 8), (1, 8, 8)
         h, rows, first, second = (each.requires_grad_() for each in numbers(*wide, dtype=dtype))
-        for mask in (MASK, None):
+        for mask in (MASK, None, MaskKeys(torch.device("cpu")).mask(0, "layer", 0.5)):
             vectors = torch.cat((first, second))
+            triton_features.drop_rows(h.detach().flatten(1), torch.arange(NODES), mask or MASK)
             triton_attention.attend(h, None, vectors, block, mask).sum().backward()
             triton_attention.attend(h, rows, first, block, mask).sum().backward()
         x, upstream, bias = numbers((NODES, 70), (ROWS, 70), (70,), dtype=dtype)
-        triton_features.drop_rows(x, torch.arange(NODES), MASK)
         factors = torch.ones(NODES, dtype=dtype)
         for weights in (
             NeighbourWeights.normalised(factors, ROWS),

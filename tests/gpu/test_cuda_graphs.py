@@ -1,0 +1,87 @@
+"""Steps that are replayed as CUDA graphs have the bits of steps that are computed one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.training.setup import set_up
+from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
+
+pytestmark = pytest.mark.gpu
+STEPS: dict[str, Any] = {
+    "device": "gpu",
+    "train_steps": 12,
+    "test_every": 4,
+    "test_steps": 3,
+    "warmup_steps": 1,
+    "optimizer": {"lr": 0.01, "lr_schedule": "cosine", "clip_norm": 0.5},
+}
+MOMENTUM = {"name": "sgd", "momentum": 0.9, "lr": 0.01, "clip_norm": 0.5}
+CELLS = {
+    "gat": gat(**STEPS),
+    "gat, one chunk, sgd": gat(**STEPS | {"microbatches": 1, "optimizer": MOMENTUM}),
+    "gcn": gat(model={"name": "gcn"}, **STEPS),
+    "sage, max": gat(model={"name": "sage", "aggregator": "max"}, **STEPS),
+    "gin": gat(model={"name": "gin"}, **STEPS),
+    "vig": vig(**STEPS),
+    "vig, deferred": vig(batchnorm="deferred", **STEPS),
+}
+
+
+def ran(root: Path, experiment: Experiment, **how: Any) -> Ran:
+    return run(root, manifest_of(root, experiment)[0], **how)
+
+
+def graphs_of(cell: Ran) -> dict[str, str]:
+    (event,) = [line for line in cell.lines(0, "event") if line["name"] == "cuda graph"]
+    detail: dict[str, str] = event["detail"]
+    return detail
+
+
+def numbers(cell: Ran) -> list[tuple[Any, ...]]:
+    keys = ("loss", "grad_norm", "lr")
+    return [
+        tuple(step[key] for key in keys) for p in ("train", "test") for step in cell.steps(0, p)
+    ]
+
+
+@pytest.mark.parametrize("experiment", CELLS.values(), ids=CELLS)
+def test_replayed_steps_have_the_same_bits(tmp_path: Path, experiment: Experiment) -> None:
+    captured = ran(tmp_path / "auto", experiment)
+    eager = ran(tmp_path / "off", experiment.model_copy(update={"cuda_graph": "off"}))
+    assert captured.statuses == eager.statuses == [0], captured.err + eager.err
+    profiled = sum(step["profiled"] for step in captured.steps(0, "train"))
+    # The first step of each phase is captured, and profiled ones are computed.
+    assert graphs_of(captured) == {
+        "train": f"replayed {12 - 1 - profiled} times",
+        "test": "replayed 8 times",
+    }
+    assert graphs_of(eager) == {"all": "eager: cuda_graph is off"}
+    assert numbers(captured) == numbers(eager)
+
+
+def test_a_run_that_begins_in_the_middle_has_the_masks_of_its_steps() -> None:
+    outputs: list[list[Tensor]] = []
+    for how in ("auto", "off"):
+        experiment = gat(device="gpu", cuda_graph=how, train_steps=12)
+        parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cuda", 0)), None)
+        parts.stage.train()
+        outputs.append([])
+        with parts.batches.open("train", 7, 12) as batches:
+            for batch in batches:
+                found = parts.engine.train_step(batch).outputs
+                outputs[-1] += [each.cpu() for each in found]
+    assert all(map(torch.equal, *outputs))
+
+
+def test_sampled_mini_batches_are_computed(tmp_path: Path) -> None:
+    cell = ran(tmp_path, sampled(device="gpu"))
+    assert graphs_of(cell) == {"all": "eager: each mini-batch has other shapes"}
