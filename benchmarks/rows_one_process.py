@@ -20,6 +20,12 @@ LIBRARIES = {
     "dgl": "DGL",
 }
 PYG = (LIBRARIES["edge_index"], LIBRARIES["adj_t"])
+PYG_ON_GPUS = {
+    "edge_index": LIBRARIES["edge_index"],
+    "csr": "PyG with CSR",
+    "compiled": "PyG with torch.compile",
+    "cuda_graph": "PyG as a CUDA graph over prepared edges",
+}
 VIG_FORMS = {
     "edge_index": "the study's form with edge_index",
     "adj_t": "the study's form with adj_t",
@@ -118,7 +124,7 @@ def epochs(
 ) -> dict[str, Contestant]:
     """Epochs on a whole graph, of our layers and of the libraries' programs."""
     given = {"model": model, "data": data, **arguments}
-    names = {"fused": "ours", "pyg": "our model of PyG's layers"} | LIBRARIES
+    names = {"fused": "ours", "pyg": "our model of PyG's layers"} | LIBRARIES | PYG_ON_GPUS
     function = "benchmarks.contestants.graph_layers:contestant"
     return {names[form]: Contestant(function, {"form": form, **given}) for form in forms}
 

@@ -2,12 +2,15 @@
 
 The libraries' programs are as their own examples have them: layers over the whole graph, with
 torch's dropout on dense features. PyG takes its edges as `edge_index`, or as `adj_t` where
-torch-sparse is installed, and keeps GCN's weights (`cached=True`). DGL has no GraphConv of Morris
-et al.; its own message passing takes its place.
+torch-sparse is installed, and keeps GCN's weights (`cached=True`). Other forms of PyG are its
+edge_index under `torch.compile`, torch's CSR matrix as `csr`, and a CUDA graph over edges that have
+their self-loops already. DGL has no GraphConv of Morris et al.; its own message passing takes its
+place.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -28,7 +31,7 @@ from gnnhpc.models.libraries import import_dgl
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.model_registry import model_class
 
-Form = Literal["fused", "pyg", "edge_index", "adj_t", "dgl"]
+Form = Literal["fused", "pyg", "edge_index", "adj_t", "csr", "compiled", "cuda_graph", "dgl"]
 """This project's layers, its layers of PyG, and the libraries' own programs."""
 Scores = Callable[[], Tensor]
 """Computes the log-probabilities of the nodes."""
@@ -57,11 +60,11 @@ def contestant(
         layers, parts = _libraries(form, model["name"], graph, place)
     targets = torch.where(graph.masks["train"], graph.labels, IGNORED).to(place)
     valid_targets = int(graph.masks["train"].sum())
-    optimizer = torch.optim.Adam(layers.parameters(), lr=0.005, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(
+        layers.parameters(), lr=0.005, weight_decay=5e-4, capturable=form == "cuda_graph"
+    )
 
-    def turn() -> float:
-        synchronize(place)
-        began = time.perf_counter()
+    def epoch() -> None:
         optimizer.zero_grad()
         for nodes, scores in parts:
             out = scores()
@@ -69,10 +72,31 @@ def contestant(
             summed = functional.nll_loss(out, wanted, ignore_index=IGNORED, reduction="sum")
             (summed / valid_targets).backward()
         optimizer.step()
+
+    run = captured(epoch, place) if form == "cuda_graph" else epoch
+
+    def turn() -> float:
+        synchronize(place)
+        began = time.perf_counter()
+        run()
         synchronize(place)
         return time.perf_counter() - began
 
     return turn
+
+
+def captured(epoch: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The epoch as a CUDA graph, captured after three on a stream of its own."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            epoch()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        epoch()
+    return graph.replay
 
 
 def _graph(sizes: SyntheticCitation, density: float | None, *, all_labelled: bool) -> Graph:
@@ -133,9 +157,10 @@ def _libraries(
     if form == "dgl":
         edges, build = _dgl_graph(graph, model).to(device), _dgl_layer
     else:
-        edges, build = graph.edges.to(device), _pyg_layer
-        if form == "adj_t":
-            edges = adjacency(edges, len(graph.labels))
+        edges, build = _edges(form, model, graph.edges.to(device), len(graph.labels)), _pyg_layer
+        if form == "cuda_graph":
+            # PyG would wait for the device to find the self-loops.
+            build = functools.partial(_pyg_layer, add_self_loops=False)
     first = build(model, features.shape[1], hidden, last=False).to(device)
     second = build(model, hidden, graph.classes, last=True).to(device)
     # DGL's layers take the graph first, and GATConv drops features itself.
@@ -153,7 +178,21 @@ def _libraries(
             out = call(second, functional.dropout(functional.relu(call(first, x)), 0.5))
         return functional.log_softmax(out, dim=-1)
 
-    return nn.ModuleList((first, second)), [(None, scores)]
+    called = torch.compile(scores, dynamic=False) if form == "compiled" else scores
+    return nn.ModuleList((first, second)), [(None, called)]
+
+
+def _edges(form: str, model: str, edges: Tensor, nodes: int) -> Any:
+    """The edges as the layers of a form take them."""
+    from torch_geometric import utils
+
+    if form == "adj_t":
+        return adjacency(edges, nodes)
+    if form == "csr":
+        return utils.to_torch_csr_tensor(edges.flip(0), size=(nodes, nodes))
+    if form == "cuda_graph" and model == "gat":
+        return utils.add_remaining_self_loops(edges, num_nodes=nodes)[0]
+    return edges
 
 
 def perceptron(inputs: int, outputs: int) -> nn.Module:
@@ -161,12 +200,18 @@ def perceptron(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
 
 
-def _pyg_layer(model: str, inputs: int, outputs: int, *, last: bool) -> nn.Module:
+def _pyg_layer(
+    model: str, inputs: int, outputs: int, *, last: bool, add_self_loops: bool = True
+) -> nn.Module:
     from torch_geometric import nn as pyg
 
     made: dict[str, Callable[[], Any]] = {
         "gat": lambda: pyg.GATConv(
-            inputs, outputs if last else 8, heads=8, concat=not last, dropout=0.6
+            *(inputs, outputs if last else 8),
+            heads=8,
+            concat=not last,
+            dropout=0.6,
+            add_self_loops=add_self_loops,
         ),
         "gcn": lambda: pyg.GCNConv(inputs, outputs, cached=True),
         "sage": lambda: pyg.SAGEConv(inputs, outputs),

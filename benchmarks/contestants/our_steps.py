@@ -28,7 +28,8 @@ def built(settings: dict[str, Any], *, kept: bool = True) -> TrainingParts:
     if kept:
         images = experiment.data.facts().kind == "images"
         (map_large_blocks_separately if images else keep_freed_memory)()
-    parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cpu")), None)
+    place = torch.device("cuda" if experiment.device == "gpu" else "cpu")
+    parts = set_up(experiment, Mesh(Layout(), 0, place), None)
     parts.stage.train()
     return parts
 
@@ -60,6 +61,8 @@ def step(
             parts.engine.train_step(batch)
             parts.stage.end_minibatch()
             optimizer.step()
+            # A replayed step has to be over before the next is set.
+            parts.timer.synchronize()
         return (time.perf_counter() - began) / steps
 
     return turn

@@ -67,15 +67,19 @@ def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
 
 
 def bare_step(parts: TrainingParts, batch: Batch) -> float:
-    """Seconds of one training step without anything around it."""
+    """Seconds of one training step without anything around it; on a GPU of a replayed one."""
     began = time.perf_counter()
     parts.engine.gradients.zero()
-    for each in batch.microbatches:
-        output = parts.stage(first_input(each), each.context)
-        parts.loss(output, each, batch.valid_targets).backward()
+    if parts.timer.on_device:
+        parts.engine.train_step(batch)
+    else:
+        for each in batch.microbatches:
+            output = parts.stage(first_input(each), each.context)
+            parts.loss(output, each, batch.valid_targets).backward()
     parts.stage.end_minibatch()
     if parts.optimizer is not None:
         parts.optimizer.step()
+    parts.timer.synchronize()
     return time.perf_counter() - began
 
 
