@@ -15,7 +15,6 @@ def main() -> int:
     """Returns 1 where a defect passes, or is caught otherwise than it is to be."""
     parser = argparse.ArgumentParser(prog="python -m tests.defects", description=__doc__)
     parser.add_argument("--only", metavar="WORDS", default="", help="in a defect's name or class")
-    parser.add_argument("--all-findings", action="store_true", help="print all that a run says")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gnnhpc-defects-") as folder:
         matrix = Matrix(Path(folder))
@@ -24,9 +23,6 @@ def main() -> int:
                 continue
             row = matrix.row(name)
             print(row, file=sys.stderr, flush=True)
-            if given.all_findings:
-                for found in row.all:
-                    print(f"    {found.check}: {found.verdict}: {found.words}", file=sys.stderr)
     print("\n".join(print_matrix(matrix.rows)))
     return int(any(row.named is None for row in matrix.rows))
 

@@ -7,9 +7,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import cpp_aggregate as aggregate
 from gnnhpc.kernels.compile import load_kernel
@@ -19,7 +17,6 @@ from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.layers.compared_rows import chosen_rows
 from tests.tools.cells import GAT, GRAPHS, LINKED, SAMPLED, VIG
 from tests.tools.dgl import needs_dgl
-from tests.tools.forked import spawn
 
 When = Literal["start", "end"]
 WHENS: tuple[When, When] = ("start", "end")
@@ -139,36 +136,6 @@ def test_a_run_that_diverged_is_not_compared() -> None:
     (check,) = check_kernels(experiment, parts, mesh, when="end")
     assert check.verdict == "inconclusive"
     assert "layer0.dropout + layer0.attention" in check.detail
-
-
-def on_a_rank(raw: dict[str, Any]) -> list[Check]:
-    experiment = Experiment.model_validate(raw)
-    mesh = join(read_environment(), experiment.process_layout, CPU, ends_at=experiment.loss_stage)
-    parts = set_up(experiment, mesh, None)
-    found = [check for when in WHENS for check in check_kernels(experiment, parts, mesh, when=when)]
-    leave(mesh)
-    return found
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    "raw",
-    [
-        VIG | {"layout": "pp2"},
-        GAT | {"layout": "dp2-pp2", "microbatches": 2, "chunks": "halo"},
-    ],
-    ids=["vig-pp2", "gat-dp2-pp2"],
-)
-def test_all_ranks_layers_are_compared(raw: dict[str, Any]) -> None:
-    size = Experiment.model_validate(raw).process_layout.world_size
-    first, *others = spawn(on_a_rank, size, raw)
-    assert others == [[]] * (size - 1)
-    assert [check.verdict for check in first] == ["ok", "ok"], first[0].detail
-    kinds = {name.rpartition(".")[2] for check in first for name in check.values["layers"]}
-    expected = {"grapher", "ffn", "readout"}
-    if raw["model"]["name"] == "gat":
-        expected = {"dropout", "attention", "elu", "log_softmax"}
-    assert kinds == expected
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)

@@ -30,15 +30,6 @@ def test_a_small_experiment_is_whole_and_in_float64() -> None:
     assert (part.side, part.extent) == (None, "2 of 2 images a micro-batch")
 
 
-def test_steps_go_on_after_the_runs_last_one() -> None:
-    part = parity_slice(gat(), first=6)
-    assert (part.first, part.experiment.train_steps, part.steps) == (6, 8, 2)
-
-
-def test_no_evaluation_where_the_run_has_none() -> None:
-    assert parity_slice(vig(test_steps=0)).experiment.test_steps == 0
-
-
 @pytest.mark.parametrize("microbatches", [1, 5, 10, 20])
 def test_all_micro_batches_are_kept(microbatches: int) -> None:
     part = parity_slice(large_vig(microbatches))
@@ -57,12 +48,6 @@ def test_few_of_many_graphs_still_give_a_mini_batch() -> None:
     assert part.graphs is not None
     assert part.experiment.batch_size is not None
     assert part.experiment.batch_size * 2 <= part.graphs
-
-
-def test_a_verification_has_more_nodes() -> None:
-    data = {"name": "synthetic-citation", "nodes": 9_000, "edges": 27_000}
-    sizes = [parity_slice(gat(data=data), larger=larger).nodes for larger in (False, True)]
-    assert sizes == [400, 3_000]
 
 
 @given(st.integers(20, 140))
