@@ -39,7 +39,7 @@ from gnnhpc.validation.reference.fresh_layers import (
     parameters_of,
     set_buffer,
 )
-from gnnhpc.validation.reference.graph_batches import CustomGraphData, GraphData
+from gnnhpc.validation.reference.graph_batches import GraphData, Rows
 from gnnhpc.validation.reference.layer_forms import reference_layer
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
@@ -268,17 +268,17 @@ def reference_model(part: ParitySlice) -> ReferenceModel:
 def reference_data(
     part: ParitySlice, root: Path | None, edges: CapturedEdges | None, *, by_rows: bool
 ) -> ReferenceData:
-    """The reference's own micro-batches; `by_rows` as `CustomGraphData` has it."""
+    """The reference's own micro-batches; `by_rows` for a custom model with BatchNorm."""
     experiment, specs = part.experiment, part.layer_specs
-    custom = isinstance(reference_model(part), FreshLayers)
     match experiment.data.facts().kind:
         case "images":
             return ImageData(experiment, part.side, root)
         case "graphs":
-            return GraphSetData(experiment, specs, part.graph_set(root), custom=custom)
-    if custom:
-        return CustomGraphData(experiment, specs, part.graph(root), edges, by_rows=by_rows)
-    return GraphData(experiment, part.graph(root), edges)
+            return GraphSetData(experiment, specs, part.graph_set(root))
+    rows: Rows = "graph"
+    if isinstance(reference_model(part), FreshLayers):
+        rows = "run" if by_rows else "own"
+    return GraphData(experiment, specs, part.graph(root), edges, rows)
 
 
 @contextlib.contextmanager

@@ -113,12 +113,10 @@ def _rows_with_neighbours(
     source, target, number, weight = _edges_into(block, rows)
     nodes = torch.cat((rows, source)).unique()
     source, target = (torch.searchsorted(nodes, ends) for ends in (source, target))
-    here = torch.bincount(target, minlength=len(nodes))
-    left_out = chunk.degree.cpu()[nodes] - here
     weighted = chunk.weighted_degree
     weighted = None if weighted is None else weighted.cpu()[nodes]
-    ends = (source, target, number)
-    graph = EdgeList(len(nodes), *ends, left_out, chunk.sampled, weight, weighted)
+    edges = (source, target, number, chunk.degree.cpu()[nodes], chunk.sampled, weight, weighted)
+    graph = EdgeList(len(nodes), *edges)
     settings = _settings(given.context, ids=chunk.nodes.cpu()[nodes], edges=graph)
     at = torch.searchsorted(nodes, rows)
     return _compared(given, settings, rows, at, nodes, of=len(real))

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.independent_readers import Array as Numbers
 from gnnhpc.validation.independent_readers import read_images
-from gnnhpc.validation.reference.edge_lists import Activation, EdgeList, node_features
+from gnnhpc.validation.reference.edge_lists import Activation, node_features
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 
 Ids = npt.NDArray[np.int64]
@@ -36,23 +37,15 @@ class ReferenceBatch:
     targets: Mapping[str, Tensor]
     """int64 [rows of the output] by split, IGNORED where a row does not count; or pairs of links,
     [pairs, 3]: two rows, and 1 for a link or 0 for a negative."""
+    context: Context
+    """With a chunk of the graph, whose rows may go on after those that count."""
     replica: int = 0
     microbatch: int = 0
-    nodes: Tensor | None = None
-    """int64 [rows]: the node of each row, -1 for padding; None for images."""
-    edges: EdgeList | None = None
-    layer_edges: tuple[EdgeList, ...] = ()
-    """For sampled mini-batches: the edges of each layer that uses neighbours, first layer first,
-    between the same rows."""
-    graph_of_row: Tensor | None = None
-    """int64 [rows]: the place of each node's graph among many small graphs."""
-    context: Context | None = None
-    """The context for the layers of a custom model."""
 
     @property
-    def graphs(self) -> int:
-        """The number of small graphs."""
-        return max(map(len, self.targets.values()), default=0)
+    def nodes(self) -> Tensor | None:
+        """int64 [rows]: the node of each row, -1 for padding; None for images."""
+        return None if self.context.graph is None else self.context.graph.nodes
 
 
 class ReferenceData(Protocol):
@@ -88,22 +81,19 @@ class ImageData:
                     ReferenceBatch(
                         values.transpose(1, 2),
                         {phase: torch.from_numpy(labels[rows])},
+                        Context(microbatch, step, experiment.seed),
                         replica,
                         microbatch,
-                        context=Context(microbatch, step, experiment.seed),
                     )
                 )
         return batches
 
 
 class GraphSetData:
-    """Many small graphs; `custom` adds the union as a chunk, which layers of custom models take."""
+    """Many small graphs; those of a micro-batch are one chunk."""
 
-    def __init__(
-        self, experiment: Experiment, specs: LayerSpecs, graphs: GraphSet, *, custom: bool
-    ) -> None:
-        self._experiment, self._graphs = experiment, graphs
-        self._unions = DisjointUnions(graphs, hops(specs)) if custom else None
+    def __init__(self, experiment: Experiment, specs: LayerSpecs, graphs: GraphSet) -> None:
+        self._experiment, self._graphs, self._hops = experiment, graphs, hops(specs)
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
         return [
@@ -130,40 +120,48 @@ class GraphSetData:
     def _batch(
         self, numbers: Ids, phase: Phase, step: int, replica: int, microbatch: int
     ) -> ReferenceBatch:
-        graphs, chosen = self._graphs, torch.from_numpy(numbers)
-        nodes, graph_of_row, edges = self._union(numbers)
-        context = None
-        if self._unions is not None:
-            chunk = self._unions.of(chosen, SPLITS[phase])
-            context = Context(microbatch, step, self._experiment.seed, chunk)
-        return ReferenceBatch(
-            node_features(graphs, nodes),
-            {
-                split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
-                for split in SPLITS[phase]
-            },
-            replica,
-            microbatch,
-            nodes=nodes,
-            edges=edges,
-            graph_of_row=graph_of_row,
-            context=context,
-        )
+        chunk = self._union(numbers, SPLITS[phase])
+        context = Context(microbatch, step, self._experiment.seed, chunk)
+        inputs = node_features(self._graphs, chunk.nodes)
+        return ReferenceBatch(inputs, chunk.targets, context, replica, microbatch)
 
-    def _union(self, numbers: Ids) -> tuple[Tensor, Tensor, EdgeList]:
-        """The nodes of these graphs, the place of each one's graph, and all of their edges."""
-        first, (source, target) = self._graphs.first.tolist(), self._graphs.edges.numpy()
+    def _union(self, numbers: Ids, splits: tuple[str, ...]) -> GraphChunk:
+        """The nodes of these graphs, one graph after another, and all of their edges."""
+        graphs, chosen = self._graphs, torch.from_numpy(numbers)
+        first, (source, target) = graphs.first.tolist(), graphs.edges.numpy()
         nodes: list[int] = []
-        graph_of_row: list[int] = []
         ends: list[Ids] = [np.empty((3, 0), dtype=np.int64)]
-        for place, graph in enumerate(numbers.tolist()):
+        for graph in numbers.tolist():
             own = range(first[graph], first[graph + 1])
             into = np.arange(*np.searchsorted(target, (own.start, own.stop)))
             moved = len(nodes) - own.start
             ends.append(np.stack((source[into] + moved, target[into] + moved, into)))
             nodes += own
-            graph_of_row += [place] * len(own)
         ids, rows = torch.tensor(nodes, dtype=torch.int64), torch.arange(len(nodes))
-        loops = torch.stack((rows, rows, self._graphs.edges.shape[1] + ids))
+        loops = torch.stack((rows, rows, graphs.edges.shape[1] + ids))
         edges = torch.cat((torch.from_numpy(np.concatenate(ends, axis=1)), loops), 1)
-        return ids, torch.tensor(graph_of_row, dtype=torch.int64), EdgeList(len(nodes), *edges)
+        block = block_of(edges[0], edges[1], edges[2], len(nodes), len(nodes))
+        sizes = graphs.first.diff()[chosen]
+        graph_of_row = torch.repeat_interleave(torch.arange(len(chosen)), sizes)
+        return GraphChunk(
+            nodes=ids,
+            rows=(len(nodes),) * (self._hops + 1) + (len(chosen),),
+            blocks=(block,) * self._hops,
+            degree=block.indptr.diff(),
+            targets={
+                split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
+                for split in splits
+            },
+            own=len(nodes),
+            full=FullGraph(graphs.nodes, graphs.edges.shape[1], 0, graphs.classes),
+            graphs=chosen,
+            pooling=block_of(rows, graph_of_row, ids, len(nodes), len(chosen)),
+        )
+
+
+def block_of(source: Tensor, target: Tensor, number: Tensor, rows_in: int, rows_out: int) -> Block:
+    """A block of these edges, int64 [E] each, sorted by target."""
+    order = torch.argsort(target, stable=True)
+    counts = torch.bincount(target, minlength=rows_out)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    return Block(indptr, source[order], target[order], number[order], rows_in)

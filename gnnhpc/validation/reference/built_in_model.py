@@ -12,7 +12,7 @@ from torch import Tensor
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.validation.reference.batches import ReferenceBatch
-from gnnhpc.validation.reference.edge_lists import Activation
+from gnnhpc.validation.reference.edge_lists import Activation, EdgeList
 from gnnhpc.validation.reference.layer_forms import LayerForm
 from gnnhpc.validation.reference.layer_parts import (
     ForwardPass,
@@ -96,18 +96,22 @@ class BuiltInModel(ReferenceModel):
         here = ForwardPass(
             *(step, self._experiment.seed, training, deferred),
             statistics_of(self._buffers[batch.replica]),
-            edges=batch.edges,
             ids=batch.nodes,
-            graph_of_row=batch.graph_of_row,
-            graphs=batch.graphs,
             side=self._side,
         )
+        chunk = batch.context.graph
+        if chunk is not None and chunk.pooling is not None:
+            here.graph_of_row, here.graphs = chunk.pooling.target, chunk.pooling.rows_out
         outputs: list[Activation] = []
-        x, layer_edges = batch.inputs, iter(batch.layer_edges)
+        x, blocks = batch.inputs, iter(chunk.blocks if chunk is not None else ())
         for spec, form in zip(self._specs, self._forms, strict=True):
-            if spec.rows == "hop" and batch.layer_edges:
-                here.edges = next(layer_edges)
+            block = next(blocks) if spec.rows == "hop" else None
+            if chunk is not None and block is not None:
+                here.edges = EdgeList.of(chunk, block)
             x = form(x, parameters_of_layer(self._parameters, spec.name), here)
+            if block is not None:
+                assert isinstance(x, Tensor)
+                x = x[: block.rows_out]
             outputs.append(x)
         for name, statistics in here.statistics.items():
             self._buffers[batch.replica] |= statistics.buffers(name)

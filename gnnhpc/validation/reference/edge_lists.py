@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.node_features import SparseRows
@@ -27,14 +28,24 @@ class EdgeList:
     """int64 [E]"""
     number: Tensor
     """int64 [E]: each edge's number in the full graph; the self-loop of node n has edges + n."""
-    missing: Tensor | None = None
-    """int64 [nodes]: the graph's edges into each node that are not in the list; None for zeros."""
+    full_degree: Tensor
+    """int64 [nodes]: the graph's edges into each node, listed or not, its self-loop included."""
     sampled: bool = False
     """Whether the edges into a node are a sample that stands for all of them."""
     weight: Tensor | None = None
     """float64 [E]: the edges' weights, 1 for a self-loop; None for a graph without weights."""
     weighted_degree: Tensor | None = None
     """float64 [nodes]: the sum of the weights of all edges into each node, listed or not."""
+
+    @classmethod
+    def of(cls, chunk: GraphChunk, block: Block) -> EdgeList:
+        """A chunk's edges in one layer, between all rows that enter it."""
+        rows, weight, weighted = block.rows_in, block.edge_weight, chunk.weighted_degree
+        return cls(
+            *(rows, block.source, block.target, block.edge, chunk.degree[:rows], chunk.sampled),
+            weight=None if weight is None else weight.double(),
+            weighted_degree=None if weighted is None else weighted[:rows],
+        )
 
     @property
     def in_degree(self) -> Tensor:
@@ -43,14 +54,15 @@ class EdgeList:
 
     def degree(self, dtype: torch.dtype) -> Tensor:
         """[nodes]: edges into each node in the graph, whether they are listed or not."""
-        listed = self.in_degree
-        return (listed if self.missing is None else listed + self.missing).to(dtype)
+        return self.full_degree.to(dtype)
 
     def without_loops(self) -> EdgeList:
         kept = self.source != self.target
         weight = None if self.weight is None else self.weight[kept]
-        source, target, number = (x[kept] for x in (self.source, self.target, self.number))
-        return replace(self, source=source, target=target, number=number, weight=weight)
+        ends = self.source[kept], self.target[kept], self.number[kept]
+        return EdgeList(
+            *(self.nodes, *ends, self.full_degree - 1, self.sampled, weight, self.weighted_degree)
+        )
 
 
 Activation = Tensor | SparseRows

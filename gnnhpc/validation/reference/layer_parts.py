@@ -110,7 +110,7 @@ class ForwardPass:
             return x.entries
         if self.ids is None:
             return torch.arange(x.numel()).view_as(x)
-        return self.ids[:, None] * x.shape[1] + torch.arange(x.shape[1])
+        return self.ids[: len(x), None] * x.shape[1] + torch.arange(x.shape[1])
 
 
 def batch_norm(x: Tensor, p: Parameters, layer: str, name: str, here: ForwardPass) -> Tensor:

@@ -7,7 +7,7 @@ later layer uses change nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,10 +16,9 @@ from torch import Tensor
 from gnnhpc.batches.sampled.negatives import pool
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
-from gnnhpc.graphs.graph import Graph, block_weights
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.link_split import split_links
-from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
-from gnnhpc.validation.reference.edge_lists import EdgeList, node_features
+from gnnhpc.validation.reference.batches import Ids
 from gnnhpc.validation.reference.random_numbers import NegativeSampling, NeighborSampling
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, part_of, split_nodes
 
@@ -73,32 +72,24 @@ class ReferenceLinks:
 
 @dataclass(frozen=True)
 class AllowedEdges:
-    """The edges of a graph that may be sampled, with their numbers in it."""
+    """Some edges of a graph, with their numbers in it."""
 
     source: Tensor
     number: Tensor
     degrees: Tensor
-    """int64 [nodes]"""
-    total: int
-    """Edges of the graph."""
-    edge_weight: Tensor | None
-    """float32 [total]; None for a graph without weights."""
+    """int64 [nodes], without self-loops."""
     weighted_degrees: Tensor | None
     """float64 [nodes]: the sum of the weights into each node, with 1 for its self-loop."""
 
     @classmethod
-    def of(cls, graph: Graph, left_out: Tensor | None = None) -> AllowedEdges:
-        total = graph.edges.shape[1]
-        number = torch.arange(total)
-        if left_out is not None:
-            number = number[~torch.isin(number, left_out)]
+    def of(cls, graph: Graph, number: Tensor) -> AllowedEdges:
+        """Those with these numbers, int64 [E]."""
         source, target = graph.edges[:, number]
         weighted = None
         if graph.edge_weight is not None:
             weighted = torch.ones(graph.nodes, dtype=torch.float64)
             weighted.index_add_(0, target, graph.edge_weight[number].double())
-        degrees = torch.bincount(target, minlength=graph.nodes)
-        return cls(source, number, degrees, total, graph.edge_weight, weighted)
+        return cls(source, number, torch.bincount(target, minlength=graph.nodes), weighted)
 
 
 class SampledMiniBatches:
@@ -115,20 +106,12 @@ class SampledMiniBatches:
         """The graph that a step samples from."""
         return self._whole if step == EVALUATED_STEP else self._trained
 
-    def batches(self, step: int, captured: CapturedEdges | None) -> list[ReferenceBatch]:
-        """The micro-batches of all replicas; `captured` has a library's sampled edges."""
-        allowed = self._allowed(step)
-        return [
-            self._batch(seeds, layers, allowed, step)
-            for seeds, layers in self.edges(step, captured)
-        ]
-
     def edges(
         self, step: int, captured: CapturedEdges | None
     ) -> Iterator[tuple[Seeds, Sequence[Edges]]]:
         """For each micro-batch the edges of each layer that uses neighbours, the last one's
         first."""
-        allowed = self._allowed(step)
+        allowed = self.allowed(step)
         if step == EVALUATED_STEP:
             captured = None
         for seeds in self._test_seeds() if step == EVALUATED_STEP else self._train_seeds(step):
@@ -161,35 +144,15 @@ class SampledMiniBatches:
             for microbatch in range(count):
                 yield Seeds(replica, microbatch, part_of(mine, microbatch, count))
 
-    def _allowed(self, step: int) -> AllowedEdges:
+    def allowed(self, step: int) -> AllowedEdges:
         """The edges that a step may sample: none of the links that it predicts."""
-        if step == EVALUATED_STEP or self._links is None:
-            return AllowedEdges.of(self.graph(step))
-        schedule = SampleSchedule.of(self._experiment, len(self._links.split.train))
-        predicted = self._links.split.both[torch.from_numpy(schedule.global_batch(step))].flatten()
-        return AllowedEdges.of(self._trained, predicted)
-
-    def _batch(
-        self, seeds: Seeds, layers: Sequence[Edges], allowed: AllowedEdges, step: int
-    ) -> ReferenceBatch:
-        nodes = torch.from_numpy(seeds.nodes)
-        ids = torch.cat([nodes, *(source for source, _, _ in layers)]).unique()
-        if seeds.pairs is not None:
-            targets = {"train": pair_targets(seeds.pairs, seeds.links, ids)}
-        else:
-            is_seed = torch.zeros(self._whole.nodes, dtype=torch.bool)
-            is_seed[nodes] = True
-            graph = self.graph(step)
-            masks = {split: mask & is_seed for split, mask in graph.masks.items()}
-            targets = replace(graph, masks=masks).targets(ids)
-        return ReferenceBatch(
-            node_features(self._whole, ids),
-            targets,
-            seeds.replica,
-            seeds.microbatch,
-            nodes=ids,
-            layer_edges=tuple(_edge_list(allowed, ids, *layer) for layer in reversed(layers)),
-        )
+        graph = self.graph(step)
+        number = torch.arange(graph.edges.shape[1])
+        if step != EVALUATED_STEP and self._links is not None:
+            schedule = SampleSchedule.of(self._experiment, len(self._links.split.train))
+            predicted = torch.from_numpy(schedule.global_batch(step))
+            number = number[~torch.isin(number, self._links.split.both[predicted])]
+        return AllowedEdges.of(graph, number)
 
     def _sampled_layers(self, allowed: AllowedEdges, seeds: Tensor, step: int) -> list[Edges]:
         sampling, degrees = self._experiment.sampling, allowed.degrees
@@ -214,23 +177,3 @@ def pair_targets(pairs: Ids, links: int, ids: Tensor) -> Tensor:
     first `links` pairs, 0 for the others."""
     rows = torch.searchsorted(ids, torch.from_numpy(pairs))
     return torch.column_stack((rows, (torch.arange(len(pairs)) < links).long()))
-
-
-def _edge_list(
-    allowed: AllowedEdges, ids: Tensor, source: Tensor, target: Tensor, number: Tensor
-) -> EdgeList:
-    """One layer's edges between the rows of `ids`, ascending nodes, with a self-loop each."""
-    rows = torch.arange(len(ids))
-    sampled = torch.bincount(target, minlength=len(allowed.degrees))
-    number = torch.cat((number, allowed.total + ids))
-    weight, weighted = block_weights(allowed.edge_weight, number), allowed.weighted_degrees
-    return EdgeList(
-        len(ids),
-        torch.cat((torch.searchsorted(ids, source), rows)),
-        torch.cat((torch.searchsorted(ids, target), rows)),
-        number,
-        (allowed.degrees - sampled)[ids],
-        sampled=True,
-        weight=None if weight is None else weight.double(),
-        weighted_degree=None if weighted is None else weighted[ids],
-    )

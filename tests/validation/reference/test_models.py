@@ -21,7 +21,7 @@ from gnnhpc.validation.reference.fresh_layers import (
     parameters_of,
     seed_of,
 )
-from gnnhpc.validation.reference.graph_batches import CustomGraphData
+from gnnhpc.validation.reference.graph_batches import GraphData
 from gnnhpc.validation.reference.training_step import evaluate, train_step
 from gnnhpc.validation.steps.parity_slice import ParitySlice
 from tests.tools.cells import gat, vig
@@ -69,7 +69,7 @@ def library_batches(experiment: Experiment, step: int) -> list[ReferenceBatch]:
     if experiment.data.facts().kind == "images":
         return reference_data(part, None, None, by_rows=False).batches("train", step)
     graph, specs = part.graph(None), part.layer_specs
-    data = CustomGraphData(experiment, specs, graph, None, by_rows=True)
+    data = GraphData(experiment, specs, graph, None, "run")
     return data.batches("train", step)
 
 
@@ -129,7 +129,7 @@ def test_built_in_layers_agree_with_fresh_layers_of_their_own() -> None:
     model, custom = reference_model(part), FreshLayers(experiment, part.layer_specs)
     built = build_layers(experiment, part.layer_specs, torch.float64)
     parameters = {n: v.detach().numpy() for n, v in parameters_of(built).items()}
-    data = CustomGraphData(experiment, part.layer_specs, part.graph(None), None, by_rows=False)
+    data = GraphData(experiment, part.layer_specs, part.graph(None), None, "own")
     whole = reference_data(part, None, None, by_rows=False).batches("train", 0)
     expected = train_step(model, whole, parameters, 0, experiment.outputs)
     found = train_step(custom, data.batches("train", 0), parameters, 0, experiment.outputs)
