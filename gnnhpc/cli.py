@@ -65,7 +65,7 @@ CellFile = Annotated[
 
 
 @app.command(
-    epilog="Under srun, torchrun or submitit each process is one rank; alone it must be seq. "
+    epilog="Under srun or torchrun each process is one rank; alone it must be seq. "
     "Example: torchrun --nproc-per-node 2 -m gnnhpc run --model vig --layout pp2 "
     "--microbatches 5 --set batch_size=100"
 )

@@ -1,6 +1,6 @@
 """The environment variables of the launcher: this process's rank, its peers, its CPUs.
 
-They are read once, before torch is imported. submitit's mark, torchrun's and a Slurm step's say who
+They are read once, before torch is imported. torchrun's variables and a Slurm step's say who
 started a process; RANK and WORLD_SIZE alone may come from a container's hook or a script, and count
 only where there is none of these.
 """
@@ -19,14 +19,14 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.cpus import process_cpus
 
-Launcher = Literal["alone", "torchrun", "slurm", "local"]
+Launcher = Literal["alone", "torchrun", "slurm"]
 SITE_VARIABLE = "GNNHPC_SITE"
 """Name and settings of the site that a job was submitted with: JSON, set by its script."""
 MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
 """How often a job may go back into the queue; set by its script."""
 MAX_REQUEUES = 5
 _OF_LAUNCHERS = (
-    *("SLURM_", "SUBMITIT_", "TORCHELASTIC_", "PMI", "OMPI_", "GROUP_", "ROLE_"),
+    *("SLURM_", "TORCHELASTIC_", "PMI", "OMPI_", "GROUP_", "ROLE_"),
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_"),
 )
 """How variables of launchers begin."""
@@ -96,13 +96,13 @@ class Environment:
 
 
 def read_environment(env: Mapping[str, str] | None = None) -> Environment:
-    """Read the variables of torchrun, submitit or srun, whichever are set.
+    """Read the variables of torchrun or srun, whichever are set.
 
     Raises InputError with the variable's name for missing or impossible values.
     """
     env = os.environ if env is None else env
     launcher = _launcher(env)
-    readers = {"torchrun": _torchrun, "local": _submitit, "slurm": _slurm_step, "alone": _alone}
+    readers = {"torchrun": _torchrun, "slurm": _slurm_step, "alone": _alone}
     return Environment(
         launcher=launcher,
         host=env.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -120,8 +120,6 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
 
 def _launcher(env: Mapping[str, str]) -> Launcher:
     """Who started this process. Raises InputError for RANK or WORLD_SIZE without the other."""
-    if env.get("SUBMITIT_EXECUTOR") == "local":
-        return "local"
     if "TORCHELASTIC_RUN_ID" in env:
         return "torchrun"
     if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
@@ -148,19 +146,6 @@ def _torchrun(env: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _submitit(env: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "rank": _number(env, "SUBMITIT_LOCAL_GLOBALID"),
-        "world_size": _number(env, "SUBMITIT_LOCAL_NTASKS"),
-        "local_rank": _number(env, "SUBMITIT_LOCAL_LOCALID"),
-        "node": _node(env, "0"),
-        "first_host": "127.0.0.1",
-        "port": None,
-        "job_key": f"local-{_required(env, 'SUBMITIT_LOCAL_JOB_ID')}",
-        "ignored": _contradiction(env, "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS"),
-    }
-
-
 def _slurm_step(env: Mapping[str, str]) -> dict[str, Any]:
     restart = env.get("SLURM_RESTART_COUNT", "0")
     size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
@@ -172,7 +157,7 @@ def _slurm_step(env: Mapping[str, str]) -> dict[str, Any]:
         "first_host": _first_host(env),
         "port": _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
         "job_key": f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
-        "ignored": _contradiction(env, "SLURM_PROCID", size),
+        "ignored": _contradiction(env, size),
     }
 
 
@@ -182,11 +167,11 @@ def _alone(env: Mapping[str, str]) -> dict[str, Any]:
     return {**place, "first_host": "127.0.0.1", "port": None, "job_key": key}
 
 
-def _contradiction(env: Mapping[str, str], rank: str, size: str) -> str | None:
-    """What RANK and WORLD_SIZE say against the launcher's own variables; None where nothing."""
+def _contradiction(env: Mapping[str, str], size: str) -> str | None:
+    """How RANK and WORLD_SIZE contradict Slurm's own variables; None where they do not."""
     wrong = [
         f"{other}={env[other]} is ignored, as {mine}={env[mine]}"
-        for other, mine in [("RANK", rank), ("WORLD_SIZE", size)]
+        for other, mine in [("RANK", "SLURM_PROCID"), ("WORLD_SIZE", size)]
         if env.get(other) and env.get(mine) and env[other] != env[mine]
     ]
     return "; ".join(wrong) or None
@@ -292,9 +277,8 @@ def _cpus(env: Mapping[str, str], launcher: Launcher) -> int:
     if launcher == "slurm" and granted:
         return granted
     of_task = min(allowed, granted or allowed)
-    sharers = {"local": "SUBMITIT_LOCAL_NTASKS", "torchrun": "LOCAL_WORLD_SIZE"}.get(launcher)
-    if sharers and env.get(sharers):
-        return max(1, of_task // _positive(env, sharers))
+    if launcher == "torchrun" and env.get("LOCAL_WORLD_SIZE"):
+        return max(1, of_task // _positive(env, "LOCAL_WORLD_SIZE"))
     return of_task
 
 

@@ -37,7 +37,7 @@ def requeued_too_often(environment: Environment) -> str | None:
 
 def _in_job(environment: Environment) -> bool:
     """Whether the ranks are what a job of Slurm's was submitted for, whoever has started them."""
-    return environment.job_id is not None and environment.launcher in ("slurm", "torchrun")
+    return environment.job_id is not None and environment.launcher != "alone"
 
 
 def _used_up(environment: Environment) -> str:

@@ -227,10 +227,10 @@ def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths |
     """The newest valid attempt of this very job, if this is not its first start.
 
     A job can be requeued between its result and its end, and then has nothing left to do. Another
-    job at the same cell was asked for, and so was a local run within a job.
+    job at the same cell was asked for.
     """
     mine = slurm_job(dict(environment.slurm))
-    if mine is None or not environment.restart_count or environment.launcher == "local":
+    if mine is None or not environment.restart_count:
         return None
     for attempt in reversed(cell.attempts()):
         result = read_if_whole(attempt.result)

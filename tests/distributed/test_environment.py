@@ -41,13 +41,6 @@ SRUN = {
     "SLURM_STEP_NODELIST": "127.0.0.[1-2]",
     "SLURMD_NODENAME": "n2",
 }
-LOCAL = {
-    "SUBMITIT_EXECUTOR": "local",
-    "SUBMITIT_LOCAL_JOB_ID": "99",
-    "SUBMITIT_LOCAL_NTASKS": "2",
-    "SUBMITIT_LOCAL_GLOBALID": "1",
-    "SUBMITIT_LOCAL_LOCALID": "1",
-}
 
 
 def seen(environment: Environment) -> tuple[str, int, int, int, str, int | None, str]:
@@ -75,10 +68,6 @@ def test_srun() -> None:
     ids = (environment.job_id, environment.array_job_id, environment.array_task_id)
     assert ids == ("1234", "1230", "4")
     assert dict(environment.slurm)["SLURM_ARRAY_TASK_ID"] == "4"
-
-
-def test_the_local_executor() -> None:
-    assert seen(read_environment(LOCAL)) == ("local", 1, 2, 1, "127.0.0.1", None, "local-99")
 
 
 def test_alone() -> None:
@@ -115,15 +104,8 @@ def test_a_slurm_step_outranks_exported_variables() -> None:
     assert read_environment(agreeing).ignored is None
 
 
-def test_the_local_executor_outranks_exported_variables_and_a_job_around_it() -> None:
-    environment = read_environment(SRUN | EXPORTED | LOCAL)
-    assert (environment.launcher, environment.rank, environment.world_size) == ("local", 1, 2)
-    assert environment.ignored is not None
-    assert environment.cpus == max(1, min(7, len(os.sched_getaffinity(0))) // 2)
-
-
 def test_ranks_that_are_started_by_hand_get_a_clean_environment() -> None:
-    variables = local_rank_variables(1, 2, 4000, SRUN | TORCHRUN | LOCAL | {"HOME": "/home/me"})
+    variables = local_rank_variables(1, 2, 4000, SRUN | TORCHRUN | {"HOME": "/home/me"})
     environment = read_environment(variables)
     assert seen(environment)[:5] == ("torchrun", 1, 2, 1, "127.0.0.1")
     assert (environment.port, environment.job_id, variables["HOME"]) == (4000, None, "/home/me")
@@ -155,12 +137,11 @@ def without(env: dict[str, str], name: str) -> dict[str, str]:
         ({"WORLD_SIZE": "2"}, "RANK: found nothing; allowed: the value that"),
         (TORCHRUN | {"RANK": "4"}, "rank under torchrun: found 4; allowed: 0 to 3, as there are 4"),
         (SRUN | {"SLURM_PROCID": "-1"}, "rank under slurm: found -1; allowed: 0 to 3, as there"),
-        (without(LOCAL, "SUBMITIT_LOCAL_GLOBALID"), "SUBMITIT_LOCAL_GLOBALID: found nothing"),
         (SRUN | {"SLURM_PROCID": "x"}, "SLURM_PROCID: found 'x'; allowed: a whole number"),
         (SRUN | {"SLURM_CPUS_PER_TASK": "0"}, "SLURM_CPUS_PER_TASK: found 0; allowed: at least 1"),
         ({"GNNHPC_THREADS": "many"}, "GNNHPC_THREADS: found 'many'; allowed: a whole number"),
     ],
-    ids=range(12),
+    ids=range(11),
 )
 def test_half_set_and_impossible_variables_are_named(env: dict[str, str], line: str) -> None:
     with pytest.raises(InputError) as refused:
@@ -173,7 +154,7 @@ def test_threads_come_from_our_variable_then_slurms_then_a_share_of_the_cpus() -
     assert read_environment({}).cpus == allowed
     assert read_environment(SRUN | {"GNNHPC_THREADS": "3"}).cpus == 3
     assert read_environment(TORCHRUN).cpus == max(1, allowed // 2)
-    assert read_environment(LOCAL | {"SUBMITIT_LOCAL_NTASKS": "999"}).cpus == 1
+    assert read_environment(TORCHRUN | {"LOCAL_WORLD_SIZE": "999"}).cpus == 1
 
 
 def test_a_wrong_world_size_says_how_to_start() -> None:

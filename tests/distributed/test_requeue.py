@@ -12,7 +12,7 @@ from gnnhpc.distributed.requeue import (
     requeued_too_often,
     requeues_used_up,
 )
-from tests.distributed.test_environment import LOCAL, SRUN, TORCHRUN, without
+from tests.distributed.test_environment import SRUN, TORCHRUN, without
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_job_requeued_as_often_as_it_may_be_is_not_requeued(
         assert requeued_too_often(more) is None
     assert requeued_too_often(last) is None
     assert requeued_too_often(slurm(SLURM_RESTART_COUNT="6")) is not None
-    assert requeued_too_often(read_environment(LOCAL | {"SLURM_RESTART_COUNT": "6"})) is None
+    assert requeued_too_often(read_environment(TORCHRUN | {"SLURM_RESTART_COUNT": "6"})) is None
 
 
 @pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
@@ -78,7 +78,7 @@ def test_a_job_that_is_stopped_for_another_one_is_requeued(
     assert asked.read_text() == "show job 1230_4\nrequeue 1230_4\n"
 
 
-@pytest.mark.parametrize("env", [TORCHRUN, LOCAL, {}])
+@pytest.mark.parametrize("env", [TORCHRUN, {}])
 def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) -> None:
     assert not requeue_if_interrupted(read_environment(env), "SIGUSR2")
     assert not asked.exists()
@@ -87,7 +87,6 @@ def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) 
 def test_a_job_whose_step_starts_its_ranks_by_torchrun_is_requeued_too(asked: Path) -> None:
     assert requeue_if_interrupted(read_environment(SRUN | TORCHRUN), "SIGUSR2")
     assert asked.read_text() == "requeue 1230_4\n"
-    assert not requeue_if_interrupted(read_environment(SRUN | LOCAL), "SIGUSR2")
 
 
 def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:

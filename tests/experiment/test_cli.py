@@ -50,7 +50,7 @@ MISTAKES = {
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder, a manifest beside it; no cached data, no launcher's variables."""
-    for name in ("RANK", "WORLD_SIZE", "GNNHPC_DATA", "SLURM_PROCID", "SUBMITIT_EXECUTOR"):
+    for name in ("RANK", "WORLD_SIZE", "GNNHPC_DATA", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     # Compiled once for all tests.
     monkeypatch.setenv("GNNHPC_KERNEL_CACHE", str(cache_folder()))

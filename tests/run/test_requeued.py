@@ -17,7 +17,7 @@ from gnnhpc.distributed.environment import read_environment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.training.attempt import finished_before
-from tests.distributed.test_environment import LOCAL, SRUN, without
+from tests.distributed.test_environment import SRUN, TORCHRUN, without
 from tests.tools.cells import Ran, gat, manifest_of, run
 from tests.tools.result_files import rewrite_result
 
@@ -99,7 +99,7 @@ def found(root: Path, env: dict[str, str]) -> int | None:
         (SRUN | AGAIN | {"SLURM_ARRAY_JOB_ID": "1231"}, None),
         (SRUN | AGAIN | {"SLURM_CLUSTER_NAME": "another"}, None),
         (without(SRUN | AGAIN, "SLURM_ARRAY_TASK_ID"), None),
-        (LOCAL | AGAIN, None),
+        (TORCHRUN | {"SLURM_RESTART_COUNT": "1"}, None),
         ({"SLURM_RESTART_COUNT": "1"}, None),
     ],
     ids=range(8),

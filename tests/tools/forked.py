@@ -196,7 +196,7 @@ def _be_rank(
     argv: list[str], folder: Path, rank: int, variables: dict[str, str], plant: Plant | None
 ) -> None:
     _print_to(folder, rank)
-    for name in [n for n in os.environ if n.startswith(("SLURM_", "SUBMITIT_", "GNNHPC_"))]:
+    for name in [n for n in os.environ if n.startswith(("SLURM_", "GNNHPC_"))]:
         del os.environ[name]
     os.environ.update(variables)
     sys.argv = argv

@@ -134,7 +134,7 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     outside = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SLURM_", "SUBMITIT_", "TORCHELASTIC_"))
+        if not name.startswith(("SLURM_", "TORCHELASTIC_"))
     }
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return outside | {
