@@ -182,7 +182,7 @@ def _links_of(e: ExperimentSettings) -> str | None:
 
 
 def _model(e: ExperimentSettings) -> str | None:
-    return e.model.misfit("halo" if e.sampling else e.chunks)
+    return e.model.misfit()
 
 
 def _virtual_stages(e: ExperimentSettings) -> str | None:

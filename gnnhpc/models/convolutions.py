@@ -122,7 +122,7 @@ class Sage(Convolutions):
     aggregator: Literal["mean", "max", "pool"] = "mean"
     """`pool` takes the largest of relu(W x + b), `max` that of x itself."""
 
-    def misfit(self, chunks: str) -> str | None:
+    def misfit(self) -> str | None:
         if self.implementation == "dgl" and self.aggregator == "max":
             return dgl_lacks("aggregator max", "fused or pyg, or aggregator mean or pool")
         return None
@@ -167,7 +167,7 @@ class GraphConv(Convolutions):
     title: ClassVar[str] = "GraphConv"
     name: Literal["graphconv"] = "graphconv"
 
-    def misfit(self, chunks: str) -> str | None:
+    def misfit(self) -> str | None:
         if self.implementation == "dgl":
             return dgl_lacks("GraphConv of Morris et al., its own being the GCN")
         return None

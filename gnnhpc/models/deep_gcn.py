@@ -112,11 +112,8 @@ class Gcnii(Deep):
     theta: Annotated[float, Field(gt=0)] = 0.5
     """The weight of layer l has the share log(theta / l + 1), the identity the rest."""
 
-    def misfit(self, chunks: str) -> str | None:
-        if self.implementation == "dgl" and chunks == "halo":
-            lacking = "GCNII of chunks with a halo"
-            return dgl_lacks(lacking, "fused or pyg, or chunks contiguous or clustered")
-        return None
+    def misfit(self) -> str | None:
+        return dgl_lacks("GCNII of chunks with a halo") if self.implementation == "dgl" else None
 
     def _parameters(self) -> int:
         return self.hidden * self.hidden

@@ -95,8 +95,8 @@ class Model(Strict):
         """Whether these layers use weights of edges; a weighted graph needs that."""
         return self.uses_edge_weight
 
-    def misfit(self, chunks: str) -> str | None:
-        """Why these settings cannot compute graphs that are cut by `chunks`; None if they can.
+    def misfit(self) -> str | None:
+        """Why these settings cannot be computed; None if they can.
 
         The text is worded as errors of a spec are: "key: found ...; allowed: ...".
         """

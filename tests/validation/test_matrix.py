@@ -154,7 +154,7 @@ MODELS: dict[str, Cell] = {
     "resgcn": {"name": "resgcn", "layers": 4},
     "gcnii": {"name": "gcnii", "layers": 4},
 }
-LACKING = {("sage-max", "dgl"), ("graphconv", "dgl")}
+LACKING = {("sage-max", "dgl"), ("graphconv", "dgl"), ("gcnii", "dgl")}
 IMPLEMENTED = [
     (name, form, engine, layout)
     for name in MODELS
@@ -172,7 +172,7 @@ IMPLEMENTED = [
 @pytest.mark.quick("gcn-pyg-native-dp2-pp2", "resgcn-fused-native-dp2-pp2")
 @pytest.mark.parametrize(("name", "form", "engine", "layout"), IMPLEMENTED)
 def test_models_and_implementations(name: str, form: str, engine: str, layout: str) -> None:
-    """Of 61 nodes, which do not make equal chunks; DGL's GCNII has no chunks with a halo."""
+    """Of 61 nodes, which do not make equal chunks."""
     if form == "dgl":
         needs_dgl()
     agree(
@@ -180,7 +180,7 @@ def test_models_and_implementations(name: str, form: str, engine: str, layout: s
         | {
             "model": MODELS[name] | {"implementation": form},
             "data": SMALL_NODES,
-            "chunks": "clustered" if (name, form) == ("gcnii", "dgl") else "halo",
+            "chunks": "halo",
             "layout": layout,
             "engine": engine,
         }
@@ -201,7 +201,7 @@ LAYERS_OF_THREE = {name: m | {"layers": 3} for name, m in MODELS.items()}
 def sampled_cell(place: int, model: str, sampler: str) -> Any:
     """Every pair of model and sampler; other settings vary so that each meets each."""
     form = ("fused", "pyg", "dgl")[(place + place // 4) % 3]
-    if (model, form) in LACKING | {("gcnii", "dgl")}:
+    if (model, form) in LACKING:
         form = "fused"
     cell = SAMPLED | {
         "model": LAYERS_OF_THREE[model] | {"implementation": form},

@@ -2,8 +2,9 @@
 
 Classes have the names, arguments and parameters of the fused layers in `attention_layers`,
 `convolution_layers` and `deep_layers`; they hold their parameters under PyG's names. Dropout is
-this project's, so that masks are equal. DGL has no GraphConv of Morris et al., and its SAGE takes
-the largest of projected neighbours only. `gnnhpc.models.libraries.import_dgl` comes first.
+this project's, so that masks are equal. DGL has no GraphConv of Morris et al., its SAGE takes the
+largest of projected neighbours only, and its GCNII is left out: it is wrong for chunks with a halo.
+`gnnhpc.models.libraries.import_dgl` comes first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from gnnhpc.kernels.dropout_mask import Mask, number_entries
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
-from gnnhpc.models.layers.dropout import masked_relu
 from gnnhpc.models.layers.pyg_layers import Preactivated, edge_weights
 
 Input = Tensor | SparseRows
@@ -197,29 +197,6 @@ class ResGcnLayer(Preactivated, GcnLayer):  # type: ignore[misc]
     """GraphConv in a residual block."""
 
 
-class GcniiLayer(dgl_nn.GCN2Conv):  # type: ignore[misc]
-    """GCN2Conv, which computes the weights of edges from the degrees in its own graph.
-
-    These are right only for a chunk without a halo.
-    """
-
-    def __init__(
-        self, name: str, hop: int, hidden: int, *, alpha: float, theta: float, dropout: float
-    ) -> None:
-        super().__init__(hidden, hop + 1, alpha, theta, allow_zero_in_degree=True, bias=False)
-        self.name, self.hop, self.dropout = name, hop, dropout
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.hop]
-        if block.edge_weight is not None:
-            found = "dgl, whose GCNII normalises weights of edges by out-degrees"
-            raise InputError("model", "implementation", found, "fused or pyg")
-        h, first = x.tensor_split(2, dim=1)
-        out: Tensor = super().forward(_square_graph(block), h, first)
-        active = masked_relu(out, self.name, self.dropout, self.training, context)
-        return torch.cat((active, first), 1)
-
-
 class Pooling(convolution_layers.Pooling):
     """DGL's pooling over the numbers of nodes of each graph, as its readouts call it."""
 
@@ -250,17 +227,6 @@ def _by_target(block: Block) -> Any:
     """
     numbers = torch.arange(len(block.source), device=block.source.device)
     return "csc", (block.indptr.long(), block.source.long(), numbers)
-
-
-def _square_graph(block: Block) -> Any:
-    """The edges, self-loops included, of a block whose sources are its targets; made once."""
-    name = "dgl, square"
-    if name not in block.kept:
-        assert block.rows_in == block.rows_out
-        source, target = block.edge_index
-        graph = dgl.graph((source, target), num_nodes=block.rows_in)
-        block.kept[name] = _in_all_formats(graph)
-    return block.kept[name]
 
 
 def _in_all_formats(graph: Any) -> Any:
