@@ -44,7 +44,7 @@ def why_eager(experiment: Experiment, device: torch.device) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Captured:
+class Captured:
     """A graph, and the memory that it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
@@ -98,7 +98,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._keys = MaskKeys(device)
-        self._captured: dict[Phase, _Captured] = {}
+        self._captured: dict[Phase, Captured] = {}
         self.eager: dict[Phase, str] = {}
         """Why the steps of a phase are not captured."""
         self.replays: dict[Phase, int] = {}
@@ -142,7 +142,7 @@ class CudaGraphs:
         except RuntimeError as error:
             self.eager[phase] = str(error).strip().splitlines()[0]
             return output
-        self._captured[phase] = _Captured(graph, batch, captured)
+        self._captured[phase] = Captured(graph, batch, captured)
         return output
 
     def _compute(self, batch: Batch, compute: Compute) -> StepOutput:

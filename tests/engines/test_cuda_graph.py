@@ -4,14 +4,17 @@ masks come from memory."""
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.cuda_graph import why_eager, with_keys
+from gnnhpc.engines.cuda_graph import Captured, why_eager, with_keys
+from gnnhpc.engines.engine import StepOutput
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import compile
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
@@ -129,6 +132,35 @@ def test_a_step_with_keys_in_memory_is_the_same_to_the_bit() -> None:
             batch = keyed(parts, 2, MaskKeys(CPU)) if with_them else next(batches)
         outputs.append(parts.engine.train_step(batch).outputs)
     assert all(map(torch.equal, *outputs))
+
+
+def captured(batch: Batch) -> Captured:
+    return Captured(cast(Any, None), batch, StepOutput())
+
+
+def test_a_graph_of_images_takes_others_into_its_memory() -> None:
+    with parts_of(vig()).batches.open("train", 0, 2) as batches:
+        first = next(batches)
+        graph, inputs = captured(first), [each.inputs for each in first.microbatches]
+        second = next(batches)
+        assert graph.take(second)
+        for here, there in zip(inputs, second.microbatches, strict=True):
+            assert isinstance(here, Tensor)
+            assert isinstance(there.inputs, Tensor)
+            assert here.data_ptr() != there.inputs.data_ptr()
+            assert torch.equal(here, there.inputs)
+        assert not graph.take(replace(second, valid_targets=1))
+        assert not graph.take(replace(second, microbatches=second.microbatches[:1]))
+
+
+def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
+    found = []
+    for _ in range(2):
+        with parts_of(gat()).batches.open("train", 0, 2) as batches:
+            found.append(list(batches))
+    graph = captured(found[0][0])
+    assert graph.take(found[0][1])
+    assert not graph.take(found[1][1])
 
 
 def test_why_steps_are_not_captured() -> None:
