@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,8 @@ BY_NAME = ("sampled", "gpu", "gpu-on-cpu")
 
 
 def main() -> int:
-    """0 when all was measured, whether or not goals are met; 1 when something failed."""
+    """0 when all was measured, whether or not goals are met; 1 when something failed; 2 for wrong
+    input."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=benchmarks.__doc__,
@@ -57,12 +59,18 @@ def main() -> int:
         parser.error(f"found {unknown[0]!r}; allowed: {', '.join(GROUPS)}")
     os.environ["GNNHPC_THREADS"] = str(given.threads)
     rows: list[Row] = []
+    known: list[str] = []
     for name in names:
         for match in GROUPS[name](quick=given.quick):
+            known += [each.what for each in match.comparisons]
             if any(given.only in each.what for each in match.comparisons):
                 for row in measure(match, given.threads, quick=given.quick):
                     rows.append(row)
                     print(f"{row.what}: {' '.join(row.cells()[1:])}", flush=True)
+    if not rows:
+        allowed = f"a part of one of: {'; '.join(dict.fromkeys(known))}"
+        print(f"error: --only: found {given.only!r}; allowed: {allowed}", file=sys.stderr)
+        return 2
     out = given.out or ROOT / "report" / ("bench-quick.csv" if given.quick else "bench.csv")
     write_csv(out, rows)
     show(rows, Console(width=None if os.isatty(1) else 200))

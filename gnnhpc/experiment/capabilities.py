@@ -30,8 +30,6 @@ class EngineRow:
     """Whether micro-batches may have other rows each, as sampled ones and small graphs have."""
     replicas_of_virtual_stages: bool = True
     """Whether replicas may have several virtual stages, or a split backward."""
-    measures_balance: bool = False
-    """Whether it balances layers by measurements of its own."""
     fills_pipeline: bool = False
     """Whether its 1F1B and ZB-H1 need micro-batches that fill the pipeline."""
 
@@ -41,7 +39,7 @@ ENGINES = {
     "pipelining": EngineRow(
         recomputes=False, replicas_of_virtual_stages=False, fills_pipeline=True
     ),
-    "torchgpipe": EngineRow(schedules=("gpipe",), measures_balance=True),
+    "torchgpipe": EngineRow(schedules=("gpipe",)),
 }
 
 
@@ -274,17 +272,6 @@ def _buckets(e: ExperimentSettings) -> str | None:
 
 
 def _balance(e: ExperimentSettings) -> str | None:
-    found = f"balance: found {e.balance!r}; allowed:"
-    if e.balance in ("time", "size") and not ENGINES[e.engine].measures_balance:
-        return (
-            f"{found} cost, profile or counts for engine {e.engine}, time and size are measured by "
-            "torchgpipe"
-        )
-    if e.balance == "size" and e.device == "cpu":
-        return (
-            f"{found} time, cost, profile or counts on a CPU, torchgpipe measures the memory of "
-            "GPUs alone"
-        )
     if isinstance(e.balance, tuple) and len(e.balance) != e.total_virtual_stages:
         which = f"{e.layout.stages} stages of {e.layout}"
         if e.virtual_stages > 1:

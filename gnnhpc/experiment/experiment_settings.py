@@ -116,9 +116,8 @@ class ExperimentSettings(Strict):
     graph."""
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Whether running statistics are updated a micro-batch at a time, or once a mini-batch."""
-    balance: tuple[Positive, ...] | Literal["cost", "profile", "time", "size"] = "cost"
-    """Layers a stage: by estimated cost, by measured cost (`profile`), or as counts. For engine
-    torchgpipe also by its own measurement of `time`, or of memory on a GPU (`size`)."""
+    balance: tuple[Positive, ...] | Literal["cost", "profile"] = "cost"
+    """Layers a stage: by estimated cost, by measured cost (`profile`), or as counts."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of parameters and activations."""
     device: Literal["cpu", "gpu"] = "cpu"

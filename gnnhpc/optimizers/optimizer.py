@@ -44,11 +44,6 @@ class OptimizerConfig(Strict):
     """The largest norm of the gradient of all parameters together, over all stages; a larger
     gradient is scaled down to it. None leaves gradients as they are."""
 
-    @property
-    def copies(self) -> float:
-        """Parameters, gradients and the optimizer's state together, in sizes of the parameters."""
-        return 4.0
-
     @abstractmethod
     def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
         """torch's optimizer of these parameters; `fused` where one kernel may update them."""

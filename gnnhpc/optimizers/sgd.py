@@ -20,9 +20,5 @@ class Sgd(OptimizerConfig):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of the last move's direction that is added to the gradient."""
 
-    @property
-    def copies(self) -> float:
-        return 3.0 if self.momentum else 2.0
-
     def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
         return self._torchs("SGD", parameters, momentum=self.momentum)

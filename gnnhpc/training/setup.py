@@ -26,7 +26,6 @@ from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.layer_profile import measure_layers
 from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
 from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction, MeanLoss, Task
@@ -183,13 +182,6 @@ def _planned_cut(
     """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
     if experiment.layout.stages == 1:
         return cut(experiment, layer_specs)
-    if experiment.balance in ("time", "size"):
-        from gnnhpc.engines.torchgpipe import torchgpipe_balance
-
-        counts: list[int] = []
-        if mesh.rank == 0:
-            counts = torchgpipe_balance(experiment, layer_specs, batches.example(), mesh.device)
-        return stage_slices(mesh.gather_objects(counts)[0])
     if experiment.balance != "profile":
         return cut(experiment, layer_specs)
     costs: list[tuple[float, float]] = []

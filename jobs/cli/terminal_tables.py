@@ -90,7 +90,7 @@ def _resource_lines(submission: Submission) -> list[str]:
     ]
     for array in submission.arrays:
         needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
-        sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.cpus_per_task)
+        sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
         limit = format_duration(needs.time_min * 60)
         rows.append((array.label, *map(str, sizes), limit, tasks))
     return _columns(rows, "<>>>>>")

@@ -11,7 +11,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.experiment.manifest import Cell
 from jobs.slurm.sbatch_options import STEP
-from jobs.slurm.site import Site
+from jobs.slurm.site import Site, Value
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
 _PART = re.compile(r"^(.+)\.([1-9]\d*)$")
@@ -30,56 +30,46 @@ class Task:
 
 @dataclass(frozen=True)
 class Resources:
-    """What Slurm is asked for, for one task of an array; None is not asked for."""
+    """What Slurm is asked for, for one task of an array, besides what the site says."""
 
+    site: Site
     nodes: int
     tasks_per_node: int
-    cpus_per_task: int
     time_min: int
-    signal_s: int
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    mem: str | None = None
     gres: str | None = None
     gpus_per_node: int | None = None
-    exclusive: bool | str = False
-    hint: str | None = None
-    binding: str | None = None
-    """How srun binds ranks to CPUs; None where `hint` says it."""
-    slurm: tuple[tuple[str, str | int | bool], ...] = ()
-    """Other options of sbatch."""
 
     @property
     def cores(self) -> int:
-        return self.nodes * self.tasks_per_node * self.cpus_per_task
+        return self.nodes * self.tasks_per_node * self.site.cpus_per_task
 
-    def srun_options(self) -> dict[str, str | int | bool]:
+    def srun_options(self) -> dict[str, Value]:
         """Options of srun that decide how ranks are bound, in place of variables of a shell."""
-        found: dict[str, str | int | bool] = {"hint": self.hint} if self.hint else {}
-        if self.binding:
-            found["cpu-bind"] = self.binding
-        return found | {name: value for name, value in self.slurm if name in STEP}
+        site = self.site
+        found: dict[str, Value] = {"hint": site.hint} if site.hint else {}
+        if site.binding:
+            found["cpu-bind"] = site.binding
+        return found | {name: value for name, value in site.slurm.items() if name in STEP}
 
-    def options(self) -> dict[str, str | int | bool]:
+    def options(self) -> dict[str, Value]:
         """Options of sbatch with their values, which are True for an option without a value."""
-        named: dict[str, str | int | bool | None] = {
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
+        site = self.site
+        named: dict[str, Value | None] = {
+            "partition": site.partition,
+            "account": site.account,
+            "qos": site.qos,
+            "constraint": site.constraint,
             "nodes": self.nodes,
             "ntasks-per-node": self.tasks_per_node,
-            "cpus-per-task": self.cpus_per_task,
+            "cpus-per-task": site.cpus_per_task,
             "gres": self.gres,
             "gpus-per-node": self.gpus_per_node,
-            "mem": self.mem,
+            "mem": site.mem,
             "time": self.time_min,
-            "exclusive": self.exclusive,
-            "hint": self.hint,
+            "exclusive": site.exclusive,
+            "hint": site.hint,
         }
-        everything = [*named.items(), *self.slurm]
+        everything = [*named.items(), *site.slurm.items()]
         return {
             name: value for name, value in everything if value is not None and value is not False
         }
@@ -204,24 +194,13 @@ def resources_for(tasks: Sequence[Task], site: Site) -> Resources:
     needs = [_nodes_for(layout, processes, site, gpu=gpu) for layout, processes in layouts]
     nodes, tasks_per_node, _ = max(needs, key=lambda each: each[0] * each[1])
     gpus = max((each[2] for each in needs if each[2] is not None), default=None)
-    time_min = site.time_min * max(len(task.cells) for task in tasks)
     return Resources(
+        site=site,
         nodes=nodes,
         tasks_per_node=tasks_per_node,
-        cpus_per_task=site.cpus_per_task,
-        time_min=time_min,
-        signal_s=site.signal,
-        partition=site.partition,
-        account=site.account,
-        qos=site.qos,
-        constraint=site.constraint,
-        mem=site.mem,
+        time_min=site.time_min * max(len(task.cells) for task in tasks),
         gres=site.gres if gpu else None,
         gpus_per_node=gpus if gpu else None,
-        exclusive=site.exclusive,
-        hint=site.hint,
-        binding=site.binding,
-        slurm=tuple(site.slurm.items()),
     )
 
 

@@ -59,12 +59,12 @@ class Local:
         for array in submission.arrays:
             record_job(submission, paths, array, str(pid), process_start(pid))
         if supervisor is not None and supervisor.stdin is not None:
-            pickle.dump(LocalRun.of(submission, paths), supervisor.stdin)
+            pickle.dump(_local_run(submission), supervisor.stdin)
             supervisor.stdin.close()
         return [(array, str(pid)) for array in submission.arrays]
 
     def wait(self, submission: Submission, watch: Watch | None) -> int:
-        return run_cells(LocalRun.of(submission, RunPaths(submission.run)))
+        return run_cells(_local_run(submission))
 
     def query(self, state: RunState) -> list[str]:
         return sorted(state.supervisors)
@@ -73,3 +73,8 @@ class Local:
         supervisors = self.query(state)
         stop_supervisors(map(int, supervisors))
         return [f"local supervisor {pid}" for pid in supervisors]
+
+
+def _local_run(submission: Submission) -> LocalRun:
+    ids = tuple(cell.id for cell in submission.cells)
+    return LocalRun(RunPaths(submission.run), ids, submission.launch)

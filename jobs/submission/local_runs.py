@@ -22,69 +22,47 @@ from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, report_errors
 from gnnhpc.core.python_path import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.distributed.environment import SITE_VARIABLE
+from gnnhpc.distributed.environment import SITE_VARIABLE, local_rank_variables
+from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import read_attempts
 from jobs.run.local_lock import machine_lock
 from jobs.run.run_state import failure_cause
 from jobs.run.submission_records import process_start
-from jobs.submission.submission import Submission
+from jobs.slurm.launch import Launch
 
 _GRACE_S = 20.0
 """How long stopped ranks may take to save; a supervisor may take ten seconds more."""
 _POLL_S = 0.1
 _WEEK_MIN = 7 * 24 * 60
-_OF_OTHER_LAUNCHERS = ("SLURM", "PMI", "TORCHELASTIC", "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_")
-
-
-@dataclass(frozen=True)
-class LocalCell:
-    """What starts one cell."""
-
-    array: str
-    index: int
-    id: str
-    ranks: int
 
 
 @dataclass(frozen=True)
 class LocalRun:
-    """Cells of a run to run on this machine, in order, and how."""
+    """Cells of a run to run on this machine, and how; the site's other settings have no use."""
 
     paths: RunPaths
-    cells: tuple[LocalCell, ...]
-    environment: dict[str, str]
-    """Variables of the ranks: packages, threads, site."""
-    time_min: int
-    """Time limit of one cell, minutes; a week unless the site sets one."""
-    signal_s: int
-    """Seconds before the time limit at which ranks are asked to save and stop."""
-    parallel: int
-    """Cells that run at the same time."""
-    python: str
-    live: bool
+    cells: tuple[str, ...]
+    """Ids of the cells in their order."""
+    launch: Launch
 
-    @classmethod
-    def of(cls, submission: Submission, paths: RunPaths) -> LocalRun:
-        """The local run of a submission; the other settings of its site have no meaning here."""
-        launch, site = submission.launch, submission.launch.site
-        parallel, threads = site.max_parallel or 1, str(site.cpus_per_task)
-        used = {"name": launch.site_name, "cpus_per_task": site.cpus_per_task, "parallel": parallel}
-        variables = {SITE_VARIABLE: json.dumps(used)}
-        variables |= {"GNNHPC_THREADS": threads, "OMP_NUM_THREADS": threads}
-        code = () if launch.live else (paths.code,)
-        return cls(
-            paths=paths,
-            cells=tuple(
-                LocalCell(cell.array, cell.index, cell.id, cell.world_size)
-                for cell in submission.cells
-            ),
-            environment=search_path_for_children(*code) | variables,
-            time_min=site.time_min if "time" in site.model_fields_set else _WEEK_MIN,
-            signal_s=site.signal,
-            parallel=parallel,
-            python=launch.python,
-            live=launch.live,
-        )
+    @property
+    def parallel(self) -> int:
+        """Cells that run at the same time."""
+        return self.launch.site.max_parallel or 1
+
+    @property
+    def limit_s(self) -> float:
+        """Time limit of one cell, seconds; a week unless the site sets one."""
+        site = self.launch.site
+        return 60.0 * (site.time_min if "time" in site.model_fields_set else _WEEK_MIN)
+
+    def variables(self) -> dict[str, str]:
+        """Variables of the ranks besides their own: packages, threads, site."""
+        launch, cpus = self.launch, self.launch.site.cpus_per_task
+        used = {"name": launch.site_name, "cpus_per_task": cpus, "parallel": self.parallel}
+        code = () if launch.live else (self.paths.code,)
+        threads = {name: str(cpus) for name in ("GNNHPC_THREADS", "OMP_NUM_THREADS")}
+        return search_path_for_children(*code) | threads | {SITE_VARIABLE: json.dumps(used)}
 
 
 def run_cells(run: LocalRun) -> int:
@@ -95,7 +73,9 @@ def run_cells(run: LocalRun) -> int:
     started, as on a full disk.
     """
     with _interrupt_on_sigterm(), machine_lock(run.paths.root):
-        waiting, running, failed, number = list(run.cells), list[_RunningCell](), 0, 0
+        cells = {cell.id: cell for cell in read_manifest(run.paths.manifest)}
+        waiting, running = [cells[each] for each in run.cells], list[_RunningCell]()
+        failed, number = 0, 0
         try:
             while waiting or running:
                 while waiting and len(running) < run.parallel:
@@ -118,7 +98,7 @@ def run_cells(run: LocalRun) -> int:
 class _RunningCell:
     """The ranks of one cell: processes of one group."""
 
-    def __init__(self, cell: LocalCell, ranks: list[subprocess.Popen[bytes]], before: int) -> None:
+    def __init__(self, cell: Cell, ranks: list[subprocess.Popen[bytes]], before: int) -> None:
         self.cell, self.ranks, self.before = cell, ranks, before
         self.start = time.monotonic()
         self.signalled = False
@@ -132,10 +112,10 @@ class _RunningCell:
         """Whether all ranks have ended; signals and kills those that exceed the time limit."""
         if all(rank.poll() is not None for rank in self.ranks):
             return True
-        left = run.time_min * 60 - (time.monotonic() - self.start)
+        left = run.limit_s - (time.monotonic() - self.start)
         if left < 0:
             self.send(signal.SIGKILL)
-        elif left < run.signal_s and not self.signalled:
+        elif left < run.launch.site.signal and not self.signalled:
             self.signalled = True
             self.send(signal.SIGUSR2)
         return False
@@ -148,7 +128,7 @@ class _RunningCell:
             logs = f"logs/{self.cell.array}-{self.cell.index}-*.log"
             return False, f"failed before it had an attempt: see {logs}, {seconds}"
         newest = attempts[-1]
-        cause = failure_cause(newest, self.cell.ranks)
+        cause = failure_cause(newest, self.cell.world_size)
         if newest.result is None:
             return False, f"failed: {cause or 'the ranks ended without a result'}, {seconds}"
         wrong = newest.status == "done" and not newest.valid
@@ -157,33 +137,26 @@ class _RunningCell:
         return newest.valid, f"{line}{f' (flags: {flags})' if flags else ''}, {seconds}"
 
 
-def _start(run: LocalRun, cell: LocalCell, others: int) -> _RunningCell:
+def _start(run: LocalRun, cell: Cell, others: int) -> _RunningCell:
     """Start the ranks of a cell with the variables that torchrun would set."""
     paths = run.paths
     existing = paths.cell(cell.id).attempts()
     log = paths.logs / f"{cell.array}-{cell.index}-local-{os.getpid()}.log"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_OF_OTHER_LAUNCHERS)}
-    kept |= run.environment | {
-        "WORLD_SIZE": str(cell.ranks),
-        "LOCAL_WORLD_SIZE": str(cell.ranks),
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-        "TORCHELASTIC_RUN_ID": f"local-{os.getpid()}-{cell.array}-{cell.index}",
-    }
-    command = [run.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(paths.manifest)]
+    port, size = _free_port(), cell.world_size
+    key = {"TORCHELASTIC_RUN_ID": f"local-{os.getpid()}-{cell.array}-{cell.index}"}
+    command = [run.launch.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(paths.manifest)]
     command += ["--array", cell.array, "--index", str(cell.index)]
-    command += ["--live"] if run.live else []
+    command += ["--live"] if run.launch.live else []
     ranks: list[subprocess.Popen[bytes]] = []
     started = _RunningCell(cell, ranks, existing[-1].number if existing else 0)
     try:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as stream:
-            for rank in map(str, range(cell.ranks)):
+            for rank in range(size):
                 ranks.append(
                     subprocess.Popen(
                         command,
-                        env=kept | {"RANK": rank, "LOCAL_RANK": rank},
+                        env=local_rank_variables(rank, size, port) | run.variables() | key,
                         stdin=subprocess.DEVNULL,
                         stdout=stream,
                         stderr=stream,

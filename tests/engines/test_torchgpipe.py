@@ -98,15 +98,6 @@ def test_evaluation_is_that_of_one_process() -> None:
     assert all(torch.equal(a, b) for a, b in zip(alone, gpipe, strict=True))
 
 
-def test_layers_are_balanced_by_torchgpipes_own_times() -> None:
-    parts = parts_of(case("gat", engine="torchgpipe", layout="pp3", balance="time"))
-    counts = [len(part) for part in parts.planned]
-    assert sum(counts) == 6
-    assert min(counts) >= 1
-    assert isinstance(parts.engine, TorchgpipeEngine)
-    assert [len(each.stage.layers) for each in parts.engine.partitions] == counts
-
-
 @pytest.mark.distributed
 def test_replicas_of_pipelines(run_once: RunOnce) -> None:
     """On real ranks, validated."""
@@ -126,7 +117,6 @@ def test_replicas_of_pipelines(run_once: RunOnce) -> None:
 def a_device_for_each_stage() -> None:
     """As of several GPUs: to torch cpu and cpu:0 are two devices, which need no copy."""
     from gnnhpc.distributed import devices
-    from gnnhpc.engines.torchgpipe import TorchgpipeEngine
 
     devices.choose_devices = lambda kind, environment, stages: [  # type: ignore[assignment]
         torch.device("cpu"),

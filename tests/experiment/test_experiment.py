@@ -92,13 +92,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "schedule: found '1f1b'; allowed: gpipe for engine torchgpipe": vig(
         layout="pp2", engine="torchgpipe", schedule="1f1b"
     ),
-    "balance: found 'time'; allowed: cost, profile or counts for engine native, time and size are "
-    "measured by torchgpipe": vig(layout="pp2", balance="time"),
-    "balance: found 'size'; allowed: time, cost, profile or counts on a CPU, torchgpipe measures "
-    "the memory of GPUs alone": vig(layout="pp2", engine="torchgpipe", balance="size"),
-    "balance: found 'even'; allowed: a list or 'cost', 'profile', 'time' or 'size'": vig(
-        balance="even"
-    ),
+    "balance: found 'even'; allowed: a list or 'cost' or 'profile'": vig(balance="even"),
     # Out of range.
     "balance.0: found 0; allowed: at least 1": vig(layout="pp2", balance=[0, 17]),
     # Values that do not fit each other.

@@ -17,31 +17,28 @@ from tests.jobs.conftest import small_plan
 
 EXPECTED = Path(__file__).parent / "expected"
 RUN = Path("/scratch/me/runs/run")
-SITES = {
-    "plain": Site(),
-    "full": Site(
-        partition="compute",
-        account="proj42",
-        qos="normal",
-        constraint="a100|h100",
-        cpus_per_task=8,
-        tasks_per_node=2,
-        mem="64G",
-        exclusive=True,
-        cpu_bind="cores",
-        time="1-02:00:00",
-        modules=("gcc/12", "python/3.11"),
-        setup=("export A='b c'",),
-        activate="source /venv/bin/activate",
-        container="apptainer exec image.sif",
-        interface="ib0",
-        scratch="/scratch/$USER/$SLURM_JOB_ID",
-        max_parallel=1,
-        signal=120,
-        max_requeues=2,
-        slurm={"mail-type": "END,FAIL", "reservation": "x", "no-kill": True},
-    ),
-}
+FULL = Site(
+    partition="compute",
+    account="proj42",
+    qos="normal",
+    constraint="a100|h100",
+    cpus_per_task=8,
+    tasks_per_node=2,
+    mem="64G",
+    exclusive=True,
+    cpu_bind="cores",
+    time="1-02:00:00",
+    modules=("gcc/12", "python/3.11"),
+    setup=("export A='b c'",),
+    activate="source /venv/bin/activate",
+    container="apptainer exec image.sif",
+    interface="ib0",
+    scratch="/scratch/$USER/$SLURM_JOB_ID",
+    max_parallel=1,
+    signal=120,
+    max_requeues=2,
+    slurm={"mail-type": "END,FAIL", "reservation": "x", "no-kill": True},
+)
 
 
 def array_of(site: Site, name: str = "gat-pp2", limit: int = 1000) -> JobArray:
@@ -57,18 +54,22 @@ def launch(site: Site) -> Launch:
     return Launch("test", site, python="/usr/bin/python3")
 
 
-@pytest.mark.parametrize("name", ["full", "paired", "part"])
+@pytest.mark.parametrize("name", ["full", "paired"])
 def test_the_whole_script(name: str) -> None:
     """To accept a change, write the new text to the file that the message names."""
-    site = SITES.get(name, SITES["plain"])
-    if name == "paired":
-        text = batch_script(paired(SITES["full"]), RUN, launch(SITES["full"]))
-    elif name == "part":
-        text = batch_script(array_of(site, "gat-pp2.1", limit=1), RUN, launch(site))
-    else:
-        text = batch_script(array_of(site), RUN, launch(site))
+    array = paired(FULL) if name == "paired" else array_of(FULL)
+    text = batch_script(array, RUN, launch(FULL))
     expected = EXPECTED / f"{name}.sbatch"
     assert text == expected.read_text(), f"{expected} differs"
+
+
+def test_a_second_part_of_an_array_counts_its_tasks_from_0() -> None:
+    text = batch_script(array_of(Site(), "gat-pp2.1", limit=1), RUN, launch(Site()))
+    for line in ("#SBATCH --job-name=gat-pp2.1@run", "#SBATCH --array=0",
+                 "index=$((1 + SLURM_ARRAY_TASK_ID))", "array=gat-pp2 script=gat-pp2.1.sbatch",
+                 "# Slurm has no task ids as high as these: task 0 is number 1, and task 3 is "
+                 "number 4."):  # fmt: skip
+        assert f"\n{line}\n" in text
 
 
 @pytest.mark.parametrize("text", ["plain", "it's", 'a "b"', "$HOME; rm", "back\\slash", "ü"])
