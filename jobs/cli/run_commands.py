@@ -96,7 +96,9 @@ def list_runs(
 
 def logs(
     run: Run,
-    cell: Annotated[str, typer.Argument(help="A cell's id, the start of one, or array:index.")],
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="A cell's id, the start of one, or array:index.")
+    ],
     rank: Annotated[
         int | None,
         typer.Option(
