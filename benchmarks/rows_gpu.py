@@ -1,4 +1,4 @@
-"""Matches on GPUs: recording, one process against PyG's layers, and two ranks.
+"""Matches on GPUs: one process against the best of PyG's forms, recording, and two ranks.
 
 Two ranks take a GPU each by NCCL where there are two. Two ranks that share one send through the
 host's memory, which shows what that costs and is no speedup.
@@ -149,5 +149,5 @@ def _two_ranks(on: Settings, sizes: Settings, *, quick: bool) -> list[Match]:
                 }
                 what = f"{model} {layout}, {name}: seconds a step, and one process"
                 comparisons = [Comparison(what, layout, "seq")]
-                matches.append(Match(entries, comparisons, rounds=5, warmup=0))
+                matches.append(Match(entries, comparisons, rounds=2, warmup=0))
     return matches
