@@ -100,6 +100,29 @@ def test_vigs_layers_are_the_references(fused: Any, reference: Any, arguments: A
     assert_near(*results, 1e-9)
 
 
+@pytest.mark.parametrize("train", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize(
+    ("fused", "arguments"),
+    [(FusedGrapher, ((32, 32), 256)), (FusedFfn, (512,))],
+    ids=["grapher", "ffn"],
+)
+def test_vigs_layers_of_published_widths_are_torchs_in_double_precision(
+    fused: Any, arguments: Any, train: bool
+) -> None:
+    """Of 101 images, in single precision; twice, to the same bits."""
+    results = []
+    for dtype in (torch.float64, torch.float32, torch.float32):
+        torch.manual_seed(0)
+        layer = fused(*arguments, batchnorm="micro", dtype=torch.float32).to("cuda", dtype)
+        draw = torch.Generator().manual_seed(1)
+        x = torch.rand(101, 1024, 3, generator=draw).to("cuda", dtype)
+        found = taken(layer.train(train), x, Context())
+        results.append([*found, *(b for b in layer.buffers() if b.is_floating_point())])
+    exact, ours, again = results
+    assert_near(ours, exact, 1e-5)
+    assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
+
+
 def test_masks_are_the_cpus() -> None:
     mask = layer_mask(3, 7, "layer0.attention", 0.6)
     entries = number_entries(torch.arange(1_000), 8)

@@ -1,7 +1,8 @@
 """A ViG layer as a small network a node, in plain torch: any device, any precision.
 
-The same two functions as `gnnhpc.kernels.vig_mlp`, which has them in C++ for float32 on a CPU. Rows
-of activations are `[rows, 3]`, row = (image * height + row) * width + column. The algebra on
+The same two functions as `gnnhpc.kernels.vig_mlp`, which has them in C++ for float32 on a CPU, and
+as `gnnhpc.kernels.triton_vig`, which replaces the `Passes` over rows by programs for GPUs.
+Rows of activations are `[rows, 3]`, row = (image * height + row) * width + column. The algebra on
 parameters and statistics is `gnnhpc.kernels.torch.vig_fold`'s.
 """
 
@@ -67,27 +68,112 @@ class Result(NamedTuple):
     saved: tuple[Tensor, ...]
 
 
+class Sums(NamedTuple):
+    """Sums over rows that backward makes, float64, and gradients of rows `[rows, 3]`."""
+
+    first: Tensor
+    """Of the weights before the GELU, `[hidden, 4 or 8]`."""
+    w2: Tensor
+    b2: Tensor
+    d_x: Tensor
+    d_neighbours: Tensor | None
+    """Of the sums over each node's neighbours; None for an FFN."""
+
+
+class Passes:
+    """What a layer does with rows. All tensors of rows are contiguous, `[rows, 3]`."""
+
+    def moments(self, centred: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean `[3]` and biased covariance `[3, 3]` of rows whose mean is nearly zero, float64."""
+        wide = centred.double()
+        mean = wide.mean(0)
+        return mean, wide.t() @ wide / len(wide) - torch.outer(mean, mean)
+
+    def gradient_sums(self, g: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over the rows of g and of g * y, `[3]` float64."""
+        wide = g.double()
+        return wide.sum(0), (wide * y.double()).sum(0)
+
+    def network(self, x: Tensor, grid: Grid, first: Tensor, weights: Weights) -> Tensor:
+        """The network's output for each row of x; `first` `[hidden, 4 or 8]` is all before the
+        GELU."""
+        y = torch.empty_like(x)
+        for piece, inputs in _pieces(x, _sums(x, grid, weights), grid):
+            torch.addmm(weights.b2, F.gelu(inputs @ first.t()), weights.w2.t(), out=y[piece])
+        return y
+
+    def gradients(
+        self,
+        x: Tensor,
+        y: Tensor,
+        g: Tensor,
+        along: Tensor,
+        grid: Grid,
+        first: Tensor,
+        weights: Weights,
+    ) -> Sums:
+        """Gradients of what `network` took; that of y is g * along[0] + y * along[1] + along[2]."""
+        scale, slope, shift = along
+        sums = _sums(x, grid, weights)
+        d_x, d_sums = torch.empty_like(x), None if sums is None else torch.empty_like(x)
+        # A piece's sums have the precision of x; those of all pieces, however many, lose no more.
+        d_first, d_w2, d_b2 = (
+            torch.zeros_like(of_sum, dtype=torch.float64)
+            for of_sum in (first, weights.w2, weights.b2)
+        )
+        for piece, inputs in _pieces(x, sums, grid):
+            d_y = torch.addcmul(torch.addcmul(shift, y[piece], slope), g[piece], scale)
+            hidden = inputs @ first.t()
+            d_hidden = torch.ops.aten.gelu_backward(d_y @ weights.w2, hidden)
+            d_b2 += d_y.sum(0)
+            d_w2 += d_y.t() @ F.gelu(hidden)
+            d_first += d_hidden.t() @ inputs
+            torch.mm(d_hidden, first[:, :3], out=d_x[piece])
+            if d_sums is not None:
+                torch.mm(d_hidden, first[:, 3:6], out=d_sums[piece])
+        return Sums(d_first, d_w2, d_b2, d_x, d_sums)
+
+    def input_gradient(
+        self, of: Sums, g: Tensor, x: Tensor, slope: tuple[Tensor, Tensor] | None, grid: Grid
+    ) -> Tensor:
+        """The gradient of the layer's input, in the place of `of.d_x`: g and `of` added up, and by
+        a `slope` `[3, 3]` and `[3]` that of the batch's statistics."""
+        d_x = of.d_x
+        d_x += g
+        if slope is not None:
+            matrix, vector = slope
+            d_x += torch.addmm(vector, x, matrix)
+        if of.d_neighbours is not None:
+            d_x += neighbour_sum(of.d_neighbours, grid)
+        return d_x
+
+
+TORCH = Passes()
+
+
 def forward(
-    x: Tensor, grid: Grid, weights: Weights, running: Statistics | None, eps: tuple[float, float]
+    x: Tensor,
+    grid: Grid,
+    weights: Weights,
+    running: Statistics | None,
+    eps: tuple[float, float],
+    passes: Passes = TORCH,
 ) -> Result:
     """The layer applied to x `[rows, 3]`; BatchNorm uses `running`, else the batch's statistics."""
     if running is None:
         centre = x.mean(0)
         centred, weights = _centre(x, weights, centre)
-        of = fold.Moments(*_moments(centred))
+        of = fold.Moments(*passes.moments(centred))
         statistics1 = fold.hidden_moments(weights.w1, weights.b1, of)
     else:
         centre, centred = x.new_zeros(3), x
         of = fold.Moments(x.new_zeros(3), x.new_zeros(3, 3))
         statistics1 = running.mean1.double(), running.variance1.double()
     _, first = _fold(weights, fold.Norm(weights.gamma1, weights.beta1, *statistics1, eps[0]))
-    first = first.to(x.dtype)
-    y = torch.empty_like(x)
-    for piece, inputs in _pieces(centred, _sums(centred, grid, weights), grid):
-        torch.addmm(weights.b2, F.gelu(inputs @ first.t()), weights.w2.t(), out=y[piece])
+    y = passes.network(centred, grid, first.to(x.dtype), weights)
     if running is None:
         middle = y.mean(0)
-        mean, covariance = _moments(y - middle)
+        mean, covariance = passes.moments(y - middle)
         statistics2 = mean + middle, covariance.diagonal().clamp_min(0)
     else:
         statistics2 = running.mean2.double(), running.variance2.double()
@@ -108,6 +194,7 @@ def backward(
     *,
     by_batch: bool,
     wants_x: bool,
+    passes: Passes = TORCH,
 ) -> tuple[Tensor | None, Weights]:
     """Gradients of x (None unless `wants_x`) and of the weights, from that of the output, g."""
     y, centre, mean1, variance1, mean2, variance2, *moments = saved
@@ -115,49 +202,27 @@ def backward(
     centred, weights = _centre(x, weights, centre) if by_batch else (x, weights)
     norm1 = fold.Norm(weights.gamma1, weights.beta1, mean1, variance1, eps[0])
     norm2 = fold.Norm(weights.gamma2, weights.beta2, mean2, variance2, eps[1])
-    wide = g.double()
-    d_norm2 = fold.unfold_norm(
-        norm2, wide.sum(0), (wide * y.double()).sum(0), len(x), by_batch=by_batch
-    )
-    scale, slope, shift = d_norm2.along.to(x.dtype)
-    folded, exact = _fold(weights, norm1)
-    first = exact.to(x.dtype)
+    d_norm2 = fold.unfold_norm(norm2, *passes.gradient_sums(g, y), len(x), by_batch=by_batch)
+    folded, first = _fold(weights, norm1)
+    along = d_norm2.along.to(x.dtype)
+    sums = passes.gradients(centred, y, g, along, grid, first.to(x.dtype), weights)
 
-    sums = _sums(centred, grid, weights)
-    d_x, d_sums = torch.empty_like(x), None if sums is None else torch.empty_like(x)
-    # A piece's sums have the precision of x; those of all pieces, however many, lose no more.
-    d_first, d_w2, d_b2 = (
-        torch.zeros_like(of_sum, dtype=torch.float64) for of_sum in (first, weights.w2, weights.b2)
-    )
-    for piece, inputs in _pieces(centred, sums, grid):
-        d_y = torch.addcmul(torch.addcmul(shift, y[piece], slope), g[piece], scale)
-        hidden = inputs @ first.t()
-        d_hidden = torch.ops.aten.gelu_backward(d_y @ weights.w2, hidden)
-        d_b2 += d_y.sum(0)
-        d_w2 += d_y.t() @ F.gelu(hidden)
-        d_first += d_hidden.t() @ inputs
-        torch.mm(d_hidden, first[:, :3], out=d_x[piece])
-        if d_sums is not None:
-            torch.mm(d_hidden, first[:, 3:6], out=d_sums[piece])
-
-    d_folded = d_first
+    d_folded = sums.first
     d_conv: tuple[Tensor | None, ...] = (None, None, None)
     if weights.root is not None and weights.relative is not None:
-        d_folded, *rest = fold.unfold_conv(d_first, folded, weights.root, weights.relative)
+        d_folded, *rest = fold.unfold_conv(sums.first, folded, weights.root, weights.relative)
         d_conv = tuple(rest)
     d_linear = fold.unfold_linear(d_folded, weights.w1, weights.b1, norm1, of)
     d_norm1 = (d_linear.norm_weight, d_linear.norm_bias)
-    d_all = (d_linear.weight, d_linear.bias, *d_norm1, *d_conv, d_w2, d_b2, *d_norm2[:2])
+    d_all = (d_linear.weight, d_linear.bias, *d_norm1, *d_conv, sums.w2, sums.b2, *d_norm2[:2])
     d_weights = Weights._make(None if d is None else d.to(x.dtype) for d in d_all)
     if not wants_x:
         return None, d_weights
-    d_x += g
+    slope = None
     if of is not None and d_linear.moments is not None:
         matrix, vector = fold.moments_slope(d_linear.moments, of, len(x))
-        d_x += torch.addmm(vector.to(x.dtype), centred, matrix.to(x.dtype))
-    if d_sums is not None:
-        d_x += neighbour_sum(d_sums, grid)
-    return d_x, d_weights
+        slope = matrix.to(x.dtype), vector.to(x.dtype)
+    return passes.input_gradient(sums, g, centred, slope, grid), d_weights
 
 
 def neighbour_sum(x: Tensor, grid: Grid) -> Tensor:
@@ -186,13 +251,6 @@ def _centre(x: Tensor, weights: Weights, centre: Tensor) -> tuple[Tensor, Weight
     """
     shifted = weights.b1.double() + weights.w1.double() @ centre.double()
     return x - centre, weights._replace(b1=shifted)
-
-
-def _moments(centred: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean `[3]` and biased covariance `[3, 3]` over rows whose mean is nearly zero, float64."""
-    wide = centred.double()
-    mean = wide.mean(0)
-    return mean, wide.t() @ wide / len(wide) - torch.outer(mean, mean)
 
 
 def _fold(weights: Weights, norm1: fold.Norm) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gnnhpc.kernels import vig_mlp
+from gnnhpc.kernels import dispatch, vig_mlp
 from gnnhpc.kernels.torch import torch_vig
 from gnnhpc.kernels.torch.torch_vig import Moved, Result, Statistics, Weights
 from gnnhpc.kernels.vig_mlp import ReadoutWeights, Stack, StackLayer
@@ -101,16 +101,23 @@ class FusedReadout(Readout):
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
-    """Which code runs for such tensors: `fused/c++ <vectors>` or `fused/torch`."""
-    if kernels_for(dtype, device) is vig_mlp:
+    """Which code runs for such tensors: `fused/c++ <vectors>`, `fused/triton` or `fused/torch`."""
+    kernels = kernels_for(dtype, device)
+    if kernels is vig_mlp:
         return f"fused/c++ {vig_mlp.instructions()}"
-    return "fused/torch"
+    return "fused/torch" if kernels is torch_vig else "fused/triton"
 
 
 def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
     """The module that computes on such tensors; the first call may compile a kernel."""
-    compiled = dtype == torch.float32 and device.type == "cpu" and vig_mlp.available()
-    return vig_mlp if compiled else torch_vig
+    if dtype == torch.float32:
+        if device.type == "cpu" and vig_mlp.available():
+            return vig_mlp
+        if device.type == "cuda" and dispatch.triton_runs():
+            from gnnhpc.kernels import triton_vig
+
+            return triton_vig
+    return torch_vig
 
 
 class _Call(NamedTuple):

@@ -2,11 +2,16 @@
 
     python -m tests.kernels.triton.compiled
 
-Prints a line for each program and precision, or type of the edges.
+Prints a line for each program and precision, or type of the edges. Fails where registers do not
+hold what a program of ViG's layers computes with.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +20,12 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gnnhpc.kernels import triton_sampler
+from gnnhpc.kernels import triton_sampler, triton_vig
 from gnnhpc.kernels.dropout_mask import MaskKeys
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
+from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -44,6 +50,8 @@ def compiled(
     source = ASTSource(fn=program, signature=signature, constexprs=constants)
     made = triton.compile(source, target=TARGET, options=options)
     assert made.asm["cubin"]
+    if program.__name__.startswith("vig_"):
+        assert spilled(made.asm["ptx"]) == 0, program.__name__
     print(program.__name__, like.dtype)
 
 
@@ -57,8 +65,31 @@ def compile_sampling() -> None:
         sampler.draw(Layer(10, 7, 1, 0))
 
 
+def spilled(ptx: str) -> int:
+    """Bytes a thread that registers cannot hold and memory has to."""
+    assembler = triton.knobs.nvidia.ptxas.path
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "program.ptx")
+        source.write_text(ptx)
+        command = [assembler, "-v", "--gpu-name=sm_90a", str(source), "-o", f"{source}.cubin"]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+
+
+def compile_vig() -> None:
+    """The layers at the published widths."""
+    grapher = FusedGrapher((8, 8), 256, batchnorm="micro", dtype=torch.float32)
+    ffn = FusedFfn(512, batchnorm="micro", dtype=torch.float32)
+    for layer in (grapher, ffn):
+        _, _, (grid, weights, eps, _) = layer.call()
+        x, given = torch.rand(64, 3), (grid or (1, 64), weights)
+        with torch.no_grad():
+            saved = triton_vig.forward(x, *given, None, eps).saved
+            triton_vig.backward(x, *given, saved, x, eps, by_batch=True, wants_x=True)
+
+
 def main() -> None:
-    for module in (triton_aggregate, triton_attention, triton_features):
+    for module in (triton_aggregate, triton_attention, triton_features, triton_vig):
         module.launch = compiled  # type: ignore[attr-defined]
     triton_sampler.run_program = compiled  # type: ignore[attr-defined]
     compile_sampling()
@@ -86,6 +117,7 @@ def main() -> None:
         features = stored(dtype)
         triton_features.sparse_forward(features, *numbers((3, 70), dtype=dtype))
         triton_features.sparse_backward(features, *numbers((200, 70), dtype=dtype))
+    compile_vig()
 
 
 if __name__ == "__main__":

@@ -299,13 +299,15 @@ def test_all_programs_are_compiled_for_a_gpu(tmp_path: Path) -> None:
     programs = [
         name
         for path in sources
-        if path.stem not in ("edge_programs", "sampling_programs")
+        if path.stem not in ("edge_programs", "sampling_programs", "vig_programs")
         for name in re.findall(r"^def (\w+)\(", path.read_text(), re.M)
         if name not in ("keeps", "scores", "of_target")
     ]
     wanted = {(name, str(dtype)) for name in programs for dtype in NEAR}
     sampling = ("count_edges", "draw_edges", "number_nodes", "number_sources")
     wanted |= {(name, str(dtype)) for name in sampling for dtype in (torch.int32, torch.int64)}
+    vig = (ROOT / "gnnhpc/kernels/triton/vig_programs.py").read_text()
+    wanted |= {(name, "torch.float32") for name in re.findall(r"^def (vig_\w+)\(", vig, re.M)}
     assert found == wanted
     assert programs
 
