@@ -14,6 +14,7 @@ from gnnhpc.batches.graph_batch import (
     RepeatedBatch,
     copied_rows,
     crc32,
+    features_form,
     label_counts,
     stage_inputs,
 )
@@ -57,6 +58,7 @@ class ChunkBatches:
             crc32(x for c in mine for x in (c.nodes, *(c.targets[s] for s in sorted(c.targets)))),
             label_counts(graph),
         )
+        self._features_form = features_form(graph.features, plan)
         self.samples = sum(chunk.own for chunk in mine)
         self.total_samples = len(graph.labels)
 
@@ -91,6 +93,7 @@ class ChunkBatches:
         chunkset = self.chunkset
         return {
             "mode": chunkset.mode,
+            "features": self._features_form,
             "chunks": len(chunkset.chunks),
             "edges_kept": chunkset.edges_kept,
             "node_redundancy": chunkset.node_redundancy,

@@ -155,8 +155,10 @@ def _shares_knowingly(env: Mapping[str, str]) -> bool:
 
 
 def uses_nccl(devices: Sequence[RankDevice]) -> bool:
-    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU."""
-    return all(each.gpu and each.nccl for each in devices) and not shared_gpus(devices)
+    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU, and does not
+    know slices of one (MIG)."""
+    whole = all(each.gpu and "MIG-" not in each.gpu and each.nccl for each in devices)
+    return whole and not shared_gpus(devices)
 
 
 def rank_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:

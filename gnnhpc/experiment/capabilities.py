@@ -151,6 +151,12 @@ def _chunks(e: ExperimentSettings) -> str | None:
     return None
 
 
+def _features(e: ExperimentSettings) -> str | None:
+    if e.features == "auto" or e.kind != "images":
+        return None
+    return f"features: found {e.features!r}; allowed: auto for images, which are dense"
+
+
 def _links(e: ExperimentSettings) -> str | None:
     if e.task is None:
         return None
@@ -282,6 +288,6 @@ def _balance(e: ExperimentSettings) -> str | None:
 
 RULES: tuple[Rule, ...] = (
     *(_data_of_the_model, _sampling, _chunks, _batch_size, _microbatches, _samples, _uneven_rows),
-    *(_links, _model, _virtual_stages, _rounds, _schedule, _full_pipeline, _rebuild),
+    *(_features, _links, _model, _virtual_stages, _rounds, _schedule, _full_pipeline, _rebuild),
     *(_engine, _buckets, _balance),
 )

@@ -109,6 +109,10 @@ class ExperimentSettings(Strict):
     rebuild: Literal["once", "layer"] = "once"
     """When a chunk's edges are cut out of the graph: once at the start, or in each layer of each
     step on the CPU, as Dearing & Wang timed it."""
+    features: Literal["auto", "dense", "stored"] = "auto"
+    """How layers compute with sparse features of nodes: written out as dense rows, or as they are
+    stored. auto takes dense rows on a GPU where one value in twenty or more is stored. Training is
+    the same to rounding. Features whose data are dense stay dense."""
     sampling: Sampling | None = None
     """How mini-batches of a graph are sampled; none takes the whole graph in every step."""
     task: Links | None = None

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import warnings
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,9 @@ class SparseRows:
     width: int
     positions_of: Self | None = dataclasses.field(default=None, repr=False)
     """The rows whose values these replace, at the same positions; None for the first."""
+    dense: bool = False
+    """Whether layers write them out as dense rows and compute with these. Dropout before it has the
+    masks of stored values either way, so training is the same to rounding."""
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -75,6 +78,20 @@ class SparseRows:
         columns, place = self.columns.long().sort(stable=True)
         first = torch.searchsorted(columns, torch.arange(self.width + 1, device=device))
         return ByColumn(first, row[place], place)
+
+    @functools.cached_property
+    def dense_places(self) -> Tensor:
+        """int64 [nonzeros]: each value's place in the dense rows. Computed once, as `by_column`."""
+        if self.positions_of is not None:
+            return self.positions_of.dense_places
+        rows = torch.arange(len(self), device=self.columns.device)
+        row = torch.repeat_interleave(rows, self.indptr.diff(), output_size=len(self.values))
+        return row * self.width + self.columns
+
+    def written_out(self) -> Tensor:
+        """The dense rows; unlike torch's conversion, a GPU is not waited for."""
+        out = self.values.new_zeros(len(self) * self.width)
+        return out.index_copy_(0, self.dense_places, self.values).view(self.shape)
 
     def to(self, device: torch.device | str) -> Self:
         parts = ("indptr", "columns", "values", "entries")
@@ -117,6 +134,12 @@ class IndexedRows:
 
 
 Rows = Tensor | SparseRows | IndexedRows
+AnyRows = TypeVar("AnyRows")
+
+
+def dense_if_asked(x: AnyRows) -> AnyRows | Tensor:
+    """Stored rows that are `dense` written out; all others as they are."""
+    return x.written_out() if isinstance(x, SparseRows) and x.dense else x
 
 
 def take_rows(x: Rows, places: Tensor) -> Rows:
@@ -128,7 +151,8 @@ def take_rows(x: Rows, places: Tensor) -> Rows:
     entries, lengths = segments(x.indptr.numpy(), places.numpy())
     at = torch.from_numpy(entries)
     indptr = torch.from_numpy(offsets(lengths))
-    return SparseRows(indptr, x.columns[at], x.values[at], x.entries[at], x.width)
+    parts = (indptr, x.columns[at], x.values[at], x.entries[at], x.width)
+    return SparseRows(*parts, dense=x.dense)
 
 
 def feature_rows(features: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor | SparseRows:

@@ -24,7 +24,7 @@ Planned = dict[str, Model | Data]
 """Models and data sets after planning, which may read a large file, by their settings."""
 
 _UNUSED = {
-    "images": (("chunks", "rebuild", "sampling"), "graph data"),
+    "images": (("chunks", "rebuild", "features", "sampling"), "graph data"),
     "graphs": (("chunks", "rebuild", "sampling"), "data of one graph"),
     "whole": (("batch_size",), "images, many graphs and sampled graphs"),
     "sampled": (("chunks", "rebuild"), "graphs that are not sampled"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch
+from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, features_form
 from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
 from gnnhpc.batches.sampled.link_evaluation import evaluate_links
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
@@ -185,6 +185,7 @@ class SampledBatches:
         sampling = self.sampling
         return {
             "mode": "sampled",
+            "features": features_form(self.graph.features, self.plan),
             "sampler": sampling.sampler,
             "semantics": sampling.semantics,
             "fanouts": list(sampling.fanouts),

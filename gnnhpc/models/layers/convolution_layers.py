@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gnnhpc.graphs.blocks import Block
-from gnnhpc.graphs.node_features import IndexedRows, SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows, dense_if_asked
 from gnnhpc.kernels.aggregate import largest, sum_beside_own, sum_of_first_half, weighted_sum
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.rowwise import relu_of_product
@@ -40,6 +40,7 @@ class GcnLayer(nn.Module):
         glorot(self.lin.weight)
 
     def forward(self, x: Input, context: Context) -> Tensor:
+        x = dense_if_asked(x)
         block = context.chunk.blocks[self.hop]
         weights = degree_weights(context, block, self.bias.dtype)
         if not isinstance(x, SparseRows) and sums_first(self.lin, self.hop, block):
@@ -66,6 +67,7 @@ class _WithRoot(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Input, context: Context) -> Tensor:
+        x = dense_if_asked(x)
         block = context.chunk.blocks[self.hop]
         around, root = self.get_submodule(self.neighbours), self.get_submodule(self.root)
         assert isinstance(around, nn.Linear)
@@ -129,6 +131,7 @@ class GinLayer(nn.Module):
         self.nn = nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
 
     def forward(self, x: Input, context: Context) -> Tensor:
+        x = dense_if_asked(x)
         block = context.chunk.blocks[self.hop]
         first, _, last = self.nn
         assert isinstance(first, nn.Linear)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from gnnhpc.graphs.node_features import IndexedRows, SparseRows
+from gnnhpc.graphs.node_features import IndexedRows, SparseRows, dense_if_asked
 from gnnhpc.kernels import rowwise, sparse_features
 from gnnhpc.kernels.dispatch import backend
 from gnnhpc.kernels.sparse_features import FEW_OUTPUTS, DroppedRows
@@ -35,6 +35,7 @@ class Linear(nn.Linear):
 def project(x: Features, weight: Tensor) -> Tensor:
     """x [rows, F] times the transposed weight [D, F]."""
     product: Tensor
+    x = dense_if_asked(x)
     if isinstance(x, IndexedRows):
         few = len(weight) <= FEW_OUTPUTS and sparse_features.reads_dense(x.features)
         x = DroppedRows(x.features, x.nodes, None, x.nodes) if few else x.to_dense()
