@@ -18,7 +18,7 @@ def build_engine(name: str, plan: StagePlan) -> Engine:
     Raises InputError for torch's engine where tensors of a GPU travel through the host's memory.
     """
     if name == "torchgpipe" and len(plan.cut) > 1:
-        from gnnhpc.engines.torchgpipe import TorchgpipeEngine
+        from gnnhpc.engines.libraries.torchgpipe import TorchgpipeEngine
 
         return TorchgpipeEngine(plan)
     if plan.mesh.layout.stages == 1:
@@ -36,6 +36,6 @@ def build_engine(name: str, plan: StagePlan) -> Engine:
             "ranks whose GPUs cannot talk by NCCL",
             "engine native, or NCCL and a GPU for each rank",
         )
-    from gnnhpc.engines.torch_pipelining import PipeliningEngine
+    from gnnhpc.engines.libraries.torch_pipelining import PipeliningEngine
 
     return PipeliningEngine(plan)

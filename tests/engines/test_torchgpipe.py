@@ -15,7 +15,7 @@ from analysis.figures.timeline import measured_timeline
 from analysis.load.run_data import load_run
 from analysis.summary.summary_table import summarize
 from gnnhpc.data.custom_graph_settings import CustomGraph
-from gnnhpc.engines.torchgpipe import TorchgpipeEngine
+from gnnhpc.engines.libraries.torchgpipe import TorchgpipeEngine
 from gnnhpc.experiment.experiment import Experiment
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import RunOnce, gat, manifest_of, run, vig

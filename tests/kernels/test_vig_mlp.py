@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gnnhpc.kernels import compile as build
-from gnnhpc.kernels import vig_mlp as vig
 from gnnhpc.kernels.compile import ARCHITECTURE_VARIABLE as VARIABLE
-from gnnhpc.kernels.torch import torch_vig as vig_torch
+from gnnhpc.kernels.vig import torch_vig as vig_torch
+from gnnhpc.kernels.vig import vig_mlp as vig
 
 EPS = (1e-5, 1e-5)
 UNIT = 2.0**-24

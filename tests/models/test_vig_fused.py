@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import compile as build
-from gnnhpc.kernels import vig_mlp as vig_kernel
-from gnnhpc.kernels.torch import torch_vig as vig_torch
+from gnnhpc.kernels.vig import torch_vig as vig_torch
+from gnnhpc.kernels.vig import vig_mlp as vig_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.vig import fused as vig_fused

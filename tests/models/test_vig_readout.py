@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import vig_mlp
 from gnnhpc.kernels.compile import counted_calls
+from gnnhpc.kernels.vig import vig_mlp
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig.fused import FusedReadout
 from gnnhpc.models.vig.reference import Readout

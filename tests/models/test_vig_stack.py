@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.kernels import vig_mlp as vig_kernel
+from gnnhpc.kernels.vig import vig_mlp as vig_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher, FusedReadout

@@ -49,7 +49,7 @@ PRELOADED = [
     "gnnhpc.cli",
     "gnnhpc.engines.native",
     "gnnhpc.engines.sequential",
-    "gnnhpc.engines.torch_pipelining",
+    "gnnhpc.engines.libraries.torch_pipelining",
     "gnnhpc.models.layers.attention_layers",
     "gnnhpc.models.layers.pyg_layers",
     "gnnhpc.models.vig.fused",

@@ -1,4 +1,4 @@
-// A ViG layer, Grapher or FFN, forward and backward: `gnnhpc.kernels.torch.torch_vig` in C++.
+// A ViG layer, Grapher or FFN, forward and backward: `gnnhpc.kernels.vig.torch_vig` in C++.
 //
 // vig/fold.h has what is computed once a layer, vig/conv.h what is computed once a weight of the
 // convolution, vig/nodes.h what is computed for each node.

@@ -1,6 +1,6 @@
 """ViG's layers without large intermediate tensors: same function and gradients.
 
-A Grapher or FFN equals a small network for each node (`gnnhpc.kernels.torch.vig_fold` says why),
+A Grapher or FFN equals a small network for each node (`gnnhpc.kernels.vig.vig_fold` says why),
 which the kernels evaluate some rows at a time, with the hidden layer in cache or registers, and
 again in backward. Saved for backward are the layer's input and its three-channel update before the
 last BatchNorm. The readout is one call, as torch's dozen operations on a thousand numbers take many
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gnnhpc.kernels import dispatch, vig_mlp
-from gnnhpc.kernels.torch import torch_vig
-from gnnhpc.kernels.torch.torch_vig import Moved, Result, Statistics, Weights
-from gnnhpc.kernels.vig_mlp import ReadoutWeights, Stack, StackLayer
+from gnnhpc.kernels import dispatch
+from gnnhpc.kernels.vig import torch_vig, vig_mlp
+from gnnhpc.kernels.vig.torch_vig import Moved, Result, Statistics, Weights
+from gnnhpc.kernels.vig.vig_mlp import ReadoutWeights, Stack, StackLayer
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
 from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
@@ -114,7 +114,7 @@ def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
         if device.type == "cpu" and vig_mlp.available():
             return vig_mlp
         if device.type == "cuda" and dispatch.triton_runs():
-            from gnnhpc.kernels import triton_vig
+            from gnnhpc.kernels.vig import triton_vig
 
             return triton_vig
     return torch_vig

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels import attention, cpp_aggregate, vig_mlp
+from gnnhpc.kernels import attention, cpp_aggregate
+from gnnhpc.kernels.vig import vig_mlp
 from tests.defects import cells
 from tests.defects.defect import around, planted
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gnnhpc.distributed.channels import SharedReceiver
 from gnnhpc.engines import native
+from gnnhpc.engines.libraries.torch_pipelining import TimedStage
 from gnnhpc.engines.native import NativeEngine
-from gnnhpc.engines.torch_pipelining import TimedStage
 from gnnhpc.engines.transfers import Receiver, Sender
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace

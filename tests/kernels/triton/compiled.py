@@ -20,11 +20,12 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gnnhpc.kernels import triton_sampler, triton_vig
+from gnnhpc.kernels import triton_sampler
 from gnnhpc.kernels.dropout_mask import MaskKeys
 from gnnhpc.kernels.neighbour_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
+from gnnhpc.kernels.vig import triton_vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import counted_calls
-from gnnhpc.kernels.torch import torch_vig
 from gnnhpc.kernels.triton import launch as here
+from gnnhpc.kernels.vig import torch_vig
 from gnnhpc.models.context import Context
 from gnnhpc.models.vig import fused
 from tests.models.test_vig_fused import KINDS, assert_equal, images, make, results
@@ -23,7 +23,7 @@ GRID = (4, 5)
 @pytest.fixture(autouse=True)
 def by_programs(triton: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Single precision is Triton's, in small programs, so that there are several of each."""
-    from gnnhpc.kernels import triton_vig
+    from gnnhpc.kernels.vig import triton_vig
 
     def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
         return triton_vig if dtype == torch.float32 else torch_vig

@@ -1,5 +1,5 @@
 // The algebra on parameters and statistics that folds a ViG layer into a small network for each node,
-// in double; `gnnhpc.kernels.torch.vig_fold` explains it.
+// in double; `gnnhpc.kernels.vig.vig_fold` explains it.
 
 #pragma once
 

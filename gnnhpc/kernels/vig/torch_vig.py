@@ -1,9 +1,9 @@
 """A ViG layer as a small network a node, in plain torch: any device, any precision.
 
-The same two functions as `gnnhpc.kernels.vig_mlp`, which has them in C++ for float32 on a CPU, and
-as `gnnhpc.kernels.triton_vig`, which replaces the `Passes` over rows by programs for GPUs.
-Rows of activations are `[rows, 3]`, row = (image * height + row) * width + column. The algebra on
-parameters and statistics is `gnnhpc.kernels.torch.vig_fold`'s.
+`vig_mlp` beside it computes the same two functions in C++, for float32 on a CPU, and `triton_vig`
+replaces the `Passes` over rows by programs for GPUs. Rows of activations are `[rows, 3]`,
+row = (image * height + row) * width + column. `vig_fold` has the algebra on parameters and
+statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnnhpc.kernels.torch import vig_fold as fold
+from gnnhpc.kernels.vig import vig_fold as fold
 
 Grid = tuple[int, int]
 

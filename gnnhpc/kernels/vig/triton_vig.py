@@ -11,10 +11,10 @@ import functools
 import torch
 from torch import Tensor
 
-from gnnhpc.kernels.torch import torch_vig
-from gnnhpc.kernels.torch.torch_vig import Grid, Passes, Sums, Weights
 from gnnhpc.kernels.triton import vig_programs as programs
 from gnnhpc.kernels.triton.launch import launch, power_of_two
+from gnnhpc.kernels.vig import torch_vig
+from gnnhpc.kernels.vig.torch_vig import Grid, Passes, Sums, Weights
 
 # Of what was tried on an H200, with 512 hidden units and a million rows, the fastest.
 ROWS = 256

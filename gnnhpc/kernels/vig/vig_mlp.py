@@ -1,6 +1,6 @@
 """ViG's layers and readout in C++, for contiguous float32 tensors on a CPU.
 
-A layer is a small network for each node (`gnnhpc.kernels.torch.vig_fold` says why), with the hidden
+A layer is a small network for each node (`gnnhpc.kernels.vig.vig_fold` says why), with the hidden
 layer in registers. `torch_vig` computes the same in torch. Results do not depend on the number of
 threads, which is torch's, to the bit.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import count_call, load_kernel
-from gnnhpc.kernels.torch.torch_vig import Grid, Moved, Result, Statistics, Weights
+from gnnhpc.kernels.vig.torch_vig import Grid, Moved, Result, Statistics, Weights
 
 KERNEL = "vig_mlp"
 _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}

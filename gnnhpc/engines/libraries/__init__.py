@@ -1,0 +1,1 @@
+"""Engines by libraries: torch.distributed.pipelining and torchgpipe."""

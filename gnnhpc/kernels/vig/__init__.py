@@ -1,0 +1,1 @@
+"""ViG's layers as small networks for each node: in C++, in Triton and in torch."""
