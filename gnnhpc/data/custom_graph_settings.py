@@ -31,8 +31,10 @@ class CustomGraph(Data):
       chooses a column; or `train_idx`, `val_idx`, `test_idx`: int [n], node numbers. No node is in
       two of them, and none is empty.
 
-    Nothing in a file may be pickled. Planning fills in sizes and digest, which are content: a
-    manifest is read without the file.
+    Or with those of gnn-benchmark's files: `adj_indptr`, `adj_indices`, `adj_data` and `adj_shape`,
+    `attr_*` (or a dense `attr_matrix`), and `labels`. Without masks they get the random split of
+    Shchur et al. 2018. Nothing in a file may be pickled. Planning fills in sizes and digest, which
+    are content: a manifest is read without the file.
     """
 
     elsewhere: ClassVar[frozenset[str]] = frozenset({"path"})
@@ -44,8 +46,8 @@ class CustomGraph(Data):
     """The column of masks [nodes, splits]."""
     directed: bool | None = None
     """`true` takes edges as they are; `false` adds the reverse of each edge. A file of which hardly
-    an edge has its reverse needs one of them."""
-    ignore: tuple[Literal["edge_weight", "edge_attr"], ...] = ()
+    an edge has its reverse needs one of them; gnn-benchmark's files get reverses by default."""
+    ignore: tuple[Literal["edge_weight", "edge_attr", "adj_data"], ...] = ()
     """Arrays of the file that are left out on purpose."""
     nodes: Positive | None = None
     edges: Positive | None = None

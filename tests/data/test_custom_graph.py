@@ -19,7 +19,7 @@ from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.load_graph import load_graph
 from gnnhpc.experiment.experiment import Experiment
 from tests.data.test_published_graphs import check, counts, equal
-from tests.tools.data_files import as_csr, custom_arrays
+from tests.tools.data_files import as_csr, custom_arrays, write_npz
 
 Arrays = dict[str, Any]
 
@@ -354,3 +354,23 @@ def test_a_split_is_a_column_of_masks(tmp_path: Path) -> None:
     assert torch.equal(second.masks["val"], first.masks["val"].roll(7))
     with pytest.raises(InputError, match="train_mask: found split 2; allowed: split 0 to 1"):
         CustomGraph(path="graph.npz", split=2).planned(tmp_path)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_file_of_gnn_benchmark(tmp_path: Path, weights: bool) -> None:
+    raw = tmp_path / "raw"
+    path = write_npz(raw, "graph.npz", nodes=240, columns=20, classes=4)
+    arrays = dict(np.load(path))
+    rows = np.repeat(np.arange(240), np.diff(arrays["adj_indptr"]))
+    ones = (rows == arrays["adj_indices"]) | (not weights)
+    arrays["adj_data"] = np.where(ones, 1, arrays["adj_data"])
+    # Each edge once, as published files list many.
+    np.savez(path, **arrays)
+    config = CustomGraph(path="graph.npz", directed=True if weights else None).planned(raw)
+    graph = load_graph(config, None)
+    check(graph, 20)
+    assert counts(graph) == [80, 120, 40]
+    assert (graph.edge_weight is not None) == weights
+    source, target = graph.edges
+    mirrored = torch.equal((source * 240 + target).sort().values, target * 240 + source)
+    assert mirrored != weights

@@ -12,7 +12,7 @@ from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.data_files import sha256
 from gnnhpc.data.readers.named_arrays import NpzFile
-from gnnhpc.data.splits import Floats, Ints, Mask, Masks
+from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, Masks, shchur_split
 from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
 
 UNLABELLED = -1
@@ -20,6 +20,14 @@ UNLABELLED = -1
 MOST_ONE_WAY = 0.05
 """The share of edges with a reverse below which a file may list each edge of an undirected graph
 once."""
+
+_BENCHMARK = {
+    "y": "labels",
+    "x": "attr_matrix",
+    "edge_weight": "adj_data",
+    **{f"x_{part}": f"attr_{part}" for part in ("indptr", "indices", "data", "shape")},
+}
+"""The keys of gnn-benchmark's files for ours."""
 
 
 class Choices(NamedTuple):
@@ -75,16 +83,27 @@ class _Graph(NamedTuple):
 
 def _read(path: Path, choices: Choices) -> _Graph:
     file = NpzFile(path)
+    benchmark = "adj_indptr" in file and "edge_index" not in file
+    if benchmark:
+        file.renamed = _BENCHMARK
     labels = _labels(file)
     nodes, features = _feature_shape(file)
     if nodes != len(labels):
         key = "x" if "x" in file else "x_shape"
-        raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in y")
+        raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in {file.key('y')}")
     classes = _classes(file, labels, choices.classes)
-    masks = _masks(file, labels, choices.split)
-    source, target = _listed_edges(file, nodes)
+    listed = any(f"{split}_{form}" in file for split in SPLITS for form in ("mask", "idx"))
+    if benchmark and not listed:
+        masks = shchur_split(labels, classes, np.random.default_rng([DATA_SEED, nodes]))
+        masks["test"] &= labels != UNLABELLED
+    else:
+        masks = _masks(file, labels, choices.split)
+    source, target = _benchmark_edges(file, nodes) if benchmark else _listed_edges(file, nodes)
     weights = _weights(file, len(source), choices.ignore)
-    edges = _ordered(file, source, target, weights, nodes, choices.directed)
+    if benchmark and weights is not None and (weights == 1).all():
+        weights = None
+    directed = False if benchmark and choices.directed is None else choices.directed
+    edges = _ordered(file, source, target, weights, nodes, directed)
     return _Graph(file, {"labels": labels, **edges, **masks}, len(source), features, classes)
 
 
@@ -137,7 +156,7 @@ def _masks(file: NpzFile, labels: Ints, split: int) -> Masks:
             )
         file.refuse(
             *(key, mask & (labels == UNLABELLED), lambda node: f"node {node}, which has no label"),
-            "nodes with a class in y",
+            f"nodes with a class in {file.key('y')}",
         )
         masks[each] = mask
     return masks
@@ -183,15 +202,22 @@ def _listed_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
     return source, target
 
 
+def _benchmark_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
+    target = file.read("adj_indices", "iu", "1", "int [edges]").astype(np.int64)
+    rows = _csr(file, "adj", target, np.ones(len(target), np.bool_), (nodes, nodes))
+    return np.repeat(np.arange(nodes), np.diff(rows.indptr)), target
+
+
 def _weights(file: NpzFile, edges: int, ignored: tuple[str, ...]) -> Floats | None:
     """float32 [edges] as the file lists them; None where it has none."""
     if "edge_attr" in file and "edge_attr" not in ignored:
         allowed = "edge_weight: float [edges], the only numbers of edges that models use; or "
         allowed += "ignore: [edge_attr]"
         raise file.error("edge_attr", "numbers that no model here uses", allowed)
-    if "edge_weight" not in file or "edge_weight" in ignored:
+    key = file.key("edge_weight")
+    if "edge_weight" not in file or key in ignored:
         return None
-    form = f"float [{edges}], finite numbers from 0; or ignore: [edge_weight]"
+    form = f"float [{edges}], finite numbers from 0; or ignore: [{key}]"
     values = file.read("edge_weight", "fiub", "12", form)
     weights: Floats = values.reshape(-1).astype(np.float32)
     if len(weights) != edges:
@@ -210,7 +236,7 @@ def _ordered(
     directed: bool | None,
 ) -> Arrays:
     """`edges` sorted by (target, source), each once, without self-loops, and `edge_weight`."""
-    key = "edge_index"
+    key = "edge_index" if "edge_index" in file else "adj_indices"
     loops = source == target
     if loops.all():
         raise file.error(key, "self-loops only", "at least one other edge")
@@ -221,7 +247,7 @@ def _ordered(
     file.refuse(
         *(key, loops & (weights != 1)),
         lambda edge: f"weight {weights[edge]} of the self-loop of node {source[edge]}",
-        "1, or no self-loops: layers add their own; or ignore: [edge_weight]",
+        f"1, or no self-loops: layers add their own; or ignore: [{file.key('edge_weight')}]",
     )
     codes, kept = (target * nodes + source)[~loops], weights[~loops]
     if directed is False:
@@ -233,7 +259,7 @@ def _ordered(
     file.refuse(
         *(key, again & (kept != np.roll(kept, 1))),
         lambda e: f"two weights of the edge from {codes[e] % nodes} to {codes[e] // nodes}",
-        "one weight for each edge; or ignore: [edge_weight]",
+        f"one weight for each edge; or ignore: [{file.key('edge_weight')}]",
     )
     codes = codes[~again]
     return {"edges": np.stack((codes % nodes, codes // nodes)), "edge_weight": kept[~again]}
@@ -256,7 +282,7 @@ def _feature_shape(file: NpzFile) -> tuple[int, int]:
     parts = ("x_indptr", "x_indices", "x_data", "x_shape")
     known = [key for key in parts if key in file]
     if "x" in file and known:
-        found = f"both x and {known[0]}"
+        found = f"both {file.key('x')} and {file.key(known[0])}"
         raise file.error(known[0], found, "one form of features")
     if known:
         key, form = "x_shape", "int [2]: nodes, features"
@@ -264,7 +290,7 @@ def _feature_shape(file: NpzFile) -> tuple[int, int]:
         if len(shape) != 2 or min(shape) < 0:
             raise file.error(key, shape, form)
     else:
-        key, form = "x", f"numbers [nodes, features], or {', '.join(parts)}"
+        key, form = "x", f"numbers [nodes, features], or {', '.join(map(file.key, parts))}"
         shape = file.shape(key, "fiub", "2", form)
     if shape[1] == 0:
         raise file.error(key, "no features", "at least one column")
@@ -288,7 +314,7 @@ def _finite(file: NpzFile, key: str) -> Floats:
 def _rows(file: NpzFile, shape: tuple[int, int]) -> Arrays:
     """CSR with columns sorted within each row, as torch needs it."""
     columns = file.read("x_indices", "iu", "1", "int [n]").astype(np.int64)
-    rows = _csr(file, columns, _finite(file, "x_data"), shape)
+    rows = _csr(file, "x", columns, _finite(file, "x_data"), shape)
     rows.sort_indices()
     if not rows.has_canonical_format:
         raise file.error("x_indices", "a column twice in a row", "each column once a row")
@@ -296,9 +322,9 @@ def _rows(file: NpzFile, shape: tuple[int, int]) -> Arrays:
     return {"indptr": indptr, "columns": columns, "values": rows.data}
 
 
-def _csr(file: NpzFile, columns: Ints, values: Any, shape: tuple[int, int]) -> Any:
+def _csr(file: NpzFile, start: str, columns: Ints, values: Any, shape: tuple[int, int]) -> Any:
     """The matrix of CSR's parts; raises InputError where they do not fit together."""
-    key = "x_indptr"
+    key = f"{start}_indptr"
     indptr = file.read(key, "iu", "1", f"int [{shape[0] + 1}]").astype(np.int64)
     try:
         rows = scipy.sparse.csr_array((values, columns, indptr), shape=shape)

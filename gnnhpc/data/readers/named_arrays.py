@@ -17,13 +17,14 @@ _WRITTEN = "a file written by numpy.savez"
 
 
 class NpzFile:
-    """The arrays of an .npz file.
+    """The arrays of an .npz file; `renamed` has the file's keys for ours.
 
     Raises InputError for a file that is missing, damaged, no .npz, or holds pickled objects.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.renamed: dict[str, str] = {}
         try:
             self._arrays = np.load(path, allow_pickle=False)
             self.keys = list(self._arrays.files)
@@ -32,11 +33,15 @@ class NpzFile:
         except (zipfile.BadZipFile, ValueError, EOFError, AttributeError):
             raise InputError(path, None, "no .npz file", _WRITTEN) from None
 
+    def key(self, key: str) -> str:
+        """The file's key for ours."""
+        return self.renamed.get(key, key)
+
     def __contains__(self, key: str) -> bool:
-        return key in self.keys
+        return self.key(key) in self.keys
 
     def error(self, key: str, found: object, allowed: str) -> InputError:
-        return InputError(self.path, key, found, allowed)
+        return InputError(self.path, self.key(key), found, allowed)
 
     def refuse(self, key: str, wrong: Mask, found: Callable[[int], str], allowed: str) -> None:
         """Raise InputError for the first place where `wrong` is true, which `found` describes."""
@@ -50,7 +55,7 @@ class NpzFile:
         """
         self._require(key, allowed)
         try:
-            with self._arrays.zip.open(f"{key}.npy") as stream:
+            with self._arrays.zip.open(f"{self.key(key)}.npy") as stream:
                 first = np.lib.format.read_magic(stream) == (1, 0)
                 read = getattr(np.lib.format, f"read_array_header_{1 if first else 2}_0")
                 shape, _, dtype = read(stream)
@@ -63,7 +68,7 @@ class NpzFile:
         """An array of these kinds of numbers and dimensions."""
         self._require(key, allowed)
         try:
-            found: npt.NDArray[Any] = self._arrays[key]
+            found: npt.NDArray[Any] = self._arrays[self.key(key)]
         except Exception as error:
             raise self._damaged(key, error) from None
         self._check(key, found.shape, found.dtype, kinds, dimensions, allowed)
@@ -71,8 +76,8 @@ class NpzFile:
 
     def _require(self, key: str, allowed: str) -> None:
         if key not in self:
-            found = f"no {key} among {', '.join(sorted(self.keys)) or 'no arrays'}"
-            raise InputError(self.path, None, found, f"{key}: {allowed}")
+            found = f"no {self.key(key)} among {', '.join(sorted(self.keys)) or 'no arrays'}"
+            raise InputError(self.path, None, found, f"{self.key(key)}: {allowed}")
 
     def _check(
         self, key: str, shape: tuple[int, ...], dtype: Any, kinds: str, dims: str, allowed: str
