@@ -109,9 +109,9 @@ def copied_rows(graph: Graph | GraphSet, chunk: GraphChunk, plan: BatchPlan) -> 
 def features_form(features: Tensor, plan: BatchPlan) -> Literal["dense", "stored"]:
     """How layers compute with these features: as dense rows, or as they are stored.
 
-    On a GPU `auto` takes dense rows where a twentieth of the values or more are stored. On an H200
-    stored ones took 1.9 times as long at 128 columns with a tenth of the values; a product of
-    matrices has some twenty times the rate of one that gathers.
+    On a GPU `auto` takes dense rows where a twentieth of the values or more are stored. That share
+    is an estimate: one case was measured, on an H200 at 128 columns with a tenth of the values,
+    where stored features took 1.9 times as long as data that are dense.
     """
     if features.layout == torch.strided:
         return "dense"
