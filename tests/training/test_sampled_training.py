@@ -102,12 +102,11 @@ def test_another_way_learns_the_same(way: Way, name: str, run_once: RunOnce) -> 
 def test_a_graph_on_a_device_is_sampled_there(run_once: RunOnce) -> None:
     way = WAYS["graph on a device"]
     (found,) = run_once.attempts("graph on a device", sampled(**TRAIN | way.other), [way.plant])
-    assert [found.result.graph[name] for name in ("features_on", "graph_on")] == ["device"] * 2
+    places = ("features_on", "graph_on", "sampled_on")
+    assert [found.result.graph[name] for name in places] == ["device"] * 3
     alone = run_once(sampled(**TRAIN | way.alone))
     edges = [[step["sampled_edges"] for step in one.steps(0, "train")] for one in (found, alone)]
     assert edges[0] == edges[1]
-    for step in found.steps(0, "train"):
-        assert step["data_s"] >= step["sample_s"] + step["gather_s"]
 
 
 def test_a_replica_without_a_node_in_the_last_step_has_no_last_loss(run_once: RunOnce) -> None:

@@ -56,8 +56,9 @@ class SamplerThreads:
         self._samples, self._plan, self._features = samples, plan, features
         self._on_device = on_device
         self._workers = min(sampling.workers, 1) if on_device else sampling.workers
-        beside = on_device and self._workers > 0
-        self._stream = torch.cuda.Stream(plan.mesh.device) if beside else None
+        device = plan.mesh.device
+        beside = on_device and self._workers > 0 and device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if beside else None
         """The stream of the thread that samples on a device ahead of the steps."""
         self._semantics = sampling.semantics
         graph = samples.graph
@@ -73,7 +74,7 @@ class SamplerThreads:
             semantics=sampling.semantics,
             edges=edges,
             edge_weight=edge_weight,
-            device=plan.mesh.device if on_device else None,
+            device=device if on_device else None,
         )
         self._code = first.code
         self._samplers: queue.SimpleQueue[NeighborSampler] = queue.SimpleQueue()
