@@ -67,7 +67,7 @@ class Drawn:
             **({"virtual_stages": 2} if schedule == "interleaved" else {}),
             "engine": self.one_of(["native", "native", "pipelining", "torchgpipe"]),
             "activation_checkpointing": self.one_of(["never", "never", "except_last", "always"]),
-            "balance": self.one_of(["cost", "cost", "profile", "time"]),
+            "balance": self.one_of(["cost", "cost", "profile"]),
             "dtype": self.one_of(["float32", "float32", "float32", "float64"]),
             "optimizer": self.optimizer([1e-3, 1e-2]),
             "train_steps": self.between(1, 24),
