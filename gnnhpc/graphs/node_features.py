@@ -89,7 +89,7 @@ class SparseRows:
         return row * self.width + self.columns
 
     def written_out(self) -> Tensor:
-        """The dense rows, made without waiting for a GPU, as torch's conversion does."""
+        """The dense rows; torch's conversion would wait for a GPU."""
         out = self.values.new_zeros(len(self) * self.width)
         return out.index_copy_(0, self.dense_places, self.values).view(self.shape)
 
