@@ -66,18 +66,19 @@ def train_step(
         total / counted,
         {name: gradient / counted for name, gradient in model.gradients().items()},
         largest,
-        gradient_rounding(remaining, counted),
+        gradient_rounding(remaining, counted, largest),
     )
 
 
-def gradient_rounding(remaining: float, counted: int) -> float:
+def gradient_rounding(remaining: float, counted: int, largest_score: float) -> float:
     """What float64 may lose of the gradient of a cross-entropy, relative to the gradient.
 
-    The gradient at a label is p - 1, the difference of two numbers of which each is off by a
-    rounding. `remaining` is the sum of (1 - p)^2 over the rows: where the loss is 1e-7 a row, a
-    rounding of 2e-16 is 2e-9 of the gradient.
+    The gradient at a label is p - 1, and p comes from scores, of which each is off by a rounding of
+    the largest one. `remaining` is the sum of (1 - p)^2 over the rows: where the loss is 1e-7 a row
+    and scores are 20, a rounding of 4e-15 is 4e-8 of the gradient.
     """
-    return 8.0 * EPS * math.sqrt(counted / remaining) if remaining else math.inf
+    lost = 8.0 * EPS * max(1.0, largest_score)
+    return lost * math.sqrt(counted / remaining) if remaining else math.inf
 
 
 @torch.no_grad()

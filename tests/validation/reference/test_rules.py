@@ -19,6 +19,7 @@ from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped
 from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
+from gnnhpc.validation.reference.training_step import gradient_rounding
 from tests.tools.cells import GAT
 from tests.tools.graphs import make_graph
 
@@ -115,3 +116,16 @@ def test_nodes_come_in_the_loaders_shares(replica: int) -> None:
         nodes = split_nodes(train.numpy()[share.places], 3)
         for actual, expected in zip(nodes, share.seeds, strict=True):
             assert np.array_equal(actual, expected.numpy())
+
+
+@given(st.floats(3.0, 22.0), st.floats(-100.0, 100.0))
+def test_rounding_of_a_gradient_is_within_its_bound(gap: float, level: float) -> None:
+    """Of a row whose label leads by `gap`; both forms of the loss, as models and engines have."""
+    scores = torch.tensor([[level + gap, level, level - 1.0]], dtype=torch.float64)
+    lead = scores[0, 0] - scores[0, 1:]
+    others = float((-lead).exp().sum())
+    exact = others / (1.0 + others)
+    bound = gradient_rounding(exact**2, 1, float(scores.abs().max()))
+    for logarithms in (scores.log_softmax(1), scores - scores.logsumexp(1, keepdim=True)):
+        found = 1.0 - float(logarithms[0, 0].exp())
+        assert abs(found - exact) <= bound * exact
