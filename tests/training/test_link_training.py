@@ -18,6 +18,12 @@ pytestmark = [
     pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
 ]
 DATA = {"name": "synthetic-citation", "nodes": 150, "edges": 600, "features": 32}
+DENSE = {
+    "data": {
+        "name": "reddit-shaped", "nodes": 150, "edges": 600, "features": 32, "classes": 5
+    }
+}  # fmt: skip
+"""A graph lies on a device only with its features, which are dense."""
 TRAIN = {"data": DATA, "train_steps": 14, "dtype": "float64", "batch_size": 48}
 """Of some 250 links: six steps are an epoch, the last of fewer links."""
 DP2 = {"layout": "dp2", "batch_size": 24}
@@ -32,7 +38,7 @@ WAYS = {
     "zbv, whose loss is on the first stage": Way(
         DEEP, DEEP | {"layout": "pp2", "microbatches": 3, "schedule": "zbv"}
     ),
-    "a graph on a device": Way({}, {}, as_on_a_device("host", "device")),
+    "a graph on a device": Way(DENSE, DENSE, as_on_a_device("device", "device")),
     "gat": Way(TASK | {"model": {"name": "gat"}}, TASK | DP2 | {"model": {"name": "gat"}}),
 }
 
