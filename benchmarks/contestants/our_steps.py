@@ -59,7 +59,6 @@ def step(
             batch = next(batches) if fresh else first
             parts.engine.gradients.zero()
             parts.engine.train_step(batch)
-            parts.stage.end_minibatch()
             optimizer.step()
             # A replayed step has to be over before the next is set.
             parts.timer.synchronize()

@@ -180,7 +180,8 @@ class Engine(Protocol):
         ...
 
     def train_step(self, batch: Batch) -> StepOutput:
-        """Forward and backward; gradients are complete and averaged over replicas after it."""
+        """Forward and backward; after it gradients are complete and averaged over replicas, and
+        layers have ended their mini-batch (`Stage.end_minibatch`)."""
         ...
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:

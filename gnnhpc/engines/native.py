@@ -89,6 +89,7 @@ class NativeEngine:
             links.flush()
         timer.end()
         self.gradients.average()
+        self.plan.stage.end_minibatch()
         return StepOutput(outputs, losses)
 
     def _forward(

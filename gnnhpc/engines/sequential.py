@@ -59,7 +59,6 @@ class SequentialEngine:
                 timer.end()
             outputs.append(output.detach())
             losses.append(loss.detach())
-        # A replay has no other place to move the statistics of deferred BatchNorm.
         plan.stage.end_minibatch()
         return StepOutput(outputs, losses)
 

@@ -152,7 +152,6 @@ class TrainingLoop:
         parts.engine.gradients.zero()
         timer.end()
         output = parts.engine.train_step(batch)
-        parts.stage.end_minibatch()
         if clip_norm is not None:
             timer.begin("optimizer")
             clip_gradients(parts.engine.gradients, self.mesh, clip_norm)

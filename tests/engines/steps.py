@@ -54,7 +54,6 @@ def take_step(parts: TrainingParts) -> Step:
     parts.stage.train()
     with parts.batches.open("train", 0, 1) as batches:
         trained = parts.engine.train_step(next(batches))
-    parts.stage.end_minibatch()
     gradients = {n: p.grad for n, p in parts.stage.named_parameters() if p.grad is not None}
     buffers = dict(parts.stage.named_buffers())
     return Step(list(trained.losses), list(trained.outputs), gradients, buffers)

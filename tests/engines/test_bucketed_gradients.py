@@ -47,7 +47,6 @@ def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], int, int]:
             parts.timer.start()
             parts.engine.train_step(batch)
             assert parts.timer.stop().gradients_ready_s is not None
-            parts.stage.end_minibatch()
             found += [p.grad.clone() for p in parts.stage.parameters() if p.grad is not None]
     assert gradients.reductions == (count or STEPS)
     return [*found, *(b.clone() for b in parts.stage.buffers())], early, count

@@ -183,6 +183,7 @@ class PipeliningEngine:
         losses: list[Tensor] = []
         given = {"target": target, "losses": losses, "microbatch": self._numbers}
         output = self.schedule.step(*args, **given)
+        plan.stage.end_minibatch()
         if not mesh.has_loss:
             return StepOutput()
         outputs = output.detach().split(plan.output_shape[0])

@@ -175,6 +175,7 @@ class TorchgpipeEngine:
         self._wait_for_devices()
         timer.end()
         self.gradients.average()
+        plan.stage.end_minibatch()
         return StepOutput([x.detach() for x in outputs], [loss.detach() for loss in losses])
 
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
