@@ -1,12 +1,9 @@
-"""What is changed and what is left alone, and that arguments for survivors are of what is there."""
+"""What is changed and what is left alone."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
-
-import pytest
-import yaml
 
 from tests.mutants.modules import TARGETS
 from tests.mutants.mutations import mutants
@@ -26,7 +23,6 @@ def f(x: int = 3) -> "int":
     print(total)
     return -total
 '''
-ARGUED = yaml.safe_load((ROOT / "tests/mutants/equivalent.yaml").read_text(encoding="utf-8"))
 
 
 def test_each_change_is_one_and_no_word_of_an_error_is_changed() -> None:
@@ -58,17 +54,6 @@ def test_each_change_is_one_and_no_word_of_an_error_is_changed() -> None:
         assert mutant.text in SOURCE
 
 
-@pytest.mark.parametrize(
-    "path", sorted({f for t in TARGETS.values() for f in (*t.files, *t.tests)})
-)
-def test_what_is_named_is_there(path: str) -> None:
-    assert Path(ROOT, path).is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", sorted({one["file"] for one in ARGUED}))
-def test_an_argued_change_is_one_that_is_tried(file: str) -> None:
-    tried = {(m.text, m.change) for m in mutants(Path(ROOT, file).read_text(encoding="utf-8"))}
-    argued = {(one["line"], one["change"]) for one in ARGUED if one["file"] == file}
-    assert argued <= tried
-    assert all(one["why"] for one in ARGUED)
+def test_what_is_named_is_there() -> None:
+    for target in TARGETS.values():
+        assert all(Path(ROOT, path).is_file() for path in (*target.files, *target.tests))
