@@ -12,7 +12,8 @@ from analysis.load.run_data import RunData, load_run
 from analysis.report.report import write_report
 from analysis.summary.summary_table import summarize
 from gnnhpc.experiment.experiment import Experiment
-from tests.tools.make_run import Machine, make_run
+from tests.tools.made_steps import Machine
+from tests.tools.make_run import make_run
 
 STEPS = {"train_steps": 24, "test_steps": 6, "spans": True}
 VIG: dict[str, Any] = {

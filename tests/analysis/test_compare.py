@@ -11,7 +11,8 @@ import pytest
 from analysis.cli import main
 from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.conftest import VIG
-from tests.tools.make_run import Machine, make_run
+from tests.tools.made_steps import Machine
+from tests.tools.make_run import make_run
 
 FASTER_MACHINE = Machine(runs_differ=0.002)
 

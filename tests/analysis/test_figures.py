@@ -24,7 +24,8 @@ from analysis.figures.style import new_figure, styled
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from tests.analysis.conftest import GOLDEN
-from tests.tools.make_run import Machine, make_run, small_sweep
+from tests.tools.made_steps import Machine
+from tests.tools.make_run import make_run, small_sweep
 
 MM = 72 / 25.4
 

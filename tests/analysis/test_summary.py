@@ -16,7 +16,8 @@ from analysis.summary.time_breakdown import COLUMNS
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
-from tests.tools.make_run import Machine, Story, make_run
+from tests.tools.made_steps import Machine
+from tests.tools.make_run import Story, make_run
 
 EXACT: dict[str, Any] = {"rel": 1e-9}
 
