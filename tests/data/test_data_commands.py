@@ -133,18 +133,20 @@ def zipped(folder: Path, name: str) -> bytes:
     return content.getvalue()
 
 
-def test_a_zip_of_ogb(
-    tmp_path: Path,
-    root: Path,
-    server: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def archive(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a site that is to be the archive of a small ogbn-arxiv."""
     set_facts(monkeypatch, "ogbn-arxiv", graph_sizes(30, 60, 5, 4))
-    write_ogb(tmp_path / "made", "time", nodes=30, columns=5, classes=4)
-    (tmp_path / "site" / "arxiv.zip").write_bytes(zipped(tmp_path / "made", "arxiv"))
     real = PUBLISHED["ogbn-arxiv"].downloads[0]
     publish(monkeypatch, "ogbn-arxiv", [dataclasses.replace(real, url=f"{server}/arxiv.zip")])
+    return tmp_path / "site" / "arxiv.zip"
+
+
+def test_a_zip_of_ogb(
+    tmp_path: Path, root: Path, archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ogb(tmp_path / "made", "time", nodes=30, columns=5, classes=4)
+    archive.write_bytes(zipped(tmp_path / "made", "arxiv"))
     assert run(capsys, "get", "ogbn-arxiv")[0] == 0
     assert (root / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").is_file()
     status, out, _ = run(capsys, "check", "ogbn-arxiv")
@@ -161,19 +163,12 @@ def test_a_zip_of_ogb(
         (b"no zip", "sent a damaged archive ("),
         (zipped(Path(__file__).parent, "arxiv"), "has no raw/edge.csv.gz, raw/node-label.csv.gz"),
     ],
+    ids=["damaged", "another"],
 )
 def test_an_archive_of_something_else(
-    content: bytes,
-    message: str,
-    tmp_path: Path,
-    root: Path,
-    server: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    content: bytes, message: str, root: Path, archive: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "site" / "arxiv.zip").write_bytes(content)
-    real = PUBLISHED["ogbn-arxiv"].downloads[0]
-    publish(monkeypatch, "ogbn-arxiv", [dataclasses.replace(real, url=f"{server}/arxiv.zip")])
+    archive.write_bytes(content)
     status, _, err = run(capsys, "get", "ogbn-arxiv")
     assert status == 1
     assert message in err

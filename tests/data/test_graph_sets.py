@@ -16,7 +16,6 @@ from gnnhpc.data.load_graph import load_graph_set
 from gnnhpc.data.tu import TU, TuGraphs, TuSet
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.validation.data_digests import verify_data
-from tests.tools.data_files import real_root
 
 
 @pytest.fixture(autouse=True)
@@ -123,12 +122,3 @@ def test_splits_are_of_known_sizes_and_other_numbers_draw_others() -> None:
         counts = [int(found.masks[split].sum()) for split in ("train", "val", "test")]
         assert counts == [facts.train, facts.val, facts.test] == [800, 100, 100]
     assert not torch.equal(first.masks["test"], second.masks["test"])
-
-
-def test_reddit10k_is_read_as_published() -> None:
-    root = real_root()
-    if not (root / "reddit10k").is_dir():
-        pytest.skip("no reddit10k under GNNHPC_DATA")
-    found = same(TuGraphs(name="reddit10k"), root)
-    assert (len(found), found.nodes, found.edges.shape[1]) == (10_000, 237_390, 492_368)
-    assert torch.bincount(found.labels).tolist() == [4_843, 5_157]

@@ -24,6 +24,7 @@ from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph, Pyg, graph_s
 from gnnhpc.data.registry import allowed_data, parse_data
 from gnnhpc.data.splits import shchur_split
 from tests.tools.data_files import (
+    EVIL,
     real_file,
     set_facts,
     write_geom_gcn,
@@ -32,6 +33,7 @@ from tests.tools.data_files import (
     write_npz,
     write_ogb,
     write_planetoid,
+    write_reddit,
     write_table,
 )
 
@@ -141,16 +143,11 @@ def test_made_features_need_no_feature_files(small: Path) -> None:
         load_graph(PublishedGraph(name="cora"), small)
 
 
-class _Evil:
-    def __reduce__(self) -> tuple[object, ...]:
-        return os.mkdir, ("was-here",)
-
-
 @pytest.mark.parametrize(
     ("part", "content", "message"),
     [
         ("graph", b"\x80\x02c", r"ind.cora.graph: found a damaged file .*fetch it again"),
-        ("ty", pickle.dumps(_Evil()), r"ind.cora.ty: found a damaged file \(it names posix.mkdir"),
+        ("ty", EVIL, r"ind.cora.ty: found a damaged file \(it names posix.mkdir"),
         ("ally", pickle.dumps(np.ones((9, 3))), "raw: found damaged files"),
         ("graph", pickle.dumps({0: [1, 5000]}), "raw: edges: "),
         ("test.index", b"one\n", "raw: found damaged files"),
@@ -170,51 +167,6 @@ def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.Monke
     set_facts(monkeypatch, "cora", graph_sizes(701, 4000, 40, 3))
     with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
         load_graph(PublishedGraph(name="cora"), small)
-
-
-@pytest.mark.parametrize(
-    ("name", "folder", "file"),
-    [
-        ("photo", "Photo", "amazon_electronics_photo.npz"),
-        ("cs", "CS", "ms_academic_cs.npz"),
-        ("dblp", "dblp", "dblp.npz"),
-    ],
-)
-def test_npz_files_and_their_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, name: Any, folder: str, file: str
-) -> None:
-    set_facts(monkeypatch, name, graph_sizes(240, 4000, 20, 4))
-    path = write_npz(tmp_path / folder / "raw", file, nodes=240, columns=20, classes=4)
-    graph = load_graph(PublishedGraph(name=name), tmp_path)
-    check(graph, 20)
-    assert counts(graph) == [80, 120, 40]
-    assert set(graph.features.values().tolist()) == {1.0}
-    path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match=f"{folder}/raw: found damaged files"):
-        load_graph(PublishedGraph(name=name), tmp_path)
-
-
-def test_reddit_files_stay_dense(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
-    scipy_sparse = pytest.importorskip("scipy.sparse")
-    set_facts(monkeypatch, "reddit", graph_sizes(50, 400, 6, 3))
-    raw = tmp_path / "Reddit" / "raw"
-    raw.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    feature = rng.normal(size=(50, 6)).astype(np.float32)
-    np.savez(
-        raw / "reddit_data.npz",
-        feature=feature,
-        label=np.arange(50) % 3,
-        node_types=np.arange(50) % 3 + 1,
-    )
-    edges = scipy_sparse.random(50, 50, 0.1, "coo", np.float32, rng)
-    scipy_sparse.save_npz(raw / "reddit_graph.npz", edges)
-    graph = load_graph(PublishedGraph(name="reddit"), tmp_path)
-    check(graph, 6)
-    assert torch.equal(graph.features, torch.from_numpy(feature))
-    assert counts(graph) == [17, 17, 16]
 
 
 def test_a_split_is_20_and_30_a_class_and_the_rest() -> None:
@@ -274,21 +226,28 @@ def test_files_are_those_that_pygs_class_looks_for(name: str, tmp_path: Path) ->
 
 
 Write = Callable[[Path], Any]
+NPZ = {"nodes": 240, "columns": 20, "classes": 4}
+SMALL = {"nodes": 60, "columns": 6}
+# Writes a graph -> its nodes, edges, features and classes, and its nodes of each split.
 LAYOUTS: dict[str, tuple[Write, tuple[int, int, int, int], list[int]]] = {
+    "photo": (
+        lambda raw: write_npz(raw, "amazon_electronics_photo.npz", **NPZ),
+        (240, 4000, 20, 4),
+        [80, 120, 40],
+    ),
+    "cs": (
+        lambda raw: write_npz(raw, "ms_academic_cs.npz", **NPZ),
+        (240, 4000, 20, 4),
+        [80, 120, 40],
+    ),
+    "reddit": (lambda raw: write_reddit(raw, classes=3, **SMALL), (60, 400, 6, 3), [20, 20, 20]),
     "flickr": (
-        lambda raw: write_graphsaint(raw, nodes=60, columns=6, classes=7),
+        lambda raw: write_graphsaint(raw, classes=7, **SMALL),
         (60, 180, 6, 7),
         [20, 20, 20],
     ),
-    "reddit2": (
-        lambda raw: write_graphsaint(raw, nodes=60, columns=6, classes=4),
-        (60, 180, 6, 4),
-        [20, 20, 20],
-    ),
     "roman-empire": (
-        lambda raw: write_heterophilous(
-            raw / "roman_empire.npz", nodes=60, columns=6, classes=4
-        ),
+        lambda raw: write_heterophilous(raw / "roman_empire.npz", classes=4, **SMALL),
         (60, 180, 6, 4),
         [30, 15, 15],
     ),
@@ -303,7 +262,7 @@ LAYOUTS: dict[str, tuple[Write, tuple[int, int, int, int], list[int]]] = {
         [20, 1, 39],
     ),
     "lastfm-asia": (lambda raw: _write_embedded(raw / "lastfm_asia.npz"), (60, 180, 6, 4), []),
-}  # fmt: skip
+}
 
 
 def _write_embedded(path: Path) -> None:
@@ -327,6 +286,8 @@ def test_every_layout_is_read(
     check(graph, sizes[2])
     assert graph.nodes == sizes[0]
     assert not split or counts(graph) == split
+    if name == "reddit":
+        assert graph.features.layout == torch.strided
     made = load_graph(PublishedGraph(name=name, features="made"), tmp_path)
     assert torch.equal(made.edges, graph.edges)
     assert made.features.layout == torch.sparse_csr
@@ -396,12 +357,9 @@ def test_both_directions_of_every_edge(ogb: PublishedGraph, tmp_path: Path) -> N
     ("table", "rows", "message"),
     [
         ("raw/edge", [[0, 30]], "raw: edges: found 0 to 30; allowed: 0 to 29"),
-        ("raw/edge", [[0, 1, 2]] * 31, r"raw: found damaged files \(ValueError"),
         ("raw/node-label", [[0]] * 29, r"raw: found damaged files \(IndexError"),
-        ("raw/node-label", [["a"]] * 30, r"raw: found damaged files \(ValueError"),
         ("raw/node-label", [[9]] * 30, "raw: labels: found 9 to 9; allowed: 0 to 3"),
         ("raw/node-feat", [[1, 2]] * 30, "raw: features: found 2; allowed: 5; fetch"),
-        ("split/{}/train", [[30]], r"raw: found damaged files \(IndexError"),
     ],
 )
 def test_damage_of_ogbs_tables_is_named(

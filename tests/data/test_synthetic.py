@@ -99,7 +99,6 @@ def test_graphs_of_any_size(nodes: int, edges: int, features: int, classes: int)
     "config",
     [
         SyntheticCitation(),
-        SyntheticCitation(nodes=600, edges=2400, features=128, classes=4),
         SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3),
     ],
 )
@@ -138,7 +137,7 @@ def test_distinct(keys: list[int]) -> None:
     assert distinct(np.array(keys, dtype=np.int64)).tolist() == sorted(set(keys))
 
 
-@pytest.mark.parametrize("nodes", [10, 40, 150, 2_000, 20_000])
+@pytest.mark.parametrize("nodes", [10, 150, 2_000])
 @pytest.mark.parametrize("classes", [2, 7])
 def test_it_is_known_before_it_is_made_how_many_nodes_are_trained_on(
     nodes: int, classes: int

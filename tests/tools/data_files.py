@@ -26,6 +26,15 @@ from gnnhpc.data.published_graphs import PUBLISHED
 RECORD = 3073
 
 
+class _Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("was-here",)
+
+
+EVIL = pickle.dumps(_Evil())
+"""Whoever unpickles it makes a folder `was-here`."""
+
+
 def real_root() -> Path:
     """The folder of real data sets; skips the test where there is none."""
     named = os.environ.get("GNNHPC_DATA")
@@ -58,7 +67,7 @@ def write_binary(root: Path, name: str, records: npt.NDArray[np.uint8]) -> Path:
     return path
 
 
-def write_python(root: Path, name: str, records: npt.NDArray[np.uint8], protocol: int = 2) -> Path:
+def write_python(root: Path, name: str, records: npt.NDArray[np.uint8]) -> Path:
     path = root / "cifar-10-batches-py" / name
     path.parent.mkdir(exist_ok=True)
     content = {
@@ -67,7 +76,7 @@ def write_python(root: Path, name: str, records: npt.NDArray[np.uint8], protocol
         b"data": records[:, 1:].copy(),
         b"filenames": [b"none.png"] * len(records),
     }
-    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    path.write_bytes(pickle.dumps(content, protocol=2))
     return path
 
 
@@ -129,6 +138,20 @@ def write_npz(raw: Path, name: str, *, nodes: int, columns: int, classes: int) -
     path = raw / name
     np.savez(path, labels=np.arange(nodes) % classes, **arrays)
     return path
+
+
+def write_reddit(raw: Path, *, nodes: int, columns: int, classes: int) -> None:
+    """A graph in the two files of GraphSAGE's Reddit: a third of the nodes each split."""
+    rng = np.random.default_rng(0)
+    raw.mkdir(parents=True)
+    np.savez(
+        raw / "reddit_data.npz",
+        feature=rng.normal(size=(nodes, columns)).astype(np.float32),
+        label=np.arange(nodes) % classes,
+        node_types=np.arange(nodes) % 3 + 1,
+    )
+    edges = scipy.sparse.random(nodes, nodes, 0.05, "coo", np.float32, rng)
+    scipy.sparse.save_npz(raw / "reddit_graph.npz", edges)
 
 
 def set_facts(monkeypatch: pytest.MonkeyPatch, name: str, facts: Facts) -> None:
