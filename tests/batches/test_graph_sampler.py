@@ -13,12 +13,12 @@ from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.halo_chunks import ChunkSet, build_chunks
+from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.models.convolutions import Gin, GraphConv, Sage
-from gnnhpc.models.gat import Gat, Gatv2
-from gnnhpc.models.model import Model
 from tests.tools.graphs import (
+    MODELS,
+    chunk_set,
+    dense_graph,
     gradients,
     make_graph,
     make_model,
@@ -28,23 +28,7 @@ from tests.tools.graphs import (
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 FANOUTS = (4, 3, 2)
 SEED, STEP = 7, 12
-MODELS: dict[str, Model] = {
-    "sage": Sage(layers=3, hidden=20),
-    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
-    "gin": Gin(layers=3, hidden=20),
-    "graphconv": GraphConv(layers=3, hidden=20),
-    "gat": Gat(layers=3, heads=4, hidden=5),
-    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
-}
-
-
-def dense_graph() -> Graph:
-    """Of its 80 nodes most have more neighbours than are drawn."""
-    return make_graph(80, 500, features=12, classes=5, seed=3)
-
-
-def chunk_set(*chunks: GraphChunk) -> ChunkSet:
-    return ChunkSet(chunks, "halo", 1.0, 1.0, 1.0)
+MODEL_NAMES = ("sage", "sage-pool", "gin", "graphconv", "gat", "gatv2")
 
 
 def sampler(graph: Graph, semantics: Semantics = "resample", **changes: Any) -> NeighborSampler:
@@ -95,7 +79,7 @@ def _of_own(graph: Graph, chunk: GraphChunk) -> GraphChunk:
 
 
 @pytest.mark.parametrize("semantics", ["resample", "once"])
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_batches_drawn_apart_learn_what_one_of_all_learns(name: str, semantics: Semantics) -> None:
     """Dropout too: masks are of nodes and edges, wherever they are computed."""
     graph = dense_graph()

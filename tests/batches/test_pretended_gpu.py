@@ -23,6 +23,7 @@ from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.records.schema import Phase
 from tests.tools.cells import linked, sampled
+from tests.tools.graphs import block_tensors
 from tests.tools.pretended_gpu import GPU, PretendedGpu
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -74,9 +75,7 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
         yield from [x] if isinstance(x, Tensor) else [x.to_dense()]
         yield from (*each.targets.values(), chunk.nodes, chunk.degree)
         for block in chunk.blocks:
-            by = block.transpose
-            yield from (block.indptr, block.source, block.target, block.edge)
-            yield from (by.indptr, by.edge, by.target)
+            yield from block_tensors(block)
 
 
 def facts(batch: Batch) -> list[Any]:

@@ -17,13 +17,14 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.kernels.torch import segments
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
-from gnnhpc.models.deep_gcn import Gcnii, ResGcn
-from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.convolutions import GraphConv, Sage
+from gnnhpc.models.deep_gcn import Gcnii
 from gnnhpc.models.model import Model
 from tests.tools.backends import computed_by, has_kernel, threads
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
+    MODELS,
+    assert_same_numbers,
     forward,
     gradients,
     make_graph,
@@ -32,18 +33,6 @@ from tests.tools.graphs import (
     worst_layer_error,
 )
 
-MODELS: dict[str, Model] = {
-    "gcn": Gcn(layers=3, hidden=20),
-    "sage-mean": Sage(layers=3, hidden=20),
-    "sage-max": Sage(layers=3, hidden=20, aggregator="max"),
-    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
-    "gin": Gin(layers=3, hidden=20),
-    "graphconv": GraphConv(layers=3, hidden=20),
-    "gat": Gat(layers=3, heads=4, hidden=5),
-    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
-    "resgcn": ResGcn(layers=4, hidden=9),
-    "gcnii": Gcnii(layers=4, hidden=9),
-}
 DGL_LACKS = ("sage-max", "graphconv", "gcnii")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 CUTS: list[tuple[ChunkMode, int]] = [("halo", 1), ("halo", 3), ("contiguous", 2)]
@@ -61,15 +50,7 @@ def assert_same(graph: Graph, ours: Model, theirs: Model, dtype: torch.dtype) ->
     layers: Any = ours
     for mode, count in CUTS:
         chunkset = build_chunks(graph, min(count, graph.nodes), mode, layers.layers)
-        for chunk in chunkset.chunks:
-            context = Context(graph=chunk, seed=4, step=9)
-            real = chunk.nodes[: chunk.rows[-1]] >= 0
-            pair = [forward(model, context)[real] for model in (found, expected)]
-            assert relative_error(*pair) < TOLERANCE[dtype]
-        sides = [gradients(model, chunkset, seed=4, step=9) for model in (found, expected)]
-        assert sides[0][0] == pytest.approx(sides[1][0], rel=TOLERANCE[dtype])
-        error, layer = worst_layer_error(sides[0][1], sides[1][1])
-        assert error < TOLERANCE[dtype], layer
+        assert_same_numbers(found, expected, chunkset, TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

@@ -1,7 +1,8 @@
-"""Small graphs for the tests of chunks and attention layers."""
+"""Small graphs, and models of three layers on them, for the tests of chunks and layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,28 @@ from torch import nn
 from torch.nn import functional
 
 from gnnhpc.core.dataset_sizes import Facts
+from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import ChunkSet
 from gnnhpc.graphs.node_features import feature_rows, sparse_tensor
 from gnnhpc.models.context import Context
-from gnnhpc.models.gat import Gat
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
+from gnnhpc.models.deep_gcn import Gcnii, ResGcn
+from gnnhpc.models.gat import Gat, Gatv2
+from gnnhpc.models.model import BuildOptions, Model
+
+MODELS: dict[str, Model] = {
+    "gcn": Gcn(layers=3, hidden=20),
+    "sage": Sage(layers=3, hidden=20),
+    "sage-max": Sage(layers=3, hidden=20, aggregator="max"),
+    "sage-pool": Sage(layers=3, hidden=20, aggregator="pool"),
+    "gin": Gin(layers=3, hidden=20),
+    "graphconv": GraphConv(layers=3, hidden=20),
+    "gat": Gat(layers=3, heads=4, hidden=5),
+    "gatv2": Gatv2(layers=3, heads=4, hidden=5),
+    "resgcn": ResGcn(layers=3, hidden=9),
+    "gcnii": Gcnii(layers=3, hidden=9),
+}
 
 
 def make_graph(
@@ -37,6 +54,23 @@ def make_graph(
         masks={name: split == number for number, name in enumerate(("train", "val", "test"))},
         classes=classes,
     )
+
+
+def dense_graph() -> Graph:
+    """Of its 80 nodes most have more neighbours than a sampler of few takes."""
+    return make_graph(80, 500, features=12, classes=5, seed=3)
+
+
+def block_tensors(block: Block) -> Iterator[torch.Tensor]:
+    """All that a block is made of, and its edges by source."""
+    by = block.transpose
+    yield from (block.indptr, block.source, block.target, block.edge)
+    yield from (by.indptr, by.edge, by.target)
+
+
+def chunk_set(*chunks: GraphChunk) -> ChunkSet:
+    """Chunks that keep all edges, for `gradients`."""
+    return ChunkSet(chunks, "halo", 1.0, 1.0, 1.0)
 
 
 def _stored(values: torch.Tensor) -> torch.Tensor:
@@ -116,3 +150,18 @@ def worst_layer_error(
         pair = [torch.cat([side[name].flatten() for name in names]) for side in (found, expected)]
         errors.append((relative_error(*pair), layer))
     return max(errors)
+
+
+def assert_same_numbers(
+    found: GraphModel, expected: GraphModel, chunkset: ChunkSet, tolerance: float
+) -> None:
+    """Outputs of each chunk's real rows, the loss and all gradients, with dropout."""
+    for chunk in chunkset.chunks:
+        context = Context(seed=4, step=9, graph=chunk)
+        real = chunk.nodes[: chunk.rows[-1]] >= 0
+        assert relative_error(*(forward(m, context)[real] for m in (found, expected))) < tolerance
+    (loss, ours), (other, theirs) = (
+        gradients(m, chunkset, seed=4, step=9) for m in (found, expected)
+    )
+    assert abs(loss - other) <= tolerance * abs(other)
+    assert worst_layer_error(ours, theirs)[0] < tolerance
