@@ -85,8 +85,6 @@ def picture(
 
 
 PICTURES: dict[Plan, str] = {
-    Plan("gpipe", 1, 3): "F0 F1 F2 B0 B1 B2",
-    Plan("1f1b", 1, 3): "F0 B0 F1 B1 F2 B2",
     Plan("gpipe", 3, 5): """
         F0 F1 F2 F3 F4 .  .  .  .  B0 B1 B2 B3 B4
         .  F0 F1 F2 F3 F4 .  .  B0 B1 B2 B3 B4 .
@@ -97,41 +95,16 @@ PICTURES: dict[Plan, str] = {
         .  F0 F1 .  B0 F2 B1 F3 B2 F4 B3 .  B4 .
         .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 .  .
         """,
-    # Fewer micro-batches than stages never fill the pipeline.
-    Plan("1f1b", 3, 2): """
-        F0 F1 .  .  .  B0 .  B1
-        .  F0 F1 .  B0 .  B1 .
-        .  .  F0 B0 F1 B1 .  .
-        """,
-    # 1F1B needs 18 columns.
-    Plan("zero-bubble", 2, 5): """
-        F0 F1 .  B0 W0 F2 B1 W1 F3 B2 W2 F4 B3 W3 B4 W4
-        .  F0 B0 F1 B1 W0 F2 B2 W1 F3 B3 W2 F4 B4 W3 W4
-        """,
     Plan("zero-bubble", 4, 4): """
         F0 F1 F2 F3 .  .  .  B0 W0 B1 W1 B2 W2 B3 W3
         .  F0 F1 F2 .  .  B0 F3 B1 W0 B2 W1 B3 W2 W3
         .  .  F0 F1 .  B0 F2 B1 F3 B2 W0 B3 W1 W2 W3
         .  .  .  F0 B0 F1 B1 F2 B2 F3 B3 W0 W1 W2 W3
         """,
-    Plan("zero-bubble", 3, 2): """
-        F0 F1 .  .  .  B0 W0 B1 W1
-        .  F0 F1 .  B0 .  B1 W0 W1
-        .  .  F0 B0 F1 B1 W0 W1 .
-        """,
-    # GPipe and 1F1B need 12 such columns.
-    Plan("interleaved", 2, 2, 2): """
-        F0  F1  F0' F1' .   B0' .   B1' B0  B1
-        .   F0  F1  F0' B0' F1' B1' B0  B1  .
-        """,
     Plan("interleaved", 3, 3, 2): """
         F0  F1  F2  F0' F1' F2' .   .   B0' .   B1' .   B2' B0  B1  B2
         .   F0  F1  F2  F0' F1' F2' B0' .   B1' .   B2' B0  B1  B2  .
         .   .   F0  F1  F2  F0' B0' F1' B1' F2' B2' B0  B1  B2  .   .
-        """,
-    Plan("interleaved", 2, 2, 3): """
-        F0   F1   F0'  F1'  F0'' F1'' .    B0'' .    B1'' B0'  B1'  B0   B1
-        .    F0   F1   F0'  F1'  F0'' B0'' F1'' B1'' B0'  B1'  B0   B1   .
         """,
     Plan("interleaved", 3, 2, 2): """
         F0  F1  .   F0' F1' .   .   .   .   B0' B1' .   B0  B1
@@ -150,11 +123,6 @@ PICTURES: dict[Plan, str] = {
         """,
 }
 EVALUATIONS: dict[Plan, str] = {
-    Plan("1f1b", 3, 3): """
-        F0 F1 F2 .  .
-        .  F0 F1 F2 .
-        .  .  F0 F1 F2
-        """,
     Plan("interleaved", 2, 4, 2): """
         F0  F1  F0' F1' F2  F3  F2' F3' .
         .   F0  F1  F0' F1' F2  F3  F2' F3'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +23,6 @@ from gnnhpc.distributed.devices import (
 )
 from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.rendezvous import _connect_links, _link_groups, join, leave
-from tests.tools.forked import spawn
 
 
 def here(local_rank: int) -> Environment:
@@ -145,36 +142,6 @@ def test_the_record_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["driver"] == "535.129.03"
     assert (found["nccl"], found["visible"], found["transfers"]) == ("2.27.5", "3", None)
     assert facts.device_facts(Mesh(Layout(), 0, torch.device("cpu"))) is None
-
-
-def talk_over_links() -> tuple[list[tuple[str, int]], str | None, float]:
-    """Each rank's links, made as with NCCL, all used once; and a sum over replicas."""
-    mesh = join(read_environment(), Layout(2, 3), torch.device("cpu"))
-    links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
-    mesh = dataclasses.replace(mesh, links=links, staged=True)
-    _connect_links(mesh)
-    value = torch.full((2,), float(mesh.rank))
-    mesh.sum_over_replicas(value)
-    made = sorted(links)
-    for direction, peer in made:
-        assert mesh.link(direction, peer) is links[direction, peer]
-        assert torch.distributed.get_world_size(links[direction, peer]) == 2
-    leave(mesh)
-    return made, mesh.transfers, float(value[0])
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_links_are_made_and_used_in_one_order_on_all_ranks() -> None:
-    found = spawn(talk_over_links, 6)
-    both = [[(way, peer) for way in ("backward", "forward")] for peer in range(6)]
-    links = [made for made, _, _ in found]
-    assert links == [
-        *(sorted(both[1]), sorted(both[0] + both[2]), sorted(both[1])),
-        *(sorted(both[4]), sorted(both[3] + both[5]), sorted(both[4])),
-    ]
-    assert [total for _, _, total in found] == [3.0, 5.0, 7.0] * 2
-    assert {how for _, how, _ in found} == {"gloo through host memory"}
 
 
 @pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])

@@ -156,30 +156,6 @@ def test_the_last_request_ends_before_the_watchdog(timer: StepTimer) -> None:
     assert [thread.name for thread in threading.enumerate() if "watchdog" in thread.name] == []
 
 
-class SlowStore(FakeStore):
-    """A store whose requests take a while."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requested, self.answered = threading.Event(), False
-
-    def set(self, key: str, value: str) -> None:
-        self.answered = False
-        self.requested.set()
-        time.sleep(10 * BEAT_S)
-        super().set(key, value)
-        self.answered = True
-
-
-def test_the_last_request_ends_before_the_watchdog_does(timer: StepTimer) -> None:
-    """torch aborts a process that exits while one of its threads waits for the store."""
-    store = SlowStore()
-    watchdog = Watchdog(store, 0, 1, timer, lambda *_: None)
-    store.requested.wait()
-    watchdog.close()
-    assert store.answered
-
-
 @pytest.mark.parametrize("text", ["soon", "0", "nan"])
 def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)

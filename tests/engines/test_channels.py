@@ -5,10 +5,7 @@ On real ranks, as the two ends are in processes of their own.
 
 from __future__ import annotations
 
-import os
 import resource
-import signal
-import sys
 import time
 
 import pytest
@@ -21,7 +18,6 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.engines.transfers import Receiver, Sender
 from tests.tools.forked import spawn
-from tests.tools.ranks import run_ranks
 
 pytestmark = pytest.mark.distributed
 SLOTS, ROWS = 4, 1_000
@@ -132,38 +128,3 @@ def test_every_tensor_comes_once_whole_and_in_order() -> None:
     assert receiver[1] == sent
     assert sender[2] == SLOTS
     assert receiver[3] == sent
-
-
-def lost(which: int) -> None:
-    """Print the error of a rank that waits for another, which is killed."""
-    mesh = joined()
-    end = end_of(mesh)
-    mesh.barrier()
-    if mesh.rank == which:
-        if isinstance(end, SharedSender):
-            end.send(numbered(7))
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-    into, taken = torch.zeros(ROWS), []
-    try:
-        while True:
-            if isinstance(end, SharedSender):
-                end.send(into)
-            else:
-                end.receive(into).wait()
-                taken.append(float(into[0]))
-    except RuntimeError as error:
-        print(error, taken, flush=True)
-    os._exit(0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("killed", "taken"), [(0, [7.0]), (1, [])], ids=["sender", "receiver"])
-def test_a_rank_that_is_killed_is_missed_and_named(killed: int, taken: list[float]) -> None:
-    """By the receiver once it has what was sent, by the sender when there is no room."""
-    command = f"from tests.engines.test_channels import lost; lost({killed})"
-    outputs = run_ranks([sys.executable, "-c", command], 2, check=False)
-    assert outputs[killed].returncode == -signal.SIGKILL
-    said = f"Connection closed by peer: rank {killed} has ended {taken}\n"
-    # gloo prints lines of its own before it in some releases of torch.
-    assert outputs[1 - killed].stdout.endswith(said), outputs[1 - killed].stderr

@@ -22,7 +22,7 @@ from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.training.setup import TrainingParts
 from tests.engines.steps import CPU, parts_of
 from tests.tools.backends import computed_by
-from tests.tools.cells import gat, sampled, vig
+from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 
 aten = torch.ops.aten
 WAITING = (
@@ -48,26 +48,18 @@ class RefusesToWait(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def citation(model: dict[str, Any]) -> Experiment:
-    return gat(model=model, microbatches=1)
-
-
 STEPS = {
-    "gat": gat(),
     "gat, dense": gat(data={**gat().data.model_dump(), "features": 8}),
-    "gatv2": citation({"name": "gatv2"}),
-    "gcn": citation({"name": "gcn"}),
-    "sage, mean": citation({"name": "sage", "aggregator": "mean"}),
-    "sage, max": citation({"name": "sage", "aggregator": "max"}),
-    "sage, pool": citation({"name": "sage", "aggregator": "pool"}),
-    "gin": citation({"name": "gin"}),
-    "graphconv": citation({"name": "graphconv"}),
-    "resgcn": citation({"name": "resgcn", "layers": 3}),
-    "gcnii": citation({"name": "gcnii", "layers": 3}),
     "vig": vig(),
     "vig, deferred": vig(batchnorm="deferred"),
-    "gat of PyG": citation({"name": "gat", "implementation": "pyg"}),
-    "gcn of PyG": citation({"name": "gcn", "implementation": "pyg"}),
+    **{
+        " ".join(map(str, model.values())): gat(model=model, microbatches=1)
+        for model in (
+            *GRAPH_MODELS,
+            {"name": "gat", "implementation": "pyg"},
+            {"name": "gcn", "implementation": "pyg"},
+        )
+    },
 }
 
 
@@ -151,16 +143,6 @@ def test_a_graph_of_images_takes_others_into_its_memory() -> None:
             assert torch.equal(here, there.inputs)
         assert not graph.take(replace(second, valid_targets=1))
         assert not graph.take(replace(second, microbatches=second.microbatches[:1]))
-
-
-def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
-    found = []
-    for _ in range(2):
-        with parts_of(gat()).batches.open("train", 0, 2) as batches:
-            found.append(list(batches))
-    graph = captured(found[0][0])
-    assert graph.take(found[0][1])
-    assert not graph.take(found[1][1])
 
 
 def test_why_steps_are_not_captured() -> None:

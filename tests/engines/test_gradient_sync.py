@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
@@ -85,8 +85,8 @@ def test_two_replicas_have_the_mean_of_both() -> None:
         assert (reductions, spans, ready) == (1, {"allreduce"}, True)
 
 
-def shapes() -> list[Tensor]:
-    return [
+def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
+    tensors = [
         torch.randn(3, 4),
         torch.randn(4, 3).t(),
         torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
@@ -94,10 +94,7 @@ def shapes() -> list[Tensor]:
         torch.randn(()),
         torch.randn(0, 3),
     ]
-
-
-def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
-    parameters = [nn.Parameter(each) for each in shapes()]
+    parameters = [nn.Parameter(each) for each in tensors]
     flat = flatten(parameters)
     for n, p in enumerate(parameters):
         assert p.grad is not None
@@ -108,34 +105,9 @@ def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
     assert flat.tolist() == [n + 1.0 for n, count in enumerate(counts) for _ in range(count)]
 
 
-@pytest.mark.parametrize("n", [0, 1, 2])
-def test_a_fused_step_is_one_that_is_not_fused(n: int) -> None:
-    gradient = torch.randn(shapes()[n].shape)
-    moved = []
-    for fused in (True, False):
-        parameter = nn.Parameter(torch.zeros_like(shapes()[n]))
-        flatten([parameter])
-        assert parameter.grad is not None
-        parameter.grad.copy_(gradient)
-        torch.optim.Adam([parameter], lr=0.1, fused=fused).step()
-        moved.append(parameter.detach())
-    torch.testing.assert_close(*moved)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "least", "expected"),
-    [
-        ([1, 4, 4, 4], 8, [range(2, 4), range(2)]),
-        ([4, 4, 4], 8, [range(1, 3), range(1)]),
-        ([4, 4, 4], 1, [range(2, 3), range(1, 2), range(1)]),
-        ([0, 4, 0, 4, 0], 1, [range(3, 5), range(1, 3)]),
-        ([0, 0], 1, []),
-    ],
-)
-def test_buckets_are_neighbouring_layers_last_ones_first(
-    sizes: list[int], least: float, expected: list[range]
-) -> None:
-    assert gradient_buckets(sizes, least) == expected
+def test_buckets_are_neighbouring_layers_last_ones_first() -> None:
+    assert gradient_buckets([1, 4, 4, 4], 8) == [range(2, 4), range(2)]
+    assert gradient_buckets([0, 4, 0, 4, 0], 1) == [range(3, 5), range(1, 3)]
 
 
 @given(st.lists(st.integers(0, 50)), st.floats(0.5, 120.0))

@@ -6,7 +6,6 @@ not come. A schedule that ends on it ends on any.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,20 +89,6 @@ def test_every_input_from_another_stage_is_received_before_it_is_used(plan: Plan
         received = {a for a, source in sources.items() if source and source[0] != stage}
         assert set(needs) == received
         assert all(count <= order.index(action) for action, count in needs.items())
-
-
-@pytest.mark.parametrize(
-    ("schedule", "stage", "needed"),
-    [
-        ("gpipe", 1, {"F0": 0, "F1": 0, "F2": 1, "F3": 2, "B0": 4, "B1": 4, "B2": 5, "B3": 6}),
-        ("1f1b", 0, {"B0": 3, "B1": 4, "B2": 6, "B3": 7}),
-    ],
-)
-def test_of_three_stages_and_four_micro_batches(
-    schedule: ScheduleName, stage: int, needed: dict[str, int]
-) -> None:
-    found = done_before_posting(schedule, stage, 3, 4)
-    assert {str(action): count for action, count in found.items()} == needed
 
 
 def test_evaluation_receives_one_ahead() -> None:

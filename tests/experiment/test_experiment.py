@@ -14,8 +14,6 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.data.registry import allowed_data
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
-from gnnhpc.models.gat import Gat
-from gnnhpc.models.vig.model import Vig
 
 VIG: dict[str, Any] = {
     "model": {"name": "vig"},
@@ -131,11 +129,6 @@ def test_numbers_that_yaml_reads_as_text_are_numbers() -> None:
     assert Experiment.model_validate(vig(optimizer={"lr": "1e-3"})).optimizer.lr == 1e-3
 
 
-def test_our_own_engine_needs_no_full_pipeline() -> None:
-    few = vig(layout="pp4", schedule="1f1b", microbatches=2, engine="native")
-    assert Experiment.model_validate(few).microbatches == 2
-
-
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -218,18 +211,3 @@ def test_an_id_is_a_folder_name_that_says_what_it_is(changes: dict[str, Any]) ->
     assert re.fullmatch(r"[a-z0-9-]+", found.id)
     said = f"vig-synthetic-cifar10-{found.layout}-m{found.microbatches}-s{found.seed}"
     assert found.id.startswith(f"{said}-r{found.repeat}-")
-
-
-def test_models_are_their_published_selves_by_default() -> None:
-    vig_model, gat_model = Vig(), Gat()
-    assert (vig_model.blocks, vig_model.grapher_width, vig_model.ffn_width) == (8, 256, 512)
-    assert vig_model.readout_width == 1024
-    assert (gat_model.layers, gat_model.heads, gat_model.hidden) == (2, 8, 8)
-    assert gat_model.dropout == 0.6
-
-
-def test_a_changed_copy_has_an_id_of_its_own() -> None:
-    found = Experiment.model_validate(gat())
-    again = found.model_copy(update={"repeat": found.repeat + 1})
-    assert found.id != again.id
-    assert found.id == again.model_copy(update={"repeat": found.repeat}).id

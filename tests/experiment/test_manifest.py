@@ -111,12 +111,6 @@ def test_a_manifest_that_lost_cells_is_refused(tmp_path: Path) -> None:
         read_manifest(path)
 
 
-def test_what_a_status_needs_is_known_without_the_experiment() -> None:
-    cell = Cell.from_line(CELL.to_line(), "manifest")
-    assert (cell.world_size, cell.train_steps) == (4, CELL.experiment.train_steps)
-    assert "experiment" not in cell.__dict__
-
-
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     absent = tmp_path / "manifest.jsonl"
     with pytest.raises(InputError) as refused:

@@ -16,28 +16,18 @@ from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.model_registry import model_class
+from tests.tools.cells import GRAPH_MODELS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("form")]
 GPU = torch.device("cuda", 0)
 # Large enough that a GPU's blocks come to their sums in another order each time.
 DATA = SyntheticCitation(nodes=5_000, edges=200_000, features=500)
 
-MODELS = [
-    {"name": "gat"},
-    {"name": "gatv2"},
-    {"name": "gcn"},
-    {"name": "sage", "aggregator": "mean"},
-    {"name": "sage", "aggregator": "max"},
-    {"name": "sage", "aggregator": "pool"},
-    {"name": "gin"},
-    {"name": "graphconv"},
-    {"name": "resgcn", "layers": 4},
-    {"name": "gcnii", "layers": 4},
-]
-
 
 @pytest.mark.parametrize("dense", [False, True], ids=["stored features", "dense features"])
-@pytest.mark.parametrize("settings", MODELS, ids=lambda each: "-".join(map(str, each.values())))
+@pytest.mark.parametrize(
+    "settings", GRAPH_MODELS, ids=lambda each: "-".join(map(str, each.values()))
+)
 def test_the_same_bits_each_time(settings: dict[str, object], dense: bool) -> None:
     config = model_class(str(settings["name"])).model_validate(settings)  # type: ignore[union-attr]
     graph = load_graph(DATA, None)

@@ -47,6 +47,19 @@ GRAPHS: dict[str, Any] = {
     "batch_size": 24,
     **STEPS,
 }
+GRAPH_MODELS: list[dict[str, Any]] = [
+    {"name": "gat"},
+    {"name": "gatv2"},
+    {"name": "gcn"},
+    {"name": "sage", "aggregator": "mean"},
+    {"name": "sage", "aggregator": "max"},
+    {"name": "sage", "aggregator": "pool"},
+    {"name": "gin"},
+    {"name": "graphconv"},
+    {"name": "resgcn", "layers": 3},
+    {"name": "gcnii", "layers": 3},
+]
+"""Every model of graphs and every aggregator."""
 LINKED: dict[str, Any] = {**SAMPLED, "task": {"name": "links", "embedding": 8, "hits": 3}}
 
 

@@ -15,28 +15,16 @@ from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.layers.compared_rows import chosen_rows
-from tests.tools.cells import GAT, GRAPHS, LINKED, SAMPLED, VIG
+from tests.tools.cells import GAT, GRAPH_MODELS, GRAPHS, LINKED, SAMPLED, VIG
 from tests.tools.dgl import needs_dgl
 
 When = Literal["start", "end"]
 WHENS: tuple[When, When] = ("start", "end")
 CPU = torch.device("cpu")
-MODELS: list[dict[str, Any]] = [
-    {"name": "gat"},
-    {"name": "gatv2"},
-    {"name": "gcn"},
-    {"name": "sage", "aggregator": "mean"},
-    {"name": "sage", "aggregator": "max"},
-    {"name": "sage", "aggregator": "pool"},
-    {"name": "gin"},
-    {"name": "graphconv"},
-    {"name": "resgcn", "layers": 3},
-    {"name": "gcnii", "layers": 3},
-]
 LIBRARIES = {"fused": "", "pyg": "PyG", "dgl": "DGL"}
 CASES = [
     pytest.param(raw, library, id="-".join((*map(str, model.values()), chunks, implementation)))
-    for model in MODELS
+    for model in GRAPH_MODELS
     for chunks in ("contiguous", "halo")
     for implementation, library in LIBRARIES.items()
     if implementation != "dgl"
