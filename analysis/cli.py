@@ -227,8 +227,8 @@ def import_csv(
         typer.Argument(
             metavar="LOG...",
             help="CSV files, or folders of them, with a column of step times (such as "
-            "batch_time(s) or step_time_ms), and epoch, batch, phase (0 or train, 1 or test) and "
-            "loss if there are; or hyperfine's JSON.",
+            "batch_time(s) or step_time_ms), and epoch, batch and phase (0 or train, 1 or test) "
+            "if there are; or hyperfine's JSON.",
         ),
     ],
     out: Annotated[
@@ -245,7 +245,7 @@ def import_csv(
         list[str] | None,
         typer.Option(
             metavar="time=NAME",
-            help="The header's name of time, epoch, batch, phase or loss; may be repeated.",
+            help="The header's name of time, phase, epoch or batch; may be repeated.",
         ),
     ] = None,
     unit: Annotated[
@@ -273,13 +273,13 @@ def import_csv(
         import_logs,
         list_csv_files,
         parse_columns,
-        parse_declared,
+        parse_pairs,
         write_import_page,
     )
 
     imported = import_logs(
         list_csv_files(logs),
-        declared=parse_declared(layout or []),
+        declared=parse_pairs("--layout", layout or [], "LOG=LAYOUT or LOG=LAYOUT:M"),
         baseline=baseline,
         drop_warmup=drop_warmup,
         columns=parse_columns(columns or [], unit, phase),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,26 +9,19 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.document import (
-    Block,
-    Bullets,
-    Document,
-    Section,
-    Table,
-    Text,
-    page_table,
-)
+from analysis.render.document import Block, Bullets, Document, Section, Table, Text, page_table
 from analysis.render.output_files import atomic_output_folder, write_page, write_table
-from analysis.report.read_step_logs import UNITS, Columns, StepLog, read_logs
+from analysis.report.read_step_logs import ALIASES, UNITS, Columns, StepLog, read_logs
 from analysis.statistics.intervals import ONE_RUN, Interval, ratio_in_words
 from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, mark_outliers, step_statistics
 from analysis.studies.raffi_logs import printed_statistics
 from analysis.studies.study import published_studies
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound
 
-PHASES = ("train", "test")
+_PHASES = ("train", "test")
 _MOST_APART = 100.0
 """Times without a unit that are as many times longer or shorter than the baseline's are refused."""
 
@@ -42,7 +34,7 @@ class ImportedLogs:
     baseline: StepLog | None
     steps: Table
     """One row a log and phase."""
-    published_statistics: Table | None
+    published: Table | None
     """Published statistics beside those of the logs; None without logs of a published table."""
 
     @property
@@ -52,13 +44,12 @@ class ImportedLogs:
         lines += [
             f"{row['log']}, {row['phase']}: {row['verdict']}"
             for row in self.steps.frame.to_dict("records")
-            if str(row["verdict"]).startswith("above the bound")
+            if row["verdict"].startswith("above the bound")
         ]
-        if self.published_statistics is not None:
-            for row in self.published_statistics.frame.to_dict("records"):
-                if str(row["verdict"]).startswith("misprint"):
-                    where = f"table {row['table']}, {row['phase']}, {row['quantity']}"
-                    lines.append(f"{where}: printed {row['printed']:.2f}, {row['verdict']}")
+        for row in self.published.frame.to_dict("records") if self.published else ():
+            if row["verdict"].startswith("misprint"):
+                where = f"table {row['table']}, {row['phase']}, {row['quantity']}"
+                lines.append(f"{where}: printed {row['printed']:.2f}, {row['verdict']}")
         return lines
 
 
@@ -79,30 +70,24 @@ def import_logs(
     declared name that is not among them, and for times without a unit that are far from the
     baseline's.
     """
-    declared = declared or {}
-    unknown = declared.keys() - {name for path in paths for name in (path.name, path.stem)}
-    if unknown:
-        names = ", ".join(path.name for path in paths)
-        raise InputError("--layout", None, sorted(unknown)[0], names)
+    declared, names = declared or {}, ", ".join(path.name for path in paths)
+    for unknown in sorted(declared.keys() - {n for path in paths for n in (path.name, path.stem)}):
+        raise InputError("--layout", None, unknown, names)
     logs = [
         log
         for path in paths
         for log in read_logs(path, declared.get(path.name, declared.get(path.stem)), columns)
     ]
-    names_of_logs = [log.name for log in logs]
-    # The folder's name is put before file names that occur twice.
-    logs = [
-        replace(log, name=f"{log.path.parent.name}/{log.name}")
-        if names_of_logs.count(log.name) > 1
-        else log
-        for log in logs
-    ]
-    chosen = choose_baseline(logs, baseline)
+    given = [log.name for log in logs]
+    for place, log in enumerate(logs):
+        if given.count(log.name) > 1:
+            logs[place] = replace(log, name=f"{log.path.parent.name}/{log.name}")
+    chosen = _choose_baseline(logs, baseline)
     _check_units(logs, chosen)
     rows = [
         _log_row(log, phase, chosen, drop_warmup)
         for log in logs
-        for phase in PHASES
+        for phase in _PHASES
         if len(log.seconds(phase))
     ]
     against = f"Speedups are over {chosen.name}. " if chosen else ""
@@ -118,16 +103,17 @@ def import_logs(
 
 def _with_published(logs: Sequence[StepLog]) -> Table | None:
     """A table of Raffi's published statistics beside those of his own logs; None for other logs."""
-    frame = printed_statistics(
-        (log.path, log.name, phase, log.seconds(phase).to_numpy())
+    rows = [
+        {"table": table, "log": log.name, "phase": phase, **row}
         for log in logs
-        for phase in PHASES
-    )
-    if frame.empty:
+        for phase in _PHASES
+        for table, row in printed_statistics(log.path, phase, log.seconds(phase).to_numpy())
+    ]
+    if not rows:
         return None
     defects = (f"Known defect: {text}" for text in published_studies()["raffi"].defects.values())
     title = "Printed statistics against the logs they were printed from"
-    return Table("printed", title, frame, tuple(defects))
+    return Table("printed", title, pd.DataFrame(rows), tuple(defects))
 
 
 def _check_units(logs: Sequence[StepLog], baseline: StepLog | None) -> None:
@@ -137,19 +123,18 @@ def _check_units(logs: Sequence[StepLog], baseline: StepLog | None) -> None:
         times = log.steps["seconds"].mean() / baseline.steps["seconds"].mean()
         if not 1.0 / _MOST_APART < times < _MOST_APART:
             found = f"times without a unit, {times:.3g} times those of {baseline.path.name}"
-            allowed = f"--unit {', '.join(UNITS)}, or a unit in the header"
-            raise InputError(log.path, "column time", found, allowed)
+            raise InputError(log.path, "column time", found, "--unit, or a unit in the header")
 
 
-def choose_baseline(logs: Sequence[StepLog], requested: str | None) -> StepLog | None:
+def _choose_baseline(logs: Sequence[StepLog], requested: str | None) -> StepLog | None:
     """The named log, else the sequential one; of several the one with the shortest name."""
-    if requested is not None:
-        for log in logs:
-            if requested in (log.name, log.path.name, str(log.path)):
-                return log
-        raise InputError("--baseline", None, requested, ", ".join(log.path.name for log in logs))
-    sequential = [log for log in logs if log.is_sequential]
-    return min(sequential, key=lambda log: len(log.name), default=None)
+    if requested is None:
+        sequential = [log for log in logs if (log.layout, log.microbatches) == (Layout(), 1)]
+        return min(sequential, key=lambda log: len(log.name), default=None)
+    for log in logs:
+        if requested in (log.name, log.path.name, str(log.path)):
+            return log
+    raise InputError("--baseline", None, requested, ", ".join(log.path.name for log in logs))
 
 
 def _log_row(
@@ -160,21 +145,18 @@ def _log_row(
         return Sample([seconds[detect_warmup(seconds) if drop_warmup else 0 :]])
 
     sample, speedup, most = sample_of(log), None, None
-    layout, microbatches, rank = log.setting
-    if layout is not None and microbatches is not None:
-        most = bound(layout.replicas, layout.stages, microbatches)
+    if log.layout is not None and log.microbatches is not None:
+        most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
     if log is baseline:
         speedup = Interval(1.0, None, None, ONE_RUN)
-    elif baseline is not None and layout is not None and len(baseline.seconds(phase)):
+    elif baseline is not None and log.layout is not None and len(baseline.seconds(phase)):
         # In samples a second: each replica has its own mini-batch.
-        other = baseline.setting.layout
-        share = layout.replicas / (other.replicas if other else 1)
+        share = log.layout.replicas / (baseline.layout.replicas if baseline.layout else 1)
         speedup = sample_of(baseline).over(sample, share)
     return {
         "log": log.name,
-        "layout": str(layout) if layout else None,
-        "microbatches": microbatches,
-        "rank": rank,
+        "layout": str(log.layout) if log.layout else None,
+        "microbatches": log.microbatches,
         "phase": phase,
         **step_statistics(sample.values),
         "n": sample.values.size,
@@ -194,10 +176,10 @@ def _verdict(
     if log is baseline:
         return "baseline"
     if baseline is None or speedup is None:
-        missing = "unknown layout, use --layout" if log.setting.layout is None else "no baseline"
+        missing = "unknown layout, use --layout" if log.layout is None else "no baseline"
         return f"no speedup: {missing}"
     words = ratio_in_words(speedup)
-    if log.setting[:2] == baseline.setting[:2]:
+    if (log.layout, log.microbatches) == (baseline.layout, baseline.microbatches):
         return f"the baseline's setting run again; {words}: equal settings differ by this much"
     if most is None:
         return "unknown bound: the number of micro-batches is not known"
@@ -219,28 +201,25 @@ def list_csv_files(paths: Sequence[Path]) -> list[Path]:
 
 def parse_columns(texts: Sequence[str], unit: str | None, phase: str | None) -> Columns:
     """Read time=NAME and the like; raises InputError for another form, unit or phase."""
-    names = {}
-    for text in texts:
-        key, equals, name = text.partition("=")
-        if not equals or key not in ("time", "epoch", "batch", "phase", "loss"):
-            allowed = "time=NAME, epoch=NAME, batch=NAME, phase=NAME or loss=NAME"
-            raise InputError("--columns", None, repr(text), allowed)
-        names[key] = name
+    names = parse_pairs("--columns", texts, " or ".join(f"{key}=NAME" for key in ALIASES))
+    for key in names.keys() - ALIASES.keys():
+        raise InputError("--columns", None, repr(key), ", ".join(ALIASES))
     if unit is not None and unit not in UNITS:
         raise InputError("--unit", None, unit, ", ".join(UNITS))
-    if phase is not None and phase not in PHASES:
-        raise InputError("--phase", None, phase, " or ".join(PHASES))
+    if phase is not None and phase not in _PHASES:
+        raise InputError("--phase", None, phase, " or ".join(_PHASES))
     return Columns(names, unit, phase)
 
 
-def parse_declared(texts: Sequence[str]) -> dict[str, str]:
-    """Read NAME=LAYOUT[:MICROBATCHES]; raises InputError for another form."""
-    matches = {text: re.fullmatch(r"(.+)=([^=]+)", text) for text in texts}
-    for text, match in matches.items():
-        if match is None:
-            allowed = "FILE=LAYOUT or FILE=LAYOUT:MICROBATCHES"
-            raise InputError("--layout", None, repr(text), allowed)
-    return {match[1]: match[2] for match in matches.values() if match}
+def parse_pairs(option: str, texts: Sequence[str], allowed: str) -> dict[str, str]:
+    """Read KEY=VALUE, without `=` in the value; raises InputError for another form."""
+    pairs = {}
+    for text in texts:
+        key, _, value = text.rpartition("=")
+        if not key or not value:
+            raise InputError(option, None, repr(text), allowed)
+        pairs[key] = value
+    return pairs
 
 
 def write_import_page(imported: ImportedLogs, out: Path) -> Path:
@@ -248,24 +227,12 @@ def write_import_page(imported: ImportedLogs, out: Path) -> Path:
 
     Files of other names in `out` stay. Raises InputError where it cannot be written.
     """
-    with atomic_output_folder(out) as folder:
-        for made in filter(None, (imported.steps, imported.published_statistics)):
-            write_table(made, folder)
-        write_page(_import_document(imported, folder), folder)
-    return out / "report.html"
-
-
-def _import_document(imported: ImportedLogs, folder: Path) -> Document:
-    """The page's document."""
-    frame, published = imported.steps.frame, imported.published_statistics
-    verdict: list[Block] = [
+    steps, published, logs = imported.steps, imported.published, imported.logs
+    verdict = [
         Text(line, "bad" if "above the bound" in line or "misprint" in line else "plain")
         for line in imported.warnings
     ]
-    speed: tuple[Block, ...] = (
-        page_table(frame, imported.steps.title),
-        *map(Text, imported.steps.notes),
-    )
+    speed: tuple[Block, ...] = (page_table(steps.frame, steps.title), *map(Text, steps.notes))
     sections = [
         Section("verdict", "Verdict", tuple(verdict)),
         Section("steps", "Step times and speedups", speed),
@@ -275,6 +242,11 @@ def _import_document(imported: ImportedLogs, folder: Path) -> Document:
         beside = page_table(published.frame, "Published statistics and those of the log")
         sections.append(Section("published", "Published and logged", (citation, beside)))
         sections.append(Section("defects", "Known defects", (Bullets(published.notes),)))
-    names = ", ".join(log.name for log in imported.logs[:8])
-    more = f" and {len(imported.logs) - 8} more" if len(imported.logs) > 8 else ""
-    return Document("Imported step logs", names + more, tuple(sections), folder)
+    names = ", ".join(log.name for log in logs[:8])
+    more = f" and {len(logs) - 8} more" if len(logs) > 8 else ""
+    with atomic_output_folder(out) as folder:
+        for made in filter(None, (steps, published)):
+            write_table(made, folder)
+        page = Document("Imported step logs", names + more, tuple(sections), folder)
+        write_page(page, folder)
+    return out / "report.html"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.statistics.warmup import step_statistics
@@ -17,49 +14,26 @@ from analysis.studies.study import FOLDER, published_studies, read_published
 LOGS = FOLDER / "raffi" / "logs"
 
 
-def printed_statistics(logs: Iterable[tuple[Path, str, str, NDArray[Any]]]) -> pd.DataFrame:
-    """A row a printed statistic of those (path, name, phase, seconds) that are the author's logs.
+def printed_statistics(
+    path: Path, phase: str, seconds: NDArray[Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number of the table, and a row a statistic printed there; nothing for another log.
 
     `verdict` says whether the log gives the printed digits, rounded or cut off.
     """
+    table = published_studies()["raffi"].logs.get(path.name)
+    if table is None or path.read_text() != (LOGS / path.name).read_text():
+        return
     printed = read_published("raffi_tables", as_text=True)
-    rows = []
-    for path, name, phase, seconds in logs:
-        table = _known_logs().get(_digest(path))
-        if table is None or not len(seconds):
-            continue
-        mine = printed[(printed["table"] == str(table)) & (printed["phase"] == phase)].iloc[0]
-        for quantity, value in step_statistics(seconds).items():
-            text = str(mine[quantity])
-            rows.append(
-                {
-                    "table": table,
-                    "log": name,
-                    "phase": phase,
-                    "quantity": quantity,
-                    "printed": float(text),
-                    "from_log": value,
-                    "verdict": _digits_verdict(value, text),
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-@functools.cache
-def _known_logs() -> dict[str, int]:
-    tables = published_studies()["raffi"].logs
-    return {_digest(LOGS / name): table for name, table in tables.items()}
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
-
-
-def _digits_verdict(value: float, printed: str) -> str:
-    if not matches_published_digits(value, printed):
-        return f"misprint: the log has {value:.2f}"
-    decimals = len(printed.partition(".")[2])
-    return "as printed" if f"{value:.{decimals}f}" == printed else "as printed, digits cut off"
+    chosen = (printed["table"] == str(table)) & (printed["phase"] == phase)
+    for quantity, value in step_statistics(seconds).items():
+        text = str(printed.loc[chosen, quantity].iloc[0])
+        decimals = len(text.partition(".")[2])
+        verdict = "as printed" if f"{value:.{decimals}f}" == text else "as printed, digits cut off"
+        if not matches_published_digits(value, text):
+            verdict = f"misprint: the log has {value:.2f}"
+        row = {"quantity": quantity, "printed": float(text), "from_log": value, "verdict": verdict}
+        yield table, row
 
 
 def matches_published_digits(value: float, published: str) -> bool:

@@ -10,8 +10,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.report.import_csv import import_logs, list_csv_files
-from analysis.report.read_step_logs import read_logs
-from analysis.report.setting_in_file_name import setting_from_name
+from analysis.report.read_step_logs import read_logs, setting_in_name
 from analysis.studies.raffi_logs import LOGS, matches_published_digits
 from analysis.studies.study import read_published
 from gnnhpc.core.layout import Layout
@@ -37,8 +36,8 @@ PLAIN = log_text("epoch,batch,seconds,phase", "0,{i},{t},train")
 def raffis() -> tuple[pd.DataFrame, pd.DataFrame]:
     """The step table of his logs, and the printed numbers beside them."""
     imported = import_logs(list_csv_files([LOGS]))
-    assert imported.published_statistics is not None
-    return imported.steps.frame, imported.published_statistics.frame
+    assert imported.published is not None
+    return imported.steps.frame, imported.published.frame
 
 
 def test_raffis_tables_come_out_of_his_logs(raffis: tuple[pd.DataFrame, pd.DataFrame]) -> None:
@@ -76,16 +75,16 @@ def test_speedups_have_bound_and_verdict(raffis: tuple[pd.DataFrame, pd.DataFram
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
-        ("pipe_0_micro5_stage2.csv", (Layout(1, 2), 5, 0)),
-        ("seq_loss.csv", (Layout(), 1, None)),
-        ("seq_micro4.csv", (Layout(), 4, None)),
-        ("dp2-pp2_m5_rank1.csv", (Layout(2, 2), 5, 1)),
-        ("dp2_pp4_micro8.csv", (Layout(2, 4), 8, None)),
-        ("sequence.csv", (None, None, None)),
+        ("pipe_0_micro5_stage2", (Layout(1, 2), 5)),
+        ("seq_loss", (Layout(), 1)),
+        ("seq_micro4", (Layout(), 4)),
+        ("dp2-pp2_m5_rank1", (Layout(2, 2), 5)),
+        ("dp2_pp4_microbatches_8", (Layout(2, 4), 8)),
+        ("sequence", (None, None)),
     ],
 )
 def test_file_names_contain_layouts(name: str, setting: tuple[object, ...]) -> None:
-    assert tuple(setting_from_name(name)) == setting
+    assert setting_in_name(name) == setting
 
 
 SEMICOLONS = log_text("epoch;batch;seconds;phase", "0;{i};{t};train").replace(".", ",")
@@ -172,19 +171,19 @@ CLOCK = log_text("epoch,batch,time,phase", "0,{i},{i}.5,train")
         (HEADER, "no steps"),
         ("epoch,batch,phase\n0,0,0\n", "column time"),
         ("epoch,batch,seconds\n0,0,0\n", "--phase train"),
-        (HEADER + "\n0,0,fast,0\n", "pp2_m4.csv:3: seconds: found 'fast'; allowed: a number"),
+        (HEADER + "\n0,0,fast,0\n", "pp2_m4.csv:3: seconds: found 'fast'; allowed: a number above"),
         (HEADER + "0,0,1.5,0\n0,1,-1,0\n", "pp2_m4.csv:3: seconds: found '-1'"),
-        (HEADER + "0,0,nan,0\n", "a time above zero"),
+        (HEADER + "0,0,nan,0\n", "a number above zero"),
         (HEADER + "0,0,1.5,7\n", "phase: found '7'"),
         (HEADER + "0,0,1.5\n", "pp2_m4.csv:2: found 3 fields; allowed: 4"),
         (HEADER + '0,0,1,0\n0,1,1,"0\n' + "0,2,1,0\n" * 9, "pp2_m4.csv:3: found a quote"),
         (HEADER + '0,1,1,"0\n0,2,1,0"\n', "pp2_m4.csv:2: found a quote"),
         (CLOCK, "times that never fall, as of a clock"),
         (CLOCK + CLOCK.partition("\n")[2], "as of a clock"),
-        (log_text("batch,time,phase", "{i},{t},train", 1e3), "--unit s, ms"),
+        (log_text("batch,time,phase", "{i},{t},train", 1e3), "--unit, or a unit in the header"),
         (log_text("batch,phase,a - time,b - time", "{i},train,{t},{t}"), "--columns time=NAME"),
-        (log_text("command,mean,stddev", "x,{t},0.1"), "hyperfine --export-json"),
-        (log_text("Wall time,Step,Value", "{i},{i},{t}"), "--columns time=Value"),
+        (log_text("command,mean,stddev", "x,{t},0.1"), "found command, mean, stddev"),
+        (log_text("Wall time,Step,Value", "{i},{i},{t}"), "--columns time=NAME"),
         (HEADER + "0,0,1.5,0\n" * 9, "most steps more than once"),
     ],
 )
@@ -204,7 +203,7 @@ def test_a_log_that_cannot_be_read_is_one_line(
         (["--layout", "other=pp2"], "--layout: found other"),
         (["--layout", "seq=pp2:0"], "--layout: found 'pp2:0'"),
         (["--baseline", "other"], "--baseline: found other"),
-        (["--columns", "speed=x"], "--columns: found 'speed=x'"),
+        (["--columns", "speed=x"], "--columns: found 'speed'"),
         (["--unit", "h"], "--unit: found h"),
         (["--phase", "x"], "--phase: found x"),
     ],
