@@ -20,6 +20,8 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.submissions import read_provenance
 
 MANIFEST_VERSION = 1
+MOST_TASKS = 1000
+"""Cells of an array: Slurm's usual MaxArraySize of 1001 allows task ids up to 1000."""
 _ALLOWED = "one cell a line"
 
 
@@ -77,6 +79,11 @@ class Cell:
         return experiment
 
     @property
+    def key(self) -> tuple[str, int]:
+        """Array and index."""
+        return self.array, self.index
+
+    @property
     def world_size(self) -> int:
         """The number of ranks."""
         layout = Layout.parse(str(self.settings.get("layout", "seq")))
@@ -107,15 +114,20 @@ def array_name(experiment: Experiment) -> str:
 
 
 def assign_indices(experiments: Iterable[Experiment], data_root: str | None = None) -> list[Cell]:
-    """Give each experiment the next index of its array; of equal ones the first alone."""
+    """Give each experiment the next index of its array; of equal ones the first alone.
+
+    The cells after the first thousand are in another array, such as vig-pp2.2.
+    """
     cells: dict[str, Cell] = {}
     following: dict[str, int] = {}
     for experiment in experiments:
         if experiment.id in cells:
             continue
-        array = array_name(experiment)
-        index = following.get(array, 0)
-        following[array] = index + 1
+        name = array_name(experiment)
+        number = following.get(name, 0)
+        following[name] = number + 1
+        part, index = divmod(number, MOST_TASKS)
+        array = f"{name}.{part + 1}" if part else name
         cells[experiment.id] = Cell.of(array, index, experiment, data_root)
     return list(cells.values())
 
@@ -139,7 +151,7 @@ def read_manifest(path: Path) -> list[Cell]:
     ]
     known: dict[str | tuple[str, int], Cell] = {}
     for cell in cells:
-        for key in (cell.id, (cell.array, cell.index)):
+        for key in (cell.id, cell.key):
             if (before := known.setdefault(key, cell)) is not cell:
                 found = f"{cell.id}, index {cell.index} of {cell.array}, and {before.where}"
                 raise InputError(cell.where, "cell", found, "each cell and each index once")

@@ -40,7 +40,6 @@ def site_init(
 
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Compare the site's settings with what sinfo says the cluster has; submits nothing."""
-    from jobs.slurm.launch import array_limit, slurm_limit
     from jobs.slurm.site_check import query_partitions, site_mismatches
     from jobs.slurm.site_files import find_site_files, load_site
     from jobs.slurm.site_init import submit_limit
@@ -50,10 +49,6 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     print(f"site {name}, from {files or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
-    size = slurm_limit("MaxArraySize")
-    known = "unknown" if size is None else str(size)
-    most = array_limit(settings, size)
-    print(f"  arrays of at most {most} cells, larger ones in parts (MaxArraySize {known})")
     limit = submit_limit(settings.qos)
     known = "no limit known" if limit is None else f"{limit}, larger sweeps go in portions"
     print(f"  jobs that you may have in the queue (MaxSubmitJobs): {known}")

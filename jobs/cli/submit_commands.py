@@ -167,8 +167,6 @@ def rerun(
     with. Cells that run or wait already are left alone, and --index refuses them; so are unknown
     cells without --force.
     """
-    from jobs.run.run_state import open_run
-    from jobs.run.submission_records import first_cluster
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
     from jobs.submission import rerun as rerunning
@@ -178,7 +176,7 @@ def rerun(
     given = [f"{name}={value}" for name, value in flags.items() if value is not None]
     selection = rerunning.Selection(array, index, failed, missing, flagged, force)
     options = Options(
-        cluster=cluster.value if cluster else first_cluster(open_run(run)),
+        cluster=cluster.value if cluster else None,
         site=load_site(site_file, site) if site or site_file else None,
         settings=parse_options([*(slurm or []), *given]),
         after=after or (),

@@ -37,7 +37,7 @@ def print_dry_run(submission: Submission, *, scripts: bool) -> None:
     """Print a script, or all of them, and the cells; then arrays, resources and cost."""
     arrays, in_slurm = submission.arrays, submission.cluster == "slurm"
     for array in (arrays if scripts else arrays[:1]) if in_slurm else ():
-        print(f"--- {submission.run}/arrays/{array.label}.sbatch")
+        print(f"--- {submission.run}/arrays/{array.name}.sbatch")
         print(submission.script(array))
     for cell in submission.cells:
         print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
@@ -92,7 +92,7 @@ def _resource_lines(submission: Submission) -> list[str]:
         needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
         sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
         limit = format_duration(needs.time_min * 60)
-        rows.append((array.label, *map(str, sizes), limit, tasks))
+        rows.append((array.name, *map(str, sizes), limit, tasks))
     return _columns(rows, "<>>>>>")
 
 

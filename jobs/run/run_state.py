@@ -28,8 +28,13 @@ from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
 from gnnhpc.records.failures import recorded_cause
 from gnnhpc.records.result_file import slurm_job, without_cluster
 from gnnhpc.records.submissions import read_provenance
-from jobs.run.submission_records import SubmissionRecord, process_start, read_submissions
-from jobs.slurm.launch import MOST_TASKS, Launch
+from jobs.run.submission_records import (
+    Cluster,
+    SubmissionRecord,
+    process_start,
+    read_submissions,
+)
+from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import Blocks, Key, read_blocks
 from jobs.slurm.site import parse_site
 
@@ -110,6 +115,11 @@ class RunState:
         return not local or bool(self.unfinished_jobs)
 
     @property
+    def cluster(self) -> Cluster:
+        """Where the run was first submitted."""
+        return self.submissions[0].cluster if self.submissions else "slurm"
+
+    @property
     def supervisors(self) -> set[str]:
         """Process ids of local supervisors that run on this machine."""
         return {one.job_id for one in self.submissions if one.supervisor_is_alive}
@@ -184,13 +194,11 @@ def read_launch(paths: RunPaths) -> Launch:
         raise InputError(paths.provenance, "site", repr(settings), "the site's name and settings")
     name = settings.pop("name")
     site = parse_site(settings, paths.provenance, "site")
-    python, limit = metadata.get("python"), metadata.get("array_limit", MOST_TASKS)
+    python = metadata.get("python")
     if not isinstance(python, str):
         raise InputError(paths.provenance, "python", repr(python), "the path of an interpreter")
-    if not isinstance(limit, int) or limit < 1:
-        raise InputError(paths.provenance, "array_limit", repr(limit), "a whole number from 1")
     here = python if Path(python).is_file() else sys.executable
-    return Launch(name, site, here, live=not paths.code_record.exists(), array_limit=limit)
+    return Launch(name, site, here, live=not paths.code_record.exists())
 
 
 @dataclass(frozen=True)

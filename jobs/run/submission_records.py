@@ -45,8 +45,6 @@ class SubmissionRecord:
     site: dict[str, Any]
     """The site's name and settings."""
     command: tuple[str, ...] = ()
-    first_task: int = 0
-    """Index of the cell, or number of the block, that the job's task 0 runs."""
     started: float | None = None
     """Start of the local supervisor's process, seconds since the epoch: process ids are reused."""
     manifest: int | None = None
@@ -68,7 +66,7 @@ class SubmissionRecord:
 
     def task(self, number: int) -> str:
         """Slurm's name of the array task with this number: 1234_5."""
-        return f"{self.job_id}_{number - self.first_task}"
+        return f"{self.job_id}_{number}"
 
     @property
     def supervisor_is_alive(self) -> bool:
@@ -103,7 +101,6 @@ def record_submission(
     numbers: Sequence[int],
     job: str,
     launch: Launch,
-    first_task: int = 0,
     started: float | None = None,
 ) -> None:
     """Append one line to submissions.jsonl; the caller holds the run's lock."""
@@ -118,7 +115,6 @@ def record_submission(
         live=launch.live,
         site=launch.recorded(),
         command=tuple(command_line()),
-        first_task=first_task,
         started=started,
         manifest=paths.manifest.stat().st_ino,
     )
@@ -136,12 +132,6 @@ def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
             submission = replace(submission, started=None)
         submissions.append(submission)
     return submissions
-
-
-def first_cluster(paths: RunPaths) -> Cluster:
-    """Where a run was first submitted."""
-    submissions = read_submissions(paths)
-    return submissions[0].cluster if submissions else "slurm"
 
 
 @contextlib.contextmanager

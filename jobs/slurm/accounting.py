@@ -73,7 +73,7 @@ def parse_accounts(text: str, jobs: Mapping[str, str | None]) -> list[AccountedT
         number, array = job.partition("_")[0], jobs.get(job.partition("_")[0])
         if step and found and found[-1].task == job:
             found[-1] = _with_step(found[-1], row, step)
-        elif not step and number in jobs and array in (None, array_of_job(row["JobName"])[0]):
+        elif not step and number in jobs and array in (None, array_of_job(row["JobName"])):
             found += [_task(name, row) for name in _array_tasks(job)]
     return found
 

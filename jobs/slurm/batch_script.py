@@ -42,9 +42,9 @@ def checkout(home: Path = ROOT) -> str | None:
     return None if is_installed(home) else shlex.quote(str(home))
 
 
-def job_name(label: str, run: Path) -> str:
+def job_name(array: str, run: Path) -> str:
     """The name of a job in squeue; the array comes first, because squeue cuts long names."""
-    return f"{label}@{run.name}"
+    return f"{array}@{run.name}"
 
 
 def batch_script(array: JobArray, run: Path, launch: Launch, *, script: str | None = None) -> str:
@@ -52,13 +52,12 @@ def batch_script(array: JobArray, run: Path, launch: Launch, *, script: str | No
     needs, site = array.resources, launch.site
     return _template("array.sbatch.j2").render(
         title=_title(array),
-        script=script or f"{array.label}.sbatch",
+        script=script or f"{array.name}.sbatch",
         array=array.name,
         paired=array.is_paired,
-        first_task=array.first_task,
         tasks=array.array_option(site.max_parallel),
         run=str(run),
-        job_name=job_name(array.label, run),
+        job_name=job_name(array.name, run),
         options=needs.options(),
         signal=site.signal,
         set_up=set_up_lines(launch),
@@ -90,17 +89,15 @@ def set_up_lines(launch: Launch) -> list[str]:
 
 def _title(array: JobArray) -> str:
     experiment = array.cells[0].experiment
-    first, last = array.numbers[0], array.numbers[-1]
     what = "block" if array.is_paired else "cell"
     count = f"{len(array.tasks)} {what}{'s' if len(array.tasks) != 1 else ''}"
-    which = f"{what}s {first} to {last}" if array.first_task else count
     if array.is_paired:
-        most = max(len(task.cells) for task in array.tasks)
-        return f"Array {array.name}: {which} of up to {most} cells of {experiment.model.name},"
+        most, model = array.most_cells, experiment.model.name
+        return f"Array {array.name}: {count} of up to {most} cells of {model},"
     ranks = array.cells[0].world_size
     each = f"{ranks} rank{'s' if ranks != 1 else ''} each"
     model, layout = experiment.model.name, experiment.layout
-    return f"Array {array.name}: {which} of {model} in layout {layout} ({each}),"
+    return f"Array {array.name}: {count} of {model} in layout {layout} ({each}),"
 
 
 @cache

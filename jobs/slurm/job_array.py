@@ -14,7 +14,6 @@ from jobs.slurm.sbatch_options import STEP
 from jobs.slurm.site import Site, Value
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+)(?::([1-9]\d*))?)?$")
-_PART = re.compile(r"^(.+)\.([1-9]\d*)$")
 PAIRED = "-paired"
 """The end of the name of an array whose tasks run all cells of a model and repeat."""
 
@@ -77,21 +76,12 @@ class Resources:
 
 @dataclass(frozen=True)
 class JobArray:
-    """One Slurm job array: tasks of one cell each, or of the cells of a paired block each.
-
-    Slurm limits the ids of tasks, so a large array comes in parts: task t is `first_task` + t.
-    """
+    """One Slurm job array: tasks of one cell each, or of the cells of a paired block each."""
 
     name: str
     """The array's name, such as vig-pp2 or vig-paired."""
     tasks: tuple[Task, ...]
-    first_task: int
     resources: Resources
-
-    @property
-    def label(self) -> str:
-        """The name of the part's script and jobs: vig-pp2, and vig-pp2.1000 for a second part."""
-        return f"{self.name}.{self.first_task}" if self.first_task else self.name
 
     @property
     def is_paired(self) -> bool:
@@ -113,36 +103,30 @@ class JobArray:
 
     def array_option(self, max_parallel: int | None) -> str:
         """The value of sbatch's --array: the tasks, and how many of them may run at once: 0-9%4."""
-        tasks = format_indices(number - self.first_task for number in self.numbers)
+        tasks = format_indices(self.numbers)
         limited = max_parallel is not None and max_parallel < len(self.tasks)
         return f"{tasks}%{max_parallel}" if limited else tasks
 
 
-def parse_label(label: str) -> tuple[str, int]:
-    """The array's name and first task. A name ends in a layout, never in a dot and a number."""
-    match = _PART.match(label)
-    return (match[1], int(match[2])) if match else (label, 0)
+def array_of_job(job_name: str) -> str:
+    """The array's name in the name of a job: vig-pp2@quickstart."""
+    return job_name.partition("@")[0]
 
 
-def array_of_job(job_name: str) -> tuple[str, int]:
-    """The array's name and first task in the name of a job: vig-pp2.1000@quickstart."""
-    return parse_label(job_name.partition("@")[0])
-
-
-def cell_arrays(cells: Iterable[Cell], site: Site, limit: int) -> list[JobArray]:
-    """Arrays of one cell a task, in the order in which they first appear.
-
-    `limit` is the most tasks of an array. Raises InputError as `resources_for` does.
-    """
-    by_array: dict[str, list[Task]] = {}
+def tasks_of_cells(cells: Iterable[Cell]) -> dict[str, list[Task]]:
+    """A task for each cell, by array, in the order in which these first appear."""
+    tasks: dict[str, list[Task]] = {}
     for cell in cells:
-        by_array.setdefault(cell.array, []).append(Task(cell.index, (cell,)))
-    return _in_parts(by_array, site, limit)
+        tasks.setdefault(cell.array, []).append(Task(cell.index, (cell,)))
+    return tasks
 
 
-def block_arrays(blocks: Mapping[str, Iterable[Task]], site: Site, limit: int) -> list[JobArray]:
-    """Arrays of paired blocks, by the name of their array; as `cell_arrays`."""
-    return _in_parts({name: list(tasks) for name, tasks in blocks.items()}, site, limit)
+def job_arrays(tasks: Mapping[str, Iterable[Task]], site: Site) -> list[JobArray]:
+    """The arrays with these tasks, by name. Raises InputError as `resources_for` does."""
+    ordered = {
+        name: tuple(sorted(some, key=lambda task: task.number)) for name, some in tasks.items()
+    }
+    return [JobArray(name, some, resources_for(some, site)) for name, some in ordered.items()]
 
 
 def pair_cells(cells: Iterable[Cell]) -> dict[str, list[Task]]:
@@ -167,19 +151,6 @@ def _shuffled(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     return tuple(
         sorted(known, key=lambda cell: hashlib.sha256(f"{cell.id} of {block}".encode()).digest())
     )
-
-
-def _in_parts(by_array: Mapping[str, list[Task]], site: Site, limit: int) -> list[JobArray]:
-    arrays = []
-    for name, tasks in by_array.items():
-        parts: dict[int, list[Task]] = {}
-        for task in sorted(tasks, key=lambda task: task.number):
-            parts.setdefault(task.number // limit * limit, []).append(task)
-        arrays += [
-            JobArray(name, tuple(some), first, resources_for(some, site))
-            for first, some in parts.items()
-        ]
-    return arrays
 
 
 def resources_for(tasks: Sequence[Task], site: Site) -> Resources:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site
@@ -30,8 +30,6 @@ COMPARED = (
 )
 """Settings that may decide how fast a cell runs, so that results record them."""
 THREADS_VARIABLE = "GNNHPC_THREADS"
-MOST_TASKS = 1000
-"""Tasks of an array by default: Slurm's MaxArraySize of 1001 allows ids up to 1000."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,6 @@ class Launch:
     """Path of the interpreter, where the site names none."""
     live: bool = False
     """Whether the ranks run the checkout although the run keeps its code."""
-    array_limit: int = MOST_TASKS
-    """The most tasks of one job array; a larger array is submitted in parts."""
-    longest_min: int | None = None
-    """The longest time limit of the site's partition, minutes; None where it is not known."""
 
     def interpreter(self) -> str:
         """The Python command of Slurm's jobs, quoted for a shell, after its container."""
@@ -88,21 +82,10 @@ def longest_limit_min(site: Site) -> int | None:
 
 
 def slurm_limit(name: str) -> int | None:
-    """A number of slurm.conf, such as MaxArraySize; None where scontrol does not show it."""
+    """A number of slurm.conf, such as MaxJobCount; None where scontrol does not show it."""
     shown = ask("scontrol", "show", "config") or ""
     match = re.search(rf"^{name}\s*=\s*(\d+)", shown, re.MULTILINE)
     return int(match[1]) if match else None
-
-
-def array_limit(site: Site, max_array_size: int | None) -> int:
-    """The most tasks of an array that this cluster and site allow: at most 1000.
-
-    Raises InputError where the cluster has no job arrays.
-    """
-    if max_array_size == 0:
-        raise InputError("--cluster", None, "slurm with MaxArraySize 0: no job arrays", "local")
-    sizes = [size for size in (max_array_size, site.max_array_size) if size is not None]
-    return min([MOST_TASKS, *(max(1, size - 1) for size in sizes)])
 
 
 def differing_settings(here: Site, there: Site) -> list[str]:

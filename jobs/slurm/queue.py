@@ -61,17 +61,15 @@ class QueuedJob:
 
     @property
     def array(self) -> str:
-        return array_of_job(self.name)[0]
+        return array_of_job(self.name)
 
     def numbers(self) -> list[int]:
         """Indices of the cells, or numbers of the blocks."""
-        first = array_of_job(self.name)[1]
-        tasks = parse_indices(self.task_ids.partition("%")[0]) if self.task_ids else []
-        return [task + first for task in tasks]
+        return parse_indices(self.task_ids.partition("%")[0]) if self.task_ids else []
 
     def task(self, number: int) -> str:
         """Slurm's name of the array task with this number: 1234_5."""
-        return f"{self.job_id}_{number - array_of_job(self.name)[1]}"
+        return f"{self.job_id}_{number}"
 
     @property
     def has_ended(self) -> bool:

@@ -124,8 +124,6 @@ class Site(Strict):
     """Folder for temporary files on the nodes, set as TMPDIR."""
     max_parallel: Positive | None = None
     """Cells of one submission that run at once."""
-    max_array_size: Annotated[Whole, Field(ge=2)] | None = None
-    """Slurm's MaxArraySize where scontrol does not report it; the highest task id is one less."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90
     """Seconds before the time limit at which Slurm signals the ranks to save and stop."""
     max_requeues: Annotated[Whole, Field(ge=0)] = 5

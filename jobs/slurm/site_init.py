@@ -12,7 +12,6 @@ from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
 from gnnhpc.core.slurm_commands import ask
-from jobs.slurm.launch import slurm_limit
 from jobs.slurm.site_check import Partition, query_partitions
 
 _PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")
@@ -29,7 +28,6 @@ class Offer:
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...]
     qos: tuple[str, ...]
-    array_size: int | None
     submit_limit: int | None = None
     """Jobs that the user may have in the queue (MaxSubmitJobs); None for no limit."""
 
@@ -56,7 +54,6 @@ def query_offer() -> Offer:
         tuple(partitions),
         accounts,
         qos,
-        slurm_limit("MaxArraySize"),
         submit_limit(),
     )
 
@@ -147,8 +144,6 @@ def _settings(offer: Offer) -> Iterator[str]:
     if offer.submit_limit is not None:
         yield f"# Slurm takes {offer.submit_limit} of your jobs at once (MaxSubmitJobs); a larger"
         yield "# sweep goes in portions, and `rerun --missing` adds the rest."
-    if offer.array_size is not None:
-        yield f"# max_array_size: {offer.array_size}"
     yield "# Any other option of sbatch:"
     yield "# slurm: {mail-type: END, reservation: NAME}"
 

@@ -13,11 +13,11 @@ from gnnhpc.records.code_snapshot import check_snapshot
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_launch, read_run
 from jobs.run.status import RunStatus, status_of
-from jobs.run.submission_records import first_cluster, run_lock
+from jobs.run.submission_records import run_lock
 from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch, differing_settings
 from jobs.submission.clusters import SCHEDULERS
-from jobs.submission.scheduler import Watch
+from jobs.submission.scheduler import Scheduler, Watch
 from jobs.submission.submission import Options, Submission, make_launch, resubmission
 from jobs.submission.submit import (
     Notify,
@@ -55,13 +55,12 @@ def rerun(
 ) -> Submitted:
     """Submit the selected cells of a run again.
 
-    They run the code that the run keeps, where (without `options`) and with the site that it was
-    submitted with; `paired` runs the whole blocks that hold the cells. Raises InputError if nothing
-    is selected, and for a cell named by array or index that runs, waits or, without `force`, may do
-    so.
+    They run the code that the run keeps, where and with the site that it was submitted with, unless
+    `options` say otherwise; `paired` runs the whole blocks that hold the cells. Raises InputError
+    if nothing is selected, and for a cell named by array or index that runs, waits or, without
+    `force`, may do so.
     """
-    paths = open_run(run)
-    options = options or Options(first_cluster(paths))
+    paths, options = open_run(run), options or Options()
     with run_lock(paths):
         submission = prepare_rerun(run, selection, options, notify)
         submitted = submit_arrays(submission, paths, options, notify)
@@ -72,9 +71,10 @@ def prepare_rerun(
     run: str | Path, selection: Selection, options: Options, notify: Notify
 ) -> Submission:
     """What `rerun` submits; nothing is written. Raises as `rerun`."""
-    state, scheduler = read_run(run), SCHEDULERS[options.cluster]
+    state = read_run(run)
+    scheduler = SCHEDULERS[options.cluster or state.cluster]
     scheduler.check_here(state.paths.root, [])
-    launch = _launch(state, options, notify)
+    launch = _launch(state, scheduler, options, notify)
     waits = jobs_of_after(options, notify)
     waits += scheduler.query(state) if launch.site.max_parallel else []
     current = status_of(state, fresh=True)
@@ -95,12 +95,12 @@ def prepare_rerun(
     return submission
 
 
-def _launch(state: RunState, options: Options, notify: Notify) -> Launch:
+def _launch(state: RunState, scheduler: Scheduler, options: Options, notify: Notify) -> Launch:
     """The launch of the rerun, with a note for what differs from the first submission.
 
     Raises InputError if the code that the run keeps has changed.
     """
-    before, scheduler = read_launch(state.paths), SCHEDULERS[options.cluster]
+    before = read_launch(state.paths)
     launch = scheduler.launch(make_launch(before, options), options)
     differences = differing_settings(launch.site, before.site)
     if (options.site or options.settings) and differences:

@@ -64,7 +64,7 @@ def write_run_folder(submission: Submission) -> RunPaths:
         _write_provenance(paths, plan, launch, code)
         write_blocks(paths, submission.blocks)
         for array in all_arrays(submission):
-            _write_script(paths.script(array.label), submission.script(array))
+            _write_script(paths.script(array.name), submission.script(array))
         _make_readable(work)
         try:
             work.rename(run)
@@ -112,12 +112,12 @@ def script_of(submission: Submission, array: JobArray, paths: RunPaths) -> Path:
 
     The array's own script runs all of its tasks; which of them run now is an option of sbatch.
     """
-    own = paths.script(array.label)
+    own = paths.script(array.name)
     text = _compared(submission.script(array))
     if own.is_file() and _compared(own.read_text(encoding="utf-8")) == text:
         return own
     number = 1
-    while (script := paths.script(f"{array.label}.rerun-{number}")).exists():
+    while (script := paths.script(f"{array.name}.rerun-{number}")).exists():
         number += 1
     name = script.name
     _write_script(script, batch_script(array, submission.run, submission.launch, script=name))
@@ -164,7 +164,6 @@ def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) ->
         "data_root": plan.data_root,
         "cells": len(plan.cells),
         "site": launch.recorded(),
-        "array_limit": launch.array_limit,
     }
     write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 

@@ -73,9 +73,8 @@ def record_job(
     Raises MaybeSubmittedError where that cannot be written.
     """
     cluster, launch = submission.cluster, submission.launch
-    first = array.first_task
     try:
-        record_submission(paths, cluster, array.name, array.numbers, job, launch, first, started)
+        record_submission(paths, cluster, array.name, array.numbers, job, launch, started)
     except (GnnhpcError, OSError) as error:
-        words = f"{array.label} is job {job}, which could not be recorded: {error}"
+        words = f"{array.name} is job {job}, which could not be recorded: {error}"
         raise MaybeSubmittedError(words) from None

@@ -20,7 +20,6 @@ from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import (
     THREADS_VARIABLE,
     Launch,
-    array_limit,
     longest_limit_min,
     slurm_limit,
     with_default_sizes,
@@ -50,13 +49,12 @@ class Slurm:
         check_slurm(run)
 
     def launch(self, launch: Launch, options: Options) -> Launch:
-        limit = min(launch.array_limit, array_limit(launch.site, slurm_limit("MaxArraySize")))
-        longest = longest_limit_min(launch.site)
-        return replace(with_default_sizes(launch), array_limit=limit, longest_min=longest)
+        return with_default_sizes(launch)
 
     def check(self, submission: Submission) -> None:
         """Raises InputError for an array that its partition would leave waiting without end."""
-        site, most = submission.launch.site, submission.launch.longest_min
+        site = submission.launch.site
+        most = longest_limit_min(site)
         for array in submission.arrays:
             needed, count = array.resources.time_min, array.most_cells
             if most is None or needed <= most:
@@ -72,14 +70,6 @@ class Slurm:
 
     def notes(self, submission: Submission) -> Iterator[str]:
         launch, site = submission.launch, submission.launch.site
-        for array in submission.arrays:
-            if array.first_task:
-                what = "block" if array.is_paired else "cell"
-                yield (
-                    f"{array.label} has {what}s {array.numbers[0]} to {array.numbers[-1]} of "
-                    f"{array.name}, since a job array has at most {launch.array_limit} tasks: task "
-                    f"t is {what} {array.first_task} + t"
-                )
         threads, cpus = os.environ.get(THREADS_VARIABLE), site.cpus_per_task
         if threads not in (None, "", str(cpus)):
             yield f"jobs inherit {THREADS_VARIABLE}={threads} instead of the site's {cpus} threads"

@@ -12,7 +12,7 @@ from gnnhpc.experiment.manifest import Cell
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import batch_script
-from jobs.slurm.job_array import JobArray, Task, block_arrays, cell_arrays, pair_cells
+from jobs.slurm.job_array import JobArray, Task, job_arrays, pair_cells, tasks_of_cells
 from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import Blocks
 from jobs.slurm.site import Site, changed_site, check_site
@@ -23,8 +23,8 @@ from jobs.sweep.plan import Plan
 class Options:
     """What a user asks for besides a sweep, or a selection of cells."""
 
-    cluster: Cluster = "slurm"
-    """Where the cells run."""
+    cluster: Cluster | None = None
+    """Where the cells run; None for where the run was submitted, and Slurm for a new one."""
     site: tuple[str, Site] | None = None
     """A site and its name; None for the run's, or the built-in one."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def make_submission(
     blocks = pair_cells(plan.cells) if options.paired else {}
     return Submission(
         run=run,
-        cluster=options.cluster,
+        cluster=options.cluster or "slurm",
         cells=_in_blocks(blocks) if options.paired else plan.cells,
         arrays=_arrays(plan.cells, blocks, launch),
         launch=launch,
@@ -117,7 +117,7 @@ def resubmission(
     blocks = state.blocks.with_cells(cells, state.cells) if options.paired else {}
     return Submission(
         run=state.paths.root,
-        cluster=options.cluster,
+        cluster=options.cluster or state.cluster,
         cells=_in_blocks(blocks) if options.paired else tuple(cells),
         arrays=_arrays(cells, blocks, launch),
         launch=launch,
@@ -128,9 +128,8 @@ def resubmission(
 
 def all_arrays(submission: Submission) -> list[JobArray]:
     """The arrays of all cells of a new run, and those of its blocks, for scripts by hand."""
-    launch, cells = submission.launch, submission.cells
     paired = submission.arrays if submission.is_paired else ()
-    return [*cell_arrays(cells, launch.site, launch.array_limit), *paired]
+    return [*job_arrays(tasks_of_cells(submission.cells), submission.launch.site), *paired]
 
 
 def make_launch(before: Launch, options: Options) -> Launch:
@@ -147,8 +146,7 @@ def make_launch(before: Launch, options: Options) -> Launch:
 def _arrays(
     cells: Iterable[Cell], blocks: Mapping[str, list[Task]], launch: Launch
 ) -> tuple[JobArray, ...]:
-    limits = launch.site, launch.array_limit
-    return tuple(block_arrays(blocks, *limits) if blocks else cell_arrays(cells, *limits))
+    return tuple(job_arrays(blocks or tasks_of_cells(cells), launch.site))
 
 
 def _in_blocks(blocks: Mapping[str, list[Task]]) -> tuple[Cell, ...]:

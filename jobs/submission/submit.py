@@ -72,7 +72,7 @@ def submit(
     """
     options = options or Options()
     submission = prepare_submit(plan, options, runs=runs, notify=notify)
-    SCHEDULERS[options.cluster].check_here(submission.run, plan.experiments)
+    SCHEDULERS[submission.cluster].check_here(submission.run, plan.experiments)
     paths = write_run_folder(submission)
     try:
         with run_lock(paths):
@@ -93,7 +93,7 @@ def prepare_submit(
     """What `submit` submits; nothing is written. Raises InputError for wrong input."""
     folder = expand_user(runs, "--runs").absolute()
     check_is_utf8(folder, "--runs")
-    scheduler = SCHEDULERS[options.cluster]
+    scheduler = SCHEDULERS[options.cluster or "slurm"]
     launch = scheduler.launch(make_launch(Launch(), options), options)
     waits = jobs_of_after(options, notify)
     submission = make_submission(plan, folder / plan.name, launch, options, waits)
@@ -107,7 +107,7 @@ def submit_arrays(
     submission: Submission, paths: RunPaths, options: Options, notify: Notify
 ) -> Submitted:
     """Submit every array; the caller holds the run's lock. Raises as `Scheduler.submit`."""
-    scheduler = SCHEDULERS[options.cluster]
+    scheduler = SCHEDULERS[submission.cluster]
     with _noted_if_interrupted(f"{submission.run} stays, with the jobs that are submitted", notify):
         return Submitted(submission, tuple(scheduler.submit(submission, paths, wait=options.wait)))
 

@@ -74,7 +74,6 @@ EXAMPLES = {
         "interface": "ib0",
         "scratch": "/scratch/me",
         "max_parallel": "4",
-        "max_array_size": "1001",
     },
 }
 """Class -> key -> an example in YAML, where neither the default nor a choice is a good one."""

@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from jobs.run.submission_records import read_submissions
 from tests.cluster import config
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
 
@@ -39,7 +38,6 @@ def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
     assert "    partition: main\n" in (user.home / "made.yaml").read_text()
     fits = user.jobs("site", "check", "--site-file", "made.yaml").stdout
     assert fits.startswith("site gnnhpc-test, from made.yaml\n")
-    assert "arrays of at most 1000 cells, larger ones in parts (MaxArraySize 1001)" in fits
     assert fits.endswith("fits; next: python -m jobs submit SPEC.yaml --paired\n")
     wrong = user.jobs("site", "check", *user.site({"partition": "nosuch"}), check=False)
     assert wrong.returncode == 1
@@ -88,21 +86,6 @@ def test_options_of_site_and_rerun_reach_slurm(user: User) -> None:
     words = shown(user, run.job("gat-seq"))
     for word in ("TimeLimit=00:20:00", "MinMemoryNode=300M", "ExcNodeList=n[1,3]", "Nice=7"):
         assert word in words
-
-
-def test_an_array_above_the_clusters_limit_comes_in_parts(user: User) -> None:
-    site = CLOSED | {"max_array_size": 5}
-    run = user.submit([SEQ | {"repeats": 6}], name="parts", site=site)
-    parts = [(one.indices, one.first_task) for one in read_submissions(run.paths)]
-    assert parts == [("0-3", 0), ("4-5", 4)]
-    assert Counter(run.states().values()) == {"pending": 6}
-    user.jobs("cancel", run.paths.root)
-    wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
-    user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "1,5")
-    newest = [(one.indices, one.first_task) for one in read_submissions(run.paths)[-2:]]
-    assert newest == [("1", 0), ("5", 4)]
-    found = run.states()
-    assert [index for index in range(6) if found[f"gat-seq:{index}"] == "pending"] == [1, 5]
 
 
 def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:

@@ -63,6 +63,11 @@ def test_indices_count_within_an_array_and_a_repeated_cell_is_one() -> None:
     ]
 
 
+def test_the_cells_after_the_first_thousand_are_an_array_of_their_own() -> None:
+    cells = assign_indices(experiment("seq", repeat=repeat) for repeat in range(1001))
+    assert [(cell.array, cell.index) for cell in cells[-2:]] == [("gat-seq", 999), ("gat-seq.2", 0)]
+
+
 AS_WRITTEN = "allowed: the value that was written"
 DAMAGE = {
     "not json": "found damaged JSON (expected ident at line 1 column 2); allowed: one cell a line",

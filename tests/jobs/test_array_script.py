@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.slurm.batch_script import batch_script, sbatch_value
-from jobs.slurm.job_array import JobArray, block_arrays, cell_arrays, pair_cells
+from jobs.slurm.job_array import JobArray, job_arrays, pair_cells, tasks_of_cells
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
 from tests.jobs.conftest import small_plan
@@ -41,13 +41,13 @@ FULL = Site(
 )
 
 
-def array_of(site: Site, name: str = "gat-pp2", limit: int = 1000) -> JobArray:
-    arrays = cell_arrays(small_plan().cells, site, limit)
-    return next(array for array in arrays if array.label == name)
+def array_of(site: Site) -> JobArray:
+    arrays = job_arrays(tasks_of_cells(small_plan().cells), site)
+    return next(array for array in arrays if array.name == "gat-pp2")
 
 
 def paired(site: Site) -> JobArray:
-    return block_arrays(pair_cells(small_plan().cells), site, 1000)[0]
+    return job_arrays(pair_cells(small_plan().cells), site)[0]
 
 
 def launch(site: Site) -> Launch:
@@ -61,15 +61,6 @@ def test_the_whole_script(name: str) -> None:
     text = batch_script(array, RUN, launch(FULL))
     expected = EXPECTED / f"{name}.sbatch"
     assert text == expected.read_text(), f"{expected} differs"
-
-
-def test_a_second_part_of_an_array_counts_its_tasks_from_0() -> None:
-    text = batch_script(array_of(Site(), "gat-pp2.1", limit=1), RUN, launch(Site()))
-    for line in ("#SBATCH --job-name=gat-pp2.1@run", "#SBATCH --array=0",
-                 "index=$((1 + SLURM_ARRAY_TASK_ID))", "array=gat-pp2 script=gat-pp2.1.sbatch",
-                 "# Slurm has no task ids as high as these: task 0 is number 1, and task 3 is "
-                 "number 4."):  # fmt: skip
-        assert f"\n{line}\n" in text
 
 
 @pytest.mark.parametrize("text", ["plain", "it's", 'a "b"', "$HOME; rm", "back\\slash", "ü"])

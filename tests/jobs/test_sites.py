@@ -29,7 +29,6 @@ OFFER = Offer(
     "big",
     tuple(parse_sinfo(SINFO)),
     *parse_associations("proj42|normal,long\nother|normal\n"),
-    1001,
 )
 
 
