@@ -134,14 +134,13 @@ def logs(
 
 def clean(
     run: Run,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove the files without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
 ) -> int:
-    """Remove what no report, check, rerun or resume needs, after nothing runs; asks first.
+    """Remove the checkpoints of done cells, which nothing needs after the run; asks first.
 
-    These are checkpoints of done cells, records of invalid attempts that a valid one replaced, and
-    temporary files. Results, failures, logs, provenance, code and all valid attempts stay.
+    Results, records and logs stay, and so do checkpoints that a rerun would resume from.
     """
-    from jobs.cli.terminal_tables import clean_lines, format_total
+    from jobs.cli.terminal_tables import format_size
     from jobs.run.clean import clean as clean_run
     from jobs.run.clean import find_removable
     from jobs.run.known_runs import disk_use
@@ -150,14 +149,16 @@ def clean(
     if not found:
         print(f"nothing to remove in {run}")
         return EXIT_DONE
-    print("\n".join(clean_lines(found, run, disk_use(run))))
+    sizes = [disk_use(path) for path in found]
+    size = format_size(None if None in sizes else sum(each or 0 for each in sizes))
+    folders = f"checkpoints of {len(found)} attempt{'s' if len(found) != 1 else ''}"
+    print(f"{folders}: {size} of the {format_size(disk_use(run))} of {run}")
     if not yes and not sys.stdin.isatty():
         raise InputError("clean", None, "no terminal to ask on", "--yes")
-    if not yes and input("remove it? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not yes and input("remove them? [y/N] ").strip().lower() not in ("y", "yes"):
         print("nothing removed")
         return EXIT_FAILED
-    removed = clean_run(run, found)
-    print(f"removed {len(removed)} files and folders, {format_total(removed)}")
+    print(f"removed {clean_run(run, found)} of them")
     return EXIT_DONE
 
 

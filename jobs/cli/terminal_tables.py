@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from shlex import quote
 
 from gnnhpc.core.cli_options import as_typed
 from jobs.run.cell_state import MAY_RUN
-from jobs.run.clean import KINDS, Removable
 from jobs.run.cost import RunCost
 from jobs.run.known_runs import KnownRun
 from jobs.run.status import RunStatus, status
@@ -223,20 +221,6 @@ def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
         age, size = format_age(now - one.created_at), format_size(one.size)
         rows.append((one.run.name, age, size, cells, state))
     return _columns(rows, "<>>>")
-
-
-def clean_lines(found: Sequence[Removable], run: Path, size: int | None) -> list[str]:
-    """A line for each kind of file; then all together, and the size of the run folder."""
-    by_kind = {kind: [one for one in found if one.kind == kind] for kind in KINDS}
-    rows = [(kind, str(len(some)), format_total(some)) for kind, some in by_kind.items() if some]
-    last = f"together {format_total(found)} of the {format_size(size)} of {run}"
-    return [*_columns(rows, "<>"), last]
-
-
-def format_total(found: Sequence[Removable]) -> str:
-    """The size of all files; `unknown` where one is not known."""
-    sizes = [one.size for one in found if one.size is not None]
-    return format_size(sum(sizes) if len(sizes) == len(found) else None)
 
 
 def format_size(size: int | None) -> str:

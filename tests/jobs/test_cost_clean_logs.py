@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli.terminal_tables import cost_lines
-from jobs.run.clean import CHECKPOINTS, RECORDS, TEMPORARY, clean, find_removable
+from jobs.run.clean import clean, find_removable
 from jobs.run.cost import run_cost
 from jobs.run.logs import find_log, last_lines
 from jobs.run.run_state import read_run
@@ -59,41 +57,21 @@ def test_processor_time_as_slurm_writes_it(text: str, seconds: float | None) -> 
     assert cpu_seconds(text) == seconds
 
 
-@pytest.fixture
-def old(run: MadeRun, slurm: FakeSlurm) -> MadeRun:
-    """A cell with an invalid attempt, then a valid one; both kept checkpoints."""
+def test_clean_removes_the_checkpoints_of_done_cells(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.set_queue()
-    invalid = run.finish(run.cell(), audit=[Check("edges", "invalid", "")])
-    for attempt in (invalid, run.finish(run.cell())):
+    attempts = [
+        run.finish(run.cell(), audit=[Check("edges", "invalid", "")]),
+        run.finish(run.cell()),
+        run.finish(run.cell(), status="interrupted"),
+    ]
+    for attempt in attempts:
         attempt.checkpoints.mkdir()
         (attempt.checkpoints / "step-5").write_bytes(b"x" * 5000)
-    return run
-
-
-def test_clean_removes_what_nothing_needs(old: MadeRun) -> None:
-    first, second = (old.paths.cell(old.cell().id).attempt(number) for number in (1, 2))
-    temporary = old.root / "cells" / ".result.json.tmp"
-    temporary.write_text("x")
-    os.utime(temporary, (time.time() - 7200,) * 2)
-    (old.root / "cells" / ".new.tmp").write_text("x")
-    found = find_removable(old.root)
-    assert sorted((one.kind, one.path) for one in found) == sorted([
-        (CHECKPOINTS, first.checkpoints),
-        (CHECKPOINTS, second.checkpoints),
-        (RECORDS, first.records(0)),
-        (TEMPORARY, temporary),
-    ])  # fmt: skip
-    clean(old.root, found)
-    assert find_removable(old.root) == []
-    assert second.records(0).exists()
-    assert first.result.exists()
-
-
-def test_clean_keeps_checkpoints_that_a_rerun_resumes_from(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    attempt = run.finish(run.cell(), status="interrupted")
-    attempt.checkpoints.mkdir()
-    assert find_removable(run.root) == []
+    found = find_removable(run.root)
+    assert found == [attempt.checkpoints for attempt in attempts[:2]]
+    assert clean(run.root, found) == 2
+    assert [attempt.checkpoints.exists() for attempt in attempts] == [False, False, True]
+    assert all(attempt.records(0).exists() for attempt in attempts)
 
 
 @pytest.mark.parametrize("silent", [False, True])
