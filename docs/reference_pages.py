@@ -102,12 +102,8 @@ def _named_settings(name: str, cls: type[Any]) -> str:
 
 def _settings(rows: list[Any]) -> str:
     """A table of settings; meanings stand last, as they are the longest."""
-    head = ("key", "value", "default", "example", "meaning")
-    body = [
-        (f"`{row.key}`", row.kind, f"`{row.default}`", f"`{row.example}`", row.meaning)
-        for row in rows
-    ]
-    return _table(head, body)
+    body = [(f"`{row.key}`", row.kind, f"`{row.default}`", row.meaning) for row in rows]
+    return _table(("key", "value", "default", "meaning"), body)
 
 
 def _commands() -> str:

@@ -66,10 +66,11 @@ class ExperimentSettings(Strict):
     """Everything that decides what is computed, and nothing else."""
 
     model: ModelField
-    """A model's name, or a mapping with its name and settings; `file:Class` is a custom model."""
+    """A model's name, or its name and settings, such as `{name: gcn, layers: 3}`; `file:Class` is a
+    custom model."""
     data: DataField
-    """A data set's name, or a mapping with its name and settings; `name: file` is a custom
-    graph."""
+    """A data set's name, or its name and settings, such as
+    `{name: synthetic-citation, nodes: 2000}`; `name: file` is a custom graph."""
     layout: LayoutField = Layout()
     """`seq`, `pp<S>` for S stages, `dp<R>` for R replicas, or `dp<R>-pp<S>`."""
     microbatches: Positive = 1
@@ -101,7 +102,8 @@ class ExperimentSettings(Strict):
     warmup_steps: Annotated[Steps, Field(ge=0)] = 1
     """First steps of each phase that averages leave out."""
     optimizer: OptimizerField = Adam()
-    """The optimizer and its settings; adam trains every model of the three studies."""
+    """The optimizer and its settings, such as `{name: sgd, lr: 0.1}`; adam trains every model of
+    the three studies."""
     chunks: Literal["contiguous", "clustered", "halo"] = "contiguous"
     """How a graph becomes micro-batches: in ranges of nodes or in METIS clusters, which both lose
     the edges between chunks, or with a halo, which keeps all edges. Where a graph is cut, the
@@ -116,12 +118,13 @@ class ExperimentSettings(Strict):
     sampling: Sampling | None = None
     """How mini-batches of a graph are sampled; none takes the whole graph in every step."""
     task: Links | None = None
-    """The task: none classifies images, nodes or graphs; `links` predicts links of a sampled
-    graph."""
+    """The task: none classifies images, nodes or graphs; `{name: links}` predicts links of a
+    sampled graph."""
     batchnorm: Literal["micro", "deferred"] = "micro"
     """Whether running statistics are updated a micro-batch at a time, or once a mini-batch."""
     balance: tuple[Positive, ...] | Literal["cost", "profile"] = "cost"
-    """Layers a stage: by estimated cost, by measured cost (`profile`), or as counts."""
+    """Layers a stage: by estimated cost, by measured cost (`profile`), or as counts, such as
+    `[1, 2]`."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of parameters and activations."""
     device: Literal["cpu", "gpu"] = "cpu"

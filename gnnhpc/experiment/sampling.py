@@ -30,7 +30,7 @@ class Sampling(Strict):
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)]
     """The most neighbours to sample for a node: one number for each layer that uses neighbours,
-    beginning with the last layer."""
+    beginning with the last layer, such as `[25, 10]`."""
     sampler: SamplerName = "ours"
     """The sampler: this project's, PyG's NeighborLoader or DGL's DataLoader."""
     semantics: Semantics = "resample"

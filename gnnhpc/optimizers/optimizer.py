@@ -36,7 +36,8 @@ class OptimizerConfig(Strict):
     lr_schedule: Annotated[SerializeAsAny[LrSchedule], BeforeValidator(_parse_lr_schedule)] = (
         Constant()
     )
-    """How the learning rate follows from the step: constant, step, cosine or warmup."""
+    """How the learning rate follows from the step: constant, step, cosine or warmup, such as
+    `{name: cosine, final: 0.1}`."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """The factor of each parameter that is added to its gradient; adamw takes it off the parameter
     instead."""

@@ -39,19 +39,16 @@ def site_init(
 
 
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
-    """Compare the site's settings with what sinfo says the cluster has; submits nothing."""
-    from jobs.slurm.site_check import query_partitions, site_mismatches
+    """Ask Slurm whether it would take a job with the site's settings; submits nothing."""
+    from jobs.slurm.partitions import query_partitions
+    from jobs.slurm.site_check import site_mismatches
     from jobs.slurm.site_files import find_site_files, load_site
-    from jobs.slurm.site_init import submit_limit
 
     name, settings = load_site(site_file, site)
     files = ", then ".join(map(str, find_site_files(site_file)))
     print(f"site {name}, from {files or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
-    limit = submit_limit(settings.qos)
-    known = "no limit known" if limit is None else f"{limit}, larger sweeps go in portions"
-    print(f"  jobs that you may have in the queue (MaxSubmitJobs): {known}")
     partitions = query_partitions()
     if partitions is None:
         print("no sinfo here: the file is valid, but cannot be compared with the cluster")
@@ -61,7 +58,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     wrong = site_mismatches(settings, partitions)
     for line in wrong:
         print(f"does not fit: {line}")
-    print("not checked: account, qos and modules, which sinfo does not list")
+    print("not checked: modules and set-up lines, which run in the job")
     if not wrong:
         print(f"fits; next: {as_typed('jobs', 'submit')} SPEC.yaml --paired")
     return EXIT_FAILED if wrong else EXIT_DONE
@@ -101,8 +98,8 @@ def _print_settings(tables: list[tuple[str, list[SettingRow]]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
     for title, rows in tables:
         table = Table(title=title.replace("`", ""), title_justify="left", show_lines=True)
-        for column in ("key", "value", "default", "example", "meaning"):
+        for column in ("key", "value", "default", "meaning"):
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(row.key, row.kind, row.default, row.example, row.meaning)
+            table.add_row(row.key, row.kind, row.default, row.meaning)
         console.print(table)

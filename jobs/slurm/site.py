@@ -85,7 +85,7 @@ class Site(Strict):
     qos: Word | None = None
     """Quality of service."""
     constraint: Annotated[str, Field(pattern=r"^[^\s'\"\\`$;<>]+$")] | None = None
-    """Features that nodes must have, as --constraint takes them."""
+    """Features that nodes must have, as --constraint takes them, such as `zen3&ib`."""
     gres: Word | None = None
     """GPUs a node, as --gres takes them, such as `gpu:a100:2`; for cells with device gpu."""
     gpus_per_node: Positive | None = None
@@ -105,13 +105,13 @@ class Site(Strict):
     slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
         default_factory=dict
     )
-    """Any other option of sbatch, such as reservation; `true` for one that takes no value."""
+    """Any other option of sbatch, such as `{reservation: x, no-kill: true}`."""
     time: Annotated[str, AfterValidator(_checked_time_limit)] = "01:00:00"
-    """Time limit of one cell."""
+    """Time limit of one cell: minutes, HH:MM:SS or D-HH:MM."""
     modules: tuple[Word, ...] = ()
-    """Environment modules to load, in order."""
+    """Environment modules to load, in order, such as `[gcc/12, python/3.11]`."""
     setup: tuple[Line, ...] = ()
-    """Shell lines run before the ranks start."""
+    """Shell lines run before the ranks start, such as `["ulimit -c 0"]`."""
     activate: Line | None = None
     """Shell line that activates the Python environment; `python` is then what it activates."""
     python: Line | None = None
@@ -121,7 +121,7 @@ class Site(Strict):
     interface: Annotated[str, AfterValidator(_interface_names)] | None = None
     """Network interface of gloo and nccl, such as ib0."""
     scratch: Line | None = None
-    """Folder for temporary files on the nodes, set as TMPDIR."""
+    """Folder for temporary files on the nodes, set as TMPDIR, such as /scratch/$USER."""
     max_parallel: Positive | None = None
     """Cells of one submission that run at once."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90

@@ -1,4 +1,4 @@
-"""Every key of a sweep or of a site file: meaning, type, default and example.
+"""Every key of a sweep or of a site file: its type, default and meaning.
 
 Meanings are the docstrings of the settings' classes. `gnnhpc schema sweep --table` prints these
 rows, and the reference pages of the documentation contain them.
@@ -23,60 +23,6 @@ from jobs.sweep.sweep import AXES, Grid, Sweep
 from jobs.sweep.sweep_schema import plain_schema
 
 REQUIRED = "required"
-EXAMPLES = {
-    "Sweep": {
-        "name": "gat-on-cora",
-        "description": "GAT on Cora as a pipeline.",
-        "data_root": "/data/graphs",
-        "defaults": "{train_steps: 50}",
-        "grids": "[{models: [gat], data: [cora], layouts: [seq, pp2]}]",
-    },
-    "Grid": {
-        "seq_microbatches": "[1, 4]",
-        "models": "[gat, {name: gcn, layers: 3}]",
-        "data": "[cora, {name: synthetic-citation, nodes: 2000}]",
-        "layouts": "[seq, pp2, dp2-pp2]",
-        "microbatches": "[2, 4]",
-        "schedules": "[gpipe, 1f1b]",
-        "batch_size": "100",
-        "test_every": "10",
-        "optimizer": "{lr: 0.005, weight_decay: 5.0e-4}",
-        "sampling": "{fanouts: [10, 10]}",
-        "task": "{name: links}",
-        "balance": "[1, 2]",
-        "seeds": "[0, 1, 2]",
-        "save_every": "100",
-    },
-    "OptimizerConfig": {
-        "name": "adamw",
-        "lr_schedule": "{name: cosine, final: 0.1}",
-        "weight_decay": "5.0e-4",
-    },
-    "StepDecay": {"every": "30"},
-    "Warmup": {"steps": "10"},
-    "Sampling": {"fanouts": "[25, 10]"},
-    "Site": {
-        "partition": "compute",
-        "account": "proj42",
-        "qos": "normal",
-        "constraint": "zen3",
-        "gres": "gpu:a100:2",
-        "mem": "64G",
-        "exclusive": "true",
-        "hint": "nomultithread",
-        "cpu_bind": "cores",
-        "slurm": "{reservation: benchmarks}",
-        "modules": "[gcc/12]",
-        "setup": '["ulimit -c 0"]',
-        "activate": "source /home/me/gnnhpc/.venv/bin/activate",
-        "python": "/opt/python/bin/python3",
-        "container": "apptainer exec image.sif",
-        "interface": "ib0",
-        "scratch": "/scratch/me",
-        "max_parallel": "4",
-    },
-}
-"""Class -> key -> an example in YAML, where neither the default nor a choice is a good one."""
 _WORDS = {
     "integer": "whole number",
     "number": "number",
@@ -94,7 +40,6 @@ class SettingRow:
     key: str
     kind: str
     default: str
-    example: str
     meaning: str
 
 
@@ -133,9 +78,8 @@ def setting_rows(
             default = _text(known.get(name, field.get_default(call_default_factory=True)))
         if cls is Grid and name in ("models", "data"):
             default = REQUIRED
-        example = EXAMPLES.get(cls.__name__, {}).get(name) or _example(properties[name], default)
         meaning = " ".join((field.description or "").split())
-        yield SettingRow(name, kind_of(properties[name]), default, f"{name}: {example}", meaning)
+        yield SettingRow(name, kind_of(properties[name]), default, meaning)
 
 
 def _rows_of(
@@ -166,17 +110,6 @@ def kind_of(schema: Mapping[str, Any]) -> str:
         inner = kind_of(schema.get("items", {}))
         return f"list of {inner}" if inner else "list"
     return _WORDS.get(str(schema.get("type")), "")
-
-
-def _example(schema: Mapping[str, Any], default: str) -> str:
-    """A choice that is not the default, else a value by type."""
-    choices = [each for one in (schema, *schema.get("anyOf", ())) for each in one.get("enum", ())]
-    others = [text for text in map(_text, choices) if text != default]
-    return (
-        others[0]
-        if others
-        else {"true": "false", "false": "true", "none": "1"}.get(default, default)
-    )
 
 
 def _text(value: object) -> str:

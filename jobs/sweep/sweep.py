@@ -113,7 +113,8 @@ class Sweep(Strict):
     defaults: Grid = Grid()
     """Settings of every grid that does not set them itself."""
     grids: Annotated[list[Grid], Field(min_length=1)]
-    """Each grid is the product of its lists of values."""
+    """Each grid is the product of its lists of values, such as
+    `{models: [gat], data: [cora], layouts: [seq, pp2]}`."""
 
 
 def plural_spec(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
