@@ -10,9 +10,9 @@ from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.slurm_commands import ask
+from jobs.slurm.partitions import longest_time_min, query_partitions
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site
-from jobs.slurm.site_check import longest_time_min, query_partitions
 
 COMPARED = (
     "partition",

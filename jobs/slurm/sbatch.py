@@ -8,7 +8,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
 from jobs.slurm.queue import SlurmSilentError, ask_squeue
 from jobs.slurm.sbatch_options import sbatch_environment
+from jobs.slurm.site import Value
 
 WAITS_S = (2.0, 6.0, 18.0)
 """Pauses before sbatch is called again where it did not reach Slurm."""
@@ -93,7 +94,7 @@ def submit_script(request: Request) -> str:
         if not _NOT_REACHED.search(words) or wait is None:
             break
         time.sleep(wait)
-    line = " ".join(words.replace("sbatch: error:", "").split()) or "sbatch failed without words"
+    line = _one_line(words)
     label = request.script.stem
     if _NOT_REACHED.search(words):
         raise GnnhpcError(f"{label} is not submitted: {line}")
@@ -104,6 +105,22 @@ def submit_script(request: Request) -> str:
         allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
         raise InputError(f"sbatch {label}", None, line, allowed)
     return _look_for(token, label, line, request.run)
+
+
+def refusal(options: Mapping[str, Value]) -> str | None:
+    """Why sbatch would refuse a job with these options; None where it would take it."""
+    given = [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
+    command = ["sbatch", "--test-only", *given, "--wrap=true"]
+    status, words = _call(command, sbatch_environment(options.keys()))
+    return None if status == 0 else _one_line(words)
+
+
+def _one_line(words: str) -> str:
+    """What sbatch prints, without the names of those that print it."""
+    for name in ("sbatch: error:", "allocation failure:"):
+        words = words.replace(name, "")
+    lines = (" ".join(line.split()) for line in words.splitlines())
+    return "; ".join(line for line in lines if line) or "sbatch failed without words"
 
 
 def _call(command: Sequence[str], environment: dict[str, str]) -> tuple[int | None, str]:

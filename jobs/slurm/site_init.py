@@ -12,7 +12,7 @@ from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
 from gnnhpc.core.slurm_commands import ask
-from jobs.slurm.site_check import Partition, query_partitions
+from jobs.slurm.partitions import Partition, query_partitions
 
 _PLAIN = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]*$")
 _WORDS_OF_YAML = ("true", "false", "null")
@@ -28,8 +28,6 @@ class Offer:
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...]
     qos: tuple[str, ...]
-    submit_limit: int | None = None
-    """Jobs that the user may have in the queue (MaxSubmitJobs); None for no limit."""
 
 
 def query_offer() -> Offer:
@@ -54,23 +52,7 @@ def query_offer() -> Offer:
         tuple(partitions),
         accounts,
         qos,
-        submit_limit(),
     )
-
-
-def submit_limit(qos: str | None = None) -> int | None:
-    """How many jobs the user may have in the queue, by association and QoS (MaxSubmitJobs).
-
-    `qos` is by default the user's own. None for no limit, and where sacctmgr does not answer.
-    """
-    show = ("sacctmgr", "--noheader", "--parsable2", "show")
-    lines = ask(*show, "associations", f"user={user()}", "format=MaxSubmitJobs,DefaultQOS") or ""
-    rows = [line.partition("|") for line in lines.splitlines()]
-    names, found = {qos} if qos else {name for _, _, name in rows}, [limit for limit, _, _ in rows]
-    for line in (ask(*show, "qos", "format=Name,MaxSubmitJobsPU,GrpSubmitJobs") or "").splitlines():
-        name, *limits = line.split("|")
-        found += limits if name in names else []
-    return min((int(text) for text in found if text.isdecimal()), default=None)
 
 
 def parse_associations(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -141,9 +123,6 @@ def _settings(offer: Offer) -> Iterator[str]:
     yield "# activate: source /path/to/.venv/bin/activate"
     yield "# Cells of one submission that run at once:"
     yield f"max_parallel: {max(1, min(4, chosen.nodes))}"
-    if offer.submit_limit is not None:
-        yield f"# Slurm takes {offer.submit_limit} of your jobs at once (MaxSubmitJobs); a larger"
-        yield "# sweep goes in portions, and `rerun --missing` adds the rest."
     yield "# Any other option of sbatch:"
     yield "# slurm: {mail-type: END, reservation: NAME}"
 

@@ -39,9 +39,15 @@ def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
     fits = user.jobs("site", "check", "--site-file", "made.yaml").stdout
     assert fits.startswith("site gnnhpc-test, from made.yaml\n")
     assert fits.endswith("fits; next: python -m jobs submit SPEC.yaml --paired\n")
-    wrong = user.jobs("site", "check", *user.site({"partition": "nosuch"}), check=False)
-    assert wrong.returncode == 1
-    assert "nosuch" in wrong.stdout
+    for settings, words in (
+        ({"partition": "nosuch"}, "Invalid partition name"),
+        ({"account": "nosuch"}, "Invalid account"),
+        ({"mem": "900G"}, "node configuration is not available"),
+        ({"time": "2:00:00"}, "time: found 2:00:00; allowed: at most 60 minutes"),
+    ):
+        wrong = user.jobs("site", "check", *user.site(settings), check=False)
+        assert (wrong.returncode, "does not fit: " in wrong.stdout) == (1, True)
+        assert words in wrong.stdout
 
 
 def test_waiting_cells_have_slurms_reason_and_are_cancelled(user: User) -> None:
@@ -99,8 +105,6 @@ def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:
 
 def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     site = CLOSED | {"qos": "few"}
-    shown = user.jobs("site", "check", *user.site(site), check=False).stdout
-    assert f"(MaxSubmitJobs): {config.FEW_JOBS}, " in shown
     file = user.home / "spec.yaml"
     file.write_text(json.dumps({"name": "portions", "grids": [SEQ | {"repeats": 5}]}))
     done = user.jobs("submit", file, "--runs", user.runs, *user.site(site))

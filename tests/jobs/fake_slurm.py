@@ -45,9 +45,8 @@ _PROGRAMS = {
         'echo "$*" >>"$home/scancel.calls"\n'
         'for job in "$@"; do sed -i "/^${job}[_\\x1f]/d" "$home/queue"; done'
     ),
-    "scontrol": "echo 'MaxArraySize            = 1001'; echo 'MaxJobCount             = 1000'",
+    "scontrol": "echo 'MaxJobCount             = 1000'",
     "sinfo": 'cat "$home/partitions" 2>/dev/null; exit 0',
-    "sacctmgr": 'cat "$home/sacctmgr.$4" 2>/dev/null; exit 0',
 }
 
 
@@ -94,10 +93,6 @@ class FakeSlurm:
     def next_calls(self, *faults: str) -> None:
         """What the next calls of sbatch do: `fail:WORDS`, or `lose:WORDS` after it submitted."""
         (self.home / "sbatch.faults").write_text("".join(f"{fault}\n" for fault in faults))
-
-    def answer(self, program: str, what: str, *lines: str) -> None:
-        """What `sacctmgr show WHAT` prints."""
-        (self.home / f"{program}.{what}").write_text("".join(f"{line}\n" for line in lines))
 
     def limit_tasks(self, tasks: int) -> None:
         """How many more tasks sbatch takes."""
