@@ -72,7 +72,7 @@ class RunState:
 
     @cached_property
     def _ids(self) -> dict[Key, str]:
-        return {(cell.array, cell.index): cell.id for cell in self.cells}
+        return {cell.key: cell.id for cell in self.cells}
 
     @property
     def users(self) -> set[str]:
@@ -103,7 +103,7 @@ class RunState:
             attempts = self.attempts.get(cell.id)
             if attempts and (job := job_of(attempts[-1])):
                 jobs.setdefault(job.partition("_")[0], None)
-            submission = self.submitted.get((cell.array, cell.index))
+            submission = self.submitted.get(cell.key)
             if submission is not None and submission.cluster == "slurm":
                 jobs[submission.job_id] = submission.array
         return jobs
@@ -141,7 +141,7 @@ def read_run(run: str | Path) -> RunState:
     if lost := attempts.keys() - {cell.id for cell in cells}:
         found = f"no line of {min(lost)}, which cells/ has an attempt of"
         raise InputError(paths.manifest, "cells", found, "a line of every cell of the run")
-    return RunState(paths, cells, attempts, read_submissions(paths), read_blocks(paths))
+    return RunState(paths, cells, attempts, read_submissions(paths), read_blocks(paths, cells))
 
 
 def open_run(run: str | Path) -> RunPaths:

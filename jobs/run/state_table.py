@@ -49,7 +49,7 @@ def cell_states(
             queued |= dict.fromkeys(state.blocks.keys(job.array, number), job)
     supervisors = state.supervisors
     known = (
-        Evidence(cell, state, queue, queued.get((cell.array, cell.index)), supervisors)
+        Evidence(cell, state, queue, queued.get(cell.key), supervisors)
         for cell in (cells or state.cells)
     )
     return [next(found for rule in RULES if (found := rule(one)) is not None) for one in known]
@@ -67,7 +67,7 @@ class Evidence:
         supervisors: set[str],
     ) -> None:
         self.cell, self.state, self.queue, self.queued = cell, state, queue, queued
-        self.key = (cell.array, cell.index)
+        self.key = cell.key
         attempts = state.attempts.get(cell.id, [])
         self.newest = attempts[-1] if attempts else None
         self.chosen = choose_attempt(attempts)

@@ -89,14 +89,13 @@ def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
     if doubtful:
         again = cell_states(state.read_again(doubtful), queue, doubtful)
         cells |= {cell.cell: cell for cell in again}
-    keys = {(cell.array, cell.index) for cell in state.cells}
     models = {cell.id: str(cell.settings.get("model", {}).get("name")) for cell in state.cells}
     newest = state.submissions[-1].site if state.submissions else {}
     return RunStatus(
         state.paths.root,
         tuple(cells.values()),
         _asked(state, queue),
-        paired=keys <= state.blocks.block_of.keys(),
+        paired={cell.key for cell in state.cells} <= state.blocks.of_cell.keys(),
         custom_models={cell: name for cell, name in models.items() if ":" in name},
         mem=newest.get("mem"),
     )

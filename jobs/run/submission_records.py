@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import build_record
-from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
-from jobs.slurm.job_array import format_indices, parse_indices
-from jobs.slurm.launch import Launch
+from jobs.slurm.job_array import parse_indices
 
 Cluster = Literal["slurm", "local"]
 _CLOCK_S = 2.0
@@ -94,33 +90,6 @@ def process_start(pid: int) -> float | None:
         return None
 
 
-def record_submission(
-    paths: RunPaths,
-    cluster: Cluster,
-    array: str,
-    numbers: Sequence[int],
-    job: str,
-    launch: Launch,
-    started: float | None = None,
-) -> None:
-    """Append one line to submissions.jsonl; the caller holds the run's lock."""
-    submission = SubmissionRecord(
-        cluster=cluster,
-        array=array,
-        indices=format_indices(numbers),
-        job_id=job,
-        at=utc_now(),
-        user=user(),
-        host=socket.gethostname(),
-        live=launch.live,
-        site=launch.recorded(),
-        command=tuple(command_line()),
-        started=started,
-        manifest=paths.manifest.stat().st_ino,
-    )
-    append_lines(paths.submissions, [json.dumps(asdict(submission), ensure_ascii=False)])
-
-
 def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     """All submissions, oldest first; raises InputError naming the damaged line."""
     submissions = []
@@ -159,12 +128,12 @@ def run_lock(paths: RunPaths) -> Iterator[None]:
         os.umask(before)
 
 
-def append_lines(path: Path, lines: Sequence[str]) -> None:
-    """Add whole lines to the end of a file, all of them or none; the caller holds the lock.
+def append_line(path: Path, line: str) -> None:
+    """Add a line to the end of a file, all of it or nothing; the caller holds the run's lock.
 
     Raises GnnhpcError if the disk has no room, InputError if the file ends within a line.
     """
-    data = "".join(line + "\n" for line in lines).encode()
+    data = f"{line}\n".encode()
     with path.open("a+b", buffering=0) as stream:
         size = stream.seek(0, os.SEEK_END)
         if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":

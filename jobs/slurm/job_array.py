@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,30 +126,6 @@ def job_arrays(tasks: Mapping[str, Iterable[Task]], site: Site) -> list[JobArray
         name: tuple(sorted(some, key=lambda task: task.number)) for name, some in tasks.items()
     }
     return [JobArray(name, some, resources_for(some, site)) for name, some in ordered.items()]
-
-
-def pair_cells(cells: Iterable[Cell]) -> dict[str, list[Task]]:
-    """Blocks of all cells of a model that share seed and repeat, by the name of their array.
-
-    The order of the cells in a block is random: it comes from a digest of their ids.
-    """
-    together: dict[str, dict[tuple[int, int], list[Cell]]] = {}
-    for cell in cells:
-        experiment = cell.experiment
-        blocks = together.setdefault(f"{experiment.model.label}{PAIRED}", {})
-        blocks.setdefault((experiment.seed, experiment.repeat), []).append(cell)
-    return {
-        name: [Task(number, _shuffled(blocks[key])) for number, key in enumerate(sorted(blocks))]
-        for name, blocks in together.items()
-    }
-
-
-def _shuffled(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    known = sorted(cells, key=lambda cell: cell.id)
-    block = " ".join(cell.id for cell in known)
-    return tuple(
-        sorted(known, key=lambda cell: hashlib.sha256(f"{cell.id} of {block}".encode()).digest())
-    )
 
 
 def resources_for(tasks: Sequence[Task], site: Site) -> Resources:

@@ -1,77 +1,70 @@
-"""arrays/<model>-paired.cells: the cells of each paired block, in the order in which they run.
+"""Paired blocks: the cells of a model that share seed and repeat run in one job, in random order.
 
-A tab-separated table with a head, for the block's script, for `status` and for people.
+arrays/<model>-paired.cells lists them in that order, in a tab-separated table with a head, for the
+block's script, for `status` and for people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field, fields
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-
-from pydantic import TypeAdapter, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.experiment.manifest import Cell
-from jobs.slurm.job_array import Task
+from jobs.slurm.job_array import PAIRED, JobArray, Task
 
 Key = tuple[str, int]
-"""Array and index of a cell."""
+"""Array and index of a cell, or array and number of a block."""
+_HEAD = ("block", "array", "index", "ranks", "cell")
 
 
-@dataclass(frozen=True)
-class BlockLine:
-    """One cell of a block."""
+def pair_cells(cells: Iterable[Cell]) -> dict[str, list[Task]]:
+    """Blocks of all cells of a model that share seed and repeat, by the name of their array.
 
-    block: int
-    array: str
-    index: int
-    ranks: int
-    cell: str
-    """The cell's id."""
+    The order of the cells in a block is random: it comes from a digest of their ids.
+    """
+    together: dict[str, dict[tuple[int, int], list[Cell]]] = {}
+    for cell in cells:
+        experiment = cell.experiment
+        blocks = together.setdefault(f"{experiment.model.label}{PAIRED}", {})
+        blocks.setdefault((experiment.seed, experiment.repeat), []).append(cell)
+    return {
+        name: [Task(number, _shuffled(blocks[key])) for number, key in enumerate(sorted(blocks))]
+        for name, blocks in together.items()
+    }
 
-    @property
-    def key(self) -> Key:
-        return self.array, self.index
 
-
-_HEAD = tuple(each.name for each in fields(BlockLine))
-_LINE = TypeAdapter(BlockLine)
+def _shuffled(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    known = sorted(cells, key=lambda cell: cell.id)
+    block = " ".join(cell.id for cell in known)
+    return tuple(
+        sorted(known, key=lambda cell: hashlib.sha256(f"{cell.id} of {block}".encode()).digest())
+    )
 
 
 @dataclass(frozen=True)
 class Blocks:
     """The paired blocks of a run; without any every task of an array runs one cell."""
 
-    tables: Mapping[str, list[BlockLine]] = field(default_factory=dict)
-    """Lines of each array of blocks."""
+    tasks: Mapping[str, list[Task]] = field(default_factory=dict)
+    """The blocks of each array."""
 
-    @classmethod
-    def of(cls, blocks: Mapping[str, Iterable[Task]]) -> Blocks:
-        """The tables of these blocks, by the names of their arrays."""
-        return cls({
-            name: [
-                BlockLine(task.number, cell.array, cell.index, cell.world_size, cell.id)
-                for task in tasks
-                for cell in task.cells
-            ]
-            for name, tasks in blocks.items()
-        })  # fmt: skip
+    @cached_property
+    def of_cell(self) -> dict[Key, Key]:
+        """Cell -> the array and number of its block."""
+        return {key: block for block, keys in self._keys.items() for key in keys}
 
     @cached_property
     def _keys(self) -> dict[Key, list[Key]]:
-        found: dict[Key, list[Key]] = {}
-        for name, lines in self.tables.items():
-            for line in lines:
-                found.setdefault((name, line.block), []).append(line.key)
-        return found
-
-    @cached_property
-    def block_of(self) -> dict[Key, Key]:
-        """Cell -> the array and number of its block."""
-        return {key: block for block, keys in self._keys.items() for key in keys}
+        return {
+            (name, task.number): [cell.key for cell in task.cells]
+            for name, tasks in self.tasks.items()
+            for task in tasks
+        }
 
     def keys(self, array: str, number: int) -> list[Key]:
         """The cells that a task of an array runs."""
@@ -79,53 +72,53 @@ class Blocks:
 
     def number(self, array: str, key: Key) -> int:
         """The number under which an array runs a cell: that of its block, or its own index."""
-        block = self.block_of.get(key)
+        block = self.of_cell.get(key)
         return block[1] if block is not None and block[0] == array else key[1]
 
-    def with_cells(self, chosen: Iterable[Cell], cells: Iterable[Cell]) -> dict[str, list[Task]]:
-        """The whole blocks that hold any of the chosen cells, from all `cells` of the run.
+    def with_cells(self, chosen: Collection[Cell]) -> dict[str, list[Task]]:
+        """The whole blocks that hold any of the chosen cells.
 
         Raises InputError for a cell that is in no block.
         """
-        by_key = {(cell.array, cell.index): cell for cell in cells}
-        needed: set[Key] = set()
         for cell in chosen:
-            block = self.block_of.get((cell.array, cell.index))
-            if block is None:
+            if cell.key not in self.of_cell:
                 found = f"{cell.array} {cell.index}, which is in no block"
                 raise InputError("--paired", None, found, "a run that was submitted with --paired")
-            needed.add(block)
-        blocks: dict[str, list[Task]] = {}
-        for name, number in sorted(needed):
-            task = Task(number, tuple(by_key[key] for key in self.keys(name, number)))
-            blocks.setdefault(name, []).append(task)
-        return blocks
+        needed = {self.of_cell[cell.key] for cell in chosen}
+        blocks = {
+            name: [task for task in tasks if (name, task.number) in needed]
+            for name, tasks in self.tasks.items()
+        }
+        return {name: tasks for name, tasks in blocks.items() if tasks}
 
 
-def read_blocks(paths: RunPaths) -> Blocks:
-    """Raises InputError naming the damaged line of a table."""
-    tables: dict[str, list[BlockLine]] = {}
+def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> Blocks:
+    """The blocks of a run with these cells; InputError names the damaged line of a table."""
+    known = {cell.key: cell for cell in cells}
+    found: dict[str, list[Task]] = {}
     for path in sorted(paths.arrays.glob("*.cells")):
         try:
-            head, *rows = path.read_text(encoding="utf-8").splitlines()
+            rows = path.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             raise InputError(path, None, f"unreadable ({error})", "a table of blocks") from None
-        if tuple(head.split("\t")) != _HEAD:
-            raise InputError(f"{path}:1", None, "another head", " ".join(_HEAD))
-        tables[path.stem] = [_line(row, f"{path}:{place}") for place, row in enumerate(rows, 2)]
-    return Blocks(tables)
+        blocks: dict[int, list[Cell]] = {}
+        for line, row in enumerate(rows[1:], 2):
+            try:
+                block, array, index, *_ = row.split("\t")
+                blocks.setdefault(int(block), []).append(known[array, int(index)])
+            except (ValueError, KeyError):
+                allowed = f"{' '.join(_HEAD)} of a cell in manifest.jsonl"
+                raise InputError(f"{path}:{line}", None, repr(row), allowed) from None
+        found[path.stem] = [Task(number, tuple(some)) for number, some in blocks.items()]
+    return Blocks(found)
 
 
-def write_blocks(paths: RunPaths, blocks: Blocks) -> None:
-    """Write the table of each array of blocks."""
-    for name, lines in blocks.tables.items():
-        rows = [_HEAD, *(astuple(line) for line in lines)]
-        text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
-        write_atomically(paths.block_table(name), text)
-
-
-def _line(row: str, where: str) -> BlockLine:
-    try:
-        return _LINE.validate_python(dict(zip(_HEAD, row.split("\t"), strict=True)))
-    except (ValueError, ValidationError):
-        raise InputError(where, None, repr(row), " ".join(_HEAD)) from None
+def write_blocks(paths: RunPaths, array: JobArray) -> None:
+    """Write the table of an array of blocks."""
+    rows = [
+        (task.number, cell.array, cell.index, cell.world_size, cell.id)
+        for task in array.tasks
+        for cell in task.cells
+    ]
+    text = "".join("\t".join(map(str, row)) + "\n" for row in (_HEAD, *rows))
+    write_atomically(paths.block_table(array.name), text)

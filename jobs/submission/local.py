@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
@@ -16,11 +16,11 @@ from jobs.run.submission_records import process_start
 from jobs.slurm.launch import THREADS_VARIABLE, Launch, with_default_sizes
 from jobs.slurm.sbatch_options import check_local_options
 from jobs.submission.local_runs import LocalRun, run_cells, start_supervisor, stop_supervisors
-from jobs.submission.scheduler import Job, Watch, record_job
+from jobs.submission.scheduler import Job, Scheduler, Watch, record_job
 from jobs.submission.submission import Options, Submission
 
 
-class Local:
+class Local(Scheduler):
     """Processes of this machine."""
 
     job = "local process"
@@ -42,15 +42,6 @@ class Local:
         if not text.isdigit() or int(text) < 1:
             raise InputError("environment", THREADS_VARIABLE, repr(text), "a whole number from 1")
         return with_default_sizes(launch, cpus=int(text))
-
-    def check(self, submission: Submission) -> None:
-        """A machine has no limits."""
-
-    def notes(self, submission: Submission) -> Iterator[str]:
-        return iter(())
-
-    def summary(self, submission: Submission) -> Iterator[str]:
-        return iter(())
 
     def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
         """With `wait` the cells are for this process to run, by `wait`."""

@@ -34,6 +34,8 @@ _GRACE_S = 20.0
 """How long stopped ranks may take to save; a supervisor may take ten seconds more."""
 _POLL_S = 0.1
 _WEEK_MIN = 7 * 24 * 60
+Ranks = list[subprocess.Popen[bytes]]
+"""The processes of a cell, which are one process group."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,6 @@ class LocalRun:
     launch: Launch
 
     @property
-    def parallel(self) -> int:
-        """Cells that run at the same time."""
-        return self.launch.site.max_parallel or 1
-
-    @property
     def limit_s(self) -> float:
         """Time limit of one cell, seconds; a week unless the site sets one."""
         site = self.launch.site
@@ -59,7 +56,7 @@ class LocalRun:
     def variables(self) -> dict[str, str]:
         """Variables of the ranks besides their own: packages, threads, site."""
         launch, cpus = self.launch, self.launch.site.cpus_per_task
-        used = {"name": launch.site_name, "cpus_per_task": cpus, "parallel": self.parallel}
+        used = {"name": launch.site_name, "cpus_per_task": cpus}
         code = () if launch.live else (self.paths.code,)
         threads = {name: str(cpus) for name in ("GNNHPC_THREADS", "OMP_NUM_THREADS")}
         return search_path_for_children(*code) | threads | {SITE_VARIABLE: json.dumps(used)}
@@ -72,83 +69,34 @@ def run_cells(run: LocalRun) -> int:
     stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
     started, as on a full disk.
     """
+    failed = 0
     with _interrupt_on_sigterm(), machine_lock(run.paths.root):
         cells = {cell.id: cell for cell in read_manifest(run.paths.manifest)}
-        waiting, running = [cells[each] for each in run.cells], list[_RunningCell]()
-        failed, number = 0, 0
-        try:
-            while waiting or running:
-                while waiting and len(running) < run.parallel:
-                    cell = waiting.pop(0)
-                    running.append(_start(run, cell, others=len(waiting)))
-                    print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
-                for one in [one for one in running if one.has_ended(run)]:
-                    running.remove(one)
-                    number += 1
-                    done, line = one.how_it_ended(run.paths)
-                    failed += not done
-                    place = f"[{number}/{len(run.cells)}] {one.cell.array} {one.cell.index}"
-                    print(f"{place}: {line}", flush=True)
-                time.sleep(_POLL_S)
-        finally:
-            _stop(running)
+        for number, cell in enumerate((cells[each] for each in run.cells), 1):
+            before = run.paths.cell(cell.id).attempts()
+            start = time.monotonic()
+            ranks = _start(run, cell, others=len(run.cells) - number)
+            try:
+                print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
+                _wait(ranks, run)
+            finally:
+                _stop(ranks)
+            done, words = _how_it_ended(run.paths, cell, len(before))
+            failed += not done
+            place = f"[{number}/{len(run.cells)}] {cell.array} {cell.index}"
+            print(f"{place}: {words}, {time.monotonic() - start:.1f} s", flush=True)
     return failed
 
 
-class _RunningCell:
-    """The ranks of one cell: processes of one group."""
-
-    def __init__(self, cell: Cell, ranks: list[subprocess.Popen[bytes]], before: int) -> None:
-        self.cell, self.ranks, self.before = cell, ranks, before
-        self.start = time.monotonic()
-        self.signalled = False
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to all ranks and what they have started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.ranks[0].pid, number)
-
-    def has_ended(self, run: LocalRun) -> bool:
-        """Whether all ranks have ended; signals and kills those that exceed the time limit."""
-        if all(rank.poll() is not None for rank in self.ranks):
-            return True
-        left = run.limit_s - (time.monotonic() - self.start)
-        if left < 0:
-            self.send(signal.SIGKILL)
-        elif left < run.launch.site.signal and not self.signalled:
-            self.signalled = True
-            self.send(signal.SIGUSR2)
-        return False
-
-    def how_it_ended(self, paths: RunPaths) -> tuple[bool, str]:
-        """Whether the cell is done and valid; its status, cause, flags and seconds in one line."""
-        seconds = f"{time.monotonic() - self.start:.1f} s"
-        attempts = read_attempts(paths.cell(self.cell.id))
-        if not attempts or attempts[-1].number == self.before:
-            logs = f"logs/{self.cell.array}-{self.cell.index}-*.log"
-            return False, f"failed before it had an attempt: see {logs}, {seconds}"
-        newest = attempts[-1]
-        cause = failure_cause(newest, self.cell.world_size)
-        if newest.result is None:
-            return False, f"failed: {cause or 'the ranks ended without a result'}, {seconds}"
-        wrong = newest.status == "done" and not newest.valid
-        line = ("invalid" if wrong else newest.status) + (f": {cause}" if cause else "")
-        flags = ", ".join(newest.result.flags)
-        return newest.valid, f"{line}{f' (flags: {flags})' if flags else ''}, {seconds}"
-
-
-def _start(run: LocalRun, cell: Cell, others: int) -> _RunningCell:
-    """Start the ranks of a cell with the variables that torchrun would set."""
-    paths = run.paths
-    existing = paths.cell(cell.id).attempts()
+def _start(run: LocalRun, cell: Cell, others: int) -> Ranks:
+    """Start the ranks of a cell, in one process group, with the variables that torchrun sets."""
+    paths, size, port = run.paths, cell.world_size, _free_port()
     log = paths.logs / f"{cell.array}-{cell.index}-local-{os.getpid()}.log"
-    port, size = _free_port(), cell.world_size
     key = {"TORCHELASTIC_RUN_ID": f"local-{os.getpid()}-{cell.array}-{cell.index}"}
     command = [run.launch.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(paths.manifest)]
     command += ["--array", cell.array, "--index", str(cell.index)]
     command += ["--live"] if run.launch.live else []
-    ranks: list[subprocess.Popen[bytes]] = []
-    started = _RunningCell(cell, ranks, existing[-1].number if existing else 0)
+    ranks: Ranks = []
     try:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as stream:
@@ -164,7 +112,7 @@ def _start(run: LocalRun, cell: Cell, others: int) -> _RunningCell:
                     )
                 )
     except OSError as error:
-        _stop([started] if ranks else [])
+        _stop(ranks)
         # A disk that fills up while a file is written names no file.
         place = error.filename or paths.root
         more = f" and {others} more" if others else ""
@@ -172,7 +120,50 @@ def _start(run: LocalRun, cell: Cell, others: int) -> _RunningCell:
             f"{cell.array} {cell.index}: cannot be started, {place}: {error.strerror or error}; "
             f"not started: this cell{more}; then {as_typed('jobs', 'rerun')} {paths.root} --missing"
         ) from None
-    return started
+    return ranks
+
+
+def _wait(ranks: Ranks, run: LocalRun) -> None:
+    """Return when all ranks have ended; signals and kills those that exceed the time limit."""
+    limit = time.monotonic() + run.limit_s
+    warnings = [(limit - run.launch.site.signal, signal.SIGUSR2), (limit, signal.SIGKILL)]
+    while any(rank.poll() is None for rank in ranks):
+        if warnings and time.monotonic() > warnings[0][0]:
+            _send(ranks, warnings.pop(0)[1])
+        time.sleep(_POLL_S)
+
+
+def _stop(ranks: Ranks) -> None:
+    """Ask the ranks to save and end, and kill them if they do not."""
+    if all(rank.poll() is not None for rank in ranks):
+        return
+    _send(ranks, signal.SIGTERM)
+    deadline = time.monotonic() + _GRACE_S
+    while any(rank.poll() is None for rank in ranks):
+        if time.monotonic() > deadline:
+            _send(ranks, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _send(ranks: Ranks, number: signal.Signals) -> None:
+    """Send a signal to all ranks and what they have started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(ranks[0].pid, number)
+
+
+def _how_it_ended(paths: RunPaths, cell: Cell, before: int) -> tuple[bool, str]:
+    """Whether a cell is done and valid after it had `before` attempts; status, cause and flags."""
+    attempts = read_attempts(paths.cell(cell.id))
+    if len(attempts) == before:
+        return False, f"failed before it had an attempt: see logs/{cell.array}-{cell.index}-*.log"
+    newest = attempts[-1]
+    cause = failure_cause(newest, cell.world_size)
+    if newest.result is None:
+        return False, f"failed: {cause or 'the ranks ended without a result'}"
+    wrong = newest.status == "done" and not newest.valid
+    words = ("invalid" if wrong else newest.status) + (f": {cause}" if cause else "")
+    flags = ", ".join(newest.result.flags)
+    return newest.valid, f"{words} (flags: {flags})" if flags else words
 
 
 def _free_port() -> int:
@@ -180,19 +171,6 @@ def _free_port() -> int:
     with socket.socket() as tried:
         tried.bind(("127.0.0.1", 0))
         return int(tried.getsockname()[1])
-
-
-def _stop(running: Iterable[_RunningCell]) -> None:
-    """Ask the ranks to save and end, and kill them if they do not."""
-    cells = list(running)
-    for one in cells:
-        one.send(signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_S
-    while any(rank.poll() is None for one in cells for rank in one.ranks):
-        if time.monotonic() > deadline:
-            for one in cells:
-                one.send(signal.SIGKILL)
-        time.sleep(_POLL_S)
 
 
 @contextlib.contextmanager

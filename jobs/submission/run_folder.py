@@ -62,7 +62,9 @@ def write_run_folder(submission: Submission) -> RunPaths:
         copy_models(paths, plan.experiments)
         code = code_digest() if launch.live else _keep_code(paths)
         _write_provenance(paths, plan, launch, code)
-        write_blocks(paths, submission.blocks)
+        for array in submission.arrays:
+            if array.is_paired:
+                write_blocks(paths, array)
         for array in all_arrays(submission):
             _write_script(paths.script(array.name), submission.script(array))
         _make_readable(work)

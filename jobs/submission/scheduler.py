@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
 from gnnhpc.core.errors import GnnhpcError
+from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.records.failures import utc_now
 from jobs.run.run_state import RunState
 from jobs.run.status import RunStatus
-from jobs.run.submission_records import record_submission
-from jobs.slurm.job_array import JobArray
+from jobs.run.submission_records import SubmissionRecord, append_line
+from jobs.slurm.job_array import JobArray, format_indices
 from jobs.slurm.launch import Launch
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.submission.submission import Options, Submission
@@ -24,7 +29,7 @@ Watch = Callable[[RunStatus], None]
 
 
 class Scheduler(Protocol):
-    """Submits arrays, asks for their jobs and cancels them."""
+    """Submits arrays, asks for their jobs and cancels them; by default it has no limits."""
 
     job: str
     """What a job is called where its id is printed."""
@@ -37,12 +42,15 @@ class Scheduler(Protocol):
 
     def check(self, submission: Submission) -> None:
         """Raises InputError for what would never start."""
+        return
 
     def notes(self, submission: Submission) -> Iterator[str]:
         """What a user should know about the jobs before they are submitted."""
+        return iter(())
 
     def summary(self, submission: Submission) -> Iterator[str]:
         """What the submission may cost, and what would make the measurements sounder."""
+        return iter(())
 
     def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
         """Submit every array and record each as soon as it is in; the caller holds the run's lock.
@@ -72,9 +80,22 @@ def record_job(
 
     Raises MaybeSubmittedError where that cannot be written.
     """
-    cluster, launch = submission.cluster, submission.launch
+    record = SubmissionRecord(
+        cluster=submission.cluster,
+        array=array.name,
+        indices=format_indices(array.numbers),
+        job_id=job,
+        at=utc_now(),
+        user=user(),
+        host=socket.gethostname(),
+        live=submission.launch.live,
+        site=submission.launch.recorded(),
+        command=tuple(command_line()),
+        started=started,
+        manifest=paths.manifest.stat().st_ino,
+    )
     try:
-        record_submission(paths, cluster, array.name, array.numbers, job, launch, started)
+        append_line(paths.submissions, json.dumps(asdict(record), ensure_ascii=False))
     except (GnnhpcError, OSError) as error:
         words = f"{array.name} is job {job}, which could not be recorded: {error}"
         raise MaybeSubmittedError(words) from None

@@ -33,14 +33,14 @@ from jobs.slurm.sbatch import (
     submit_script,
 )
 from jobs.submission.run_folder import script_of
-from jobs.submission.scheduler import Job, Watch, record_job
+from jobs.submission.scheduler import Job, Scheduler, Watch, record_job
 from jobs.submission.submission import Options, Submission
 
 POLL_S = 15.0
 """Pause between two questions about a run that is waited for."""
 
 
-class Slurm:
+class Slurm(Scheduler):
     """Job arrays that sbatch takes."""
 
     job = "Slurm job"

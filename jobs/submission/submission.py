@@ -12,9 +12,9 @@ from gnnhpc.experiment.manifest import Cell
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import batch_script
-from jobs.slurm.job_array import JobArray, Task, job_arrays, pair_cells, tasks_of_cells
+from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
 from jobs.slurm.launch import Launch
-from jobs.slurm.paired_blocks import Blocks
+from jobs.slurm.paired_blocks import pair_cells
 from jobs.slurm.site import Site, changed_site, check_site
 from jobs.sweep.plan import Plan
 
@@ -49,8 +49,6 @@ class Submission:
     """Cells in the order in which a local run takes them: that of the blocks, where there are."""
     arrays: tuple[JobArray, ...]
     launch: Launch
-    blocks: Blocks = field(default_factory=Blocks)
-    """The paired blocks of the run."""
     dependencies: tuple[str, ...] = ()
     """Ids of Slurm jobs that must end before any array begins."""
     plan: Plan | None = None
@@ -100,7 +98,6 @@ def make_submission(
         cells=_in_blocks(blocks) if options.paired else plan.cells,
         arrays=_arrays(plan.cells, blocks, launch),
         launch=launch,
-        blocks=Blocks.of(blocks),
         dependencies=tuple(waits),
         plan=plan,
     )
@@ -114,14 +111,13 @@ def resubmission(
     waits: Sequence[str],
 ) -> Submission:
     """The submission of cells that a run has; with `paired` of the whole blocks that hold them."""
-    blocks = state.blocks.with_cells(cells, state.cells) if options.paired else {}
+    blocks = state.blocks.with_cells(cells) if options.paired else {}
     return Submission(
         run=state.paths.root,
         cluster=options.cluster or state.cluster,
         cells=_in_blocks(blocks) if options.paired else tuple(cells),
         arrays=_arrays(cells, blocks, launch),
         launch=launch,
-        blocks=state.blocks,
         dependencies=tuple(waits),
     )
 

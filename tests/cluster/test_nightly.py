@@ -47,8 +47,8 @@ def test_a_cell_is_requeued_as_often_as_the_site_allows(user: User) -> None:
 def test_a_block_that_is_requeued_continues_where_it_was(user: User) -> None:
     grid = LONG | {"layouts": ["seq", "pp2", "dp2-pp2"], "seq_microbatches": [1]}
     run = user.submit([grid], "--paired", name="block", site=planted("slow", 0, 100))
-    lines = read_blocks(run.paths).tables["gat-paired"]
-    first, second, third = (run.cell(line.array, line.index) for line in lines)
+    (block,) = read_blocks(run.paths, run.cells).tasks["gat-paired"]
+    first, second, third = block.cells
     run.result(first)
     run.wait_for_step(second, 120)
     job = f"{run.job('gat-paired')}_0"

@@ -17,10 +17,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 def blocks(run: Run) -> dict[int, list[Cell]]:
     """The cells of each block in their order."""
-    found: dict[int, list[Cell]] = {}
-    for line in read_blocks(run.paths).tables["gat-paired"]:
-        found.setdefault(line.block, []).append(run.cell(line.array, line.index))
-    return found
+    tasks = read_blocks(run.paths, run.cells).tasks["gat-paired"]
+    return {task.number: list(task.cells) for task in tasks}
 
 
 def test_one_job_runs_a_block_in_its_order_on_the_same_nodes(sweeps: Sweeps) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobs.slurm.batch_script import batch_script, sbatch_value
-from jobs.slurm.job_array import JobArray, job_arrays, pair_cells, tasks_of_cells
+from jobs.slurm.job_array import JobArray, job_arrays, tasks_of_cells
 from jobs.slurm.launch import Launch
+from jobs.slurm.paired_blocks import pair_cells
 from jobs.slurm.site import Site
 from tests.jobs.conftest import small_plan
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import jobs
 from analysis.cli import main as analysis
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.result_file import Result
 from gnnhpc.validation.verify import verify_manifest
 from jobs.cli import main
+from jobs.submission.submission import Options
+from jobs.submission.submit import submit
+from jobs.sweep.plan import plan
 
 pytestmark = pytest.mark.distributed
 
@@ -31,8 +33,8 @@ def test_the_example_runs_verifies_reports_and_runs_again(
     shutil.copytree(EXAMPLE, mine)
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    plan = jobs.plan(mine / "own-model.yaml", SMALL)
-    done = jobs.submit(plan, jobs.Options(cluster="local", wait=True), runs="runs")
+    planned = plan(mine / "own-model.yaml", SMALL)
+    done = submit(planned, Options(cluster="local", wait=True), runs="runs")
     paths = RunPaths(done.run)
     assert done.failed == 0
     cells = read_manifest(paths.manifest)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ import pytest
 from analysis.load.run_data import load_run
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.failures import utc_now
 from jobs.run.status import status
-from jobs.run.submission_records import record_submission
-from jobs.slurm.launch import Launch
+from jobs.run.submission_records import SubmissionRecord, append_line
 from tests.tools.make_run import make_run, small_sweep
 
 CELLS = [e for e in small_sweep(2, 6, 2) if str(e.layout) == "pp2" and e.model.name == "gat"]
@@ -62,7 +64,11 @@ HARMLESS = {
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_run(tmp_path_factory.mktemp("whole") / "run", CELLS)
     for index in range(len(CELLS)):
-        record_submission(RunPaths(root), "slurm", "gat-pp2", [index], "12", Launch())
+        place = {"array": "gat-pp2", "indices": str(index), "job_id": "12", "host": "n1"}
+        record = SubmissionRecord(
+            cluster="slurm", at=utc_now(), user="me", live=False, site={}, **place
+        )
+        append_line(RunPaths(root).submissions, json.dumps(asdict(record)))
     return root
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-import jobs
 from gnnhpc.console import COMMANDS, load
 from jobs.slurm.site_files import load_site
+from jobs.sweep.plan import plan
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -52,7 +52,7 @@ def blocks(document: Path) -> list[str]:
 
 def test_the_readmes_sweep_is_one() -> None:
     (text,) = [each for each in blocks(ROOT / "README.md") if each.startswith("name:")]
-    planned = jobs.plan(yaml.safe_load(text), check=False)
+    planned = plan(yaml.safe_load(text), check=False)
     assert {str(cell.experiment.layout) for cell in planned.cells} == {"seq", "pp2", "dp2-pp2"}
 
 
