@@ -98,15 +98,20 @@ def check_is_utf8(path: Path, where: object) -> None:
 
 
 def input_error(
-    error: ValidationError, where: object, known: type[BaseModel] | None = None
+    error: ValidationError,
+    where: object,
+    known: type[BaseModel] | None = None,
+    below: str | None = None,
 ) -> InputError:
     """The first of pydantic's errors as one line: file, key, what was found, what is allowed.
 
-    `known` is the class that was to be built; the message lists its keys.
+    `known` is the class that was to be built; the message lists its keys. `below` is the key that
+    holds its settings.
     """
     details = error.errors(include_url=False)
     first = details[0]
-    key = _key(first)
+    inner = _key(first)
+    key = ".".join(part for part in (below, inner) if part) or None
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return _as_line(where, key, message)
@@ -116,9 +121,9 @@ def input_error(
     if first["type"] == "missing":
         return InputError(where, key, "nothing", "a value, this key is required")
     # pydantic reports an error for each choice of a union; the line allows what any of them allows.
-    choices = [_allowed(other) for other in details if _key(other) == key]
+    choices = [_allowed(other) for other in details if _key(other) == inner]
     allowed = " or ".join(dict.fromkeys(choices))
-    return InputError(where, key, _short(first["input"]), allowed)
+    return InputError(where, key, short_value(first["input"]), allowed)
 
 
 # pydantic's error type -> what is allowed, to be filled from the error's context.
@@ -160,7 +165,8 @@ def _key(error: ErrorDetails) -> str | None:
     return ".".join(parts) or None
 
 
-def _short(value: object) -> str:
+def short_value(value: object) -> str:
+    """A value as an error shows it: short, on one line."""
     text = repr(value)
     return "nothing" if value is None else text if len(text) <= 80 else text[:77] + "..."
 

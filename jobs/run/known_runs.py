@@ -48,8 +48,7 @@ def known_runs(folder: Path) -> list[KnownRun]:
     if asking:
         jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
         users = {name for state in asking for name in state.users}
-        since = max(state.last_submission_s for state in asking)
-        queue = query_queue(folder.absolute(), users, jobs, since=since)
+        queue = query_queue(folder.absolute(), users, jobs)
     found_runs = [_known_run(run, one, queue) for run, one in read.items()]
     return sorted(found_runs, key=lambda one: (-one.created_at, one.run.name))
 

@@ -84,11 +84,6 @@ class RunState:
         """The arrays of the jobs that were submitted to Slurm, by job id."""
         return {one.job_id: one.array for one in self.submissions if one.cluster == "slurm"}
 
-    @property
-    def last_submission_s(self) -> float:
-        """A second after the newest submission, seconds since the epoch; 0 without one."""
-        return epoch_seconds(self.submissions[-1].at) + 1 if self.submissions else 0.0
-
     @cached_property
     def unfinished(self) -> list[Cell]:
         """The cells without a valid attempt."""

@@ -163,7 +163,7 @@ class Evidence:
         if self.task is None:
             return []
         job, names = self.task.partition("_")[0], [self.key]
-        if self.submission is not None and self.submission.array != self.cell.array:
+        if self.submission is not None and self.is_in_block:
             array = self.submission.array
             names.append((array, self.state.blocks.number(array, self.key)))
         logs = [job_log(self.state.paths, *name, job) for name in names]
@@ -179,6 +179,20 @@ class Evidence:
         if line is None or task is None or not task.peak_memory:
             return line
         return f"{line}; a task used {task.peak_memory}, as sacct says"
+
+    @property
+    def is_in_block(self) -> bool:
+        """Whether the newest submission runs the cell in a block."""
+        return self.submission is not None and self.submission.array != self.cell.array
+
+    @property
+    def no_cause(self) -> str:
+        """What is known of an end without a cause."""
+        if self.newest is None:
+            return f"Slurm says {self.word}, and no rank began: see logs"
+        if self.is_local and self.submission is not None:
+            return f"no result of its ranks {self.submission.place}"
+        return f"no result; Slurm says {self.word or 'nothing'}"
 
     def running(self, detail: str | None = None) -> CellState:
         """`running`, with the progress of the newest attempt."""
@@ -302,47 +316,29 @@ def runs_by_hand(known: Evidence) -> CellState | None:
     return known.running() if alive else None
 
 
-def ended_without_result(known: Evidence) -> CellState | None:
-    """The newest attempt was interrupted, was killed, failed, or ended without a word."""
-    if known.newest is None:
-        return None
-    cause, result, submission = known.cause, known.newest.result, known.submission
-    if result is not None and result.status == "interrupted":
+def ended(known: Evidence) -> CellState | None:
+    """The newest attempt was interrupted, was killed or failed, or the job ended before it."""
+    newest, word, cause = known.newest, known.word, known.cause
+    if newest is not None and newest.status == "interrupted":
         state = "interrupted"
         cause = cause or "stopped by a signal; a rerun resumes from its checkpoint"
     else:
-        state = "failed" if result is not None or cause else "lost"
+        without = newest is not None and newest.result is None and cause is None
+        state = "lost" if without else "failed"
         cause = cause or (None if known.is_local else script_error(known.log_lines))
-    in_block = submission is not None and submission.array != known.cell.array
-    if not (in_block and state == "failed"):
-        # The end of a block is not the end of a cell in it that had failed before.
-        state = _SLURM_ENDS.get(known.word, state)
-    if state != "interrupted" and known.memory_line:
-        state, cause = "out of memory", known.memory_line
-    if cause is None and known.is_local and submission is not None:
-        cause = f"no result of its ranks {submission.place}"
+    memory = known.memory_line if state != "interrupted" else None
+    if newest is None and not (cause or word or memory):
+        return None
+    # The end of a block is not the end of a cell in it that had failed before.
+    if newest is None or state != "failed" or not known.is_in_block:
+        state = _SLURM_ENDS.get(word, state)
     return replace(
         known.base,
-        state=state,
-        step=read_progress(known.newest.paths).step or None,
-        detail=cause or f"no result; Slurm says {known.word or 'nothing'}",
+        state="out of memory" if memory else state,
+        step=(read_progress(newest.paths).step or None) if newest else None,
+        detail=memory or cause or known.no_cause,
         job=known.task,
     )
-
-
-def never_began(known: Evidence) -> CellState | None:
-    """The newest job ended before its ranks began; its log has the error of its script."""
-    error, word = script_error(known.log_lines), known.word
-    if known.memory_line:
-        state, detail = "out of memory", error or known.memory_line
-    elif error:
-        state, detail = "failed", error
-    elif word:
-        state = _SLURM_ENDS.get(word, "failed")
-        detail = f"Slurm says {word}, and no rank began: see logs"
-    else:
-        return None
-    return replace(known.base, state=state, detail=detail, job=known.task)
 
 
 def missing(known: Evidence) -> CellState | None:
@@ -358,8 +354,7 @@ RULES = (
     unknown_to_slurm,
     invalid_result,
     runs_by_hand,
-    ended_without_result,
-    never_began,
+    ended,
     missing,
 )
 """The table of precedence: each rule says the state of the cells that it applies to."""

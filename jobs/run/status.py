@@ -75,8 +75,7 @@ def status_of(state: RunState, *, fresh: bool = False) -> RunStatus:
     """The state of every cell of a run that has been read."""
     queue = QueueAnswer(time.time(), error="no job in Slurm")
     if state.may_be_in_slurm:
-        since = time.time() if fresh else state.last_submission_s
-        queue = query_queue(state.paths.root, state.users, state.unfinished_jobs, since=since)
+        queue = query_queue(state.paths.root, state.users, state.unfinished_jobs, fresh=fresh)
     return run_status(state, queue)
 
 
@@ -159,7 +158,7 @@ def live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
 
     Where squeue does not answer they are those that the accounting has as waiting or running.
     """
-    queue = query_queue(state.paths.root, state.users, dict(state.slurm_arrays), since=time.time())
+    queue = query_queue(state.paths.root, state.users, dict(state.slurm_arrays), fresh=True)
     found = {job.job_id for job in run_jobs(state, queue)}
     if not queue.answered:
         live = (task for task in queue.accounted if queue.accounts_as_live(task))

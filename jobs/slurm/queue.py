@@ -21,6 +21,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from gnnhpc.core.slurm_commands import run_slurm
+from gnnhpc.core.versioned_json import write_atomically
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 from jobs.slurm.job_array import array_of_job, parse_indices
 
@@ -103,38 +104,30 @@ class QueueAnswer:
 
 
 def query_queue(
-    place: Path, users: Iterable[str], jobs: Mapping[str, str | None], *, since: float = 0.0
+    place: Path, users: Iterable[str], jobs: Mapping[str, str | None], *, fresh: bool = False
 ) -> QueueAnswer:
     """The queued jobs of these users, and what sacct says of `jobs`.
 
-    `jobs` has the arrays of job ids, None where an array is not known. The last answer for a place,
-    a run folder or a folder of runs, is returned for ten seconds if it was given after `since`.
+    `jobs` has the arrays of job ids, None where an array is not known. Unless it must be `fresh`,
+    the last answer for a place, a run folder or a folder of runs, is returned for ten seconds.
     """
-    names = sorted(set(users))
     if shutil.which("squeue") is None:
         return QueueAnswer(time.time(), error=NO_SLURM)
-    from filelock import FileLock, Timeout
-
-    try:
-        path = answer_file(place, names)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock", timeout=5):
-            answer = _kept_answer(path, since)
-            if answer is None:
-                answer = _ask_slurm(names, jobs)
-                with contextlib.suppress(OSError):
-                    path.write_bytes(_adapter().dump_json(answer))
-            return answer
-    except (OSError, NotImplementedError, Timeout):
+    names = sorted(set(users))
+    path = _answer_file(place, names)
+    answer = None if fresh else _kept_answer(path)
+    if answer is None:
+        answer = _ask_slurm(names, jobs)
         # Keeping an answer spares the scheduler; without it Slurm is asked each time.
-        return _ask_slurm(names, jobs)
+        with contextlib.suppress(OSError):
+            write_atomically(path, _adapter().dump_json(answer).decode())
+    return answer
 
 
-def answer_file(place: Path, users: Iterable[str]) -> Path:
-    """The file that keeps the last answer about a run or a folder of runs."""
+def _answer_file(place: Path, users: list[str]) -> Path:
     from gnnhpc.data.data_files import cache_root
 
-    key = repr((str(place), sorted(set(users)), os.environ.get("SLURM_CONF", "")))
+    key = repr((str(place), users, os.environ.get("SLURM_CONF", "")))
     return cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
 
 
@@ -143,7 +136,8 @@ def forget_answers() -> None:
     from gnnhpc.data.data_files import cache_root
 
     for path in cache_root().glob("slurm-*.json"):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 @cache
@@ -151,11 +145,11 @@ def _adapter() -> TypeAdapter[QueueAnswer]:
     return TypeAdapter(QueueAnswer)
 
 
-def _kept_answer(path: Path, since: float) -> QueueAnswer | None:
-    """The kept answer if it is at most ten seconds old, and younger than `since`."""
+def _kept_answer(path: Path) -> QueueAnswer | None:
+    """The kept answer if it is at most ten seconds old."""
     with contextlib.suppress(OSError, ValueError):
         answer = _adapter().validate_json(path.read_bytes())
-        if answer.at > since and 0 <= time.time() - answer.at < QUERY_INTERVAL_S:
+        if 0 <= time.time() - answer.at < QUERY_INTERVAL_S:
             return answer
     return None
 

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Positive, Strict, Whole
+from gnnhpc.core.settings import Positive, Strict, Whole, input_error
 from jobs.slurm.sbatch_options import check_options
-from jobs.sweep.spec_errors import as_mapping, check_keys, from_validation_error
+from jobs.sweep.yaml_file import as_mapping, check_keys
 
 _TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){0,2})$")
 _FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
@@ -154,7 +154,7 @@ def parse_site(entry: object, where: object, key: str) -> Site:
     try:
         return Site.model_validate(raw | lists | texts, strict=True)
     except ValidationError as error:
-        raise from_validation_error(error, where, key) from None
+        raise input_error(error, where, below=key) from None
 
 
 def check_site(site: Site, where: object, key: str | None = None) -> None:

@@ -121,6 +121,7 @@ class Slurm(Scheduler):
                         raise
                     raise _after_some(error, submission, done) from None
                 record_job(submission, paths, portion, job)
+                forget_answers()
                 done.append((portion, job))
                 left = left[size:]
         return done

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.settings import input_error, short_value
 from gnnhpc.data.data_settings import Data
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.models.model import Model
-from jobs.sweep.spec_errors import from_validation_error, short_value
 from jobs.sweep.sweep import AXES, MERGED, MOST_CELLS, Sweep
 
 Entry = TypeVar("Entry", Model, Data)
@@ -144,7 +144,7 @@ class _Grid:
         try:
             experiment = Experiment.model_validate(raw)
         except ValidationError as error:
-            plain = from_validation_error(error, self.where, known=Experiment)
+            plain = input_error(error, self.where, Experiment)
             raise self._in_spec(plain, raw) from None
         stages, virtual = experiment.layout.stages, experiment.virtual_stages
         key = (experiment.model, experiment.data, stages, virtual, experiment.balance)

@@ -22,9 +22,9 @@ from pydantic import BeforeValidator, Field, ValidationError, create_model
 from pydantic.json_schema import WithJsonSchema
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Positive, Strict
+from gnnhpc.core.settings import Positive, Strict, input_error, short_value
 from gnnhpc.experiment.experiment import Experiment
-from jobs.sweep.spec_errors import as_mapping, check_keys, from_validation_error, short_value
+from jobs.sweep.yaml_file import as_mapping, check_keys
 
 AXES = {
     "model": "models",
@@ -128,17 +128,16 @@ def plural_spec(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
     return {**raw, "defaults": defaults, "grids": plural}
 
 
-def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
-    """The checked content of a spec.
+def read_sweep(plural: Mapping[str, Any], where: object) -> Sweep:
+    """The checked content of a spec, as `plural_spec` returns it.
 
-    Raises InputError for the first unknown key or value that does not fit.
+    Raises InputError for the first value that does not fit.
     """
-    plural = plural_spec(raw, where)
     try:
         # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
         return Sweep.model_validate_json(json.dumps(plural), strict=True)
     except ValidationError as error:
-        plain = from_validation_error(error, where)
+        plain = input_error(error, where)
         key = _without_only_indices(plain.key or "", plural)
         raise InputError(where, key or None, plain.found, plain.allowed) from None
 
