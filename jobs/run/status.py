@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnhpc.core.run_paths import RunPaths
@@ -20,16 +19,25 @@ Identity = tuple[int, int]
 class RunStatus:
     """All cells of a run, in the manifest's order."""
 
-    run: Path
+    state: RunState
     cells: tuple[CellState, ...]
     slurm: str
     """When Slurm was asked about queued jobs, or why it was not."""
-    paired: bool = False
-    """Whether blocks hold all of its cells."""
-    custom_models: Mapping[str, str] = field(default_factory=dict)
-    """Cell id -> the custom model that it trains."""
-    mem: str | None = None
-    """Memory of a node that the newest submission asked for."""
+
+    @property
+    def run(self) -> Path:
+        return self.state.paths.root
+
+    @property
+    def paired(self) -> bool:
+        """Whether blocks hold all of its cells."""
+        return {cell.key for cell in self.state.cells} <= self.state.blocks.of_cell.keys()
+
+    @property
+    def mem(self) -> str | None:
+        """Memory of a node that the newest submission asked for."""
+        submissions = self.state.submissions
+        return submissions[-1].site.get("mem") if submissions else None
 
     def counts(self) -> dict[str, int]:
         """How many cells are in each state, in the order of `STATES`."""
@@ -44,12 +52,12 @@ class RunStatus:
 
     def custom_models_to_correct(self) -> dict[str, str]:
         """Cell id -> its custom model, where that failed or differs from its reference."""
-        return {
-            cell.cell: self.custom_models[cell.cell]
-            for cell in self.cells
-            if cell.cell in self.custom_models
-            and (cell.state == "failed" or "engine-parity" in cell.flags)
+        wrong = {
+            one.cell for one in self.cells if one.state == "failed" or "engine-parity" in one.flags
         }
+        models = {cell.id: cell.settings.get("model", {}) for cell in self.state.cells}
+        named = ((cell, str(model.get("name"))) for cell, model in models.items())
+        return {cell: name for cell, name in named if cell in wrong and ":" in name}
 
     @property
     def live(self) -> bool:
@@ -88,16 +96,7 @@ def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
     if doubtful:
         again = cell_states(state.read_again(doubtful), queue, doubtful)
         cells |= {cell.cell: cell for cell in again}
-    models = {cell.id: str(cell.settings.get("model", {}).get("name")) for cell in state.cells}
-    newest = state.submissions[-1].site if state.submissions else {}
-    return RunStatus(
-        state.paths.root,
-        tuple(cells.values()),
-        _asked(state, queue),
-        paired={cell.key for cell in state.cells} <= state.blocks.of_cell.keys(),
-        custom_models={cell: name for cell, name in models.items() if ":" in name},
-        mem=newest.get("mem"),
-    )
+    return RunStatus(state, tuple(cells.values()), _asked(state, queue))
 
 
 def _asked(state: RunState, queue: QueueAnswer) -> str:

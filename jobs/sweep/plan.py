@@ -50,25 +50,19 @@ class Plan:
 
     def notes(self) -> list[str]:
         """What a user should know about a correct plan: unmeasured cells and slow imports."""
-        unmeasured = Counter(
-            (each.warmup_steps, each.train_steps)
-            for each in self.experiments
-            if 0 < each.train_steps <= each.warmup_steps
-        )
+        unmeasured: Counter[str] = Counter()
+        for each in self.experiments:
+            warmup, train, test = each.warmup_steps, each.train_steps, each.test_steps
+            if 0 < train <= warmup:
+                unmeasured[f"training step: warmup_steps {warmup} of train_steps {train}"] += 1
+            if 0 < test * _evaluations(each) <= warmup:
+                unmeasured[
+                    f"test step: warmup_steps {warmup} of test_steps {test}, so their test rows "
+                    "have no times"
+                ] += 1
         notes = [
-            f"{count} of {len(self.cells)} cells measure no training step: warmup_steps {warmup} "
-            f"of train_steps {steps}"
-            for (warmup, steps), count in unmeasured.items()
-        ]
-        unevaluated = Counter(
-            (each.warmup_steps, each.test_steps)
-            for each in self.experiments
-            if 0 < each.test_steps * _evaluations(each) <= each.warmup_steps
-        )
-        notes += [
-            f"{count} of {len(self.cells)} cells measure no test step: warmup_steps {warmup} of "
-            f"test_steps {steps}, so their test rows have no times"
-            for (warmup, steps), count in unevaluated.items()
+            f"{count} of {len(self.cells)} cells measure no {what}"
+            for what, count in unmeasured.items()
         ]
         models = {each.model.name: each.model for each in self.experiments}
         return notes + [
