@@ -73,21 +73,20 @@ void forward_layer(const i64* sizes, const float* x, const float* const* weights
     });
 }
 
-// `by_batch` as forward was. Gradients of the weights in their order, `added` to what is there or
-// in its place; d_x null if not wanted.
-void backward_layer(i64 by_batch, i64 added, const i64* sizes, const float* x, const float* y,
+// Of a forward that went by the batch. Gradients of the weights in their order, added to what is
+// there; d_x null if not wanted.
+void backward_layer(const i64* sizes, const float* x, const float* y,
                   const float* g, const float* const* weights, const double* eps,
                   const double* state_at, float* d_x, float* const* d_weights) {
     const Batch batch = {sizes[0], sizes[1], sizes[2], sizes[4]};
     const i64 hidden = sizes[3], length = batch.width * kChannels;
     const Weights<const float> of(weights);
     const Gradients d(d_weights);
-    if (!added) d.clear(hidden);
     const State<const double> state(state_at, hidden);
     const int inputs = of.root ? kConv : kPlain;
 
     float along[9], matrix[9], vector[3];
-    unfold_norm(batch, by_batch, y, g, of, eps[1], state, d, along);
+    unfold_norm(batch, y, g, of, eps[1], state, d, along);
     Doubles d_first(size(hidden * (inputs + 1))), d_second(size(hidden * 3)), d_bias(3);
     Doubles d_folded(size(hidden * 4));
     const auto unwanted = d_x ? nullptr : rows_of_floats(batch);
@@ -113,8 +112,7 @@ void backward_layer(i64 by_batch, i64 added, const i64* sizes, const float* x, c
     }
     for (i64 i = 0; i < hidden * 3; ++i) d.add(d.w2 + i, d_second[size(i)]);
     for (i64 c = 0; c < 3; ++c) d.add(d.b2 + c, d_bias[size(c)]);
-    unfold_linear(hidden, batch.rows(), by_batch, of, eps[0], state, d_folded.data(), d, matrix,
-                  vector);
+    unfold_linear(hidden, batch.rows(), of, eps[0], state, d_folded.data(), d, matrix, vector);
     if (!d_x) return;
 
     // The residual's share, and the statistics'; then what neighbours took from each node.
@@ -159,9 +157,9 @@ void vig_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const f
     }
 }
 
-// Back through the same; gradients of weights are `added` to what is there or in its place. g is that
-// of `out`; `states` begins with the first layer's.
-void vig_backward(i64 by_batch, i64 added, i64 layers, i64 images, i64 threads, const i64* shapes,
+// Back through the same, if it went by the batch; gradients of weights are added to what is there. g
+// is that of `out`; `states` begins with the first layer's.
+void vig_backward(i64 layers, i64 images, i64 threads, const i64* shapes,
                   const float* x, const float* ys, const float* outs, const float* g,
                   const float* const* weights, const double* eps, const double* states, float* d_x,
                   float* const* gradients) {
@@ -175,7 +173,7 @@ void vig_backward(i64 by_batch, i64 added, i64 layers, i64 images, i64 threads, 
         const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
         states -= state_length(shape[2], weights[i * 11 + 4] != nullptr);
         float* d_input = i > 0 ? output_of(i - 1) : d_x;
-        backward_layer(by_batch, added, sizes, i > 0 ? outs + (i - 1) * length : x, ys + i * length,
+        backward_layer(sizes, i > 0 ? outs + (i - 1) * length : x, ys + i * length,
                        g, weights + i * 11, eps + i * 2, states, d_input, gradients + i * 11);
         g = d_input;
     }

@@ -60,12 +60,13 @@ class Moved(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A layer's output `[rows, 3]`, the statistics it used, and what backward needs."""
+    """A layer's output `[rows, 3]`, the batch's statistics, and what backward needs."""
 
     out: Tensor
     statistics: Statistics | None
-    """None where the forward has moved running statistics by them."""
+    """None where the layer went by running statistics."""
     saved: tuple[Tensor, ...]
+    """Empty where the layer went by running statistics: an evaluation has no backward."""
 
 
 class Sums(NamedTuple):
@@ -134,15 +135,14 @@ class Passes:
         return Sums(d_first, d_w2, d_b2, d_x, d_sums)
 
     def input_gradient(
-        self, of: Sums, g: Tensor, x: Tensor, slope: tuple[Tensor, Tensor] | None, grid: Grid
+        self, of: Sums, g: Tensor, x: Tensor, slope: tuple[Tensor, Tensor], grid: Grid
     ) -> Tensor:
         """The gradient of the layer's input, in the place of `of.d_x`: g and `of` added up, and by
         a `slope` `[3, 3]` and `[3]` that of the batch's statistics."""
+        matrix, vector = slope
         d_x = of.d_x
         d_x += g
-        if slope is not None:
-            matrix, vector = slope
-            d_x += torch.addmm(vector, x, matrix)
+        d_x += torch.addmm(vector, x, matrix)
         if of.d_neighbours is not None:
             d_x += neighbour_sum(of.d_neighbours, grid)
         return d_x
@@ -166,8 +166,7 @@ def forward(
         of = fold.Moments(*passes.moments(centred))
         statistics1 = fold.hidden_moments(weights.w1, weights.b1, of)
     else:
-        centre, centred = x.new_zeros(3), x
-        of = fold.Moments(x.new_zeros(3), x.new_zeros(3, 3))
+        centred = x
         statistics1 = running.mean1.double(), running.variance1.double()
     _, first = _fold(weights, fold.Norm(weights.gamma1, weights.beta1, *statistics1, eps[0]))
     y = passes.network(centred, grid, first.to(x.dtype), weights)
@@ -180,6 +179,8 @@ def forward(
     norm = fold.Norm(weights.gamma2, weights.beta2, *statistics2, eps[1])
     scale, shift = fold.fold_norm(norm)
     out = torch.addcmul(x + shift.to(x.dtype), y, scale.to(x.dtype))
+    if running is not None:
+        return Result(out, None, ())
     statistics = Statistics(*statistics1, *statistics2)
     return Result(out, statistics, (y, centre, *statistics, *of))
 
@@ -192,17 +193,16 @@ def backward(
     g: Tensor,
     eps: tuple[float, float],
     *,
-    by_batch: bool,
     wants_x: bool,
     passes: Passes = TORCH,
 ) -> tuple[Tensor | None, Weights]:
     """Gradients of x (None unless `wants_x`) and of the weights, from that of the output, g."""
     y, centre, mean1, variance1, mean2, variance2, *moments = saved
-    of = fold.Moments(*moments) if by_batch else None
-    centred, weights = _centre(x, weights, centre) if by_batch else (x, weights)
+    of = fold.Moments(*moments)
+    centred, weights = _centre(x, weights, centre)
     norm1 = fold.Norm(weights.gamma1, weights.beta1, mean1, variance1, eps[0])
     norm2 = fold.Norm(weights.gamma2, weights.beta2, mean2, variance2, eps[1])
-    d_norm2 = fold.unfold_norm(norm2, *passes.gradient_sums(g, y), len(x), by_batch=by_batch)
+    d_norm2 = fold.unfold_norm(norm2, *passes.gradient_sums(g, y), len(x))
     folded, first = _fold(weights, norm1)
     along = d_norm2.along.to(x.dtype)
     sums = passes.gradients(centred, y, g, along, grid, first.to(x.dtype), weights)
@@ -218,10 +218,8 @@ def backward(
     d_weights = Weights._make(None if d is None else d.to(x.dtype) for d in d_all)
     if not wants_x:
         return None, d_weights
-    slope = None
-    if of is not None and d_linear.moments is not None:
-        matrix, vector = fold.moments_slope(d_linear.moments, of, len(x))
-        slope = matrix.to(x.dtype), vector.to(x.dtype)
+    matrix, vector = fold.moments_slope(d_linear.moments, of, len(x))
+    slope = matrix.to(x.dtype), vector.to(x.dtype)
     return passes.input_gradient(sums, g, centred, slope, grid), d_weights
 
 

@@ -84,11 +84,11 @@ class TritonPasses(Passes):
         return Sums(sums[:-3].t(), sums[-3:], d_b2, d_x, d_neighbours if conv else None)
 
     def input_gradient(
-        self, of: Sums, g: Tensor, x: Tensor, slope: tuple[Tensor, Tensor] | None, grid: Grid
+        self, of: Sums, g: Tensor, x: Tensor, slope: tuple[Tensor, Tensor], grid: Grid
     ) -> Tensor:
-        affine = x.new_zeros(4, 3) if slope is None else torch.vstack(slope)
         conv, out = of.d_neighbours is not None, torch.empty_like(x)
-        given = (of.d_x, of.d_neighbours if conv else of.d_x, g, x, affine, out, len(x), *grid)
+        sums = of.d_neighbours if conv else of.d_x
+        given = (of.d_x, sums, g, x, torch.vstack(slope), out, len(x), *grid)
         launch(programs.vig_input_gradient, _grid(x), *given, like=x, CONV=conv, ROWS=ROWS)
         return out
 

@@ -52,20 +52,19 @@ def fold_linear(weight: Tensor, bias: Tensor, norm: Norm) -> Tensor:
 
 
 class LinearGrads(NamedTuple):
-    """Gradients of the Linear's and the BatchNorm's parameters, and of the input's moments if
-    used."""
+    """Gradients of the Linear's and the BatchNorm's parameters, and of the input's moments."""
 
     weight: Tensor
     bias: Tensor
     norm_weight: Tensor
     norm_bias: Tensor
-    moments: Moments | None
+    moments: Moments
 
 
 def unfold_linear(
-    d_folded: Tensor, weight: Tensor, bias: Tensor, norm: Norm, of: Moments | None
+    d_folded: Tensor, weight: Tensor, bias: Tensor, norm: Norm, of: Moments
 ) -> LinearGrads:
-    """Gradients through `fold_linear`; with `of`, also through the statistics it came from."""
+    """Gradients through `fold_linear`, and through the statistics that come from the moments."""
     d_folded, wide, inverse = d_folded.double(), weight.double(), norm.inverse
     d_weight, d_constant = d_folded[:, :3], d_folded[:, 3]
     scale = norm.weight.double() * inverse
@@ -73,8 +72,6 @@ def unfold_linear(
     d_scale = (d_weight * wide).sum(1) + d_constant * centred
     d_centred = scale * d_constant
     grad = scale[:, None] * d_weight
-    if of is None:
-        return LinearGrads(grad, d_centred, d_scale * inverse, d_constant, None)
     d_variance = -0.5 * d_scale * scale * inverse.square()
     grad += 2 * d_variance[:, None] * (wide @ of.covariance) - torch.outer(d_centred, of.mean)
     d_moments = Moments(-(wide.t() @ d_centred), wide.t() @ (d_variance[:, None] * wide))
@@ -123,21 +120,16 @@ class NormGrads(NamedTuple):
     along: Tensor
 
 
-def unfold_norm(
-    norm: Norm, sum_g: Tensor, sum_gy: Tensor, rows: int, *, by_batch: bool
-) -> NormGrads:
+def unfold_norm(norm: Norm, sum_g: Tensor, sum_gy: Tensor, rows: int) -> NormGrads:
     """Gradients of BatchNorm of y, from sums over the rows of its output's gradient g and g * y.
 
-    `by_batch`: its mean and variance are those of y, and vary with it.
+    Its mean and variance are those of y, and vary with it.
     """
     inverse, mean = norm.inverse, norm.mean.double()
     scale = norm.weight.double() * inverse
     d_weight = inverse * (sum_gy - mean * sum_g)
-    if by_batch:
-        slope = -scale * inverse * d_weight / rows
-        shift = -scale * sum_g / rows - slope * mean
-    else:
-        slope = shift = torch.zeros_like(scale)
+    slope = -scale * inverse * d_weight / rows
+    shift = -scale * sum_g / rows - slope * mean
     return NormGrads(d_weight, sum_g, torch.stack([scale, slope, shift]))
 
 

@@ -24,7 +24,7 @@ _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
 _ARGUMENTS = {
     # Of each function the number of int64, then of pointers.
     "vig_forward": (3, 12),
-    "vig_backward": (5, 10),
+    "vig_backward": (3, 10),
     "vig_readout_forward": (0, 5),
     "vig_readout_backward": (0, 6),
 }
@@ -125,13 +125,11 @@ class Stack:
         gradients: Any,
         *,
         wants_x: bool,
-        by_batch: bool = True,
-        adds: bool = True,
     ) -> Tensor | None:
         """The gradient of x (None unless `wants_x`), from that of the output, g, of x's shape.
 
-        Gradients of weights are put into `gradients`, the `addresses` of a Weights a layer, or
-        added to what is there. `by_batch` says that forward went by the batch's statistics.
+        Gradients of weights are added to `gradients`, the `addresses` of a Weights a layer. Forward
+        has gone by the batch's statistics.
         """
         images, nodes, _ = x.shape
         count, size = len(self.layers), x.numel() * x.element_size()
@@ -140,8 +138,8 @@ class Stack:
         updates = at + self._states
         _call(
             "vig_backward",
-            *(int(by_batch), int(adds), count, images, torch.get_num_threads()),
-            *(self._shapes(nodes), _pointer(x), updates, updates + count * size, _pointer(g)),
+            *(count, images, torch.get_num_threads(), self._shapes(nodes), _pointer(x)),
+            *(updates, updates + count * size, _pointer(g)),
             *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr(), gradients),
             times=count,
         )
@@ -160,16 +158,15 @@ def forward(
     weights: Weights,
     running: Statistics | None,
     eps: tuple[float, float],
-    moved: Moved | None = None,
 ) -> Result:
-    """Like `torch_vig.forward`; with `moved` it updates running statistics and returns none."""
-    layer, hidden = Stack([StackLayer(grid, weights, eps, moved)]), weights.b1.shape[0]
+    """As `torch_vig.forward`."""
+    layer, hidden = Stack([StackLayer(grid, weights, eps, None)]), weights.b1.shape[0]
     images = x.view(-1, grid[0] * grid[1], 3)
-    out, saved = layer.forward(images, moves=moved is not None, running=running)
-    statistics = None
-    if moved is None:
-        used = saved[: 8 * (2 * hidden + 6)].view(torch.float64)
-        statistics = Statistics(*used.split((hidden, hidden, 3, 3)))
+    out, saved = layer.forward(images, moves=False, running=running)
+    if running is not None:
+        return Result(out.view_as(x), None, ())
+    used = saved[: 8 * (2 * hidden + 6)].view(torch.float64)
+    statistics = Statistics(*used.split((hidden, hidden, 3, 3)))
     return Result(out.view_as(x), statistics, (saved,))
 
 
@@ -181,14 +178,13 @@ def backward(
     g: Tensor,
     eps: tuple[float, float],
     *,
-    by_batch: bool,
     wants_x: bool,
 ) -> tuple[Tensor | None, Weights]:
-    """Like `torch_vig.backward`."""
+    """As `torch_vig.backward`."""
     layer, shape = Stack([StackLayer(grid, weights, eps, None)]), (-1, grid[0] * grid[1], 3)
-    d_weights = Weights._make(None if w is None else torch.empty_like(w) for w in weights)
+    d_weights = Weights._make(None if w is None else torch.zeros_like(w) for w in weights)
     given = (x.view(shape), saved[0], g.view(shape), addresses([d_weights]))
-    d_x = layer.backward(*given, wants_x=wants_x, by_batch=by_batch, adds=False)
+    d_x = layer.backward(*given, wants_x=wants_x)
     return None if d_x is None else d_x.view_as(x), d_weights
 
 

@@ -71,13 +71,6 @@ class BatchNorm(nn.BatchNorm1d):
         """The share by which a batch moves the running statistics, torch's `momentum`."""
         return self.momentum if self.momentum is not None else 0.1
 
-    def moves(self, rows: int) -> bool:
-        """Whether a training micro-batch of so many rows moves the running statistics at once.
-
-        A kernel that has computed the statistics may then move them in place of `observe`.
-        """
-        return self.mode == "micro" and rows > 1 and not is_recomputing()
-
     @torch.no_grad()
     def observe(self, mean: Tensor, variance: Tensor, rows: int) -> None:
         """Add a training micro-batch's statistics: `[channels]` mean and biased variance.

@@ -160,30 +160,33 @@ def _apply(x: Tensor, call: _Call) -> Tensor:
     nodes = "nodes" if grid is None else grid[0] * grid[1]
     if x.dim() != 3 or x.shape[2] != CHANNELS or nodes not in ("nodes", x.shape[1]):
         raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
-    kernels = kernels_for(x.dtype, x.device)
-    return cast(Tensor, cast(Any, _Layer).apply(x.contiguous(), call, kernels, *call.layer.weights))
+    kernels, x = kernels_for(x.dtype, x.device), x.contiguous()
+    if call.norm1.training:
+        return cast(Tensor, cast(Any, _Layer).apply(x, call, kernels, *call.layer.weights))
+    _, _, layer = call
+    assert layer.moved is not None
+    running, rows = layer.moved.statistics, x.view(-1, CHANNELS)
+    with torch.no_grad():
+        given = (rows, grid or (1, x.shape[1]), layer.weights, running, layer.eps)
+        return cast(Result, kernels.forward(*given)).out.view_as(x)
 
 
 class _Layer(torch.autograd.Function):
-    """A whole Grapher, or without convolution weights a whole FFN."""
+    """A whole Grapher, or without convolution weights a whole FFN, in training."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, call: _Call, kernels: ModuleType, *weights: Tensor | None
     ) -> Tensor:
         norm1, norm2, layer = call
-        rows, count, grid = x.view(-1, CHANNELS), x.shape[0] * x.shape[1], layer.grid
-        grid, moved, by_batch = grid or (1, x.shape[1]), layer.moved, norm1.training
-        assert moved is not None
-        moves = kernels is vig_mlp and norm1.moves(count) and norm2.moves(count)
-        running = None if by_batch else moved.statistics
-        given = (rows, grid, layer.weights, running, layer.eps)
-        result: Result = kernels.forward(*given, *([moved] if by_batch and moves else []))
-        if by_batch and result.statistics is not None:
-            mean1, variance1, mean2, variance2 = result.statistics
-            norm1.observe(mean1, variance1, count)
-            norm2.observe(mean2, variance2, count)
-        ctx.kernels, ctx.grid, ctx.eps, ctx.by_batch = kernels, grid, layer.eps, by_batch
+        rows, count = x.view(-1, CHANNELS), x.shape[0] * x.shape[1]
+        grid = layer.grid or (1, x.shape[1])
+        result: Result = kernels.forward(rows, grid, layer.weights, None, layer.eps)
+        assert result.statistics is not None
+        mean1, variance1, mean2, variance2 = result.statistics
+        norm1.observe(mean1, variance1, count)
+        norm2.observe(mean2, variance2, count)
+        ctx.kernels, ctx.grid, ctx.eps = kernels, grid, layer.eps
         ctx.save_for_backward(x, *weights, *result.saved)
         return result.out.view_as(x)
 
@@ -199,7 +202,6 @@ class _Layer(torch.autograd.Function):
             tuple(rest[count:]),
             grad.contiguous().view(-1, CHANNELS),
             ctx.eps,
-            by_batch=ctx.by_batch,
             wants_x=ctx.needs_input_grad[0],
         )
         return (None if d_rows is None else d_rows.view_as(x), None, None, *d_weights)

@@ -25,15 +25,6 @@ struct Weights {
 struct Gradients : Weights<float> {
     using Weights::Weights;
 
-    void clear(i64 hidden) const {
-        for (float* at : {w1, w2}) std::fill(at, at + hidden * kChannels, 0.0f);
-        for (float* at : {b1, gamma1, beta1}) std::fill(at, at + hidden, 0.0f);
-        for (float* at : {b2, gamma2, beta2}) std::fill(at, at + kChannels, 0.0f);
-        if (!root) return;
-        for (float* at : {root, around}) std::fill(at, at + hidden * hidden, 0.0f);
-        std::fill(conv_bias, conv_bias + hidden, 0.0f);
-    }
-
     static INLINE void add(float* at, double value) { *at += static_cast<float>(value); }
 };
 
@@ -135,9 +126,9 @@ void unfold_conv(i64 hidden, const Weights<const float>& of, const State<const d
                 columns_of(hidden, state.folded), d_folded);
 }
 
-// Of the Linear and its BatchNorm; where that went by the batch, x's gradient through its mean and
-// covariance too: x matrix + vector.
-void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const float>& of, double eps,
+// Of the Linear and its BatchNorm, and of x through the batch's mean and covariance:
+// x matrix + vector.
+void unfold_linear(i64 hidden, i64 rows, const Weights<const float>& of, double eps,
                    const State<const double>& state, const double* d_folded,
                    const Gradients& d, float* matrix, float* vector) {
     const double *m = state.mean, *cov = state.covariance;
@@ -147,22 +138,20 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
         const double inverse = 1.0 / std::sqrt(state.variance1[j] + eps);
         const double scale = of.gamma1[j] * inverse;
         const double d_constant = d_folded[3 * hidden + j], d_centred = scale * d_constant;
-        double d_scale = by_batch ? 0.0 : d_constant * (of.b1[j] - state.mean1[j]), d_w[3];
+        double d_scale = 0.0, d_w[3];
         for (int k = 0; k < 3; ++k) {
             d_scale += d_folded[k * hidden + j] * w[k];
             d_w[k] = d_folded[k * hidden + j] * scale;
         }
         d.add(d.gamma1 + j, d_scale * inverse);
         d.add(d.beta1 + j, d_constant);
-        d.add(d.b1 + j, by_batch ? 0.0 : d_centred);
-        if (by_batch) {
-            const double d_variance = -0.5 * d_scale * scale * inverse * inverse;
-            for (int k = 0; k < 3; ++k) {
-                d_mean[k] -= w[k] * d_centred;
-                for (int l = 0; l < 3; ++l) {
-                    d_w[k] += 2.0 * d_variance * cov[k * 3 + l] * w[l];
-                    d_cov[k * 3 + l] += d_variance * w[k] * w[l];
-                }
+        // BatchNorm takes the bias b1 away again: its gradient is 0.
+        const double d_variance = -0.5 * d_scale * scale * inverse * inverse;
+        for (int k = 0; k < 3; ++k) {
+            d_mean[k] -= w[k] * d_centred;
+            for (int l = 0; l < 3; ++l) {
+                d_w[k] += 2.0 * d_variance * cov[k * 3 + l] * w[l];
+                d_cov[k * 3 + l] += d_variance * w[k] * w[l];
             }
         }
         for (int k = 0; k < 3; ++k) d.add(d.w1 + j * 3 + k, d_w[k]);
@@ -179,7 +168,7 @@ void unfold_linear(i64 hidden, i64 rows, bool by_batch, const Weights<const floa
 }
 
 // What BatchNorm of y makes of the gradient g of its output, for `backward`'s `along`.
-void unfold_norm(const Batch& batch, bool by_batch, const float* y, const float* g,
+void unfold_norm(const Batch& batch, const float* y, const float* g,
                  const Weights<const float>& of, double eps, const State<const double>& state,
                  const Gradients& d, float* along) {
     double sums[6];  // of g, of g y
@@ -195,8 +184,8 @@ void unfold_norm(const Batch& batch, bool by_batch, const float* y, const float*
         const double inverse = 1.0 / std::sqrt(state.variance2[c] + eps);
         const double scale = of.gamma2[c] * inverse;
         const double d_gamma = inverse * (sums[3 + c] - state.mean2[c] * sums[c]);
-        const double slope = by_batch ? -scale * inverse * d_gamma / count : 0.0;
-        const double shift = by_batch ? -scale * sums[c] / count - slope * state.mean2[c] : 0.0;
+        const double slope = -scale * inverse * d_gamma / count;
+        const double shift = -scale * sums[c] / count - slope * state.mean2[c];
         d.add(d.gamma2 + c, d_gamma);
         d.add(d.beta2 + c, sums[c]);
         along[c] = static_cast<float>(scale);
