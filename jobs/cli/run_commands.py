@@ -77,7 +77,7 @@ def status(
 def list_runs(
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
 ) -> int:
-    """List the runs of a folder, newest first: age, size on disk, cells and their states.
+    """List the runs of a folder, newest first: age, cells and their states.
 
     Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
     """
@@ -140,25 +140,21 @@ def clean(
 
     Results, records and logs stay, and so do checkpoints that a rerun would resume from.
     """
-    from jobs.cli.terminal_tables import format_size
     from jobs.run.clean import clean as clean_run
     from jobs.run.clean import find_removable
-    from jobs.run.known_runs import disk_use
 
     found = find_removable(run)
     if not found:
         print(f"nothing to remove in {run}")
         return EXIT_DONE
-    sizes = [disk_use(path) for path in found]
-    size = format_size(None if None in sizes else sum(each or 0 for each in sizes))
-    folders = f"checkpoints of {len(found)} attempt{'s' if len(found) != 1 else ''}"
-    print(f"{folders}: {size} of the {format_size(disk_use(run))} of {run}")
+    print("\n".join(map(str, found)))
     if not yes and not sys.stdin.isatty():
         raise InputError("clean", None, "no terminal to ask on", "--yes")
     if not yes and input("remove them? [y/N] ").strip().lower() not in ("y", "yes"):
         print("nothing removed")
         return EXIT_FAILED
-    print(f"removed {clean_run(run, found)} of them")
+    removed = clean_run(run, found)
+    print(f"removed {removed} folder{'s' if removed != 1 else ''} of checkpoints")
     return EXIT_DONE
 
 

@@ -31,9 +31,9 @@ def site_init(
     ),
 ) -> int:
     """Write a site file from what Slurm says of this cluster: partitions, limits, your accounts."""
-    from jobs.slurm.site_init import query_offer, site_file_text, write_site_file
+    from jobs.slurm.site_init import query_site_file, write_site_file
 
-    write_site_file(out, site_file_text(query_offer()))
+    write_site_file(out, query_site_file())
     print(f"wrote {out}; next: {as_typed('jobs', 'site check')} --site-file {out}")
     return EXIT_DONE
 

@@ -210,31 +210,16 @@ def cost_lines(cost: RunCost) -> Iterator[str]:
 
 
 def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
-    """A line for each run, in columns: its name, age, size, cells, and the counts of states."""
+    """A line for each run, in columns: its name, age, cells, and the counts of states."""
     now = time.time()
-    rows = [("run", "age", "size", "cells", "state")]
+    rows = [("run", "age", "cells", "state")]
     for one in runs:
         cells = str(len(one.status.cells)) if one.status else ""
         state = f"damaged: {one.damage}"
         if one.status is not None:
             state = ", ".join(f"{count} {name}" for name, count in one.status.counts().items())
-        age, size = format_age(now - one.created_at), format_size(one.size)
-        rows.append((one.run.name, age, size, cells, state))
-    return _columns(rows, "<>>>")
-
-
-def format_size(size: int | None) -> str:
-    """Bytes as 512 B, 3.4 MiB, 120 GiB; `unknown` for None."""
-    if size is None:
-        return "unknown"
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1024
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
-    return f"{value / 1024:.3g} TiB"
+        rows.append((one.run.name, format_age(now - one.created_at), cells, state))
+    return _columns(rows, "<>>")
 
 
 def format_age(seconds: float) -> str:

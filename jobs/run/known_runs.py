@@ -1,8 +1,7 @@
-"""The runs of a folder, as `list` shows them: age, size on disk, cells and their states."""
+"""The runs of a folder, as `list` shows them: age, cells and their states."""
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,8 +22,6 @@ class KnownRun:
     run: Path
     created_at: float
     """Seconds since the epoch."""
-    size: int | None
-    """Bytes on disk; None where a part of the folder is unreadable."""
     status: RunStatus | None
     """None for a damaged folder."""
     damage: str | None = None
@@ -60,8 +57,8 @@ def _known_run(run: Path, read: RunState | str, queue: QueueAnswer) -> KnownRun:
     except (InputError, OSError, KeyError, ValueError):
         created_at = run.stat().st_mtime
     if isinstance(read, str):
-        return KnownRun(run, created_at, disk_use(run), None, read)
-    return KnownRun(run, created_at, disk_use(run), run_status(read, queue))
+        return KnownRun(run, created_at, None, read)
+    return KnownRun(run, created_at, run_status(read, queue))
 
 
 def _looks_like_a_run(path: Path) -> bool:
@@ -86,22 +83,3 @@ def _read_or_damage(run: Path) -> RunState | str:
         return str(error).replace(f"{run.absolute()}/", "")
     except OSError as error:
         return f"{error.filename or run}: unreadable ({error.strerror})"
-
-
-def disk_use(path: Path) -> int | None:
-    """Bytes that a file, or a folder and all in it, takes; None where a part is unreadable.
-
-    Symbolic links are not followed; what is deleted meanwhile counts nothing.
-    """
-    try:
-        # st_blocks counts 512 bytes each, whatever the file system's own blocks are.
-        total = path.lstat().st_blocks * 512
-        if path.is_symlink() or not path.is_dir():
-            return total
-        with os.scandir(path) as entries:
-            sizes = [disk_use(Path(entry.path)) for entry in entries]
-    except FileNotFoundError:
-        return 0
-    except OSError:
-        return None
-    return None if None in sizes else total + sum(size or 0 for size in sizes)

@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 
 CODE_OF_RUN = '"$run/code"'
 """The run's own code in its scripts, which find the run folder themselves."""
-DROPPED = (
-    "SLURM_ACCEL_BIND SLURM_ACCTG_FREQ SLURM_BCAST SLURM_COMPRESS SLURM_CORE_SPEC "
-    "SLURM_CPU_FREQ_REQ SLURM_CPUS_PER_GPU SLURM_DEBUG SLURM_DEPENDENCY SLURM_DISTRIBUTION "
-    "SLURM_DIST_PLANESIZE SLURM_EPILOG SLURM_EXACT SLURM_EXCLUSIVE SLURM_EXIT_ERROR "
-    "SLURM_EXIT_IMMEDIATE SLURM_EXPORT_ENV SLURM_GPU_BIND SLURM_GPU_FREQ SLURM_IMMEDIATE "
-    "SLURM_KILL_BAD_EXIT SLURM_LABELIO SLURM_MPI_TYPE SLURM_NETWORK SLURM_NO_KILL "
-    "SLURM_NTASKS_PER_CORE SLURM_NTASKS_PER_GPU SLURM_NTASKS_PER_SOCKET SLURM_OPEN_MODE "
-    "SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_PROFILE SLURM_PROLOG SLURM_REMOTE_CWD SLURM_RESV_PORTS "
-    "SLURM_SPREAD_JOB SLURM_STDERRMODE SLURM_STDINMODE SLURM_STDOUTMODE SLURM_TASK_EPILOG "
-    "SLURM_TASK_PROLOG SLURM_TEST_EXEC SLURM_THREADS SLURM_THREAD_SPEC SLURM_TIMELIMIT "
-    "SLURM_TRES_BIND SLURM_TRES_PER_TASK SLURM_UMASK SLURM_UNBUFFEREDIO SLURM_USE_MIN_NODES "
-    "SLURM_WAIT SLURM_WHOLE SLURM_WORKING_DIR"
-)
-"""Variables that srun(1) takes as options, besides those of the job itself. SLURM_HINT and
-SLURM_THREADS_PER_CORE stay: sbatch takes them as options too, and results record them."""
 
 
 def checkout(home: Path = ROOT) -> str | None:
@@ -69,7 +54,6 @@ def batch_script(array: JobArray, run: Path, launch: Launch, *, script: str | No
         tasks_per_node=needs.tasks_per_node,
         nodes=needs.nodes,
         srun_options=needs.srun_options(),
-        dropped=DROPPED,
         python=launch.interpreter(),
         live=launch.live,
     )

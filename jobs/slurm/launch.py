@@ -29,7 +29,6 @@ COMPARED = (
     "hint",
 )
 """Settings that may decide how fast a cell runs, so that results record them."""
-THREADS_VARIABLE = "GNNHPC_THREADS"
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,10 @@ class Launch:
         return {"name": self.site_name} | named | speed_options(self.site.slurm)
 
 
-def with_default_sizes(launch: Launch, cpus: int | None = None) -> Launch:
+def with_default_sizes(launch: Launch) -> Launch:
     """The launch with its CPUs and tasks set, also where they come from a default."""
     site = launch.site
-    update = {"cpus_per_task": cpus or site.cpus_per_task, "tasks_per_node": site.tasks_per_node}
+    update = {"cpus_per_task": site.cpus_per_task, "tasks_per_node": site.tasks_per_node}
     return replace(launch, site=site.model_copy(update=update))
 
 

@@ -13,7 +13,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.libraries import check_sampler_is_here
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import process_start
-from jobs.slurm.launch import THREADS_VARIABLE, Launch, with_default_sizes
+from jobs.slurm.launch import Launch, with_default_sizes
 from jobs.slurm.sbatch_options import check_local_options
 from jobs.submission.local_runs import LocalRun, run_cells, start_supervisor, stop_supervisors
 from jobs.submission.scheduler import Job, Scheduler, Watch, record_job
@@ -32,16 +32,10 @@ class Local(Scheduler):
                 check_sampler_is_here(experiment.sampling.sampler)
 
     def launch(self, launch: Launch, options: Options) -> Launch:
-        """The threads are those of $GNNHPC_THREADS where the site sets none."""
         check_local_options(options.settings)
         for name in options.after:
             raise InputError("--after", None, f"{name} with --cluster local", "--cluster slurm")
-        text = os.environ.get(THREADS_VARIABLE)
-        if not text or "cpus_per_task" in launch.site.model_fields_set:
-            return with_default_sizes(launch)
-        if not text.isdigit() or int(text) < 1:
-            raise InputError("environment", THREADS_VARIABLE, repr(text), "a whole number from 1")
-        return with_default_sizes(launch, cpus=int(text))
+        return with_default_sizes(launch)
 
     def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
         """With `wait` the cells are for this process to run, by `wait`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,6 @@ from jobs.run.run_state import RunState
 from jobs.run.status import live_jobs, status
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import (
-    THREADS_VARIABLE,
     Launch,
     longest_limit_min,
     slurm_limit,
@@ -70,9 +68,6 @@ class Slurm(Scheduler):
 
     def notes(self, submission: Submission) -> Iterator[str]:
         launch, site = submission.launch, submission.launch.site
-        threads, cpus = os.environ.get(THREADS_VARIABLE), site.cpus_per_task
-        if threads not in (None, "", str(cpus)):
-            yield f"jobs inherit {THREADS_VARIABLE}={threads} instead of the site's {cpus} threads"
         if not (site.python or site.activate or site.container) and launch.python != sys.executable:
             yield f"runs {launch.python}, as the run was submitted, not {sys.executable}"
 

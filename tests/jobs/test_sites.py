@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,7 @@ from jobs.slurm.partitions import parse_sinfo
 from jobs.slurm.site import Site, changed_site, check_site
 from jobs.slurm.site_check import site_mismatches
 from jobs.slurm.site_files import find_site_files, load_site
-from jobs.slurm.site_init import (
-    Offer,
-    parse_associations,
-    site_file_text,
-    write_site_file,
-)
+from jobs.slurm.site_init import site_file_text, write_site_file
 from tests.jobs.fake_slurm import FakeSlurm
 
 SINFO = """\
@@ -25,11 +19,7 @@ main*|up|1-00:00:00|4|16|64000|(null)|skylake,ib
 gpu|up|infinite|2|32+|128000+|gpu:a100:4(S:0-1)|ib
 old|down|1:00:00|1|4|8000|(null)|(null)
 """
-OFFER = Offer(
-    "big",
-    tuple(parse_sinfo(SINFO)),
-    *parse_associations("proj42|normal,long\nother|normal\n"),
-)
+ASSOCIATIONS = "proj42|normal,long\nother|normal\n"
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +141,7 @@ def test_what_sbatch_says_against_a_site_is_one_line(slurm: FakeSlurm) -> None:
 
 
 def test_a_made_site_file_is_sound_by_default() -> None:
-    text = site_file_text(OFFER)
+    text = site_file_text("big", parse_sinfo(SINFO), ASSOCIATIONS)
     write_site_file(Path("site.yaml"), text)
     name, site = load_site()
     assert name == "big"
@@ -163,7 +153,7 @@ def test_a_made_site_file_is_sound_by_default() -> None:
         "max_parallel": 4,
     }
     assert "#   main (default): 4 nodes, 16 CPUs, 64000 MiB, 1440 min\n" in text
-    assert "# Accounts: proj42, other\n" in text
+    assert "    # Accounts: proj42, other\n    # account: " in text
     with pytest.raises(InputError, match=r"site\.yaml: found a file that is there; allowed: anoth"):
         write_site_file(Path("site.yaml"), "x")
 
@@ -171,9 +161,7 @@ def test_a_made_site_file_is_sound_by_default() -> None:
 @pytest.mark.parametrize(("limit", "time"), [("30:00", "00:05:00"), ("2:00", "00:02:00")])
 def test_a_block_fits_the_partition_with_the_time_that_is_written(limit: str, time: str) -> None:
     sinfo = SINFO.replace("1-00:00:00", limit)
-    Path("site.yaml").write_text(
-        site_file_text(replace(OFFER, partitions=tuple(parse_sinfo(sinfo))))
-    )
+    Path("site.yaml").write_text(site_file_text("big", parse_sinfo(sinfo), "one|"))
     assert load_site()[1].time == time
 
 
