@@ -238,6 +238,15 @@ def test_the_accounting_answers_for_a_silent_queue(
     assert run.state()[0] == state
 
 
+def test_a_rerun_that_waits_is_pending_although_an_older_attempt_is_valid(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    run.finish(run.cell())
+    slurm.fail("squeue")
+    slurm.set_accounts(account("101_0", "PENDING"))
+    assert run.state() == ("pending", "sacct: PENDING")
+
+
 def test_jobs_of_a_copied_run_are_not_the_copys(run: MadeRun, slurm: FakeSlurm) -> None:
     copy = run.root.with_name("copy")
     shutil.copytree(run.root, copy)
