@@ -15,8 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, report_errors
@@ -75,8 +76,10 @@ def run_cells(run: LocalRun) -> int:
         for number, cell in enumerate((cells[each] for each in run.cells), 1):
             before = run.paths.cell(cell.id).attempts()
             start = time.monotonic()
-            ranks = _start(run, cell, others=len(run.cells) - number)
+            ranks: Ranks = []
             try:
+                with _signals_held():
+                    _start(run, cell, ranks, others=len(run.cells) - number)
                 print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
                 _wait(ranks, run)
             finally:
@@ -88,7 +91,7 @@ def run_cells(run: LocalRun) -> int:
     return failed
 
 
-def _start(run: LocalRun, cell: Cell, others: int) -> Ranks:
+def _start(run: LocalRun, cell: Cell, ranks: Ranks, others: int) -> None:
     """Start the ranks of a cell, in one process group, with the variables that torchrun sets."""
     paths, size, port = run.paths, cell.world_size, _free_port()
     log = paths.logs / f"{cell.array}-{cell.index}-local-{os.getpid()}.log"
@@ -96,7 +99,6 @@ def _start(run: LocalRun, cell: Cell, others: int) -> Ranks:
     command = [run.launch.python, "-u", "-m", "gnnhpc", "run", "--manifest", str(paths.manifest)]
     command += ["--array", cell.array, "--index", str(cell.index)]
     command += ["--live"] if run.launch.live else []
-    ranks: Ranks = []
     try:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as stream:
@@ -112,7 +114,6 @@ def _start(run: LocalRun, cell: Cell, others: int) -> Ranks:
                     )
                 )
     except OSError as error:
-        _stop(ranks)
         # A disk that fills up while a file is written names no file.
         place = error.filename or paths.root
         more = f" and {others} more" if others else ""
@@ -120,7 +121,6 @@ def _start(run: LocalRun, cell: Cell, others: int) -> Ranks:
             f"{cell.array} {cell.index}: cannot be started, {place}: {error.strerror or error}; "
             f"not started: this cell{more}; then {as_typed('jobs', 'rerun')} {paths.root} --missing"
         ) from None
-    return ranks
 
 
 def _wait(ranks: Ranks, run: LocalRun) -> None:
@@ -180,14 +180,32 @@ def _interrupt_on_sigterm() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    with _handler(interrupt, signal.SIGTERM):
+        yield
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block, by which all its ranks are known."""
+    held: list[int] = []
+    with _handler(lambda number, _: held.append(number), signal.SIGINT, signal.SIGTERM):
+        yield
+    if held:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _handler(handle: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals so within the block; only the main thread can."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def start_supervisor(paths: RunPaths) -> subprocess.Popen[bytes]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -154,6 +156,24 @@ def test_a_run_in_the_background_is_cancelled_with_its_ranks(
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
     assert status(done.run).counts() == {"failed": 1}
+
+
+def test_a_signal_while_ranks_start_stops_them(
+    local: Callable[..., Submitted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, start = [], subprocess.Popen
+
+    def start_and_signal(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        process = start(command, **options)
+        if "--manifest" in command:
+            ranks.append(process)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start_and_signal)
+    with pytest.raises(KeyboardInterrupt):
+        local(["pp2"], program="exec sleep 600")
+    assert [rank.poll() for rank in ranks] == [-signal.SIGTERM] * 2
 
 
 def test_a_local_run_waits_for_another_one_and_names_it(
