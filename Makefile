@@ -38,7 +38,7 @@ help:
 	@echo 'make gpu      the tests that need a GPU, and a benchmark on it -> report/gpu.csv'
 	@echo 'make coverage-of-intervals  how often intervals hold the truth, simulated'
 	@echo 'make a-a      twenty runs of one cell: how often equal things are called different'
-	@echo 'make slower-layer  three real runs, one with a slower layer: whether compare names it'
+	@echo 'make slower-layer  two real runs, one with a slower layer: whether compare names it'
 	@echo 'make nightly  slow, defects, healthy, mutants, and faults of a real Slurm'
 	@echo 'make defects  every planted defect, run as a user would: the matrix of what names it'
 	@echo 'make healthy  500 healthy cells of all kinds; none may be called invalid'

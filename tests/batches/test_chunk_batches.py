@@ -9,7 +9,6 @@ from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.graphs.blocks import Block
 from tests.tools.cells import gat
 
 EXPERIMENT = gat(layout="pp3", microbatches=2, chunks="halo", model={"name": "gat", "layers": 3})
@@ -28,22 +27,6 @@ def test_features_are_the_first_stages_and_labels_the_lasts() -> None:
             assert (microbatch.inputs is not None) == (stage == 0)
             assert set(microbatch.targets) == ({"train"} if stage == 2 else set())
             assert bool(microbatch.context.chunk.targets) == (stage == 2)
-
-
-def test_a_stage_moves_the_edges_that_its_layers_ask_for() -> None:
-    with batches_of(1).open("train", 0, 1) as batches:
-        (batch,) = batches
-    chunk = batch.microbatches[0].context.chunk
-    blocks = chunk.blocks
-    assert {block.source.device.type for block in chunk.present_blocks} == {"cpu"}
-    assert not blocks.moved  # type: ignore[attr-defined]
-    assert len(blocks) == 3
-    block = blocks[1]
-    assert isinstance(block, Block)
-    assert block.source.device.type == "meta"
-    assert blocks[1] is block, "once"
-    assert chunk.present_blocks[1] is block
-    assert len(blocks.moved) == 1  # type: ignore[attr-defined]
 
 
 def test_the_example_for_a_profile_has_its_labels() -> None:

@@ -62,16 +62,8 @@ def cable(addresses: tuple[str, str]) -> Iterator[str]:
         ip("link", "add", "c0", "netns", prefix + "0", *other)
         for number, address in zip("01", addresses, strict=True):
             no_waiting = ("nodad",) if ":" in address else ()
-            ip(
-                "-n",
-                prefix + number,
-                "addr",
-                "add",
-                f"{address}/{length}",
-                "dev",
-                "c0",
-                *no_waiting,
-            )
+            own = (f"{address}/{length}", "dev", "c0", *no_waiting)
+            ip("-n", prefix + number, "addr", "add", *own)
             ip("-n", prefix + number, "link", "set", "c0", "up")
         yield prefix
 
@@ -102,14 +94,8 @@ def test_ranks_of_two_hosts_meet(
         (tmp_path / f"hosts-{number}").write_text(f"{first} host0\n{addresses[1]} host1\n")
     (tmp_path / "call").write_bytes(pickle.dumps((meet.__module__, meet.__qualname__, ())))
     with cable(addresses) as prefix:
-        command = [
-            "bash",
-            tmp_path / "as-rank",
-            sys.executable,
-            "-m",
-            "tests.tools.ranks",
-            tmp_path,
-        ]
+        module = [sys.executable, "-m", "tests.tools.ranks", tmp_path]
+        command = ["bash", tmp_path / "as-rank", *module]
         env = {"HOST_PREFIX": prefix, "FILES": str(tmp_path), "GLOO_SOCKET_IFNAME": "c0"}
-        run_ranks(command, 2, env=env)
+        run_ranks(command, 2, tmp_path, env)
     assert [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in (0, 1)] == [[0, 1]] * 2

@@ -6,7 +6,6 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,10 +13,8 @@ from gnnhpc.batches.prefetch import Ring
 from gnnhpc.batches.sampled.placement import KEPT_FREE
 from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.kernels.sample_neighbors import FRESH, FreshMemory, Layer, Sampler
-from gnnhpc.kernels.torch.torch_sampler import TorchSampler
+from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.gpu.test_cells import SAME, SHARED, assert_as_on_a_cpu, ran, show, visible
-from tests.kernels.test_sample_neighbors import make_csr
 from tests.tools.cells import sampled
 
 pytestmark = [
@@ -77,34 +74,6 @@ def test_cells_learn_what_a_cpu_does(
         assert all(step["sample_s"] > 0 for step in cell.steps(rank, "train"))
 
 
-@pytest.mark.parametrize("code", ["torch", "triton"])
-@pytest.mark.parametrize("share", [None, 0.3])
-def test_a_gpu_draws_what_the_compiled_sampler_draws(code: str, share: float | None) -> None:
-    from gnnhpc.kernels.triton_sampler import TritonSampler
-
-    sampler = TritonSampler if code == "triton" else TorchSampler
-    indptr, columns = make_csr(300, 3, mean=20.0)
-    there = torch.device("cuda")
-    draw = np.random.default_rng(4)
-    compiled, ours = Sampler(indptr, columns), sampler(indptr.to(there), columns.to(there))
-    for step in range(10):
-        seeds = torch.from_numpy(draw.choice(300, 60, replace=False))
-        chosen = draw.random(len(columns)) < (share or 0)
-        without = None if share is None else torch.from_numpy(chosen.nonzero()[0])
-        for each in (compiled, ours):
-            each.begin(seeds, without)
-        for number, fanout in enumerate((3, 12, 40)):
-            layer = Layer(fanout, 2**64 - 7, step, number)
-            wanted, found = compiled.draw(layer), ours.draw(layer, FreshMemory(there))
-            for name in ("indptr", "source", "edge"):
-                mine, other = getattr(found, name), getattr(wanted, name)
-                assert mine.dtype == other.dtype
-                assert mine.cpu().equal(other)
-            assert ours.nodes.cpu().equal(compiled.nodes)
-            target = ours.targets(found, FreshMemory(there))
-            assert target.cpu().equal(compiled.targets(wanted))
-
-
 def test_a_pinned_slot_is_lent_again_only_after_the_device_has_read_it() -> None:
     ring = Ring(1, pinned=True)
     ring.lend().empty(1000, torch.int32)
@@ -122,3 +91,16 @@ def test_a_pinned_slot_is_lent_again_only_after_the_device_has_read_it() -> None
     assert again is not FRESH
     again.empty(1000, torch.int32).fill_(9)
     assert there.eq(7).all()
+
+
+def test_tensors_of_a_pinned_slot_are_pinned_and_used_again() -> None:
+    ring = Ring(1, pinned=True)
+    ring.lend().empty(1000, torch.int32)
+    places = set()
+    for step in range(3):
+        made = ring.lend().empty(1000, torch.int32).fill_(step)
+        assert made.is_pinned()
+        assert made.to("cuda").eq(step).all()
+        places.add(made.data_ptr())
+        del made
+    assert len(places) == 1

@@ -15,12 +15,13 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
 from tests.tools.backends import computed_by, has_kernel
 from tests.tools.graphs import (
+    GraphModel,
+    assert_same_numbers,
     forward,
     gradients,
     make_graph,
     make_model,
     relative_error,
-    worst_layer_error,
 )
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -35,7 +36,7 @@ def code(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def pair(config: Gat, dtype: torch.dtype, **graph: int) -> tuple[torch.nn.ModuleList, ...]:
+def pair(config: Gat, dtype: torch.dtype, **graph: int) -> tuple[GraphModel, ...]:
     """The fused layers and PyG's, of the same parameters."""
     configs = [config.model_copy(update={"implementation": name}) for name in ("fused", "pyg")]
     return tuple(make_model(make_graph(60, 150, **graph), each, dtype) for each in configs)
@@ -56,14 +57,7 @@ def test_outputs_and_gradients_are_pygs(
     fused, reference = pair(config, dtype, classes=classes, seed=1)
     for mode, count in (("halo", 1), ("halo", 3), ("contiguous", 2)):
         chunkset = build_chunks(graph, count, mode, config.layers)
-        for chunk in chunkset.chunks:
-            context = Context(graph=chunk, seed=4, step=9)
-            real = chunk.nodes[: chunk.rows[-1]] >= 0
-            found, expected = (forward(model, context)[real] for model in (fused, reference))
-            assert relative_error(found, expected) < TOLERANCE[dtype]
-        _, ours = gradients(fused, chunkset, seed=4, step=9)
-        _, pygs = gradients(reference, chunkset, seed=4, step=9)
-        assert worst_layer_error(ours, pygs) < (TOLERANCE[dtype], "")
+        assert_same_numbers(fused, reference, chunkset.chunks, TOLERANCE[dtype])
 
 
 @pytest.mark.usefixtures("code")

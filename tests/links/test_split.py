@@ -51,8 +51,3 @@ def test_which_end_comes_first_is_a_coin_and_another_seed_has_another_split() ->
     ascending = int((split.train[:, 0] < split.train[:, 1]).sum())
     assert abs(ascending - len(split.train) / 2) < 5 * len(split.train) ** 0.5 / 2
     assert pairs_of(split.val) != pairs_of(split_links(graph, 1, 0.1, 0.1).val)
-
-
-def test_a_split_without_links_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"task: found \d+ links, of which 0 validate"):
-        split_links(make_graph(20, 15, seed=0), 0, 0.05, 0.1)

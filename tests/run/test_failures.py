@@ -24,6 +24,7 @@ from gnnhpc.records import failures
 from gnnhpc.records.result_file import Result
 from gnnhpc.training import worker
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.validation.custom_models import GRAPH, write_model
 
 pytestmark = pytest.mark.distributed
 
@@ -204,27 +205,14 @@ def test_a_failed_cell_can_be_tried_again_and_keeps_its_first_attempt(tmp_path: 
     assert again.result.resumed_from is None, "there was no checkpoint to go on from"
 
 
-OWN = """
-from gnnhpc import Layer, Model
-
-class Net(Model):
-    def outline(self, facts):
-        return [Layer("a", (facts.features,), (facts.classes,))]
-
-    def build(self, layer, options):
-        raise NotImplementedError
-"""
-
-
 def test_an_own_model_that_cannot_be_loaded_leaves_a_failed_attempt(tmp_path: Path) -> None:
-    (tmp_path / "own_net.py").write_text(OWN)
-    model = CustomModel(name="own_net:Net").planned(tmp_path)
+    model = CustomModel.model_validate(write_model(tmp_path, GRAPH)).planned(tmp_path)
     run_folder = tmp_path / "run"
     (cell,) = manifest_of(run_folder, gat(model=model, layout="dp2", microbatches=2))
     copy_models(RunPaths(run_folder), [cell.experiment])
-    (kept,) = RunPaths(run_folder).code.glob("*/own_net.py")
-    kept.write_text(OWN + "# edited")
-    expected = r"model own_net:Net: digest: found .* in .*own_net\.py; allowed: .*"
+    (kept,) = RunPaths(run_folder).code.glob("*/net.py")
+    kept.write_text(GRAPH + "# edited")
+    expected = r"model net:Net: digest: found .* in .*net\.py; allowed: .*"
     ended = run(run_folder, cell)
     assert ended.statuses == [2, 2]
     assert ended.attempt.number == 1

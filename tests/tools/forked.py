@@ -21,15 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gnnhpc.cli import keep_numpy_to_one_thread
-from tests.tools.ranks import (
-    RankError,
-    RankOutput,
-    all_ended,
-    describe,
-    lease_port,
-    rank_environment,
-    torchrun_variables,
-)
+from tests.tools.ranks import check_ended, lease_port, rank_environment, torchrun_variables
 
 # A rank calls it before it imports numpy, which these have when they start.
 keep_numpy_to_one_thread()
@@ -134,13 +126,7 @@ def spawn(
         with _forked(
             _call, [(folder, each, function, arguments) for each in variables]
         ) as processes:
-            hung = not all_ended(lambda: [each.exitcode for each in processes], timeout_s, grace_s)
-        if hung or any(process.exitcode for process in processes):
-            outputs = [
-                RankOutput(n, process.exitcode or 0, *_printed(folder, n))
-                for n, process in enumerate(processes)
-            ]
-            raise RankError(describe(outputs, hung))
+            check_ended(folder, lambda: [each.exitcode for each in processes], timeout_s, grace_s)
         return [pickle.loads((folder / f"{n}.value").read_bytes()) for n in ranks]
 
 
@@ -186,10 +172,6 @@ def _print_to(folder: Path, rank: int) -> None:
         opened = os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
-
-
-def _printed(folder: Path, rank: int) -> list[str]:
-    return [(folder / f"{rank}.{name}").read_text(errors="replace") for name in ("out", "err")]
 
 
 def _be_rank(

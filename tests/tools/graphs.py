@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,15 +153,14 @@ def worst_layer_error(
 
 
 def assert_same_numbers(
-    found: GraphModel, expected: GraphModel, chunkset: ChunkSet, tolerance: float
+    found: GraphModel, expected: GraphModel, chunks: Sequence[GraphChunk], tolerance: float
 ) -> None:
-    """Outputs of each chunk's real rows, the loss and all gradients, with dropout."""
-    for chunk in chunkset.chunks:
+    """Outputs of each chunk's real rows, the summed loss and all gradients, with dropout."""
+    for chunk in chunks:
         context = Context(seed=4, step=9, graph=chunk)
         real = chunk.nodes[: chunk.rows[-1]] >= 0
         assert relative_error(*(forward(m, context)[real] for m in (found, expected))) < tolerance
-    (loss, ours), (other, theirs) = (
-        gradients(m, chunkset, seed=4, step=9) for m in (found, expected)
-    )
+    sides = [gradients(m, chunk_set(*chunks), seed=4, step=9) for m in (found, expected)]
+    (loss, ours), (other, theirs) = sides
     assert abs(loss - other) <= tolerance * abs(other)
     assert worst_layer_error(ours, theirs)[0] < tolerance

@@ -15,20 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class RankOutput:
-    """How one rank ended: its exit status (negative for a signal) and what it printed."""
-
-    rank: int
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class RankError(AssertionError):
@@ -36,55 +25,35 @@ class RankError(AssertionError):
 
 
 def run_ranks(
-    command: Sequence[str | Path],
-    world_size: int,
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: Path = ROOT,
-    timeout: float = 120.0,
-    check: bool = True,
-    grace: float = 60.0,
-) -> list[RankOutput]:
-    """Run `command` once a rank under torchrun's variables and wait for all.
+    command: Sequence[str | Path], world_size: int, folder: Path, env: Mapping[str, str]
+) -> None:
+    """Run `command` once a rank under torchrun's variables, in one thread, and wait for all.
 
-    A rank that fails gives the others `grace` seconds to notice, then all are killed. With
-    `check` a failed rank raises RankError; without it the outputs are returned for the test to
-    look at. One thread a rank.
+    What rank n prints goes to `folder`/n.out and n.err. Raises RankError where one failed or hung.
     """
-    with tempfile.TemporaryDirectory() as folder, lease_port() as port:
-        ranks: list[subprocess.Popen[bytes]] = []
+    ranks: list[subprocess.Popen[bytes]] = []
+    with lease_port() as port:
         try:
             for rank in range(world_size):
-                with (
-                    (Path(folder) / f"{rank}.out").open("wb") as out,
-                    (Path(folder) / f"{rank}.err").open("wb") as err,
-                ):
-                    ranks.append(
-                        subprocess.Popen(
-                            [str(part) for part in command],
-                            env=rank_environment(rank, world_size, port) | dict(env or {}),
-                            cwd=cwd,
-                            stdin=subprocess.DEVNULL,
-                            stdout=out,
-                            stderr=err,
-                            start_new_session=True,
-                        )
+                out, err = folder / f"{rank}.out", folder / f"{rank}.err"
+                with out.open("wb") as stdout, err.open("wb") as stderr:
+                    process = subprocess.Popen(
+                        [str(part) for part in command],
+                        env=rank_environment(rank, world_size, port) | dict(env),
+                        cwd=ROOT,
+                        stdin=subprocess.DEVNULL,
+                        stdout=stdout,
+                        stderr=stderr,
+                        start_new_session=True,
                     )
-            hung = not all_ended(lambda: [each.poll() for each in ranks], timeout, grace)
+                ranks.append(process)
+            check_ended(folder, lambda: [each.poll() for each in ranks], 120.0, 60.0)
         finally:
-            _end(ranks)
-        outputs = [
-            RankOutput(
-                rank,
-                process.returncode,
-                (Path(folder) / f"{rank}.out").read_text(errors="replace"),
-                (Path(folder) / f"{rank}.err").read_text(errors="replace"),
-            )
-            for rank, process in enumerate(ranks)
-        ]
-    if check and (hung or any(output.returncode for output in outputs)):
-        raise RankError(describe(outputs, hung))
-    return outputs
+            for process in ranks:
+                if process.poll() is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 @contextlib.contextmanager
@@ -146,38 +115,25 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     }
 
 
-def all_ended(
-    statuses: Callable[[], Sequence[int | None]], timeout_s: float, grace_s: float
-) -> bool:
-    """Wait until no exit status is None; False when time is up, or `grace_s` after the first
-    failure."""
+def check_ended(
+    folder: Path, statuses: Callable[[], Sequence[int | None]], timeout_s: float, grace_s: float
+) -> None:
+    """Wait for ranks that print to `folder`/n.err, `grace_s` longer after the first failure.
+
+    Raises RankError where one failed, or time is up.
+    """
     deadline, failed = time.monotonic() + timeout_s, False
-    while None in (found := statuses()):
+    while None in (found := statuses()) and time.monotonic() < deadline:
         if not failed and any(found):
             failed = True
             deadline = min(deadline, time.monotonic() + grace_s)
-        if time.monotonic() > deadline:
-            return False
         time.sleep(0.01)
-    return True
-
-
-def _end(ranks: list[subprocess.Popen[bytes]]) -> None:
-    """Kill what still runs, with all that it started."""
-    for process in ranks:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def describe(outputs: list[RankOutput], hung: bool) -> str:
-    """The end of what each printed to stderr."""
-    parts = ["ranks were still running and were killed" if hung else "a rank failed"]
-    for output in outputs:
-        tail = "\n".join(output.stderr.splitlines()[-25:])
-        parts.append(f"-- rank {output.rank}: exit {output.returncode}\n{tail}")
-    return "\n".join(parts)
+    if any(status != 0 for status in found):
+        parts = ["ranks failed, or were still running"]
+        for rank, status in enumerate(found):
+            lines = (folder / f"{rank}.err").read_text(errors="replace").splitlines()
+            parts.append("\n".join([f"-- rank {rank}: exit {status}", *lines[-25:]]))
+        raise RankError("\n".join(parts))
 
 
 def _main(folder: Path) -> None:

@@ -28,16 +28,6 @@ class Way:
     """A library's sampler."""
 
 
-def ways(quick: tuple[str, ...], table: dict[str, Way]) -> pytest.MarkDecorator:
-    """A test's cases; those that `quick` does not name are slow."""
-    assert set(quick) <= table.keys()
-    cases = [
-        pytest.param(way, name, id=name, marks=() if name in quick else pytest.mark.slow)
-        for name, way in table.items()
-    ]
-    return pytest.mark.parametrize(("way", "name"), cases)
-
-
 def invalid(found: Ran) -> list[str]:
     return [f"{c.name}: {c.detail}" for c in found.result.audit if c.verdict == "invalid"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tools.cells import GRAPHS, RunOnce, graphs
-from tests.training.same_losses import Way, both, invalid, samples, ways
+from tests.training.same_losses import Way, both, invalid, samples
 
 pytestmark = pytest.mark.distributed
 TRAIN = {"train_steps": 9, "dtype": "float64"}
@@ -31,9 +31,11 @@ LAYOUTS = {
 }
 
 
-@ways(("dp2-pp2",), LAYOUTS)
-def test_another_way_learns_the_same(way: Way, name: str, run_once: RunOnce) -> None:
+@pytest.mark.quick("dp2-pp2")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     """Dropout included, over uneven ends of epochs."""
+    way = LAYOUTS[name]
     alone, other = graphs(**TRAIN | way.alone), graphs(**TRAIN | way.other)
     found = both(run_once, alone, other, way, name)
     expected = [24, 24, 16] * 3 if not way.alone else samples(found[0])

@@ -11,7 +11,7 @@ import pytest
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import Ran, RunOnce, linked, manifest_of, run
 from tests.tools.device_paths import as_on_a_device
-from tests.training.same_losses import Way, both, invalid, samples, ways
+from tests.training.same_losses import Way, both, invalid, samples
 
 pytestmark = [
     pytest.mark.distributed,
@@ -43,9 +43,11 @@ WAYS = {
 }
 
 
-@ways(("dp2-pp2",), WAYS)
-def test_another_way_learns_the_same(way: Way, name: str, run_once: RunOnce) -> None:
+@pytest.mark.quick("dp2-pp2")
+@pytest.mark.parametrize("name", WAYS)
+def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     """Dropout included, over uneven ends of epochs; and all links of an evaluation count once."""
+    way = WAYS[name]
     alone, other = linked(**TRAIN | way.alone), linked(**TRAIN | way.other)
     found = both(run_once, alone, other, way, name)
     assert samples(found[0], "test") == samples(found[1], "test")

@@ -14,50 +14,26 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from tests.tools.cells import GAT, Ran, manifest_of, run
 from tests.training.test_resume import warn_at
+from tests.validation.custom_models import GRAPH, write_model
 
 pytestmark = pytest.mark.distributed
 
-MODEL = """
-import random
-
-import numpy as np
-import torch
-from torch import nn
-from gnnhpc import Layer, Model
-
-
-class Drawing(Model):
-    takes = ("graph",)
-
-    def outline(self, facts):
-        first = Layer("first", (facts.features,), (8,))
-        return [first, Layer("odd", (8,), (8,)), Layer("last", (8,), (facts.classes,))]
-
-    def build(self, layer, options):
-        kind = Odd if layer.name == "odd" else Plain
-        return kind(layer.inputs[0], layer.shape[0]).to(options.dtype)
-
-
-class Plain(nn.Module):
-    def __init__(self, inputs, outputs):
-        super().__init__()
-        self.lin = nn.Linear(inputs, outputs)
-
-    def forward(self, x, context):
-        return self.lin(x.to_dense() if hasattr(x, "to_dense") else x)
-
-
-class Odd(Plain):
-    def __init__(self, inputs, outputs):
-        super().__init__(inputs, outputs)
-        MADE
-
-    def forward(self, x, context):
+# A middle layer that draws random numbers or keeps a buffer, in the place of one that drops out.
+CHANGES = (
+    ("import torch\n", "import random\n\nimport numpy as np\nimport torch\n"),
+    (
+        "self.drop = Dropout(layer.name, 0.3)",
+        "self.lin = nn.Linear(layer.inputs[0], layer.shape[0])\n        MADE",
+    ),
+    (
+        "        return self.drop(x.relu(), context)",
+        """\
         x = self.lin(x).relu()
         if self.training:
             FORWARD
-        return x
-"""
+        return x""",
+    ),
+)
 HELD = {
     "torch": ("pass", "x = nn.functional.dropout(x, 0.3)"),
     "numpy": ("self.lin.weight.data *= 0.5 + np.random.rand()", "x = x * (0.5 + np.random.rand())"),
@@ -71,10 +47,8 @@ HELD = {
 
 def cell(root: Path, kind: tuple[str, str], **changes: object) -> Experiment:
     made, forward = kind
-    root.mkdir(parents=True, exist_ok=True)
-    text = MODEL.replace("MADE", made).replace("FORWARD", forward)
-    (root / "drawing.py").write_text(text)
-    model = CustomModel(name="drawing:Drawing").planned(root)
+    changes_of_text = *CHANGES, ("MADE", made), ("FORWARD", forward)
+    model = CustomModel.model_validate(write_model(root, GRAPH, *changes_of_text)).planned(root)
     steps = {"train_steps": 10, "test_steps": 1, "save_every": 5, "microbatches": 2}
     return Experiment.model_validate(GAT | {"model": model, **steps, **changes})
 

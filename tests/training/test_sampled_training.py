@@ -15,8 +15,7 @@ from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled
 from tests.tools.data_files import custom_arrays
 from tests.tools.device_paths import as_on_a_device
-from tests.tools.few_edges import few_edges_at_once
-from tests.training.same_losses import LIBRARIES, Way, both, invalid, samples, ways
+from tests.training.same_losses import LIBRARIES, Way, both, invalid, samples
 
 pytestmark = [
     pytest.mark.distributed,
@@ -44,12 +43,12 @@ def drawn(*fanouts: int, **more: Any) -> Settings:
     return {"sampling": {"fanouts": list(fanouts), **more}}
 
 
-def only_fresh_memory() -> None:
-    """Mini-batches are sampled into memory of their own."""
-    from gnnhpc.batches.prefetch import Ring
-    from gnnhpc.kernels.sample_neighbors import FRESH
+def few_edges_at_once() -> None:
+    """Evaluations go layer by layer above 1,500 edges."""
+    from gnnhpc.batches.sampled import sampled_batches
+    from gnnhpc.graphs import layerwise
 
-    Ring.lend = lambda ring: FRESH  # type: ignore[method-assign]
+    layerwise.EDGES_AT_ONCE = sampled_batches.EDGES_AT_ONCE = 1_500
 
 
 def same(settings: Settings, other: Settings, plant: Any = None) -> Way:
@@ -77,9 +76,7 @@ WAYS = {
         GAT | LARGER, DP2 | {"layout": "dp2-pp2", "microbatches": 3}, few_edges_at_once
     ),
     "threads": Way(SAGE, SAGE | drawn(4, 3, workers=2) | {"microbatches": 3}),
-    "buffers used again": same(SAGE | EVALUATED | {"test_every": 2}, {}, only_fresh_memory),
     "features pinned, dp2": same(GAT | HALF, DP2, as_on_a_device("pinned")),
-    "features on a device, pp2": same(SAGE | HALF, {"layout": "pp2"}, as_on_a_device("device")),
     "graph on a device": same(SAGE | DENSE, {}, as_on_a_device("device", "device")),
     "graph on a device, inductive dp2": same(
         GCN | DENSE | drawn(9, 2, inductive=True), DP2, as_on_a_device("device", "device")
@@ -87,12 +84,13 @@ WAYS = {
     "inductive dp2": same(GCN | INDUCTIVE, DP2),
     "evaluated by sampling, dp2": same(GAT | EVALUATED, DP2 | {"microbatches": 3}),
 }
-QUICK = ("dp3", "pp2 1f1b", "graph on a device")
 
 
-@ways(QUICK, WAYS)
-def test_another_way_learns_the_same(way: Way, name: str, run_once: RunOnce) -> None:
+@pytest.mark.quick("dp3", "pp2 1f1b", "graph on a device")
+@pytest.mark.parametrize("name", WAYS)
+def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     """Dropout included, over uneven ends of epochs."""
+    way = WAYS[name]
     alone, other = sampled(**TRAIN | way.alone), sampled(**TRAIN | way.other)
     found = both(run_once, alone, other, way, name)
     assert samples(found[0]) == samples(found[1])
