@@ -145,6 +145,16 @@ def test_a_graph_of_images_takes_others_into_its_memory() -> None:
         assert not graph.take(replace(second, microbatches=second.microbatches[:1]))
 
 
+def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
+    found = []
+    for _ in range(2):
+        with parts_of(gat()).batches.open("train", 0, 2) as batches:
+            found.append(list(batches))
+    graph = captured(found[0][0])
+    assert graph.take(found[0][1])
+    assert not graph.take(found[1][1])
+
+
 def test_why_steps_are_not_captured() -> None:
     gpu = torch.device("cuda", 0)
     assert why_eager(gat(), gpu) is None

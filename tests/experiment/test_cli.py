@@ -34,6 +34,7 @@ MISTAKES = {
     "run --model vig --layout pp99": "--layout: found pp99; allowed: at most 17 stages",
     "run --model vig --set batch_size": "--set: found 'batch_size'; allowed: key=value",
     "run --model vig --set a={": "--set: a: found '{'; allowed: a YAML value",
+    "verify --model gatt --set model.heads=2": "--model: found 'gatt'; allowed: gat, gatv2, gcn, ",
     "run --model vig --set layout.x=3": "--set: layout.x: found layout is no mapping; allowed: ",
     "run --model vig --set blocks=3": "flags: blocks: found an unknown key; allowed: activation_c",
     "run --model gat --data cora": "data cora: data root: found none; allowed: a data root by",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.link_split import split_links
 from tests.tools.graphs import make_graph
 

@@ -15,7 +15,6 @@ from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import Ran, manifest_of, run, sampled
 from tests.tools.dgl import needs_dgl
 from tests.tools.forked import Plant
-from tests.tools.pyg_sampler import needs_pyg_sampler
 
 pytestmark = [
     pytest.mark.distributed,
@@ -23,18 +22,18 @@ pytestmark = [
 ]
 
 
-def ran(root: Path, sampler: str, plant: Plant) -> Ran:
-    needs_dgl() if sampler == "dgl" else needs_pyg_sampler()
-    sampling = {"fanouts": [4, 3], "sampler": sampler, "workers": 2}
+def ran(root: Path, plant: Plant) -> Ran:
+    needs_dgl()
+    sampling = {"fanouts": [4, 3], "sampler": "dgl", "workers": 2}
     (cell,) = manifest_of(root, sampled(sampling=sampling, batch_size=12))
     return run(root, cell, plant=plant)
 
 
 def test_a_worker_that_dies_while_a_step_computes_is_one_line(tmp_path: Path) -> None:
-    found = ran(tmp_path, "pyg", kill_a_worker_within_a_step)
+    found = ran(tmp_path, kill_a_worker_within_a_step)
     assert found.statuses == [1]
     (line,) = found.err[0].splitlines()
-    assert "PyG's data loader: DataLoader worker (pid" in line
+    assert "DGL's data loader: DataLoader worker (pid" in line
     assert "is killed by signal: Killed" in line
 
 
@@ -57,7 +56,7 @@ def kill_a_worker_within_a_step() -> None:
 
 def test_a_signal_to_all_processes_lets_the_rank_save(tmp_path: Path) -> None:
     """As Slurm ends a job where it knows processes by their parents, or a service manager does."""
-    found = ran(tmp_path, "dgl", end_all_processes_in_the_third_step)
+    found = ran(tmp_path, end_all_processes_in_the_third_step)
     assert (found.statuses, found.result.status) == ([3], "interrupted"), found.err
     assert found.result.train_steps == 3
 
