@@ -3,7 +3,8 @@
 A step of small kernels takes longer to launch than to compute. A replay runs the same kernels on
 the same memory, so it gives the same bits. The all-reduce of replicas, clipping and the optimizer
 come last and are launched as always: the host launches them while the device still replays, so any
-optimizer and any schedule of its learning rate will do.
+optimizer and any schedule of its learning rate will do. `stage_graphs` does the same for the
+actions of a pipeline.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Phase
 
 Compute = Callable[[Batch], StepOutput]
+T = TypeVar("T")
 
 
 def why_eager(experiment: Experiment, device: torch.device) -> str | None:
@@ -34,7 +37,12 @@ def why_eager(experiment: Experiment, device: torch.device) -> str | None:
     reasons = {
         "cuda_graph is off": experiment.cuda_graph == "off",
         "the device is no GPU": device.type != "cuda",
-        "stages wait for one another's transfers": experiment.layout.stages > 1,
+        "the engine is a library's": experiment.layout.stages > 1 and experiment.engine != "native",
+        "replicas reduce gradients within the backward": experiment.bucket_mib is not None
+        and experiment.layout.replicas > 1,
+        "stages move the statistics of BatchNorm at the end of a mini-batch": experiment.batchnorm
+        == "deferred"
+        and experiment.layout.stages > 1,
         "each mini-batch has other shapes": experiment.epochs_end_unevenly,
         "edges are cut out of the graph in each step": experiment.rebuild == "layer",
         "activations are recomputed": experiment.activation_checkpointing != "never",
@@ -52,17 +60,18 @@ class Captured:
     """The mini-batch that was captured; later ones are copied into its tensors."""
     output: StepOutput
 
-    def take(self, batch: Batch) -> bool:
-        """Copy a mini-batch to where the graph reads it; false for one that does not fit."""
-        pairs = list(zip(self.batch.microbatches, batch.microbatches, strict=False))
-        counts = [(b.valid_targets, len(b.microbatches)) for b in (self.batch, batch)]
-        if counts[0] != counts[1] or not all(_fits(here, there) for here, there in pairs):
-            return False
-        for here, there in pairs:
-            for into, of in _tensors(here, there):
-                if into is not of:
-                    into.copy_(of, non_blocking=True)
-        return True
+
+def take(captured: Batch, batch: Batch) -> bool:
+    """Copy a mini-batch to where a graph reads it; false for one that does not fit."""
+    pairs = list(zip(captured.microbatches, batch.microbatches, strict=False))
+    counts = [(b.valid_targets, len(b.microbatches)) for b in (captured, batch)]
+    if counts[0] != counts[1] or not all(_fits(here, there) for here, there in pairs):
+        return False
+    for here, there in pairs:
+        for into, of in _tensors(here, there):
+            if into is not of:
+                into.copy_(of, non_blocking=True)
+    return True
 
 
 def _fits(captured: MicroBatch, other: MicroBatch) -> bool:
@@ -86,68 +95,49 @@ def _tensors(captured: MicroBatch, other: MicroBatch) -> Iterator[tuple[Tensor, 
         yield target, other.targets[split]
 
 
-class CudaGraphs:
-    """The graphs of one process: of its training steps, and of its evaluations.
-
-    The first step of each phase runs on a stream of its own, where it compiles kernels and finds
-    memory, and is captured after that. A capture that a layer does not allow leaves the phase
-    eager, and `eager` says why.
-    """
+class Recorder:
+    """Computes on a stream of its own, and captures there; all graphs share one pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
-        self._keys = MaskKeys(device)
-        self._captured: dict[Phase, Captured] = {}
+
+    def compute(self, work: Callable[[], T]) -> T:
+        """What `work` returns; it may compile kernels and find memory."""
+        before = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
+            result = work()
+        before.wait_stream(self._stream)
+        return result
+
+    def capture(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
+        """A graph of `work`, and what it returned, whose values come with the first replay.
+
+        Raises RuntimeError for work that a capture does not allow.
+        """
+        graph = torch.cuda.CUDAGraph()
+        # Threads that load data may use the device meanwhile.
+        capture = torch.cuda.graph(
+            graph,
+            pool=self._pool,
+            stream=self._stream,
+            capture_error_mode="thread_local",
+        )
+        with capture, _refusing_to_wait():
+            return graph, work()
+
+
+class PhaseGraphs:
+    """What was replayed in training and in evaluation, and why the rest was computed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.recorder = Recorder(device)
+        self.keys = MaskKeys(device)
         self.eager: dict[Phase, str] = {}
         """Why the steps of a phase are not captured."""
         self.replays: dict[Phase, int] = {}
         """How many steps of a phase were replayed."""
-
-    def run(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
-        """A step by `compute`, or what it captured; a replay overwrites the output of the last.
-
-        A mini-batch that does not fit what was captured is computed. The device has to be done with
-        one step before the next is called.
-        """
-        if phase in self.eager:
-            return compute(batch)
-        self._keys.set_step(batch.microbatches[0].context.step)
-        captured = self._captured.get(phase)
-        if captured is None:
-            return self._first(phase, batch, compute)
-        if not captured.take(batch):
-            return compute(batch)
-        captured.graph.replay()
-        self.replays[phase] = self.replays.get(phase, 0) + 1
-        return captured.output
-
-    def _first(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
-        before = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
-            output = self._compute(batch, compute)
-        before.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # Threads that load data may use the device meanwhile.
-            capture = torch.cuda.graph(
-                graph,
-                pool=self._pool,
-                stream=self._stream,
-                capture_error_mode="thread_local",
-            )
-            with capture, _refusing_to_wait():
-                captured = self._compute(batch, compute)
-        except RuntimeError as error:
-            self.eager[phase] = str(error).strip().splitlines()[0]
-            return output
-        self._captured[phase] = Captured(graph, batch, captured)
-        return output
-
-    def _compute(self, batch: Batch, compute: Compute) -> StepOutput:
-        self._keys.upload()
-        return compute(with_keys(batch, self._keys))
 
     def record(self) -> dict[str, str]:
         """How the steps of each phase were computed, for the records."""
@@ -157,6 +147,58 @@ class CudaGraphs:
         for phase, why in self.eager.items():
             found[phase] = f"eager: {why}"
         return found
+
+
+class CudaGraphs(PhaseGraphs):
+    """The graphs of one process: of its training steps, and of its evaluations.
+
+    The first step of each phase is computed, and captured after that. A capture that a layer does
+    not allow leaves the phase eager, and `eager` says why; `forget` drops what the layers keep of
+    the mini-batch that was not captured.
+    """
+
+    def __init__(self, device: torch.device, forget: Callable[[], None]) -> None:
+        super().__init__(device)
+        self._forget = forget
+        self._captured: dict[Phase, Captured] = {}
+
+    def run(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
+        """A step by `compute`, or what it captured; a replay overwrites the output of the last.
+
+        A mini-batch that does not fit what was captured is computed. The device has to be done with
+        one step before the next is called.
+        """
+        if phase in self.eager:
+            return compute(batch)
+        self.keys.set_step(batch.microbatches[0].context.step)
+        captured = self._captured.get(phase)
+        if captured is None:
+            return self._first(phase, batch, compute)
+        if not take(captured.batch, batch):
+            return compute(batch)
+        captured.graph.replay()
+        self.replays[phase] = self.replays.get(phase, 0) + 1
+        return captured.output
+
+    def _first(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
+        def with_masks() -> StepOutput:
+            self.keys.upload()
+            return compute(with_keys(batch, self.keys))
+
+        output = self.recorder.compute(with_masks)
+        try:
+            graph, captured = self.recorder.capture(with_masks)
+        except RuntimeError as error:
+            self.eager[phase] = first_line(error)
+            self._forget()
+            return output
+        self._captured[phase] = Captured(graph, batch, captured)
+        return output
+
+
+def first_line(error: RuntimeError) -> str:
+    """Why a capture was not allowed."""
+    return str(error).strip().splitlines()[0]
 
 
 def with_keys(batch: Batch, keys: MaskKeys) -> Batch:

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, compute_deferred, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
 from gnnhpc.engines.stage import naming_changed_input, without_gradient
+from gnnhpc.engines.stage_graphs import Actions, Held, StageGraphs
 from gnnhpc.engines.transfers import StageTransfers, transfers_of
-from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
+from gnnhpc.models.layers.split_backward import deferring_to, split_backward
 
 _NOTHING = contextlib.nullcontext()
-
-
-@dataclass
-class Held:
-    """What is kept of a micro-batch between its forward and the end of its backward."""
-
-    x: Inputs
-    result: Tensor | None
-    """The part's output, or the loss; None once its backward is done."""
-    received: Tensor | None = None
-    """The buffer that x lies in, where it was received."""
-    gradient: Tensor | None = None
-    """The gradient of the output, from the next stage."""
-    deferred: list[DeferredGradient] | None = None
-    """Gradients of weights that are still to be computed."""
 
 
 class NativeEngine:
@@ -40,8 +25,10 @@ class NativeEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
+        self.graphs = StageGraphs(plan.mesh.device, plan.timer) if plan.cuda_graph else None
+        self._actions = self.graphs or Actions()
         self.training = transfers_of(plan, training=True)
-        self.forward_only = ForwardOnly(plan)
+        self.forward_only = ForwardOnly(plan, self._actions)
         self.order = plan.order(training=True)
         self._last_kind: Kind = "weights" if plan.schedule in SPLIT_BACKWARD else "backward"
         self._backwards = [
@@ -62,6 +49,7 @@ class NativeEngine:
 
     def train_step(self, batch: Batch) -> StepOutput:
         timer = self.plan.timer
+        batch = self._actions.begin("train", batch)
         held: dict[tuple[int, int], Held] = {}
         outputs: list[Tensor] = []
         losses: list[Tensor] = []
@@ -74,14 +62,14 @@ class NativeEngine:
             m, place = action.microbatch, action.virtual_stage
             links = self.training[place]
             if action.kind == "forward":
-                held[place, m] = self._forward(links, batch, m, outputs, losses)
+                held[place, m] = self._forward(links, batch, action, outputs, losses)
             else:
                 last = done == self._ends[place]
                 with self.gradients.last_of(place) if last else _NOTHING:
                     if action.kind == "backward":
-                        self._backward(links, m, held[place, m])
+                        self._backward(links, action, held[place, m])
                     else:
-                        self._weights(links, m, held[place, m])
+                        self._weights(links, action, held[place, m])
             if action.kind == self._last_kind:
                 self._release(links, held.pop((place, m)))
         timer.begin("wait")
@@ -96,61 +84,76 @@ class NativeEngine:
         self,
         links: StageTransfers,
         batch: Batch,
-        m: int,
+        action: Action,
         outputs: list[Tensor],
         losses: list[Tensor],
     ) -> Held:
         """Adds to `outputs` and `losses` where the model ends; else sends its output on."""
-        plan, part, microbatch = self.plan, links.part, batch.microbatches[m]
-        received = received_input(links, m)
+        m, plan, part = action.microbatch, self.plan, links.part
+        microbatch, received = batch.microbatches[m], received_input(links, m)
+
+        def work(held: Held) -> tuple[Tensor, Tensor]:
+            split = split_backward() if self._last_kind == "weights" else _NOTHING
+            with naming_changed_input(part.stage), split:
+                output = result = part.stage(held.x, microbatch.context)
+            if part.is_last:
+                result = plan.loss(output, microbatch, batch.valid_targets)
+            held.result, held.trains = result, result.requires_grad
+            return output.detach(), result.detach()
+
         if received is None:
-            x = first_input(microbatch)
+            held = Held(first_input(microbatch))
         else:
-            x = received.detach().requires_grad_(part.upstream_trains)
+            held = Held(received.detach().requires_grad_(part.upstream_trains), received)
         plan.timer.begin("forward", m, part.place)
-        split = split_backward() if self._last_kind == "weights" else _NOTHING
-        with naming_changed_input(part.stage), split:
-            output = part.stage(x, microbatch.context)
-        result = plan.loss(output, microbatch, batch.valid_targets) if part.is_last else output
+        held, (output, result) = self._actions.run(action, held, work)
         plan.timer.end()
         if part.is_last:
-            outputs.append(output.detach())
-            losses.append(result.detach())
+            outputs.append(output)
+            losses.append(result)
         elif links.activations_out is not None:
-            links.activations_out.send(output.detach())
-        return Held(x, result, received)
+            links.activations_out.send(output)
+        return held
 
-    def _backward(self, links: StageTransfers, m: int, held: Held) -> None:
+    def _backward(self, links: StageTransfers, action: Action, held: Held) -> None:
         """Backward of inputs alone, as far as the layers can, under split backward."""
-        timer = self.plan.timer
+        timer, m, part = self.plan.timer, action.microbatch, links.part
+
+        def work(held: Held) -> tuple[()]:
+            result, held.result = held.result, None
+            assert result is not None
+            splits = self._last_kind == "weights"
+            deferring = deferring_to(held.deferred) if splits else _NOTHING
+            # A forward may be recomputed in it.
+            with naming_changed_input(part.stage), deferring:
+                backward(result, held.gradient)
+            return ()
+
         if links.gradients_in is not None:
             timer.begin("wait", m)
             held.gradient = links.gradients_in.take()
             timer.end()
-        result, held.result = held.result, None
-        assert result is not None
-        if result.requires_grad:
-            timer.begin("backward", m, links.part.place)
-            # A forward may be recomputed in it.
-            with naming_changed_input(links.part.stage):
-                if self._last_kind == "weights":
-                    held.deferred = []
-                    with deferring_to(held.deferred):
-                        backward(result, held.gradient)
-                else:
-                    backward(result, held.gradient)
+        if held.trains:
+            timer.begin("backward", m, part.place)
+            self._actions.run(action, held, work)
             timer.end()
         if links.gradients_out is not None:
             assert isinstance(held.x, Tensor)
             if held.x.grad is None:
-                raise without_gradient(links.part.stage)
+                raise without_gradient(part.stage)
             links.gradients_out.send(held.x.grad)
 
-    def _weights(self, links: StageTransfers, m: int, held: Held) -> None:
+    def _weights(self, links: StageTransfers, action: Action, held: Held) -> None:
         """The gradients of weights that the micro-batch's backward has left."""
-        if held.deferred is not None:
-            self.plan.timer.begin("weights", m, links.part.place)
+
+        def work(held: Held) -> tuple[()]:
             compute_deferred(held.deferred)
+            held.deferred.clear()
+            return ()
+
+        if held.trains:
+            self.plan.timer.begin("weights", action.microbatch, links.part.place)
+            self._actions.run(action, held, work)
             self.plan.timer.end()
 
     def _release(self, links: StageTransfers, held: Held) -> None:
@@ -167,13 +170,15 @@ class NativeEngine:
 class ForwardOnly:
     """Evaluation through the same stages, with transfers of its own."""
 
-    def __init__(self, plan: StagePlan) -> None:
+    def __init__(self, plan: StagePlan, actions: Actions) -> None:
         self.plan = plan
+        self._actions = actions
         self.links = transfers_of(plan, training=False)
         self.order = plan.order(training=False)
 
     def run(self, batch: Batch) -> Sequence[Tensor]:
         timer = self.plan.timer
+        batch = self._actions.begin("test", batch)
         outputs: list[Tensor] = []
         for links in self.links:
             links.expect(batch)
@@ -181,8 +186,8 @@ class ForwardOnly:
             for done, action in enumerate(self.order):
                 for links in self.links:
                     links.allow(done)
-                m, links = action.microbatch, self.links[action.virtual_stage]
-                output = self._forward(links, batch.microbatches[m], m)
+                links = self.links[action.virtual_stage]
+                output = self._forward(links, batch.microbatches[action.microbatch], action)
                 if links.activations_out is None:
                     outputs.append(output)
             timer.begin("wait")
@@ -191,12 +196,16 @@ class ForwardOnly:
             timer.end()
         return outputs
 
-    def _forward(self, links: StageTransfers, microbatch: MicroBatch, m: int) -> Tensor:
-        timer = self.plan.timer
+    def _forward(self, links: StageTransfers, microbatch: MicroBatch, action: Action) -> Tensor:
+        timer, m, part = self.plan.timer, action.microbatch, links.part
         received = received_input(links, m)
-        x = first_input(microbatch) if received is None else received
-        timer.begin("forward", m, links.part.place)
-        output: Tensor = links.part.stage(x, microbatch.context)
+
+        def work(held: Held) -> tuple[Tensor]:
+            return (part.stage(held.x, microbatch.context),)
+
+        held = Held(first_input(microbatch) if received is None else received, received)
+        timer.begin("forward", m, part.place)
+        _, (output,) = self._actions.run(action, held, work)
         timer.end()
         if received is not None and _shares_memory(output, received):
             # A stage of dropout alone returns its input, whose buffer is filled again

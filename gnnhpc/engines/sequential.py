@@ -28,7 +28,9 @@ class SequentialEngine:
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.gradients = gradients_of(plan, [plan.microbatches - 1])
-        self.graphs = CudaGraphs(plan.mesh.device) if plan.cuda_graph else None
+        self.graphs = (
+            CudaGraphs(plan.mesh.device, plan.stage.forget_minibatch) if plan.cuda_graph else None
+        )
         plan.stage.use_stacks()
 
     def train_step(self, batch: Batch) -> StepOutput:

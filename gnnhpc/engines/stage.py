@@ -19,6 +19,7 @@ from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
+from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.layers.stacked import Stack, stacks_of
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
@@ -156,6 +157,12 @@ class Stage(nn.Module):
         """Call every layer's `end_minibatch`: deferred BatchNorm updates its statistics there."""
         for end in self._minibatch_ends:
             end()
+
+    def forget_minibatch(self) -> None:
+        """Drop what layers keep of a mini-batch until its end."""
+        for module in self.modules():
+            if isinstance(module, BatchNorm):
+                module.forget_minibatch()
 
 
 def _through_hop(layer: nn.Module, x: Any, context: Context, hop: int) -> Any:

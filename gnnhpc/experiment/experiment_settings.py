@@ -131,9 +131,10 @@ class ExperimentSettings(Strict):
     """What the ranks compute on."""
     cuda_graph: Literal["auto", "off"] = "auto"
     """Whether steps on a GPU are captured as CUDA graphs and replayed, with the same bits: `auto`
-    captures what one process computes of a whole graph, of halo chunks or of images. Sampled
-    mini-batches, pipelines, custom models, recomputed activations, profiled steps, and layers that
-    wait for the device are computed as always, and records say why."""
+    captures steps on a whole graph, on halo chunks and on images; of a pipeline each stage's
+    forward and backward of a micro-batch. Sampled mini-batches, engines of libraries, custom
+    models, recomputed activations, profiled steps, and layers that wait for the device are computed
+    as always, and records say why."""
     seed: Seed = 0
     """Decides initial parameters, the order of samples, dropout and sampling. Another seed trains
     another model; see repeats for measuring the same one again."""

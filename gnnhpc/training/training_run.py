@@ -12,6 +12,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
 from gnnhpc.distributed.signals import Signals
 from gnnhpc.engines.cuda_graph import why_eager
+from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.record_writer import RecordWriter, Written
@@ -111,7 +112,8 @@ class TrainingRun:
         if self.mesh.device.type != "cuda":
             return
         engine, experiment = self.parts.engine, self.attempt.cell.experiment
-        graphs = engine.graphs if isinstance(engine, SequentialEngine) else None
+        captures = SequentialEngine | NativeEngine
+        graphs = engine.graphs if isinstance(engine, captures) else None
         why = why_eager(experiment, self.mesh.device)
         detail = {"all": f"eager: {why}"} if graphs is None else graphs.record()
         self.writer.write(EventRecord("cuda graph", 0.0, detail))

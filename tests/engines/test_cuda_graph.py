@@ -1,52 +1,34 @@
-"""What a CUDA graph needs of a step, as far as a CPU can show it: nothing waits for the device, and
-masks come from memory."""
+"""CUDA graphs as far as a CPU can show them: a simulated replay has the bits of a computed step."""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.cuda_graph import Captured, why_eager, with_keys
-from gnnhpc.engines.engine import StepOutput
+from gnnhpc.distributed.environment import read_environment
+from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.distributed.rendezvous import join, leave
+from gnnhpc.engines.cuda_graph import take, why_eager, with_keys
+from gnnhpc.engines.native import NativeEngine
+from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.kernels import compile
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
 from gnnhpc.kernels.rowwise import drop_rows
+from gnnhpc.kernels.vig import vig_mlp
+from gnnhpc.training import setup
 from gnnhpc.training.setup import TrainingParts
 from tests.engines.steps import CPU, parts_of
 from tests.tools.backends import computed_by
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
-
-aten = torch.ops.aten
-WAITING = (
-    *(aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.lift_fresh, aten.nonzero),
-    *(aten.masked_select, aten.unique_dim, aten._unique2, aten.unique_consecutive),
-    *(aten.bincount, aten.repeat_interleave),
-)
-"""Operators whose result the host reads, whose size depends on values, or that copy numbers of the
-host to the device."""
-
-
-class RefusesToWait(TorchDispatchMode):
-    """Raises for an operator that would wait for a GPU, which a capture does not allow."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        by_mask = func.overloadpacket is aten.index and any(
-            index is not None and index.dtype == torch.bool for index in args[1]
-        )
-        if func.overloadpacket in WAITING or by_mask:
-            raise AssertionError(f"{func} waits for the device")
-        return func(*args, **(kwargs or {}))
-
+from tests.tools.forked import spawn
+from tests.tools.simulated_cuda_graph import simulated
 
 STEPS = {
     "gat, dense": gat(data={**gat().data.model_dump(), "features": 8}),
@@ -63,22 +45,124 @@ STEPS = {
 }
 
 
+TAKEN, TESTED = 4, 2
+
+
+@dataclass(frozen=True)
+class Trained:
+    numbers: list[Tensor]
+    """Losses, outputs and gradients of all steps, outputs of evaluations, buffers at the end."""
+    record: dict[str, str]
+
+
+def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = False) -> Trained:
+    """Take some steps and an evaluation by operators of torch alone; the loss may wait for the
+    device."""
+    with pytest.MonkeyPatch.context() as patch, computed_by("torch"), simulated():
+        patch.setattr(vig_mlp, "load_kernel", lambda name: None)
+        patch.setattr(setup, "why_eager", lambda *_: None if captured else "off")
+        parts = setup.set_up(experiment, mesh, None)
+        parts.timer.has_spans = False
+        engine = parts.engine
+        assert isinstance(engine, SequentialEngine | NativeEngine)
+        if waits:
+            engine.plan = replace(engine.plan, loss=WaitingLoss(engine.plan.loss))
+        numbers = [each.clone() for each in take_steps(parts)]
+    return Trained(numbers, engine.graphs.record() if engine.graphs is not None else {})
+
+
+@dataclass(frozen=True)
+class WaitingLoss:
+    loss: Any
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        loss: Tensor = self.loss(*arguments)
+        loss.item()
+        return loss
+
+
+def take_steps(parts: TrainingParts) -> Iterator[Tensor]:
+    engine = parts.engine
+    parts.stage.train()
+    with parts.batches.open("train", 0, TAKEN) as batches:
+        for batch in batches:
+            engine.gradients.zero()
+            output = engine.train_step(batch)
+            yield from (*output.losses, *output.outputs, *engine.gradients.flats)
+            if parts.optimizer is not None:
+                parts.optimizer.step()
+    parts.stage.eval()
+    with parts.batches.open("test", 0, TESTED) as batches:
+        for batch in batches:
+            yield from engine.evaluate(batch)
+    yield from parts.stage.buffers()
+
+
+def alone(experiment: Experiment, **how: bool) -> Trained:
+    return train(experiment, Mesh(experiment.process_layout, 0, CPU), **how)
+
+
+def steps(experiment: Experiment) -> Experiment:
+    return experiment.model_copy(update={"train_steps": TAKEN, "test_steps": TESTED})
+
+
+REPLAYED = {"train": "replayed 3 times", "test": "replayed 1 times"}
+
+
 @pytest.mark.parametrize("experiment", STEPS.values(), ids=STEPS)
-def test_no_step_waits_for_the_device(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch
+def test_a_replayed_step_has_the_bits_of_a_computed_one(experiment: Experiment) -> None:
+    computed = alone(steps(experiment), captured=False)
+    replayed = alone(steps(experiment), captured=True)
+    assert replayed.record == REPLAYED
+    assert all(map(torch.equal, replayed.numbers, computed.numbers))
+
+
+def test_a_step_that_waits_for_the_device_is_computed() -> None:
+    # Its BatchNorm keeps statistics until the end of a mini-batch, which is not captured.
+    experiment = steps(vig(batchnorm="deferred"))
+    computed = alone(experiment, captured=False)
+    refused = alone(experiment, captured=True, waits=True)
+    assert refused.record == {
+        "train": "eager: aten._local_scalar_dense.default waits for the device",
+        "test": "replayed 1 times",
+    }
+    assert all(map(torch.equal, refused.numbers, computed.numbers))
+
+
+PIPELINES = {
+    "vig, 1f1b": vig(layout="pp2", schedule="1f1b"),
+    "gat, three stages": gat(layout="pp3", balance=[3, 1, 2], schedule="1f1b", microbatches=5),
+    "gat, split backward": gat(layout="pp2", schedule="zero-bubble", microbatches=4),
+    "gat, interleaved": gat(layout="pp2", schedule="interleaved", virtual_stages=2, microbatches=4),
+    "gcn, replicas": gat(model={"name": "gcn"}, layout="dp2-pp2"),
+}
+
+
+def both(experiment: Experiment, waits: bool = False) -> tuple[dict[str, str], bool]:
+    """What this rank replayed, and whether it has the bits of a rank that computes."""
+    torch.set_num_threads(1)
+    mesh = join(read_environment(), experiment.layout, CPU, ends_at=experiment.loss_stage)
+    computed = train(experiment, mesh, captured=False)
+    replayed = train(experiment, mesh, captured=True, waits=waits)
+    leave(mesh)
+    return replayed.record, all(map(torch.equal, replayed.numbers, computed.numbers))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("experiment", PIPELINES.values(), ids=PIPELINES)
+def test_the_replayed_actions_of_a_pipeline_have_the_bits_of_computed_ones(
+    experiment: Experiment,
 ) -> None:
-    monkeypatch.setattr(compile, "load_kernel", lambda name: None)
-    with computed_by("torch"):
-        parts = parts_of(experiment)
-        parts.stage.train()
-        keys = MaskKeys(CPU)
-        first, second = (keyed(parts, step, keys) for step in range(2))
-        # The first step may prepare what blocks keep.
-        parts.engine.train_step(first)
-        parts.engine.evaluate(first)
-        with RefusesToWait():
-            parts.engine.train_step(second)
-            parts.engine.evaluate(second)
+    found = spawn(both, experiment.layout.world_size, steps(experiment))
+    assert found == [(REPLAYED, True)] * experiment.layout.world_size
+
+
+@pytest.mark.distributed
+def test_a_stage_whose_capture_fails_computes_beside_one_that_replays() -> None:
+    first, last = spawn(both, 2, steps(gat(layout="pp2", microbatches=4)), True)
+    assert first == (REPLAYED, True)
+    assert last[1]
+    assert last[0]["train"] == "eager: aten._local_scalar_dense.default waits for the device"
 
 
 def keyed(parts: TrainingParts, step: int, keys: MaskKeys) -> Batch:
@@ -126,23 +210,19 @@ def test_a_step_with_keys_in_memory_is_the_same_to_the_bit() -> None:
     assert all(map(torch.equal, *outputs))
 
 
-def captured(batch: Batch) -> Captured:
-    return Captured(cast(Any, None), batch, StepOutput())
-
-
 def test_a_graph_of_images_takes_others_into_its_memory() -> None:
     with parts_of(vig()).batches.open("train", 0, 2) as batches:
         first = next(batches)
-        graph, inputs = captured(first), [each.inputs for each in first.microbatches]
+        inputs = [each.inputs for each in first.microbatches]
         second = next(batches)
-        assert graph.take(second)
+        assert take(first, second)
         for here, there in zip(inputs, second.microbatches, strict=True):
             assert isinstance(here, Tensor)
             assert isinstance(there.inputs, Tensor)
             assert here.data_ptr() != there.inputs.data_ptr()
             assert torch.equal(here, there.inputs)
-        assert not graph.take(replace(second, valid_targets=1))
-        assert not graph.take(replace(second, microbatches=second.microbatches[:1]))
+        assert not take(first, replace(second, valid_targets=1))
+        assert not take(first, replace(second, microbatches=second.microbatches[:1]))
 
 
 def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
@@ -150,9 +230,8 @@ def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
     for _ in range(2):
         with parts_of(gat()).batches.open("train", 0, 2) as batches:
             found.append(list(batches))
-    graph = captured(found[0][0])
-    assert graph.take(found[0][1])
-    assert not graph.take(found[1][1])
+    assert take(found[0][0], found[0][1])
+    assert not take(found[0][0], found[1][1])
 
 
 def test_why_steps_are_not_captured() -> None:
@@ -162,4 +241,5 @@ def test_why_steps_are_not_captured() -> None:
     assert why_eager(gat(cuda_graph="off"), gpu) == "cuda_graph is off"
     assert why_eager(gat(), CPU) == "the device is no GPU"
     assert why_eager(sampled(), gpu) == "each mini-batch has other shapes"
-    assert why_eager(vig(layout="pp2"), gpu) == "stages wait for one another's transfers"
+    assert why_eager(vig(layout="pp2"), gpu) is None
+    assert why_eager(vig(layout="pp2", engine="pipelining"), gpu) == "the engine is a library's"

@@ -13,6 +13,7 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
+from tests.gpu.test_cells import SHARED, visible
 from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.gpu
@@ -65,6 +66,27 @@ def test_replayed_steps_have_the_same_bits(tmp_path: Path, experiment: Experimen
         "test": "replayed 8 times",
     }
     assert graphs_of(eager) == {"all": "eager: cuda_graph is off"}
+    assert numbers(captured) == numbers(eager)
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        vig(layout="pp2", schedule="1f1b", **STEPS),
+        gat(layout="pp2", **STEPS),
+        gat(layout="dp2-pp2", **STEPS),
+    ],
+    ids=lambda experiment: f"{experiment.model.name}-{experiment.layout}",
+)
+def test_replayed_actions_of_stages_on_one_gpu_have_the_same_bits(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    env = SHARED | {"CUDA_VISIBLE_DEVICES": visible()[0]}
+    captured = ran(tmp_path / "auto", experiment, env=env)
+    off = experiment.model_copy(update={"cuda_graph": "off"})
+    eager = ran(tmp_path / "off", off, env=env)
+    assert set(captured.statuses) == set(eager.statuses) == {0}, captured.err + eager.err
+    assert "replayed" in graphs_of(captured)["train"]
     assert numbers(captured) == numbers(eager)
 
 

@@ -36,6 +36,7 @@ from gnnhpc.engines.engine import (
 )
 from gnnhpc.engines.native import ForwardOnly
 from gnnhpc.engines.stage import Stage
+from gnnhpc.engines.stage_graphs import Actions
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
 
@@ -126,7 +127,7 @@ class PipeliningEngine:
         self.plan = plan
         self.numbered = [NumberedStage(p.stage, is_first=p.is_first) for p in plan.virtual_stages]
         self.gradients = DdpReplicas(self._replicated(), plan.mesh, plan.timer)
-        self.forward_only = ForwardOnly(plan)
+        self.forward_only = ForwardOnly(plan, Actions())
         self.stages = [self._stage(place) for place in range(len(plan.virtual_stages))]
         settings: dict[str, Any] = {"loss_fn": self._loss, "scale_grads": False}
         if plan.schedule in _OF_VIRTUAL_STAGES:

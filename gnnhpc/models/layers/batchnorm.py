@@ -101,6 +101,10 @@ class BatchNorm(nn.BatchNorm1d):
         if self._mean is None or self._squares is None:
             return
         self._move(self._mean, self._squares / self._rows, self._rows)
+        self.forget_minibatch()
+
+    def forget_minibatch(self) -> None:
+        """Drop what was observed since the last end of a mini-batch."""
         self._rows, self._mean, self._squares = 0, None, None
 
     @torch.no_grad()
