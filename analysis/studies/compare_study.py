@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.statistics.intervals import Interval
 from analysis.statistics.pairs import FEWEST_PAIRS
-from analysis.studies.quantities import QUANTITIES, bound_of_quantity, like
+from analysis.studies.quantities import OF_PAIRS, like, with_accuracy_lost
 from analysis.studies.study import Claim, Study
 from analysis.studies.study_rows import Row, measured_rows, published_rows
 from analysis.summary.baseline_and_speedup import Baseline, find_baseline
@@ -103,14 +103,13 @@ class Comparison:
 
 def compare_study(study: Study, summary: Summary) -> Comparison:
     """All comparisons, claim by claim; published ones that the run lacks come last."""
-    published, planned = published_rows(study), measured_rows(study, summary)
-    measured = [row for row in planned if row.is_measured]
+    published = with_accuracy_lost(published_rows(study))
+    measured = with_accuracy_lost(measured_rows(study, summary))
     findings: list[Finding] = []
     for claim in study.claims:
         select = claim.published_select or claim.select
         printed = {one.key: one for one in _findings(claim, published, select)}
-        of = planned if claim.quantity == "unfinished" else measured
-        ours = list(_findings(claim, of, claim.select))
+        ours = list(_findings(claim, measured, claim.select))
         if not claim.text:
             ours = [one for one in ours if one.key in printed]
         for one in ours:
@@ -133,9 +132,10 @@ def compare_study(study: Study, summary: Summary) -> Comparison:
 def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Finding]:
     for row in selected(rows, select):
         other = _partner(row, rows, claim)
-        if claim.pair is not None and other is None:
-            continue
-        value = QUANTITIES[claim.quantity](row, other, rows)
+        if claim.pair is None:
+            value = row.interval(claim.quantity)
+        else:
+            value = OF_PAIRS[claim.quantity](row, other, rows) if other else None
         if value is None:
             continue
         found = Finding(
@@ -144,7 +144,7 @@ def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Findin
             claim.phase or str(row.columns["phase"]),
             claim.table or str(row.columns["table"]),
             str(row.columns["model_name"]),
-            bound_of_quantity(claim.bound, row),
+            row.columns[claim.bound] if isinstance(claim.bound, str) else claim.bound,
         )
         if row.configuration is None:
             known = pd.DataFrame([row.columns | {"value": value.value, "bound": found.bound}])
@@ -196,5 +196,5 @@ def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
         return next(chosen, None)
     configurations = [one.configuration for one in rows if one.configuration is not None]
     base, _ = find_baseline(row.configuration, configurations, Baseline())
-    whole = (one for one in rows if one.configuration is base and one.sample is None)
+    whole = (one for one in rows if one.configuration is base and "way" not in one.settings)
     return next(whole, None) if base else None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pandas as pd
 import yaml
+from pydantic import TypeAdapter
 
 from analysis.load.run_data import RunData
 
@@ -27,7 +28,7 @@ class PublishedFile:
     file: str
     columns: Mapping[str, str]
     """Column of `Study.published` -> column of the file."""
-    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     """Column -> printed value -> our value."""
     constants: Mapping[str, Any] = field(default_factory=dict)
 
@@ -41,7 +42,7 @@ class Claim:
     """
 
     quantity: str
-    """A key of `quantities.QUANTITIES`."""
+    """A column of the rows, or of a pair a key of `quantities.OF_PAIRS`."""
     select: str
     setting: str
     """Names a comparison, with columns in braces; published and measured ones match by it."""
@@ -62,7 +63,7 @@ class Claim:
     of_devices: bool = False
     """Whether it is about ranks that have a processor or GPU each."""
     bound: float | str | None = None
-    """The most that the quantity can be, or a rule of `quantities.bound_of_quantity`."""
+    """The most that the quantity can be, or the column of the row that has it."""
     table: str = ""
     """The published table; that of the published row unless given."""
     phase: str = ""
@@ -166,19 +167,7 @@ def published_studies() -> dict[str, Study]:
 
 def _read_study(name: str) -> Study:
     raw = yaml.safe_load((FOLDER / name / "study.yaml").read_text(encoding="utf-8"))
-    parts = {
-        "published_files": PublishedFile,
-        "claims": Claim,
-        "tables": StudyTable,
-        "figures": PublishedFigure,
-    }
-    for key, kind in parts.items():
-        raw[key] = tuple(kind(**_with_tuples(one)) for one in raw[key])
-    return Study(name, **_with_tuples(raw))
-
-
-def _with_tuples(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return TypeAdapter(Study).validate_python({"name": name, **raw})
 
 
 def studies_of(run: RunData) -> list[Study]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from analysis.summary.settings_in_words import (
 )
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.layout import Layout
+from gnnhpc.core.schedules import bound
 
 _MEASURES = {
     *("seconds", "std_s", "min_s", "max_s", "n", "note", "work", "groups", "way"),
@@ -47,8 +48,8 @@ class Row:
     """Those of the experiment, with the phase; of layers also which, and the way."""
     configuration: Configuration | None = None
     """None for a published row."""
-    sample: Sample | None = None
-    """Its step times where they are not those of the configuration."""
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    """Quantities that it was measured for, besides those columns that have bounds."""
 
     @property
     def is_measured(self) -> bool:
@@ -71,13 +72,6 @@ class Row:
         return {name: value for name, value in known if name not in DEPENDS_ON_IMPLEMENTATION}
 
     @cached_property
-    def seconds(self) -> Interval:
-        """A step's."""
-        if self.configuration is None:
-            return Interval(float(self.columns["seconds"]), None, None)
-        return (self.sample or self.configuration.sample).mean
-
-    @cached_property
     def means(self) -> dict[tuple[int, int, str], float]:
         """Mean seconds a step by seed, repeat and run folder."""
         assert self.configuration is not None
@@ -87,18 +81,10 @@ class Row:
             for one, mean in zip(sample.repeats, sample.means, strict=True)
         }
 
-    @cached_property
-    def waiting(self) -> Interval:
-        """The share of a step that waits for its mini-batch."""
-        assert self.configuration is not None
-        data = self.configuration.cell_phases["data_s"].to_numpy(dtype=float)
-        step = np.array([times.mean() for times in self.configuration.step_times])
-        return interval_of_shares(data / step, self.configuration.sample.values.size)
-
     def interval(self, name: str) -> Interval | None:
-        """A column with its bounds; None where it was not measured."""
-        if name == "seconds":
-            return self.seconds
+        """A quantity with its bounds; None where it was not measured."""
+        if name in self.intervals:
+            return self.intervals[name]
         names = (name, f"{name}_low", f"{name}_high")
         value, low, high = (self.columns.get(each) for each in names)
         if value is None or is_missing(value):
@@ -147,7 +133,7 @@ def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, 
 
 
 def measured_rows(study: Study, summary: Summary) -> list[Row]:
-    """The rows of a run with which a study is compared."""
+    """The rows of a run with which a study is compared; some may not be measured."""
     table = summary.table
     chosen = table["model"].isin(list(study.models)) & table["data"].isin(study.data)
     varying = varying_settings(table[chosen]) if chosen.any() else []
@@ -174,19 +160,21 @@ def _rows_of(
     columns = {**one.settings, "phase": one.phase, "table": "none", "groups": 1}
     columns["way"] = "forward and backward" if one.phase == "train" else "forward"
     columns |= _in_words(columns, study)
-    columns |= _measures(one, line, study)
+    intervals = _intervals(one)
+    columns |= _measures(one, line, study, intervals)
     columns["settings"] = settings_in_words(one.settings, names)
     words = (str(columns[name]) for name in (*study.label, "settings") if columns[name])
     columns["run"] = ", ".join(words)
     settings = {**one.settings, "phase": one.phase}
-    yield Row(columns, settings, one)
+    yield Row(columns, settings, one, intervals)
     if one.layout.world_size == one.microbatches == 1 and one.settings["model"] == "vig":
         for kind in _LAYER_GROUPS:
             for way, groups, sample, statistics in _layer_groups(one, kind, summary):
                 which = {"layout": kind, "way": way}
                 many = f", {groups} of them" if groups > 1 else ""
                 more = {"groups": groups, "run": columns["run"] + many}
-                yield Row(columns | statistics | which | more, settings | which, one, sample)
+                seconds = {"seconds": sample.mean}
+                yield Row(columns | statistics | which | more, settings | which, one, seconds)
 
 
 def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
@@ -195,12 +183,15 @@ def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
     layout = Layout() if name in _LAYER_GROUPS else Layout.parse(name)
     implementation = str(settings.get("implementation", ""))
     framework = IMPLEMENTATIONS.get(implementation, implementation)
-    chunks = int(settings["microbatches"]) * layout.replicas
+    microbatches = int(settings["microbatches"])
+    chunks = microbatches * layout.replicas
     found = {
         "model_name": study.models.get(str(settings["model"]), ""),
         "stages": layout.stages,
         "replicas": layout.replicas,
         "ranks": layout.world_size,
+        "balanced": bound(layout.replicas, layout.stages, microbatches),
+        "chunk_bound": bound(1, layout.stages, microbatches) / bound(1, layout.stages, 1),
         "chunk_count": chunks,
         "chunk_words": f"{chunks} chunk{'s' if chunks > 1 else ''}",
         "mode": settings.get("chunks") if chunks > 1 else "whole graph",
@@ -227,7 +218,25 @@ def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
     return found
 
 
-def _measures(one: Configuration, line: Mapping[str, Any], study: Study) -> dict[str, Any]:
+def _intervals(one: Configuration) -> dict[str, Interval]:
+    """Seconds of a step, the share of it that waits for its mini-batch, and the share of cells that
+    did not end; why they did not is not known, so it has no interval.
+    """
+    started = one.cells["status"][one.cells["status"] != "missing"]
+    share = float((started != "done").mean()) if len(started) else 0.0
+    words = f"{share:.0%} of {len(started)} cells did not end"
+    unfinished = Interval(share, None, None, words) if share else Interval(0.0, 0.0, 0.0)
+    if not one.step_times:
+        return {"unfinished": unfinished}
+    data = one.cell_phases["data_s"].to_numpy(dtype=float)
+    step = np.array([times.mean() for times in one.step_times])
+    waiting = interval_of_shares(data / step, one.sample.values.size)
+    return {"seconds": one.sample.mean, "waiting": waiting, "unfinished": unfinished}
+
+
+def _measures(
+    one: Configuration, line: Mapping[str, Any], study: Study, intervals: Mapping[str, Interval]
+) -> dict[str, Any]:
     """What a configuration measured, with bounds, in the units of the tables."""
     real = _has_real_features(one.settings)
     found = {
@@ -241,7 +250,7 @@ def _measures(one: Configuration, line: Mapping[str, Any], study: Study) -> dict
         found |= mean.columns("seconds") | mean.columns("epoch_ms", 1e3)
     if one.epoch is not None:
         found |= one.epoch.columns("epochs_s", study.epochs)
-        found |= Row({}, {}, one).waiting.columns("waiting_percent", 100.0)
+        found |= intervals["waiting"].columns("waiting_percent", 100.0)
     if not is_missing(line.get("edges_kept")):
         found["edges_lost"] = 100.0 * (1.0 - float(line["edges_kept"]))
     return found

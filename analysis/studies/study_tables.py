@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -18,7 +17,6 @@ from analysis.studies.compare_study import (
     compare_study,
     selected,
 )
-from analysis.studies.quantities import difference_of_seeds, whole_graph_of
 from analysis.studies.study import (
     Claim,
     StudyTable,
@@ -71,35 +69,22 @@ def _side_by_side(table: StudyTable, found: Comparison) -> pd.DataFrame:
     """Published rows with ours of the same keys, and ours that nobody published."""
     keys, columns = list(table.keys), [*table.keys, *table.columns]
     expected = [*table.keys, *table.published.values()]
-    published, ours = (selected(rows, table.select) for rows in (found.published, found.measured))
-    if "accuracy_lost" in columns:
-        published = _with_accuracy_lost(published, found.published)
-        ours = _with_accuracy_lost(ours, found.measured)
+    measured = [row for row in found.measured if row.is_measured]
+    published, ours = (selected(rows, table.select) for rows in (found.published, measured))
     printed = _frame(published, expected)
     names = {column: name for name, column in table.published.items()}
     printed = printed.rename(columns=names).drop_duplicates()
     mine = [name for name in table.columns if name not in table.published]
-    measured = _frame(ours, [*keys, *mine])
     if not ours:
         return printed.reindex(columns=columns)
     how: Any = "left" if table.only_published else "outer"
-    return printed.merge(measured, on=keys, how=how, sort=False).reindex(columns=columns)
+    beside = printed.merge(_frame(ours, [*keys, *mine]), on=keys, how=how, sort=False)
+    return beside.reindex(columns=columns)
 
 
 def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:
     found = [{name: row.columns.get(name) for name in columns} for row in rows]
     return pd.DataFrame(found, columns=pd.Index(columns))
-
-
-def _with_accuracy_lost(chosen: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
-    """The rows with the accuracy that chunks lost against the whole graph, on validation nodes."""
-    found = []
-    for row in chosen:
-        whole = whole_graph_of(row, rows) if row.columns["chunk_count"] > 1 else None
-        lost = difference_of_seeds(whole, row, "val_accuracy") if whole else None
-        more = lost.columns("accuracy_lost") if lost else {}
-        found.append(replace(row, columns=row.columns | more))
-    return found
 
 
 def _conclusion(claim: Claim, findings: Sequence[Finding]) -> dict[str, Any]:
