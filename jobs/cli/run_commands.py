@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -39,9 +38,6 @@ CLEAN_EPILOG = "Example: python -m jobs clean runs/quickstart"
 def status(
     run: Run,
     json_: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every ten seconds until all is done.")
-    ] = False,
     cells: Annotated[bool, typer.Option("--cells", help="Print a line for each cell.")] = False,
     cost: Annotated[
         bool, typer.Option("--cost", help="Print the core-hours used and the CPU efficiency.")
@@ -57,18 +53,13 @@ def status(
     from jobs.run.run_state import read_run
     from jobs.run.status import status_of
 
-    while True:
-        state = read_run(run)
-        current = status_of(state)
-        spent = run_cost(state) if cost else None
-        if json_:
-            print(status_json(current, spent))
-        else:
-            print_status(current, cells=cells, cost=spent)
-        if not (watch and current.live):
-            break
-        sys.stdout.flush()
-        time.sleep(10)
+    state = read_run(run)
+    current = status_of(state)
+    spent = run_cost(state) if cost else None
+    if json_:
+        print(status_json(current, spent))
+    else:
+        print_status(current, cells=cells, cost=spent)
     if current.live:
         return EXIT_UNFINISHED
     return EXIT_DONE if current.complete else EXIT_FAILED
@@ -105,30 +96,21 @@ def logs(
             help="The rank; by default the first that failed, or 0, and with --follow all ranks."
         ),
     ] = None,
-    attempt: Annotated[int | None, typer.Option(help="The attempt; by default the newest.")] = None,
-    lines: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Print only the last lines; with --follow these come first, by default 10."
-        ),
-    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Print new log lines until the cell ends.")
     ] = False,
 ) -> int:
-    """Print the log of one rank of a cell; its path goes to stderr.
+    """Print the newest log of one rank of a cell; its path goes to stderr.
 
     With --follow the status is 0 when the cell has ended done and valid, else 1.
     """
-    from jobs.run.logs import find_log, last_lines
+    from jobs.run.logs import find_log, read_log
 
-    if follow and attempt is not None:
-        raise InputError("--attempt", None, "--follow beside it", "one of the two")
     if follow:
-        return _follow(run, cell, rank, 10 if lines is None else lines)
-    path = find_log(run, cell, rank, attempt)
+        return _follow(run, cell, rank)
+    path = find_log(run, cell, rank)
     print(path, file=sys.stderr)
-    sys.stdout.write(last_lines(path, lines).decode(errors="replace"))
+    sys.stdout.write(read_log(path).decode(errors="replace"))
     return EXIT_DONE
 
 
@@ -158,12 +140,12 @@ def clean(
     return EXIT_DONE
 
 
-def _follow(run: Path, name: str, rank: int | None, lines: int) -> int:
+def _follow(run: Path, name: str, rank: int | None) -> int:
     from jobs.run.logs import follow, open_cell
 
     paths, cell = open_cell(run, name, rank)
     try:
-        ended = follow(paths, cell, rank, lines, partial(print, flush=True), print_note)
+        ended = follow(paths, cell, rank, partial(print, flush=True), print_note)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_DONE if ended.state == "done" else EXIT_FAILED

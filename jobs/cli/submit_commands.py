@@ -69,9 +69,6 @@ def submit(
         bool,
         typer.Option("--dry-run", help="Show one script, cells and arrays; write nothing."),
     ] = False,
-    scripts: Annotated[
-        bool, typer.Option("--scripts", help="With --dry-run, show the scripts of all arrays.")
-    ] = False,
     wait: Wait = False,
     paired: Paired = False,
     live: Live = False,
@@ -105,7 +102,7 @@ def submit(
         from jobs.cli.terminal_tables import print_dry_run
 
         submission = submitting.prepare_submit(planned, options, runs=runs, notify=print_note)
-        print_dry_run(submission, scripts=scripts)
+        print_dry_run(submission)
         return EXIT_DONE
     done = submitting.submit(planned, options, runs=runs, notify=print_note, watch=_print_changes())
     return _print_submitted(done)
@@ -157,9 +154,6 @@ def rerun(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run again; submit nothing.")
     ] = False,
-    scripts: Annotated[
-        bool, typer.Option("--scripts", help="With --dry-run, show the scripts of all arrays.")
-    ] = False,
 ) -> int:
     """Run cells again, each as a new attempt; nothing is overwritten.
 
@@ -188,7 +182,7 @@ def rerun(
         from jobs.cli.terminal_tables import print_dry_run
 
         submission = rerunning.prepare_rerun(run, selection, options, print_note)
-        print_dry_run(submission, scripts=scripts)
+        print_dry_run(submission)
         return EXIT_DONE
     done = rerunning.rerun(run, selection, options, notify=print_note, watch=_print_changes())
     return _print_submitted(done)

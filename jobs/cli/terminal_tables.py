@@ -31,21 +31,18 @@ _PASSING = frozenset(
 _UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
-def print_dry_run(submission: Submission, *, scripts: bool) -> None:
-    """Print a script, or all of them, and the cells; then arrays, resources and cost."""
-    arrays, in_slurm = submission.arrays, submission.cluster == "slurm"
-    for array in (arrays if scripts else arrays[:1]) if in_slurm else ():
-        print(f"--- {submission.run}/arrays/{array.name}.sbatch")
-        print(submission.script(array))
+def print_dry_run(submission: Submission) -> None:
+    """Print the first script and the cells; then arrays, resources and cost."""
+    arrays = submission.arrays
+    if submission.cluster == "slurm":
+        print(f"--- {submission.run}/arrays/{arrays[0].name}.sbatch")
+        print(submission.script(arrays[0]))
     for cell in submission.cells:
         print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
     for array in arrays:
         for task in array.tasks if array.is_paired else ():
             cells = ", ".join(f"{cell.array} {cell.index}" for cell in task.cells)
             print(f"{array.name} {task.number}: {cells}")
-    if in_slurm and len(arrays) > 1 and not scripts:
-        others = len(arrays) - 1
-        print(f"\n--scripts prints the {others} other script{'s' if others != 1 else ''} too")
     count = submission.tasks if submission.is_paired else len(arrays)
     what = f"{count} {'block' if submission.is_paired else 'array'}{'s' if count != 1 else ''}"
     cells = f"{len(submission.cells)} cell{'s' if len(submission.cells) != 1 else ''}"

@@ -32,24 +32,20 @@ def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, C
     return paths, cell
 
 
-def find_log(run: str | Path, name: str, rank: int | None, attempt: int | None) -> Path:
-    """The log of one rank: of `rank`, else of the first rank that failed, else of rank 0.
+def find_log(run: str | Path, name: str, rank: int | None) -> Path:
+    """The newest log of one rank: of `rank`, else of the first rank that failed, else of rank 0.
 
     It is the log of the cell's job where that is empty or missing, and where Slurm says in it that
-    it killed a rank for its memory. Raises InputError for an unknown cell, attempt or rank, and for
-    a cell that was never started.
+    it killed a rank for its memory. Raises InputError for an unknown cell or rank, and for a cell
+    that was never started.
     """
     paths, cell = open_cell(run, name, rank)
-    attempts = {one.number: one for one in paths.cell(cell.id).attempts()}
-    if attempt is not None and attempt not in attempts:
-        allowed = ", ".join(map(str, attempts)) or "none, the cell was never started"
-        raise InputError("--attempt", None, attempt, allowed)
+    attempts = paths.cell(cell.id).attempts()
     log_of_job = newest_job_log(paths, cell.array, cell.index)
-    newest_of_all = rank is None and attempt is None
-    if log_of_job and newest_of_all and memory_cause(lines_from_the_end(log_of_job)):
+    if log_of_job and rank is None and memory_cause(lines_from_the_end(log_of_job)):
         return log_of_job
     if attempts:
-        chosen = attempts[attempt or max(attempts)]
+        chosen = attempts[-1]
         failure = recorded_cause(chosen, cell.world_size) if rank is None else None
         log = chosen.log(rank or (failure.rank if failure else 0))
         if log.is_file() and log.stat().st_size:
@@ -60,30 +56,26 @@ def find_log(run: str | Path, name: str, rank: int | None, attempt: int | None) 
     return log_of_job
 
 
-def last_lines(path: Path, lines: int | None) -> bytes:
-    """The last lines of a file, or all of it; nothing for a file that is missing."""
+def read_log(path: Path) -> bytes:
+    """All of a log; nothing for a file that is missing."""
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError:
         return b""
-    if lines is None:
-        return data
-    return b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
 
 
 def follow(
     paths: RunPaths,
     cell: Cell,
     rank: int | None,
-    lines: int,
     show: Callable[[str], None],
     notify: Callable[[str], None],
 ) -> CellState:
     """Show new lines of a cell's logs until it has ended; returns its last state.
 
-    It begins with the last `lines` lines. `notify` is called whenever the state or attempt changes.
+    It begins with the last ten lines. `notify` is called whenever the state or attempt changes.
     """
-    logs = _GrowingLogs(paths, cell, rank, lines)
+    logs = _GrowingLogs(paths, cell, rank)
     known: tuple[str, int | None] | None = None
     asked, ended_before = -ASK_S, False
     while True:
@@ -111,15 +103,15 @@ def follow(
 class _GrowingLogs:
     """The newest attempt's rank logs and the newest job's log of a cell, read as they grow."""
 
-    def __init__(self, paths: RunPaths, cell: Cell, rank: int | None, lines: int) -> None:
+    def __init__(self, paths: RunPaths, cell: Cell, rank: int | None) -> None:
         self.paths, self.cell = paths, cell
         self.ranks = range(cell.world_size) if rank is None else (rank,)
         self.attempt: int | None = None
         self.has_result = False
         self._offsets: dict[Path, int] = {}
         for path in self._logs().values():
-            size = path.stat().st_size if path.exists() else 0
-            self._offsets[path] = size - len(last_lines(path, lines))
+            lines = read_log(path).splitlines(keepends=True)
+            self._offsets[path] = sum(map(len, lines[:-10]))
 
     def show_new(self, show: Callable[[str], None], *, ended: bool = False) -> None:
         """Show the lines since the last call: `job: ` or the rank comes before each.
@@ -128,7 +120,7 @@ class _GrowingLogs:
         """
         for label, path in self._logs().items():
             offset = self._offsets.setdefault(path, 0)
-            data = last_lines(path, None)[offset:]
+            data = read_log(path)[offset:]
             whole = data if ended else data[: data.rfind(b"\n") + 1]
             self._offsets[path] = offset + len(whole)
             for line in whole.decode(errors="replace").splitlines():

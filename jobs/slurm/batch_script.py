@@ -64,10 +64,6 @@ def set_up_lines(launch: Launch) -> list[str]:
     site = launch.site
     lines = [*(f"module load {name}" for name in site.modules), *site.setup]
     lines += [site.activate] if site.activate else []
-    if site.scratch:
-        # In double quotes the shell expands variables of the path, such as $SLURM_JOB_ID.
-        path = '"' + site.scratch.replace('"', '\\"') + '"'
-        lines += [f'export TMPDIR={path} && mkdir -p "$TMPDIR"']
     return lines
 
 

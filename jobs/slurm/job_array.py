@@ -44,9 +44,7 @@ class Resources:
     def srun_options(self) -> dict[str, Value]:
         """Options of srun that decide how ranks are bound, in place of variables of a shell."""
         site = self.site
-        found: dict[str, Value] = {"hint": site.hint} if site.hint else {}
-        if site.binding:
-            found["cpu-bind"] = site.binding
+        found: dict[str, Value] = {"cpu-bind": site.binding} if site.binding else {}
         return found | {name: value for name, value in site.slurm.items() if name in STEP}
 
     def options(self) -> dict[str, Value]:
@@ -65,7 +63,6 @@ class Resources:
             "mem": site.mem,
             "time": self.time_min,
             "exclusive": site.exclusive,
-            "hint": site.hint,
         }
         everything = [*named.items(), *site.slurm.items()]
         return {

@@ -26,7 +26,6 @@ COMPARED = (
     "container",
     "interface",
     "exclusive",
-    "hint",
 )
 """Settings that may decide how fast a cell runs, so that results record them."""
 

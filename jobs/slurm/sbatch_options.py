@@ -21,7 +21,6 @@ SITE_KEYS = {
     "exclusive": "exclusive",
     "gpus-per-node": "gpus_per_node",
     "gres": "gres",
-    "hint": "hint",
     "mem": "mem",
     "ntasks-per-node": "tasks_per_node",
     "partition": "partition",
@@ -42,13 +41,14 @@ OURS = _names(
 """Options that follow from the cells, or that the scripts and `status` rely on."""
 SPEED = _names(
     "contiguous core-spec cores-per-socket cpu-freq cpus-per-gpu distribution extra-node-info "
-    "gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres-flags mem-bind mincpus network "
+    "gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task gres-flags hint mem-bind mincpus network "
     "overcommit oversubscribe power profile sockets-per-node spread-job switches thread-spec "
     "threads-per-core"
 )
 """Options that may decide how fast a cell runs, so that results record them."""
 STEP = _names(
-    "cpu-freq distribution gpu-bind gpu-freq mem-bind network overcommit profile threads-per-core"
+    "cpu-freq distribution gpu-bind gpu-freq hint mem-bind network overcommit profile "
+    "threads-per-core"
 )
 """Options that srun has too, and that it would take from variables."""
 _VARIABLES = {

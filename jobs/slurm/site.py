@@ -98,10 +98,8 @@ class Site(Strict):
     """Memory a node, such as 16G."""
     exclusive: bool | Literal["user", "mcs"] = False
     """Whether jobs get whole nodes; Slurm's default shares nodes with other jobs."""
-    hint: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = None
-    """How tasks are bound, as --hint says, such as nomultithread."""
     cpu_bind: Word | None = None
-    """How srun binds ranks to CPUs: cores unless `hint` says it; none for no binding."""
+    """How srun binds ranks to CPUs: by cores unless `slurm` has a hint; none for no binding."""
     slurm: dict[Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")], Value] = Field(
         default_factory=dict
     )
@@ -111,7 +109,7 @@ class Site(Strict):
     modules: tuple[Word, ...] = ()
     """Environment modules to load, in order, such as `[gcc/12, python/3.11]`."""
     setup: tuple[Line, ...] = ()
-    """Shell lines run before the ranks start, such as `["ulimit -c 0"]`."""
+    """Shell lines run before the ranks start, such as `["export TMPDIR=/scratch/$USER"]`."""
     activate: Line | None = None
     """Shell line that activates the Python environment; `python` is then what it activates."""
     python: Line | None = None
@@ -120,8 +118,6 @@ class Site(Strict):
     """Command put before the interpreter, such as `apptainer exec image.sif`."""
     interface: Annotated[str, AfterValidator(_interface_names)] | None = None
     """Network interface of gloo and nccl, such as ib0."""
-    scratch: Line | None = None
-    """Folder for temporary files on the nodes, set as TMPDIR, such as /scratch/$USER."""
     max_parallel: Positive | None = None
     """Cells of one submission that run at once."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90
@@ -131,8 +127,8 @@ class Site(Strict):
 
     @property
     def binding(self) -> str | None:
-        """The value of srun's --cpu-bind; None where `hint` decides."""
-        return self.cpu_bind or (None if self.hint else "cores")
+        """The value of srun's --cpu-bind; None where a hint decides."""
+        return self.cpu_bind or (None if "hint" in self.slurm else "cores")
 
     @property
     def time_min(self) -> int:
@@ -163,9 +159,10 @@ def check_site(site: Site, where: object, key: str | None = None) -> None:
     def at(name: str) -> str:
         return f"{key}.{name}" if key else name
 
-    for one, other in (("gres", "gpus_per_node"), ("hint", "cpu_bind")):
-        if getattr(site, one) is not None and getattr(site, other) is not None:
-            raise InputError(where, at(one), f"both {one} and {other}", "one of them")
+    if site.gres is not None and site.gpus_per_node is not None:
+        raise InputError(where, at("gres"), "both gres and gpus_per_node", "one of them")
+    if site.cpu_bind is not None and "hint" in site.slurm:
+        raise InputError(where, at("cpu_bind"), "both cpu_bind and a hint", "one of them")
     if site.time_min * 60 <= site.signal:
         found = f"{site.time}, and signal {site.signal} s before its end"
         raise InputError(where, at("time"), found, f"more than {site.signal} seconds")

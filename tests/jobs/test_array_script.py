@@ -34,7 +34,6 @@ FULL = Site(
     activate="source /venv/bin/activate",
     container="apptainer exec image.sif",
     interface="ib0",
-    scratch="/scratch/$USER/$SLURM_JOB_ID",
     max_parallel=1,
     signal=120,
     max_requeues=2,

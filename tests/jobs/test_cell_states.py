@@ -154,7 +154,7 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     assert state == "out of memory"
     words = line.removeprefix("1: ")
     assert detail == f"{words}; a task used 1600000K, as sacct says"
-    assert find_log(run.root, "gat-seq:0", None, None) == log
+    assert find_log(run.root, "gat-seq:0", None) == log
     (step,) = next_steps(status(run.root, fresh=True))
     assert step.endswith("--missing --mem SIZE, with more than each node gave")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gnnhpc.core.errors import InputError
@@ -12,7 +10,7 @@ from gnnhpc.records.schema import Check, Failure
 from jobs.cli.terminal_tables import cost_lines
 from jobs.run.clean import clean, find_removable
 from jobs.run.cost import run_cost
-from jobs.run.logs import find_log, last_lines
+from jobs.run.logs import find_log
 from jobs.run.run_state import read_run
 from jobs.slurm.accounting import cpu_seconds
 from tests.jobs.conftest import MadeRun
@@ -90,39 +88,29 @@ def test_logs_are_those_of_the_rank_that_failed_first(run: MadeRun, slurm: FakeS
     attempt = run.begin(cell, 2)
     for rank in (0, 1):
         attempt.log(rank).write_text(f"rank {rank}\n")
-    assert find_log(run.root, cell.id, None, None) == attempt.log(0)
+    assert find_log(run.root, cell.id, None) == attempt.log(0)
     write_failure(attempt, Failure(1, "n2", 2, "train", "boom", utc_now()), by=1)
-    assert find_log(run.root, "gat-pp2:0", None, None) == attempt.log(1)
-    assert find_log(run.root, cell.id[:-2], 0, 1) == attempt.log(0)
+    assert find_log(run.root, "gat-pp2:0", None) == attempt.log(1)
+    assert find_log(run.root, cell.id[:-2], 0) == attempt.log(0)
 
 
 def test_the_log_of_the_job_is_shown_where_no_rank_began(run: MadeRun, slurm: FakeSlurm) -> None:
     with pytest.raises(InputError, match="no log of gat-seq 0; allowed: a cell that was started"):
-        find_log(run.root, "gat-seq:0", None, None)
+        find_log(run.root, "gat-seq:0", None)
     log = run.paths.logs / "gat-seq-0-101.log"
     log.write_text("error: no module\n")
-    assert find_log(run.root, "gat-seq:0", None, None) == log
+    assert find_log(run.root, "gat-seq:0", None) == log
 
 
 @pytest.mark.parametrize(
-    ("name", "rank", "attempt", "words"),
+    ("name", "rank", "words"),
     [
-        ("gat-seq:9", None, None, "CELL: found 'gat-seq:9'"),
-        ("g", None, None, "which 4 cells begin with"),
-        ("gat-seq:0", 1, None, "--rank: found 1; allowed: 0 to 0"),
-        ("gat-seq:0", None, 3, "--attempt: found 3; allowed: none, the cell was never started"),
+        ("gat-seq:9", None, "CELL: found 'gat-seq:9'"),
+        ("g", None, "which 4 cells begin with"),
+        ("gat-seq:0", 1, "--rank: found 1; allowed: 0 to 0"),
     ],
 )
-def test_a_log_that_there_is_not(
-    run: MadeRun, name: str, rank: int | None, attempt: int | None, words: str
-) -> None:
+def test_a_log_that_there_is_not(run: MadeRun, name: str, rank: int | None, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        find_log(run.root, name, rank, attempt)
+        find_log(run.root, name, rank)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(("lines", "text"), [(0, ""), (1, "c\n"), (2, "b\nc\n"), (9, "a\nb\nc\n")])
-def test_the_last_lines_of_a_file(tmp_path: Path, lines: int, text: str) -> None:
-    path = tmp_path / "log"
-    path.write_text("a\nb\nc\n")
-    assert last_lines(path, lines).decode() == text

@@ -98,7 +98,10 @@ def test_mistakes_name_their_file(
             {"time": "1", "signal": 60},
             "time: found 1, and signal 60 s before its end; allowed: more",
         ),
-        ({"hint": "nomultithread", "cpu_bind": "cores"}, "hint: found both hint and cpu_bind; a"),
+        (
+            {"slurm": {"hint": "x"}, "cpu_bind": "cores"},
+            "cpu_bind: found both cpu_bind and a hint; a",
+        ),
         ({"slurm": {"array": "0-3"}}, "slurm.array: found array; allowed: other options of sbatch"),
         (
             {"slurm": {"partition": "x"}},

@@ -197,13 +197,9 @@ def test_a_dry_run_prints_one_script_and_what_chunks_keep(
     assert main(["submit", "spec.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.count("#SBATCH --job-name") == 1
-    assert "--scripts prints the 2 other scripts too\n" in out
     assert "chunks: halo in 2 chunks keeps all edges; rows near" in out
-    assert (
-        main(["submit", "spec.yaml", "--dry-run", "--scripts", "--set", "chunks=contiguous"]) == 0
-    )
+    assert main(["submit", "spec.yaml", "--dry-run", "--set", "chunks=contiguous"]) == 0
     out = capsys.readouterr().out
-    assert out.count("#SBATCH --job-name") == 3
     words = "keeps about 25% of the edges where nodes have no order; chunks: halo keeps all"
     assert f"chunks: contiguous in 4 chunks {words}\n" in out
     assert list(tmp_path.glob("runs*")) == []
