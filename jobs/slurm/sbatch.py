@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.cli_options import as_typed
@@ -53,19 +52,6 @@ class SubmitLimitError(InputError):
     """Slurm takes no more jobs of this user, account or QoS, or none as large as these."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """One call of sbatch."""
-
-    script: Path
-    run: Path
-    """The run folder, which the job's comment names."""
-    script_options: Collection[str]
-    """Options of sbatch that the script sets, which no variable may overrule."""
-    options: Sequence[str] = ()
-    """Options of this call, such as --array=3."""
-
-
 def check_slurm(run: Path) -> None:
     """Raises InputError without sbatch or srun, and for a path that log names cannot contain."""
     for program in ("sbatch", "srun"):
@@ -75,17 +61,17 @@ def check_slurm(run: Path) -> None:
         raise InputError(run, None, "a path with %, backslash or line break", "one without")
 
 
-def submit_script(request: Request) -> str:
-    """Submit a script; returns the job's id.
+def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence[str]) -> str:
+    """Submit a script of a run with these options; returns the job's id.
 
-    The job's comment holds a random token, so where the answer is lost one query of the queue
-    shows whether the job is there. Raises InputError where Slurm refuses the script, GnnhpcError
-    where Slurm cannot be reached, and MaybeSubmittedError where that remains unknown.
+    No variable overrules the options that are the script's `own`. The job's comment holds a random
+    token, so where the answer is lost one query of the queue shows whether the job is there. Raises
+    InputError where Slurm refuses the script, GnnhpcError where Slurm cannot be reached, and
+    MaybeSubmittedError where that remains unknown.
     """
-    environment = sbatch_environment(request.script_options)
+    environment = sbatch_environment(own)
     token = secrets.token_hex(6)
-    comment = f"--comment={request.run} [{token}]"
-    command = ["sbatch", comment, *request.options, str(request.script)]
+    command = ["sbatch", f"--comment={run} [{token}]", *given, str(script)]
     for wait in (*WAITS_S, None):
         status, words = _call(command, environment)
         job = re.search(r"^Submitted batch job (\d+)", words, re.MULTILINE)
@@ -95,7 +81,7 @@ def submit_script(request: Request) -> str:
             break
         time.sleep(wait)
     line = _one_line(words)
-    label = request.script.stem
+    label = script.stem
     if _NOT_REACHED.search(words):
         raise GnnhpcError(f"{label} is not submitted: {line}")
     if _LIMIT in words:
@@ -104,7 +90,7 @@ def submit_script(request: Request) -> str:
     if _REFUSED in words and not _ANSWER_LOST.search(words):
         allowed = f"what this cluster offers: {as_typed('jobs', 'site check')}"
         raise InputError(f"sbatch {label}", None, line, allowed)
-    return _look_for(token, label, line, request.run)
+    return _look_for(token, label, line, run)
 
 
 def refusal(options: Mapping[str, Value]) -> str | None:

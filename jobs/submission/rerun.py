@@ -18,7 +18,7 @@ from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch, differing_settings
 from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.scheduler import Scheduler, Watch
-from jobs.submission.submission import Options, Submission, make_launch, resubmission
+from jobs.submission.submission import Options, Submission, make_launch, make_submission
 from jobs.submission.submit import (
     Notify,
     Submitted,
@@ -72,7 +72,8 @@ def prepare_rerun(
 ) -> Submission:
     """What `rerun` submits; nothing is written. Raises as `rerun`."""
     state = read_run(run)
-    scheduler = SCHEDULERS[options.cluster or state.cluster]
+    cluster = options.cluster or state.cluster
+    scheduler = SCHEDULERS[cluster]
     scheduler.check_here(state.paths.root, [])
     launch = _launch(state, scheduler, options, notify)
     waits = jobs_of_after(options, notify)
@@ -83,7 +84,8 @@ def prepare_rerun(
     if not chosen:
         raise _nothing_to_run(run, current, may_run)
     cells = [cell for cell in state.cells if cell.id in chosen]
-    submission = resubmission(state, cells, launch, options, waits)
+    blocks = state.blocks.with_cells(cells) if options.paired else {}
+    submission = make_submission(state.paths.root, cells, blocks, launch, cluster, waits)
     scheduler.check(submission)
     if options.paired:
         whole = {cell.id for cell in submission.cells}

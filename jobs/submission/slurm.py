@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from gnnhpc.experiment.experiment import Experiment
 from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState
 from jobs.run.status import live_jobs, status
-from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import (
     Launch,
     longest_limit_min,
@@ -24,7 +23,6 @@ from jobs.slurm.launch import (
 )
 from jobs.slurm.queue import forget_answers
 from jobs.slurm.sbatch import (
-    Request,
     SubmitLimitError,
     cancel_for_good,
     check_slurm,
@@ -101,9 +99,11 @@ class Slurm(Scheduler):
             while left:
                 portion = replace(array, tasks=left[:size])
                 before = [done[-1][1]] if submission.one_at_a_time and done else None
-                request = _request(submission, portion, script, before or submission.dependencies)
+                own = array.resources.options()
+                given = [f"--array={portion.array_option(submission.launch.site.max_parallel)}"]
+                given += _dependency(own, before or submission.dependencies)
                 try:
-                    job = submit_script(request)
+                    job = submit_script(script, submission.run, own, given)
                 except SubmitLimitError:
                     if size > 1:
                         size //= 2
@@ -156,16 +156,13 @@ class Slurm(Scheduler):
         return [f"Slurm job {job}{words.get(job, '')}" for job in jobs]
 
 
-def _request(
-    submission: Submission, array: JobArray, script: Path, waits: Sequence[str]
-) -> Request:
-    options = array.resources.options()
-    given = [f"--array={array.array_option(submission.launch.site.max_parallel)}"]
-    if waits:
-        after = f"afterany:{':'.join(waits)}"
-        of_site = options.get("dependency")
-        given.append(f"--dependency={f'{of_site},{after}' if of_site else after}")
-    return Request(script, submission.run, options, given)
+def _dependency(own: Mapping[str, object], waits: Sequence[str]) -> list[str]:
+    """The option that lets an array wait for jobs, besides what its site lets it wait for."""
+    if not waits:
+        return []
+    after = f"afterany:{':'.join(waits)}"
+    of_site = own.get("dependency")
+    return [f"--dependency={f'{of_site},{after}' if of_site else after}"]
 
 
 def _after_some(error: GnnhpcError, submission: Submission, done: Sequence[Job]) -> GnnhpcError:

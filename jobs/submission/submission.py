@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gnnhpc.experiment.manifest import Cell
-from jobs.run.run_state import RunState
 from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
 from jobs.slurm.launch import Launch
-from jobs.slurm.paired_blocks import pair_cells
 from jobs.slurm.site import Site, changed_site, check_site
 from jobs.sweep.plan import Plan
 
@@ -85,40 +83,26 @@ class Submission:
 
 
 def make_submission(
-    plan: Plan, run: Path, launch: Launch, options: Options, waits: Sequence[str] = ()
+    run: Path,
+    cells: Sequence[Cell],
+    blocks: Mapping[str, list[Task]],
+    launch: Launch,
+    cluster: Cluster,
+    waits: Sequence[str],
+    plan: Plan | None = None,
 ) -> Submission:
-    """The submission of a new run, which begins when the jobs `waits` have ended.
+    """The submission of these cells, or of whole blocks, after the jobs `waits` have ended.
 
     A pure function, which `--dry-run` prints. Raises InputError as `resources_for` does.
     """
-    blocks = pair_cells(plan.cells) if options.paired else {}
     return Submission(
         run=run,
-        cluster=options.cluster or "slurm",
-        cells=_in_blocks(blocks) if options.paired else plan.cells,
-        arrays=_arrays(plan.cells, blocks, launch),
+        cluster=cluster,
+        cells=_in_blocks(blocks) if blocks else tuple(cells),
+        arrays=tuple(job_arrays(blocks or tasks_of_cells(cells), launch.site)),
         launch=launch,
         dependencies=tuple(waits),
         plan=plan,
-    )
-
-
-def resubmission(
-    state: RunState,
-    cells: Sequence[Cell],
-    launch: Launch,
-    options: Options,
-    waits: Sequence[str],
-) -> Submission:
-    """The submission of cells that a run has; with `paired` of the whole blocks that hold them."""
-    blocks = state.blocks.with_cells(cells) if options.paired else {}
-    return Submission(
-        run=state.paths.root,
-        cluster=options.cluster or state.cluster,
-        cells=_in_blocks(blocks) if options.paired else tuple(cells),
-        arrays=_arrays(cells, blocks, launch),
-        launch=launch,
-        dependencies=tuple(waits),
     )
 
 
@@ -137,12 +121,6 @@ def make_launch(before: Launch, options: Options) -> Launch:
     site = changed_site(site, options.settings)
     check_site(site, "site")
     return replace(before, site_name=name, site=site, live=options.live or before.live)
-
-
-def _arrays(
-    cells: Iterable[Cell], blocks: Mapping[str, list[Task]], launch: Launch
-) -> tuple[JobArray, ...]:
-    return tuple(job_arrays(blocks or tasks_of_cells(cells), launch.site))
 
 
 def _in_blocks(blocks: Mapping[str, list[Task]]) -> tuple[Cell, ...]:

@@ -15,6 +15,7 @@ from gnnhpc.core.settings import check_is_utf8, expand_user
 from jobs.run.run_state import RunState, read_run
 from jobs.run.submission_records import run_lock
 from jobs.slurm.launch import Launch
+from jobs.slurm.paired_blocks import pair_cells
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.run_folder import write_run_folder
@@ -93,10 +94,13 @@ def prepare_submit(
     """What `submit` submits; nothing is written. Raises InputError for wrong input."""
     folder = expand_user(runs, "--runs").absolute()
     check_is_utf8(folder, "--runs")
-    scheduler = SCHEDULERS[options.cluster or "slurm"]
+    cluster = options.cluster or "slurm"
+    scheduler = SCHEDULERS[cluster]
     launch = scheduler.launch(make_launch(Launch(), options), options)
     waits = jobs_of_after(options, notify)
-    submission = make_submission(plan, folder / plan.name, launch, options, waits)
+    blocks = pair_cells(plan.cells) if options.paired else {}
+    run = folder / plan.name
+    submission = make_submission(run, plan.cells, blocks, launch, cluster, waits, plan)
     scheduler.check(submission)
     for note in scheduler.notes(submission):
         notify(note)
