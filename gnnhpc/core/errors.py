@@ -1,4 +1,7 @@
-"""Errors that a user can fix, each one line; anything else is a bug and keeps its traceback."""
+"""Errors that a user can fix, each one line; anything else is a bug and keeps its traceback.
+
+Notes go to stderr too, since they are no results.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,11 @@ class InputError(GnnhpcError):
         if self.allowed:
             line += f"; allowed: {self.allowed}"
         return " ".join(line.split())
+
+
+def print_note(note: str) -> None:
+    """Print what a user should know."""
+    print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def report_errors(command: Callable[P, int]) -> Callable[P, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -50,8 +49,3 @@ Paired = Annotated[
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
 ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]
-
-
-def print_note(note: str) -> None:
-    """Print a note to stderr, since it is not a result."""
-    print(f"note: {note}", file=sys.stderr)

@@ -15,8 +15,9 @@ from gnnhpc.core.errors import (
     EXIT_INTERRUPTED,
     EXIT_UNFINISHED,
     InputError,
+    print_note,
 )
-from jobs.cli.options import Run, print_note
+from jobs.cli.options import Run
 
 STATUS_EPILOG = (
     "States: done, invalid (done, but a check found an error), running, pending, "
@@ -145,7 +146,7 @@ def _follow(run: Path, name: str, rank: int | None) -> int:
 
     paths, cell = open_cell(run, name, rank)
     try:
-        ended = follow(paths, cell, rank, partial(print, flush=True), print_note)
+        ended = follow(paths, cell, rank, partial(print, flush=True))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_DONE if ended.state == "done" else EXIT_FAILED

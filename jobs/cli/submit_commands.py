@@ -20,7 +20,6 @@ from jobs.cli.options import (
     SiteName,
     SlurmOptions,
     Wait,
-    print_note,
 )
 
 if TYPE_CHECKING:
@@ -87,8 +86,6 @@ def submit(
     from jobs.sweep.plan import plan
 
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
-    for note in planned.notes():
-        print_note(note)
     options = Options(
         cluster=cluster.value,
         site=load_site(site_file, site),
@@ -101,10 +98,10 @@ def submit(
     if dry_run:
         from jobs.cli.terminal_tables import print_dry_run
 
-        submission = submitting.prepare_submit(planned, options, runs=runs, notify=print_note)
+        submission = submitting.prepare_submit(planned, options, runs=runs)
         print_dry_run(submission)
         return EXIT_DONE
-    done = submitting.submit(planned, options, runs=runs, notify=print_note, watch=_print_changes())
+    done = submitting.submit(planned, options, runs=runs, watch=_print_changes())
     return _print_submitted(done)
 
 
@@ -181,10 +178,10 @@ def rerun(
     if dry_run:
         from jobs.cli.terminal_tables import print_dry_run
 
-        submission = rerunning.prepare_rerun(run, selection, options, print_note)
+        submission = rerunning.prepare_rerun(run, selection, options)
         print_dry_run(submission)
         return EXIT_DONE
-    done = rerunning.rerun(run, selection, options, notify=print_note, watch=_print_changes())
+    done = rerunning.rerun(run, selection, options, watch=_print_changes())
     return _print_submitted(done)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
@@ -69,11 +69,10 @@ def follow(
     cell: Cell,
     rank: int | None,
     show: Callable[[str], None],
-    notify: Callable[[str], None],
 ) -> CellState:
     """Show new lines of a cell's logs until it has ended; returns its last state.
 
-    It begins with the last ten lines. `notify` is called whenever the state or attempt changes.
+    It begins with the last ten lines. A note is printed whenever the state or attempt changes.
     """
     logs = _GrowingLogs(paths, cell, rank)
     known: tuple[str, int | None] | None = None
@@ -90,7 +89,7 @@ def follow(
             known = (current.state, logs.attempt)
             which = "" if logs.attempt is None else f", attempt {logs.attempt}"
             why = f": {current.detail}" if current.detail else ""
-            notify(f"{cell.array} {cell.index}{which}: {current.state}{why}")
+            print_note(f"{cell.array} {cell.index}{which}: {current.state}{why}")
         ended = current.state not in MAY_RUN
         if current.state in _ENDED_FOR_GOOD or (ended and ended_before):
             # The result is written a moment before the ranks and their job end.

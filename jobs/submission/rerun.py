@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.provenance import code_digest
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.records.code_snapshot import check_snapshot
@@ -20,9 +20,7 @@ from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.scheduler import Scheduler, Watch
 from jobs.submission.submission import Options, Submission, make_launch, make_submission
 from jobs.submission.submit import (
-    Notify,
     Submitted,
-    ignore,
     jobs_of_after,
     submit_arrays,
     wait_for,
@@ -50,7 +48,6 @@ def rerun(
     selection: Selection,
     options: Options | None = None,
     *,
-    notify: Notify = ignore,
     watch: Watch | None = None,
 ) -> Submitted:
     """Submit the selected cells of a run again.
@@ -62,21 +59,19 @@ def rerun(
     """
     paths, options = open_run(run), options or Options()
     with run_lock(paths):
-        submission = prepare_rerun(run, selection, options, notify)
-        submitted = submit_arrays(submission, paths, options, notify)
-    return wait_for(submitted, notify, watch) if options.wait else submitted
+        submission = prepare_rerun(run, selection, options)
+        submitted = submit_arrays(submission, paths, options)
+    return wait_for(submitted, watch) if options.wait else submitted
 
 
-def prepare_rerun(
-    run: str | Path, selection: Selection, options: Options, notify: Notify
-) -> Submission:
+def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Submission:
     """What `rerun` submits; nothing is written. Raises as `rerun`."""
     state = read_run(run)
     cluster = options.cluster or state.cluster
     scheduler = SCHEDULERS[cluster]
     scheduler.check_here(state.paths.root, [])
-    launch = _launch(state, scheduler, options, notify)
-    waits = jobs_of_after(options, notify)
+    launch = _launch(state, scheduler, options)
+    waits = jobs_of_after(options)
     waits += scheduler.query(state) if launch.site.max_parallel else []
     current = status_of(state, fresh=True)
     chosen = {cell.cell for cell in select_cells(current.cells, selection)}
@@ -91,13 +86,13 @@ def prepare_rerun(
         whole = {cell.id for cell in submission.cells}
         _check_idle([cell for cell in current.cells if cell.cell in whole], selection)
     for note in scheduler.notes(submission):
-        notify(note)
+        print_note(note)
     if may_run:
-        notify(f"leaves {len(may_run)} unknown cells alone: {may_run[0].detail}")
+        print_note(f"leaves {len(may_run)} unknown cells alone: {may_run[0].detail}")
     return submission
 
 
-def _launch(state: RunState, scheduler: Scheduler, options: Options, notify: Notify) -> Launch:
+def _launch(state: RunState, scheduler: Scheduler, options: Options) -> Launch:
     """The launch of the rerun, with a note for what differs from the first submission.
 
     Raises InputError if the code that the run keeps has changed.
@@ -108,13 +103,13 @@ def _launch(state: RunState, scheduler: Scheduler, options: Options, notify: Not
     if (options.site or options.settings) and differences:
         same = launch.site_name == before.site_name
         there = "not as submitted" if same else f"not {before.site_name}"
-        notify(f"site {launch.site_name}, {there}: {', '.join(differences)}")
+        print_note(f"site {launch.site_name}, {there}: {', '.join(differences)}")
     if launch.live:
-        notify(f"runs the code in {ROOT} as it is when each cell starts")
+        print_note(f"runs the code in {ROOT} as it is when each cell starts")
         return launch
     snapshot = check_snapshot(state.paths)
     if snapshot is not None and snapshot.code != code_digest():
-        notify(f"runs the code that the run keeps, not the code in {ROOT}, which --live would run")
+        print_note(f"runs the code that the run keeps; --live would run the code in {ROOT}")
     return launch
 
 

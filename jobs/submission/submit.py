@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.errors import GnnhpcError, InputError, print_note
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.settings import check_is_utf8, expand_user
 from jobs.run.run_state import RunState, read_run
@@ -24,9 +24,6 @@ from jobs.submission.submission import Options, Submission, make_launch, make_su
 from jobs.sweep.plan import Plan
 
 _JOB = re.compile(r"^\d+(_\d+)?$")
-
-Notify = Callable[[str], None]
-"""Is called with each note for the user."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +50,11 @@ class Submitted:
         return self.submission.tasks - sum(len(array.tasks) for array, _ in self.arrays)
 
 
-def ignore(note: str) -> None:
-    """Drop a note."""
-
-
 def submit(
     plan: Plan,
     options: Options | None = None,
     *,
     runs: str | Path = "runs",
-    notify: Notify = ignore,
     watch: Watch | None = None,
 ) -> Submitted:
     """Write a plan's run folder and submit its cells; returns at once unless `options.wait`.
@@ -72,12 +64,12 @@ def submit(
     left as it is, where a job may be in Slurm.
     """
     options = options or Options()
-    submission = prepare_submit(plan, options, runs=runs, notify=notify)
+    submission = prepare_submit(plan, options, runs=runs)
     SCHEDULERS[submission.cluster].check_here(submission.run, plan.experiments)
     paths = write_run_folder(submission)
     try:
         with run_lock(paths):
-            submitted = submit_arrays(submission, paths, options, notify)
+            submitted = submit_arrays(submission, paths, options)
     except MaybeSubmittedError:
         raise
     except GnnhpcError:
@@ -85,47 +77,43 @@ def submit(
             # The folder is new, and no job uses it.
             shutil.rmtree(submission.run)
         raise
-    return wait_for(submitted, notify, watch) if options.wait else submitted
+    return wait_for(submitted, watch) if options.wait else submitted
 
 
-def prepare_submit(
-    plan: Plan, options: Options, *, runs: str | Path = "runs", notify: Notify = ignore
-) -> Submission:
+def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -> Submission:
     """What `submit` submits; nothing is written. Raises InputError for wrong input."""
     folder = expand_user(runs, "--runs").absolute()
     check_is_utf8(folder, "--runs")
     cluster = options.cluster or "slurm"
     scheduler = SCHEDULERS[cluster]
     launch = scheduler.launch(make_launch(Launch(), options), options)
-    waits = jobs_of_after(options, notify)
+    waits = jobs_of_after(options)
     blocks = pair_cells(plan.cells) if options.paired else {}
     run = folder / plan.name
     submission = make_submission(run, plan.cells, blocks, launch, cluster, waits, plan)
     scheduler.check(submission)
-    for note in scheduler.notes(submission):
-        notify(note)
+    for note in (*plan.notes(), *scheduler.notes(submission)):
+        print_note(note)
     return submission
 
 
-def submit_arrays(
-    submission: Submission, paths: RunPaths, options: Options, notify: Notify
-) -> Submitted:
+def submit_arrays(submission: Submission, paths: RunPaths, options: Options) -> Submitted:
     """Submit every array; the caller holds the run's lock. Raises as `Scheduler.submit`."""
     scheduler = SCHEDULERS[submission.cluster]
-    with _noted_if_interrupted(f"{submission.run} stays, with the jobs that are submitted", notify):
+    with _noted_if_interrupted(f"{submission.run} stays, with the jobs that are submitted"):
         return Submitted(submission, tuple(scheduler.submit(submission, paths, wait=options.wait)))
 
 
-def wait_for(submitted: Submitted, notify: Notify, watch: Watch | None) -> Submitted:
+def wait_for(submitted: Submitted, watch: Watch | None) -> Submitted:
     """Wait for all cells; a local run is run here."""
     submission = submitted.submission
     note = f"{submission.run} stays, with what its cells have done: ask for its status"
-    with _noted_if_interrupted(note, notify):
+    with _noted_if_interrupted(note):
         failed = SCHEDULERS[submission.cluster].wait(submission, watch)
     return replace(submitted, failed=failed)
 
 
-def jobs_of_after(options: Options, notify: Notify) -> list[str]:
+def jobs_of_after(options: Options) -> list[str]:
     """Ids of the jobs of `--after`.
 
     Raises InputError for an unknown run or job, and GnnhpcError where Slurm does not say which jobs
@@ -141,7 +129,7 @@ def jobs_of_after(options: Options, notify: Notify) -> list[str]:
             continue
         jobs = _jobs_of_run(read_run(name), name)
         if not jobs:
-            notify(f"{name} has no job in the queue: nothing to wait for")
+            print_note(f"{name} has no job in the queue: nothing to wait for")
         waits += jobs
     return waits
 
@@ -157,9 +145,9 @@ def _jobs_of_run(state: RunState, name: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _noted_if_interrupted(note: str, notify: Notify) -> Iterator[None]:
+def _noted_if_interrupted(note: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        notify(note)
+        print_note(note)
         raise

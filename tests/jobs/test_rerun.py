@@ -96,17 +96,19 @@ def test_unknown_cells_need_force(run: MadeRun, slurm: FakeSlurm) -> None:
     assert len(slurm.calls) == 3
 
 
-def test_other_settings_make_a_script_and_a_note(ended: MadeRun, slurm: FakeSlurm) -> None:
-    notes: list[str] = []
+def test_other_settings_make_a_script_and_a_note(
+    ended: MadeRun, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = {"time": "2:00:00", "mem": "64G", "slurm": {"exclude": "n3"}}
-    rerun(ended.root, Selection(failed=True), Options(settings=settings), notify=notes.append)
+    rerun(ended.root, Selection(failed=True), Options(settings=settings))
     script = ended.paths.script("gat-seq.rerun-1")
     assert slurm.queue[0][4] == str(script)
     text = script.read_text()
     for line in ("#SBATCH --time=120\n", "#SBATCH --mem=64G\n", "#SBATCH --exclude=n3\n"):
         assert line in text
     assert "--time=120" not in ended.paths.script("gat-seq").read_text()
-    assert notes[0].startswith("site test, not as submitted: mem 64G instead of none")
+    words = "note: site test, not as submitted: mem 64G instead of none"
+    assert capsys.readouterr().err.startswith(words)
 
 
 def test_a_dry_run_submits_nothing(
