@@ -8,18 +8,20 @@ from typing import Literal
 
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, choose_attempt
-from jobs.run.cell_state import CellState
-from jobs.run.job_logs import job_log, lines_from_the_end, memory_cause
-from jobs.run.local_lock import running_here
-from jobs.run.run_state import (
-    RunState,
+from jobs.run.attempt_files import (
     epoch_seconds,
     failure_cause,
+    job_log,
     job_of,
     last_write,
+    lines_from_the_end,
     may_still_run,
+    memory_cause,
     read_process,
 )
+from jobs.run.cell_state import CellState
+from jobs.run.local_lock import running_here
+from jobs.run.run_state import RunState
 from jobs.run.submission_records import SubmissionRecord
 from jobs.slurm.paired_blocks import Key
 from jobs.slurm.queue import NO_SLURM, WAITING_STATES, QueueAnswer, QueuedJob

@@ -14,7 +14,8 @@ from gnnhpc.records.accounted_cost import (
 )
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import read_provenance
-from jobs.run.run_state import RunState, read_process
+from jobs.run.attempt_files import read_process
+from jobs.run.run_state import RunState
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 
 _PATIENCE_S = 60.0

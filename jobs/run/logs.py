@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
+from jobs.run.attempt_files import lines_from_the_end, memory_cause, newest_job_log
 from jobs.run.cell_state import MAY_RUN, CellState
-from jobs.run.job_logs import lines_from_the_end, memory_cause, newest_job_log
-from jobs.run.run_state import find_cell_named, open_run
+from jobs.run.run_state import open_run
 from jobs.run.status import status
 
 READ_S = 1.0
@@ -26,10 +26,25 @@ _ENDED_FOR_GOOD = ("done", "invalid", "failed", "cancelled", "out of memory", "m
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:
     """The run and its cell of this name; raises InputError for an unknown cell or rank."""
     paths = open_run(run)
-    cell = find_cell_named(read_manifest(paths.manifest), name)
+    cell = _cell_named(read_manifest(paths.manifest), name)
     if rank is not None and not 0 <= rank < cell.world_size:
         raise InputError("--rank", None, rank, f"0 to {cell.world_size - 1}")
     return paths, cell
+
+
+def _cell_named(cells: Sequence[Cell], name: str) -> Cell:
+    """The cell with this id, start of an id, or array:index; raises InputError unless it is one."""
+    array, colon, index = name.rpartition(":")
+    if colon:
+        found = [cell for cell in cells if (cell.array, str(cell.index)) == (array, index)]
+    else:
+        found = [cell for cell in cells if cell.id == name]
+        found = found or [cell for cell in cells if cell.id.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    what = f"{name!r}, which {len(found)} cells begin with" if found else repr(name)
+    example = f"{cells[0].array}:{cells[0].index} or {cells[0].id}"
+    raise InputError("CELL", None, what, f"a cell's id or array:index, such as {example}")
 
 
 def find_log(run: str | Path, name: str, rank: int | None) -> Path:

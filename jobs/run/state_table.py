@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gnnhpc.experiment.manifest import Cell
+from jobs.run.attempt_files import read_progress, script_error
 from jobs.run.cell_evidence import Evidence
 from jobs.run.cell_state import CellState
-from jobs.run.job_logs import script_error
-from jobs.run.run_state import RunState, read_progress
+from jobs.run.run_state import RunState
 from jobs.slurm.paired_blocks import Key
 from jobs.slurm.queue import QueueAnswer, QueuedJob
 

@@ -26,8 +26,8 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE, local_rank_variables
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import read_attempts
+from jobs.run.attempt_files import failure_cause
 from jobs.run.local_lock import machine_lock
-from jobs.run.run_state import failure_cause
 from jobs.run.submission_records import process_start
 from jobs.slurm.launch import Launch
 

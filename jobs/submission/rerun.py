@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,16 @@ from pathlib import Path
 from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.provenance import code_digest
 from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import check_snapshot
+from gnnhpc.records.submissions import read_provenance
 from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
-from jobs.run.run_state import RunState, open_run, read_launch, read_run
+from jobs.run.run_state import RunState, open_run, read_run
 from jobs.run.status import RunStatus, status_of
 from jobs.run.submission_records import run_lock
 from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch, differing_settings
+from jobs.slurm.site import parse_site
 from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.scheduler import Scheduler, Watch
 from jobs.submission.submission import Options, Submission, make_launch, make_submission
@@ -97,7 +101,7 @@ def _launch(state: RunState, scheduler: Scheduler, options: Options) -> Launch:
 
     Raises InputError if the code that the run keeps has changed.
     """
-    before = read_launch(state.paths)
+    before = _first_launch(state.paths)
     launch = scheduler.launch(make_launch(before, options), options)
     differences = differing_settings(launch.site, before.site)
     if (options.site or options.settings) and differences:
@@ -111,6 +115,26 @@ def _launch(state: RunState, scheduler: Scheduler, options: Options) -> Launch:
     if snapshot is not None and snapshot.code != code_digest():
         print_note(f"runs the code that the run keeps; --live would run the code in {ROOT}")
     return launch
+
+
+def _first_launch(paths: RunPaths) -> Launch:
+    """How the run was first submitted; the interpreter is this one where that one is missing.
+
+    Raises InputError for a damaged provenance.json, or none.
+    """
+    metadata = read_provenance(paths)
+    if metadata is None:
+        raise InputError(paths.provenance, None, "no such file", "what the run was submitted with")
+    settings = metadata.get("site")
+    if not isinstance(settings, dict) or not isinstance(settings.get("name"), str):
+        raise InputError(paths.provenance, "site", repr(settings), "the site's name and settings")
+    name = settings.pop("name")
+    site = parse_site(settings, paths.provenance, "site")
+    python = metadata.get("python")
+    if not isinstance(python, str):
+        raise InputError(paths.provenance, "python", repr(python), "the path of an interpreter")
+    here = python if Path(python).is_file() else sys.executable
+    return Launch(name, site, here, live=not paths.code_record.exists())
 
 
 def select_cells(cells: Sequence[CellState], selection: Selection) -> list[CellState]:

@@ -1,0 +1,168 @@
+"""What the files of an attempt and the logs of its job say: process, progress, cause of the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.records.attempts import Attempt
+from gnnhpc.records.failures import recorded_cause
+from gnnhpc.records.result_file import slurm_job, without_cluster
+from jobs.run.submission_records import process_start
+
+SILENT_AFTER_S = 120.0
+"""Seconds without a written file after which an attempt on another host counts as ended."""
+_TAIL_BYTES = 64 * 1024
+_MEMORY_LINE = re.compile(
+    r"(?:slurmstepd\S*|srun): error: .*(?:memory limit|oom[-_ ]?kill|out of memory).*",
+    re.IGNORECASE,
+)
+"""What Slurm prints into a job's log when it, or the kernel, kills a rank for its memory."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """The process of rank 0, from the first line of its records."""
+
+    host: str
+    pid: int
+    job: str | None
+    """Slurm's name of the array task, such as 1234_5."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Training steps that rank 0 has done, and seconds a step (median of the last ten)."""
+
+    step: int
+    step_s: float | None
+
+
+def read_process(attempt: AttemptPaths) -> Process | None:
+    """None before rank 0 has written its first line."""
+    try:
+        with attempt.records(0).open("rb") as stream:
+            raw = from_json(stream.readline(_TAIL_BYTES))
+        job = slurm_job(raw.get("slurm"))
+        return Process(str(raw["host"]), int(raw["pid"]), job and without_cluster(job))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def job_of(attempt: Attempt) -> str | None:
+    """Slurm's name of the array task that made an attempt, as far as it is recorded."""
+    if attempt.result is not None and attempt.result.slurm_job:
+        return without_cluster(attempt.result.slurm_job)
+    process = read_process(attempt.paths)
+    return process.job if process is not None else None
+
+
+def read_progress(attempt: AttemptPaths) -> Progress:
+    """The progress that the end of rank 0's records shows."""
+    steps: list[tuple[int, float]] = []
+    for record in _last_records(attempt.records(0)):
+        if record.get("kind") == "step" and record.get("phase") == "train":
+            seconds = float(record["wall_s"]) + float(record.get("data_s") or 0)
+            steps.append((int(record["step"]), seconds))
+            if len(steps) == 10:
+                break
+    if not steps:
+        return Progress(0, None)
+    return Progress(steps[0][0] + 1, statistics.median(seconds for _, seconds in steps))
+
+
+def failure_cause(attempt: Attempt, world_size: int) -> str | None:
+    """Why an attempt failed, in one line: as its result says, else its first failing rank."""
+    if attempt.damage:
+        return attempt.damage.removeprefix(f"{attempt.paths.root}/")
+    result = attempt.result
+    failure = result.failure if result else recorded_cause(attempt.paths, world_size)
+    if failure is None:
+        return None
+    place = f"rank {failure.rank} on {failure.host}"
+    if failure.step is not None:
+        place += f", {failure.phase or 'train'} step {failure.step}"
+    return f"{place}: {' '.join(failure.error.split())}"
+
+
+def last_write(attempt: AttemptPaths) -> float:
+    """When a file of the attempt was last written, seconds since the epoch."""
+    newest = 0.0
+    with contextlib.suppress(OSError):
+        newest = attempt.root.stat().st_mtime
+        with os.scandir(attempt.root) as entries:
+            newest = max([newest, *(entry.stat().st_mtime for entry in entries)])
+    return newest
+
+
+def may_still_run(attempt: Attempt, *, slurm_answers: bool) -> bool:
+    """Whether an attempt without a result, which is in no queue, may still run."""
+    if attempt.result is not None or attempt.damage:
+        return False
+    process = read_process(attempt.paths)
+    if process is not None and process.host == socket.gethostname():
+        return process_start(process.pid) is not None
+    if process is not None and process.job and slurm_answers:
+        return False
+    return time.time() - last_write(attempt.paths) < SILENT_AFTER_S
+
+
+def epoch_seconds(iso: str) -> float:
+    """Seconds since the epoch; 0 for what is no time."""
+    try:
+        return datetime.fromisoformat(iso).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _last_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Records from the last to the first; an incomplete line at either end is left out."""
+    for line in lines_from_the_end(path):
+        with contextlib.suppress(ValueError):
+            record = from_json(line)
+            if isinstance(record, dict):
+                yield record
+
+
+def job_log(paths: RunPaths, array: str, number: int, job: str) -> Path:
+    """The log of one array task, or of one cell of a block, which its script opens."""
+    return paths.logs / f"{array}-{number}-{job}.log"
+
+
+def newest_job_log(paths: RunPaths, array: str, number: int) -> Path | None:
+    """The log of the newest job of a cell."""
+    logs = list(paths.logs.glob(f"{array}-{number}-*.log"))
+    return max(logs, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def lines_from_the_end(path: Path) -> list[str]:
+    """The last lines of a file, the last one first; none for a file that is missing."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+            return stream.read().decode(errors="replace").splitlines()[::-1]
+    except OSError:
+        return []
+
+
+def memory_cause(lines: Iterable[str]) -> str | None:
+    """The line that says that a rank was killed for its memory."""
+    return next((found[0] for line in lines if (found := _MEMORY_LINE.search(line))), None)
+
+
+def script_error(lines: list[str]) -> str | None:
+    """The error with which a job's script ended: the last line of its log."""
+    last = lines[0] if lines else ""
+    return last.removeprefix("error: ") if last.startswith("error: ") else None
