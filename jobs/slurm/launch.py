@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError
@@ -53,8 +53,9 @@ class Launch:
         return f"{site.container} {python}" if site.container else python
 
     def recorded(self) -> dict[str, Any]:
-        """The site's name and the settings that were set, for provenance and submissions."""
-        return {"name": self.site_name} | self.site.settings()
+        """The site's name, its CPUs and the settings that were set: what a run folder keeps."""
+        sizes = self.site.model_dump(include={"cpus_per_task", "tasks_per_node"})
+        return {"name": self.site_name} | sizes | self.site.settings()
 
     def compared(self) -> dict[str, Any]:
         """The site's name and the settings that decide which results may be compared."""
@@ -62,13 +63,6 @@ class Launch:
         named = {key: settings[key] for key in COMPARED if settings[key]}
         named["cpu_bind"] = self.site.binding
         return {"name": self.site_name} | named | speed_options(self.site.slurm)
-
-
-def with_default_sizes(launch: Launch) -> Launch:
-    """The launch with its CPUs and tasks set, also where they come from a default."""
-    site = launch.site
-    update = {"cpus_per_task": site.cpus_per_task, "tasks_per_node": site.tasks_per_node}
-    return replace(launch, site=site.model_copy(update=update))
 
 
 def longest_limit_min(site: Site) -> int | None:

@@ -13,7 +13,6 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.libraries import check_sampler_is_here
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import process_start
-from jobs.slurm.launch import Launch, with_default_sizes
 from jobs.slurm.sbatch_options import check_local_options
 from jobs.submission.local_runs import LocalRun, run_cells, start_supervisor, stop_supervisors
 from jobs.submission.scheduler import Job, Scheduler, Watch, record_job
@@ -31,11 +30,10 @@ class Local(Scheduler):
             if experiment.sampling is not None:
                 check_sampler_is_here(experiment.sampling.sampler)
 
-    def launch(self, launch: Launch, options: Options) -> Launch:
+    def check_options(self, options: Options) -> None:
         check_local_options(options.settings)
         for name in options.after:
             raise InputError("--after", None, f"{name} with --cluster local", "--cluster slurm")
-        return with_default_sizes(launch)
 
     def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
         """With `wait` the cells are for this process to run, by `wait`."""

@@ -21,7 +21,7 @@ from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.launch import Launch, differing_settings
 from jobs.slurm.site import parse_site
 from jobs.submission.clusters import SCHEDULERS
-from jobs.submission.scheduler import Scheduler, Watch
+from jobs.submission.scheduler import Watch
 from jobs.submission.submission import Options, Submission, make_launch, make_submission
 from jobs.submission.submit import (
     Submitted,
@@ -74,7 +74,8 @@ def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Su
     cluster = options.cluster or state.cluster
     scheduler = SCHEDULERS[cluster]
     scheduler.check_here(state.paths.root, [])
-    launch = _launch(state, scheduler, options)
+    launch = _launch(state, options)
+    scheduler.check_options(options)
     waits = jobs_of_after(options)
     waits += scheduler.query(state) if launch.site.max_parallel else []
     current = status_of(state, fresh=True)
@@ -96,13 +97,13 @@ def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Su
     return submission
 
 
-def _launch(state: RunState, scheduler: Scheduler, options: Options) -> Launch:
+def _launch(state: RunState, options: Options) -> Launch:
     """The launch of the rerun, with a note for what differs from the first submission.
 
     Raises InputError if the code that the run keeps has changed.
     """
     before = _first_launch(state.paths)
-    launch = scheduler.launch(make_launch(before, options), options)
+    launch = make_launch(before, options)
     differences = differing_settings(launch.site, before.site)
     if (options.site or options.settings) and differences:
         same = launch.site_name == before.site_name

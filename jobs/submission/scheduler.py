@@ -18,7 +18,6 @@ from jobs.run.run_state import RunState
 from jobs.run.status import RunStatus
 from jobs.run.submission_records import SubmissionRecord, append_line
 from jobs.slurm.job_array import JobArray, format_indices
-from jobs.slurm.launch import Launch
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.submission.submission import Options, Submission
 
@@ -37,8 +36,9 @@ class Scheduler(Protocol):
     def check_here(self, run: Path, experiments: Sequence[Experiment]) -> None:
         """Raises InputError where this machine cannot submit the run."""
 
-    def launch(self, launch: Launch, options: Options) -> Launch:
-        """The launch with its CPUs and limits set; InputError for options without a meaning."""
+    def check_options(self, options: Options) -> None:
+        """Raises InputError for options without a meaning here."""
+        return
 
     def check(self, submission: Submission) -> None:
         """Raises InputError for what would never start."""

@@ -16,10 +16,8 @@ from jobs.run.cell_state import MAY_RUN
 from jobs.run.run_state import RunState
 from jobs.run.status import live_jobs, status
 from jobs.slurm.launch import (
-    Launch,
     longest_limit_min,
     slurm_limit,
-    with_default_sizes,
 )
 from jobs.slurm.queue import forget_answers
 from jobs.slurm.sbatch import (
@@ -30,7 +28,7 @@ from jobs.slurm.sbatch import (
 )
 from jobs.submission.run_folder import script_of
 from jobs.submission.scheduler import Job, Scheduler, Watch, record_job
-from jobs.submission.submission import Options, Submission
+from jobs.submission.submission import Submission
 
 POLL_S = 15.0
 """Pause between two questions about a run that is waited for."""
@@ -43,9 +41,6 @@ class Slurm(Scheduler):
 
     def check_here(self, run: Path, experiments: Sequence[Experiment]) -> None:
         check_slurm(run)
-
-    def launch(self, launch: Launch, options: Options) -> Launch:
-        return with_default_sizes(launch)
 
     def check(self, submission: Submission) -> None:
         """Raises InputError for an array that its partition would leave waiting without end."""

@@ -86,7 +86,8 @@ def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -
     check_is_utf8(folder, "--runs")
     cluster = options.cluster or "slurm"
     scheduler = SCHEDULERS[cluster]
-    launch = scheduler.launch(make_launch(Launch(), options), options)
+    launch = make_launch(Launch(), options)
+    scheduler.check_options(options)
     waits = jobs_of_after(options)
     blocks = pair_cells(plan.cells) if options.paired else {}
     run = folder / plan.name
