@@ -22,9 +22,6 @@ from gnnhpc.kernels.torch import torch_products
 
 KERNEL = "sparse_features"
 _DENSE_ROWS = structures(pointers="x at ids", sizes="rows features", reals="scale", masks="mask")
-FEW_OUTPUTS = 32
-"""Up to so many the product multiplies dense rows as they are, several at once; with more it
-selects the entries that dropout leaves. `sparse_features.cpp` has the same number."""
 
 
 @dataclass(frozen=True)

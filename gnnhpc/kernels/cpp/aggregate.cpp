@@ -30,7 +30,7 @@ struct Sum {
 // D columns from column d on, of one row.
 template <bool WEIGHTED, typename T, typename I, typename S, int D>
 void sum_columns(const Sum<T, I, S>& s, i64 row, i64 d) {
-  constexpr int LANES = std::min<int>(D, 64 / sizeof(T));
+  constexpr int LANES = std::min<int>(D, VECTOR_BYTES / sizeof(T));
   using V = Lanes<T, LANES>;
   typename V::Real sum[D / LANES] = {};
   const i64 end = s.indptr[row + 1], all = s.indptr[s.rows];

@@ -1,5 +1,5 @@
 // Random numbers of a counter, Philox 4x32-10 (Salmon et al. 2011), in the lanes of vectors; and k of n
-// without replacement, for one row or for sixteen at once: the same picks either way.
+// without replacement, for one row or for several at once: the same picks either way.
 
 #pragma once
 
@@ -104,7 +104,7 @@ void pick(RandomNumbers& random, u32 n, u32 k, u32* picked, std::vector<u32>& ot
 
 // Floyd's picks of several rows, one a lane.
 struct Picks {
-  static constexpr int ROWS = 16;
+  static constexpr int ROWS = VECTOR_BYTES / sizeof(u32);
   static constexpr u32 MOST = 32;
   using Numbers = VectorOf<u32, ROWS>::type;
 

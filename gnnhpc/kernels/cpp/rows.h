@@ -237,7 +237,9 @@ struct Half {
 template <int N, typename S, typename T>
 void convert(const S* from, T* to) {
 #ifdef __F16C__
-  if constexpr (N == 4) {
+  if constexpr (N < 4) {
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+  } else if constexpr (N == 4) {
     _mm_storeu_ps(to, _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
   } else {
     for (int i = 0; i < N; i += 8) {
@@ -255,10 +257,6 @@ template <typename T, int N, typename S>
 typename Lanes<T, N>::Real load_as(const S* from) {
   if constexpr (std::is_same_v<S, T>) {
     return Lanes<T, N>::load(from);
-  } else if constexpr (N == 1) {
-    typename Lanes<T, N>::Real x;
-    x[0] = static_cast<T>(*from);
-    return x;
   } else {
     typename Lanes<T, N>::Real x;
     convert<N>(from, reinterpret_cast<T*>(&x));
@@ -266,10 +264,17 @@ typename Lanes<T, N>::Real load_as(const S* from) {
   }
 }
 
+// Of the machine's vectors; wider ones would be kept in memory.
+#ifdef __AVX512F__
+constexpr int VECTOR_BYTES = 64;
+#else
+constexpr int VECTOR_BYTES = 32;
+#endif
+
 // body(number of lanes as a constant, first number) for `count` numbers in vectors.
 template <typename T, typename Body>
 void each_vector(i64 count, Body body) {
-  constexpr int LANES = 64 / sizeof(T);
+  constexpr int LANES = VECTOR_BYTES / sizeof(T);
   i64 k = 0;
   auto run = [&](auto lanes) {
     for (; k + lanes <= count; k += lanes) body(lanes, k);
@@ -299,7 +304,7 @@ class Watch {
   }
 
  private:
-  static constexpr int LANES = 64 / sizeof(T);
+  static constexpr int LANES = VECTOR_BYTES / sizeof(T);
   bool* finite_;
   T sum_[LANES] = {};
 };

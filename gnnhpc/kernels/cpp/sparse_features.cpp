@@ -10,18 +10,6 @@ template <typename T>
 struct Kept {
   std::vector<i64> column;
   std::vector<T> value;
-  // Of a dense row.
-  i64 gather(const T* from, i64 width) {
-    column.resize(width);
-    value.resize(width);
-    i64 count = 0;
-    for (i64 k = 0; k < width; ++k) {
-      column[count] = k;
-      value[count] = from[k];
-      count += from[k] != T(0);
-    }
-    return count;
-  }
   i64 gather(const i64* columns, const T* values, i64 first, i64 last) {
     if (static_cast<i64>(value.size()) < last - first) {
       column.resize(last - first);
@@ -135,9 +123,6 @@ struct DenseRows {
   }
 };
 
-// Where outputs are few, sorting out the entries that dropout leaves takes longer than to multiply
-// by its zeros, several rows at once.
-constexpr i64 FEW_OUTPUTS = 32;
 constexpr int TILE = 8;
 
 // Up to TILE rows of X after dropout, and which they are.
@@ -194,17 +179,10 @@ void dropped_forward(const DenseRows<T, S>& x, const T* weight, T* out, i64 widt
   in_parts(parts, [&](int part) {
     Watch<T> watch(finite);
     Tile<T> tile(x.features);
-    Kept<T> kept;
     const i64 first = even_cut(x.rows, part, parts), last = even_cut(x.rows, part + 1, parts);
     for (i64 row = first; row < last; ++row) {
       const bool full = tile.take(x, row);
-      if (width > FEW_OUTPUTS) {
-        multiply_row(kept, kept.gather(tile.rows.data(), x.features), weight, out + row * width,
-                     width);
-        tile.count = 0;
-      } else if (full || row + 1 == last) {
-        tile.multiply(weight, out, width);
-      }
+      if (full || row + 1 == last) tile.multiply(weight, out, width);
     }
     watch.see(out + first * width, (last - first) * width);
   });
@@ -218,20 +196,13 @@ void dropped_backward(const DenseRows<T, S>& x, const T* upstream, T* grad, i64 
   const i64 size = x.features * width;
   in_parts(parts, [&](int part) {
     Tile<T> tile(x.features);
-    Kept<T> kept;
     T* own = grad + part * size;
     std::fill(own, own + size, T(0));
     const i64 last = even_cut(x.rows, part + 1, parts);
     for (i64 row = even_cut(x.rows, part, parts); row < last; ++row) {
       const T* from = upstream + row * width;
       if (finite && all_zero(from, width)) continue;
-      const bool full = tile.take(x, row);
-      if (width > FEW_OUTPUTS) {
-        add_row(kept, kept.gather(tile.rows.data(), x.features), from, own, width);
-        tile.count = 0;
-      } else if (full) {
-        tile.add_transposed(upstream, own, width);
-      }
+      if (tile.take(x, row)) tile.add_transposed(upstream, own, width);
     }
     tile.add_transposed(upstream, own, width);
   });

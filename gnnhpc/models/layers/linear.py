@@ -18,11 +18,14 @@ from torch.nn import functional
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, dense_if_asked
 from gnnhpc.kernels import rowwise, sparse_features
 from gnnhpc.kernels.dispatch import backend
-from gnnhpc.kernels.sparse_features import FEW_OUTPUTS, DroppedRows
+from gnnhpc.kernels.sparse_features import DroppedRows
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.split_backward import CutFrom, cut, now_or_later, splits_backward
 
 Features = Tensor | SparseRows | IndexedRows | DroppedRows
+
+FEW_OUTPUTS = 32
+"""Up to so many a product reads rows where they lie faster than torch multiplies a copy of them."""
 
 
 class Linear(nn.Linear):

@@ -86,7 +86,7 @@ def compile_vig() -> None:
         x, given = torch.rand(64, 3), (grid or (1, 64), weights)
         with torch.no_grad():
             saved = triton_vig.forward(x, *given, None, eps).saved
-            triton_vig.backward(x, *given, saved, x, eps, by_batch=True, wants_x=True)
+            triton_vig.backward(x, *given, saved, x, eps, wants_x=True)
 
 
 def main() -> None:
