@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 from jobs.cli.options import SiteFile, SiteName
 
 if TYPE_CHECKING:
+    from jobs.slurm.partitions import Partition
+    from jobs.slurm.site import Site
     from jobs.sweep.settings_table import SettingRow
 
 INIT_EPILOG = "Example: python -m jobs site init --out site.yaml"
@@ -41,7 +44,6 @@ def site_init(
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Ask Slurm whether it would take a job with the site's settings; submits nothing."""
     from jobs.slurm.partitions import query_partitions
-    from jobs.slurm.site_check import site_mismatches
     from jobs.slurm.site_files import find_site_files, load_site
 
     name, settings = load_site(site_file, site)
@@ -55,13 +57,29 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         return EXIT_DONE
     for part in partitions:
         print(f"  partition {part.described()}")
-    wrong = site_mismatches(settings, partitions)
+    wrong = _mismatches(settings, partitions)
     for line in wrong:
         print(f"does not fit: {line}")
     print("not checked: modules and set-up lines, which run in the job")
     if not wrong:
         print(f"fits; next: {as_typed('jobs', 'submit')} SPEC.yaml --paired")
     return EXIT_FAILED if wrong else EXIT_DONE
+
+
+def _mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
+    """One line for each reason why a job of one node would not start."""
+    from jobs.slurm.job_array import Resources
+    from jobs.slurm.partitions import longest_time_min
+    from jobs.slurm.sbatch import refusal
+
+    needs = Resources(site, 1, site.tasks_per_node, site.time_min, site.gres, site.gpus_per_node)
+    refused = refusal(needs.options())
+    wrong = [refused] if refused is not None else []
+    # By default Slurm takes a job above this limit, and never starts it.
+    longest = longest_time_min(site, partitions)
+    if longest is not None and site.time_min > longest:
+        wrong.append(f"time: found {site.time}; allowed: at most {longest} minutes")
+    return wrong
 
 
 def schema(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
+from jobs.cli import main
 from jobs.slurm.partitions import parse_sinfo
 from jobs.slurm.site import Site, changed_site, check_site
-from jobs.slurm.site_check import site_mismatches
 from jobs.slurm.site_files import find_site_files, load_site
 from jobs.slurm.site_init import site_file_text, write_site_file
 from tests.jobs.fake_slurm import FakeSlurm
@@ -123,24 +123,24 @@ def test_flags_replace_single_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("site", "words"),
+    ("site", "fault", "words"),
     [
-        (Site(), []),
-        (Site(partition="gpu", time="9-0"), []),
-        (Site(time="2-0"), ["time: found 2-0; allowed: at most 1440 minutes"]),
+        ("{partition: gpu, time: 9-0}", "none:", "fits; next: "),
+        ("{time: 2-0}", "none:", "does not fit: time: found 2-0; allowed: at most 1440 minutes\n"),
+        ("{partition: x}", "fail:Invalid partition", "does not fit: Invalid partition\n"),
     ],
 )
-def test_a_time_limit_is_compared_with_the_partition(
-    slurm: FakeSlurm, site: Site, words: list[str]
+def test_slurm_says_whether_a_site_fits(
+    slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], site: str, fault: str, words: str
 ) -> None:
-    assert site_mismatches(site, parse_sinfo(SINFO)) == words
-
-
-def test_what_sbatch_says_against_a_site_is_one_line(slurm: FakeSlurm) -> None:
-    slurm.next_calls("fail:invalid partition specified: fast")
-    (line,) = site_mismatches(Site(partition="fast"), [])
-    assert line == "invalid partition specified: fast"
-    assert slurm.calls[-1].startswith("--test-only --partition=fast --nodes=1 ")
+    Path("site.yaml").write_text(f"sites: {{x: {site}}}")
+    slurm.offer(SINFO.strip())
+    slurm.next_calls(fault)
+    status = main(["site", "check"])
+    out = capsys.readouterr().out
+    assert words in out
+    assert status == (0 if "fits; next" in out else 1)
+    assert "--test-only" in slurm.calls[-1]
 
 
 def test_a_made_site_file_is_sound_by_default() -> None:
