@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import expand_user, short_value
 from jobs.slurm.site import Site, check_site, parse_site
@@ -62,14 +64,9 @@ def find_site_files(file: str | Path | None = None) -> list[Path]:
 
     The system's, the user's, ./site.yaml, and the given one or $GNNHPC_SITE_FILE.
     """
-    system = [
-        Path(folder) / "gnnhpc" / "site.yaml"
-        for folder in reversed((os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"))
-        if folder
-    ]
-    user = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    places = (*system, user / "gnnhpc" / "site.yaml", Path("site.yaml"))
-    found = [path for path in places if path.is_file()]
+    system = platformdirs.site_config_dir("gnnhpc", multipath=True).split(os.pathsep)
+    folders = (*reversed(system), platformdirs.user_config_dir("gnnhpc"), "")
+    found = [path for folder in folders if (path := Path(folder, "site.yaml")).is_file()]
     if named := file or os.environ.get(SITE_FILE_VARIABLE):
         chosen = expand_user(named, "--site-file")
         found = [*(path for path in found if path != chosen), chosen]
