@@ -79,39 +79,31 @@ def read_log(path: Path) -> bytes:
         return b""
 
 
-def follow(
-    paths: RunPaths,
-    cell: Cell,
-    rank: int | None,
-    show: Callable[[str], None],
-) -> CellState:
+def follow(paths: RunPaths, cell: Cell, rank: int | None, show: Callable[[str], None]) -> CellState:
     """Show new lines of a cell's logs until it has ended; returns its last state.
 
     It begins with the last ten lines. A note is printed whenever the state or attempt changes.
     """
     logs = _GrowingLogs(paths, cell, rank)
-    known: tuple[str, int | None] | None = None
-    asked, ended_before = -ASK_S, False
+    noted, ask_at, times_ended = "", 0.0, 0
     while True:
-        had_result = logs.has_result
         logs.show_new(show)
-        if time.monotonic() - asked < ASK_S and logs.has_result == had_result:
+        if time.monotonic() < ask_at:
             time.sleep(READ_S)
             continue
-        states = {one.cell: one for one in status(paths.root).cells}
-        current, asked = states[cell.id], time.monotonic()
-        if known != (current.state, logs.attempt):
-            known = (current.state, logs.attempt)
-            which = "" if logs.attempt is None else f", attempt {logs.attempt}"
+        current = next(one for one in status(paths.root).cells if one.cell == cell.id)
+        ask_at = time.monotonic() + ASK_S
+        which = "" if logs.attempt is None else f", attempt {logs.attempt}"
+        if noted != f"{which}: {current.state}":
+            noted = f"{which}: {current.state}"
             why = f": {current.detail}" if current.detail else ""
-            print_note(f"{cell.array} {cell.index}{which}: {current.state}{why}")
-        ended = current.state not in MAY_RUN
-        if current.state in _ENDED_FOR_GOOD or (ended and ended_before):
+            print_note(f"{cell.array} {cell.index}{noted}{why}")
+        times_ended = 0 if current.state in MAY_RUN else times_ended + 1
+        if current.state in _ENDED_FOR_GOOD or times_ended == 2:
             # The result is written a moment before the ranks and their job end.
             time.sleep(READ_S)
             logs.show_new(show, ended=True)
             return current
-        ended_before = ended
 
 
 class _GrowingLogs:
@@ -121,7 +113,6 @@ class _GrowingLogs:
         self.paths, self.cell = paths, cell
         self.ranks = range(cell.world_size) if rank is None else (rank,)
         self.attempt: int | None = None
-        self.has_result = False
         self._offsets: dict[Path, int] = {}
         for path in self._logs().values():
             lines = read_log(path).splitlines(keepends=True)
@@ -145,6 +136,6 @@ class _GrowingLogs:
         job = newest_job_log(self.paths, self.cell.array, self.cell.index)
         found = {} if job is None else {"job": job}
         if attempts:
-            self.attempt, self.has_result = attempts[-1].number, attempts[-1].result.exists()
+            self.attempt = attempts[-1].number
             found |= {str(rank): attempts[-1].log(rank) for rank in self.ranks}
         return found
