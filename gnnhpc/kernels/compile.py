@@ -1,9 +1,9 @@
 """Compiles `cpp/<name>.cpp` once for each kind of machine, and loads it.
 
-A kernel is one C++ file with `extern "C"` functions, and the headers below its folder that it
-includes. The machine's compiler builds it into a per-user cache. The name of the built file has a
-hash of all that the machine code depends on, so that kernels for several processors lie side by
-side. Without a compiler the caller gets None, and a reason for the run's record.
+A kernel is one C++ file, whose functions have names by `EXPORT` or `extern "C"`, and the headers
+below its folder. The machine's compiler builds it into a per-user cache. The name of the built file
+has a hash of all that the machine code depends on, so that kernels for several processors lie side
+by side. Without a compiler the caller gets None, and a reason for the run's record.
 
 Import torch before loading a kernel: both then use torch's pool of OpenMP threads. Two pools would
 compete for the processors.
@@ -43,7 +43,6 @@ FLAGS = (
 COMPILE_TIMEOUT_S = 120.0
 ARCHITECTURE_VARIABLE = "GNNHPC_KERNEL_ARCH"
 SOURCES = Path(__file__).with_name("cpp")
-_INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 _calls: Counter[tuple[str, str]] = Counter()
 _counting = threading.Lock()
@@ -144,33 +143,17 @@ def compiler_version(compiler: str) -> str:
 
 
 def cache_key(source: Path, version: str, flags: Sequence[str]) -> str:
-    """Hash of all that the machine code depends on. Raises KernelError if a source is missing."""
+    """Hash of all that the machine code may depend on: every header is part of it."""
     machine = [platform.machine()]
     with contextlib.suppress(OSError):
         first, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
         machine += re.findall(r"^(?:model name|flags|Features)\s*:.*", first, re.MULTILINE)
-    texts = [path.read_bytes() for path in with_headers(source)]
+    headers = sorted(source.parent.rglob("*.h"))
+    texts = [path.read_bytes() for path in (source, *headers)]
     digest = hashlib.sha256()
     for part in (*texts, *(text.encode() for text in (version, *flags, *machine))):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:20]
-
-
-def with_headers(source: Path) -> list[Path]:
-    """A source and the headers that it and they include, from the folder of whoever includes them.
-
-    Raises KernelError if one of them is missing.
-    """
-    found = [source]
-    for path in found:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise KernelError(f"{path.name} cannot be read ({error.strerror})") from None
-        for name in _INCLUDED.findall(text):
-            if (header := path.parent / name) not in found:
-                found.append(header)
-    return found
 
 
 def cache_folder() -> Path | None:
@@ -226,13 +209,12 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 def count_call(code: str, function: str, times: int = 1) -> None:
-    """Count calls of `function` of a compiled library's file, or of a program of "triton"."""
+    """Count calls of `function` of a C++ kernel, or of a program of "triton"."""
     with _counting:
         _calls[code, function] += times
 
 
 def counted_calls() -> Counter[tuple[str, str]]:
-    """Calls since the start, by code (a library's name without folder and suffix) and function."""
+    """Calls since the start, by code (a kernel's name, or "triton") and function."""
     with _counting:
-        calls = _calls.copy()
-    return Counter({(Path(code).stem, name): count for (code, name), count in calls.items()})
+        return _calls.copy()

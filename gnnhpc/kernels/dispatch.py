@@ -50,22 +50,33 @@ def triton_runs() -> bool:
 def call(
     kernel: str, function: str, dtype: torch.dtype, *args: Any, index: torch.dtype | None = None
 ) -> None:
-    """Call a compiled function, compiled for `dtype` and for edges of type `index`.
+    """Call a layer's function, compiled for `dtype` and for edges of type `index`, and count it."""
+    count_call(kernel, function)
+    invoke(kernel, named(function, dtype, index), *args, dtype=dtype)
+
+
+def invoke(
+    kernel: str,
+    name: str,
+    *args: Any,
+    dtype: torch.dtype = torch.float32,
+    result: type[Any] | None = None,
+) -> Any:
+    """Call the function that a kernel has under this name by `EXPORT`, which returns a `result`.
 
     Each argument is passed as `argument` says; the number of threads comes last.
     """
     library = load_kernel(kernel)
     assert library is not None
-    count_call(library._name, function)
-    compiled = compiled_function(library, named(function, dtype, index))
-    compiled(*(argument(each, dtype) for each in args), argument(torch.get_num_threads(), dtype))
+    threads = torch.get_num_threads()
+    passed = (argument(each, dtype) for each in (*args, threads))
+    return _compiled_function(library, name, result)(*passed)
 
 
 @functools.cache
-def compiled_function(
-    library: ctypes.CDLL, name: str, result: type[Any] | None = None
+def _compiled_function(
+    library: ctypes.CDLL, name: str, result: type[Any] | None
 ) -> Callable[..., Any]:
-    """The function that a library has under this name by `EXPORT`, which returns a `result`."""
     found = ctypes.c_void_p.in_dll(library, name).value
     assert found is not None
     return ctypes.CFUNCTYPE(result)(found)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import load_kernel
-from gnnhpc.kernels.dispatch import Backend, argument, compiled_function, index_of, named
+from gnnhpc.kernels.dispatch import Backend, index_of, invoke, named
 
 KERNEL = "sample_neighbors"
 
@@ -171,20 +171,12 @@ def negatives(
     return found
 
 
-def _call(
-    function: str,
-    *args: Any,
-    index: torch.dtype | None = None,
-    result: Any = None,
-) -> Any:
-    """Call a function, compiled for edges of type `index`; the number of threads comes last.
+def _call(function: str, *args: Any, index: torch.dtype | None = None, result: Any = None) -> Any:
+    """Call a function, compiled for edges of type `index`.
 
     Calls are not counted: samplers run beside the layers whose calls are.
     """
-    library = load_kernel(KERNEL)
-    assert library is not None
-    compiled = compiled_function(library, named(function, index), result)
-    return compiled(*map(argument, (*args, torch.get_num_threads())))
+    return invoke(KERNEL, named(function, index), *args, result=result)
 
 
 class _Drawing(ctypes.Structure):

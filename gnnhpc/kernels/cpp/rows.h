@@ -13,8 +13,7 @@
 #include <immintrin.h>
 #endif
 
-// The address of a function template's instance, under a name that Python finds.
-#define EXPORT(NAME, ...) void* NAME = reinterpret_cast<void*>(&__VA_ARGS__);
+#include "export.h"
 
 namespace {
 

@@ -3,6 +3,7 @@
 // vig/fold.h has what is computed once a layer, vig/conv.h what is computed once a weight of the
 // convolution, vig/nodes.h what is computed for each node.
 
+#include "export.h"
 #include "vig/fold.h"
 #include "vig/readout.h"
 
@@ -128,22 +129,18 @@ void backward_layer(const i64* sizes, const float* x, const float* y,
         });
 }
 
-}  // namespace
+i64 lanes(i64) { return LANES; }
 
-extern "C" {
-
-int vig_lanes() { return LANES; }
-
-i64 vig_state_length(i64 hidden, i64 conv) { return state_length(hidden, conv); }
+i64 state_numbers(i64 hidden, i64 conv, i64) { return state_length(hidden, conv); }
 
 // Layers one after the other. Of each layer: `shapes` height, width, hidden; 11 weights; 2 eps; means
 // and variances of both BatchNorms that are `running`, to go by, or null to go by the batch; those
 // that are `moved` by the batch's, or null, with 2 counts and 2 momentums; its y in `ys`, its output
 // in `outs` but the last one's, which is in `out`; its state.
-void vig_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const float* x,
-                 const float* const* weights, const double* eps, const float* const* running,
-                 float* const* moved, i64* const* batches, const double* momentum, float* ys,
-                 float* outs, float* out, double* states) {
+void forward_layers(i64 layers, i64 images, const i64* shapes, const float* x,
+                    const float* const* weights, const double* eps, const float* const* running,
+                    float* const* moved, i64* const* batches, const double* momentum, float* ys,
+                    float* outs, float* out, double* states, i64 threads) {
     for (i64 i = 0; i < layers; ++i) {
         const i64* shape = shapes + i * 3;
         const i64 sizes[] = {images, shape[0], shape[1], shape[2], threads};
@@ -159,10 +156,10 @@ void vig_forward(i64 layers, i64 images, i64 threads, const i64* shapes, const f
 
 // Back through the same, if it went by the batch; gradients of weights are added to what is there. g
 // is that of `out`; `states` begins with the first layer's.
-void vig_backward(i64 layers, i64 images, i64 threads, const i64* shapes,
-                  const float* x, const float* ys, const float* outs, const float* g,
-                  const float* const* weights, const double* eps, const double* states, float* d_x,
-                  float* const* gradients) {
+void backward_layers(i64 layers, i64 images, const i64* shapes, const float* x, const float* ys,
+                     const float* outs, const float* g, const float* const* weights,
+                     const double* eps, const double* states, float* d_x, float* const* gradients,
+                     i64 threads) {
     const i64 nodes = shapes[0] * shapes[1], length = images * nodes * kChannels;
     const auto between = std::unique_ptr<float[]>(new float[size(2 * length)]);
     const auto output_of = [&](i64 layer) { return between.get() + (layer % 2) * length; };
@@ -179,21 +176,30 @@ void vig_backward(i64 layers, i64 images, i64 threads, const i64* shapes,
     }
 }
 
-// The readout, of x [images][nodes][3]. `sizes`: images, nodes, hidden, classes, threads. Weights
+// The readout, of x [images][nodes][3]. `sizes`: images, nodes, hidden, classes. Weights
 // are fc1's [hidden][3] and [hidden], fc2's [classes][hidden] and [classes]. `pooled` [images][3]
 // is left for backward, logits are [images][classes].
-void vig_readout_forward(const i64* sizes, const float* x, const float* const* weights,
-                         float* pooled, float* logits) {
-    const Readout of(sizes, weights);
+void readout_forward(const i64* sizes, const float* x, const float* const* weights, float* pooled,
+                     float* logits, i64 threads) {
+    const Readout of(sizes, weights, threads);
     of.pool(x, pooled);
     of.forward(pooled, logits);
 }
 
 // Gradients of the weights, from that of the logits; d_x [images][nodes][3], null if not wanted.
-void vig_readout_backward(const i64* sizes, const float* pooled, const float* g,
-                          const float* const* weights, float* d_x, float* const* d_weights) {
-    const Readout of(sizes, weights);
+void readout_backward(const i64* sizes, const float* pooled, const float* g,
+                      const float* const* weights, float* d_x, float* const* d_weights,
+                      i64 threads) {
+    const Readout of(sizes, weights, threads);
     const Doubles d_pooled = of.backward(pooled, g, d_weights);
     if (d_x) of.spread_to_nodes(d_pooled, d_x);
 }
-}
+
+}  // namespace
+
+EXPORT(vig_lanes, lanes)
+EXPORT(vig_state_length, state_numbers)
+EXPORT(vig_forward, forward_layers)
+EXPORT(vig_backward, backward_layers)
+EXPORT(vig_readout_forward, readout_forward)
+EXPORT(vig_readout_backward, readout_backward)

@@ -17,17 +17,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.kernels.compile import count_call, load_kernel
+from gnnhpc.kernels.dispatch import invoke
 from gnnhpc.kernels.vig.torch_vig import Grid, Moved, Result, Statistics, Weights
 
 KERNEL = "vig_mlp"
 _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
-_ARGUMENTS = {
-    # Of each function the number of int64, then of pointers.
-    "vig_forward": (3, 12),
-    "vig_backward": (3, 10),
-    "vig_readout_forward": (0, 5),
-    "vig_readout_backward": (0, 6),
-}
 
 
 class ReadoutWeights(NamedTuple):
@@ -56,8 +50,7 @@ def available() -> bool:
 
 def instructions() -> str:
     """Which vectors the kernel was built for."""
-    lanes: int = _library().vig_lanes()
-    return _VECTORS[lanes]
+    return _VECTORS[invoke(KERNEL, "vig_lanes", result=ctypes.c_int64)]
 
 
 class Stack:
@@ -108,8 +101,7 @@ class Stack:
         updates = at + self._states
         _call(
             "vig_forward",
-            *(count, images, torch.get_num_threads(), self._shapes(nodes)),
-            *(_pointer(x), self._weights, self._eps),
+            *(count, images, self._shapes(nodes), _pointer(x), self._weights, self._eps),
             None if running is None else addresses([running]),
             *(self._moved if moves else (None, None, None)),
             *(updates, updates + count * size, out.data_ptr(), at),
@@ -138,7 +130,7 @@ class Stack:
         updates = at + self._states
         _call(
             "vig_backward",
-            *(count, images, torch.get_num_threads(), self._shapes(nodes), _pointer(x)),
+            *(count, images, self._shapes(nodes), _pointer(x)),
             *(updates, updates + count * size, _pointer(g)),
             *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr(), gradients),
             times=count,
@@ -194,7 +186,7 @@ def readout_forward(x: Tensor, weights: ReadoutWeights) -> tuple[Tensor, Tensor]
     classes, hidden = weights.w2.shape
     images, nodes, _ = x.shape
     pooled, logits = x.new_empty(images, 3), x.new_empty(images, classes)
-    sizes = _sizes(images, nodes, hidden, classes, torch.get_num_threads())
+    sizes = _sizes(images, nodes, hidden, classes)
     given = (sizes, _pointer(x), _pointers(weights))
     _call("vig_readout_forward", *given, pooled.data_ptr(), logits.data_ptr())
     return logits, pooled
@@ -208,7 +200,7 @@ def readout_backward(
     images = len(pooled)
     d_x = pooled.new_empty(images, nodes, 3) if wants_x else None
     d_weights = ReadoutWeights._make(map(torch.empty_like, weights))
-    sizes = _sizes(images, nodes, hidden, classes, torch.get_num_threads())
+    sizes = _sizes(images, nodes, hidden, classes)
     given = (sizes, _pointer(pooled), _pointer(g), _pointers(weights))
     gradient = None if d_x is None else d_x.data_ptr()
     _call("vig_readout_backward", *given, gradient, _pointers(d_weights))
@@ -220,36 +212,15 @@ def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[ctypes
     return _pointers(list(itertools.chain.from_iterable(tensors)))
 
 
-def _library() -> Any:
-    """The kernel; raises RuntimeError where it is not available."""
-    kernel = load_kernel(KERNEL)
-    if kernel is None:
-        raise RuntimeError("the vig_mlp kernel is not available here")
-    return _prepared(kernel)
-
-
-@functools.cache
-def _prepared(kernel: Any) -> Any:
-    integer, pointer = ctypes.c_int64, ctypes.c_void_p
-    kernel.vig_state_length.argtypes = [integer] * 2
-    kernel.vig_state_length.restype = integer
-    for name, (integers, pointers) in _ARGUMENTS.items():
-        function = getattr(kernel, name)
-        function.argtypes = [*[integer] * integers, *[pointer] * pointers]
-        function.restype = None
-    return kernel
-
-
 def _call(function: str, *args: Any, times: int = 1) -> None:
-    kernel = _library()
-    count_call(kernel._name, function, times)
-    getattr(kernel, function)(*args)
+    count_call(KERNEL, function, times)
+    invoke(KERNEL, function, *args)
 
 
 @functools.cache
 def _state_length(hidden: int, *, conv: bool) -> int:
     """Size in float64 numbers of what a layer's forward keeps for its backward."""
-    length: int = _library().vig_state_length(hidden, conv)
+    length: int = invoke(KERNEL, "vig_state_length", hidden, int(conv), result=ctypes.c_int64)
     return length
 
 

@@ -64,9 +64,9 @@ struct Readout {
     i64 images, nodes, hidden, classes, threads;
     const float *w1, *b1, *w2, *b2;
 
-    Readout(const i64* sizes, const float* const* weights)
+    Readout(const i64* sizes, const float* const* weights, i64 threads)
         : images(sizes[0]), nodes(sizes[1]), hidden(sizes[2]), classes(sizes[3]),
-          threads(sizes[4]), w1(weights[0]), b1(weights[1]), w2(weights[2]), b2(weights[3]) {}
+          threads(threads), w1(weights[0]), b1(weights[1]), w2(weights[2]), b2(weights[3]) {}
 
     i64 groups() const { return (hidden + kGroup - 1) / kGroup; }
     i64 parts() const { return parts_of(groups(), 32, 4); }
