@@ -256,10 +256,11 @@ void backward_sources(const Score& of, const Marks& marks) {
   });
 }
 
-// body(a Score) with as many lanes as the number of heads allows.
+// body(a Score) with as many lanes as the number of heads and the machine's vectors allow.
 template <template <typename, typename, int> class Score, typename T, typename I, typename Body>
 void with_heads(const Layer<T, I>& layer, Body body) {
-  if (layer.heads % 8 == 0) body(Score<T, I, 8>(layer));
+  constexpr int MOST = std::min<int>(8, VECTOR_BYTES / sizeof(T));
+  if (layer.heads % MOST == 0) body(Score<T, I, MOST>(layer));
   else if (layer.heads % 4 == 0) body(Score<T, I, 4>(layer));
   else body(Score<T, I, 1>(layer));
 }

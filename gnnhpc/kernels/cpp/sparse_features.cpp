@@ -29,7 +29,7 @@ struct Kept {
 template <typename T, int D>
 void multiply_columns(const i64* column, const T* value, i64 count, const T* weight, T* out,
                       i64 stride) {
-  constexpr int LANES = std::min(D, 8);
+  constexpr int LANES = std::min<int>(D, 32 / sizeof(T));
   using V = Lanes<T, LANES>;
   typename V::Real sum[D / LANES] = {};
   for (i64 k = 0; k < count; ++k) {
