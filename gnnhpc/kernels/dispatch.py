@@ -60,7 +60,7 @@ def invoke(
     name: str,
     *args: Any,
     dtype: torch.dtype = torch.float32,
-    result: type[Any] | None = None,
+    result: Any = None,
 ) -> Any:
     """Call the function that a kernel has under this name by `EXPORT`, which returns a `result`.
 
@@ -74,9 +74,7 @@ def invoke(
 
 
 @functools.cache
-def _compiled_function(
-    library: ctypes.CDLL, name: str, result: type[Any] | None
-) -> Callable[..., Any]:
+def _compiled_function(library: ctypes.CDLL, name: str, result: Any) -> Callable[..., Any]:
     found = ctypes.c_void_p.in_dll(library, name).value
     assert found is not None
     return ctypes.CFUNCTYPE(result)(found)
