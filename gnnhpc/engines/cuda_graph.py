@@ -204,7 +204,7 @@ def first_line(error: RuntimeError) -> str:
 def with_keys(batch: Batch, keys: MaskKeys) -> Batch:
     """A mini-batch whose dropout masks are those of the step that `keys` has."""
     microbatches = tuple(
-        replace(each, context=replace(each.context, mask_keys=keys)) for each in batch.microbatches
+        replace(each, context=replace(each.context, masks=keys)) for each in batch.microbatches
     )
     return replace(batch, microbatches=microbatches)
 

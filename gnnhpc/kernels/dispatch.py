@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -27,12 +29,29 @@ _SUFFIXES = {
 }
 """Ends of the names of functions. Those for float16 read features in half precision and compute in
 single precision; those for integers take edges and rows that are numbered in this type."""
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def plain_torch() -> Iterator[None]:
+    """Within it this thread computes in plain torch, with which validation compares kernels."""
+    before, _thread.is_plain = is_plain(), True
+    try:
+        yield
+    finally:
+        _thread.is_plain = before
+
+
+def is_plain() -> bool:
+    """Whether this thread is inside `plain_torch`."""
+    return getattr(_thread, "is_plain", False)
 
 
 def backend(kernel: str, x: Tensor) -> Backend:
     """The code that computes on tensors like `x`: the C++ file `kernel` on a CPU, Triton on a GPU,
-    plain torch where there is neither, and for other precisions than single and double."""
-    if x.dtype in REAL:
+    plain torch where there is neither, for other precisions than single and double, and within
+    `plain_torch`."""
+    if x.dtype in REAL and not is_plain():
         if x.device.type == "cpu":
             return "torch" if load_kernel(kernel) is None else "c++"
         if x.is_cuda and triton_runs():

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -75,6 +76,14 @@ def _mask(first: int | Tensor, second: int | Tensor, p: float) -> Mask:
 def _key(seed: int, step: int, name: str) -> tuple[int, int]:
     digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
     return int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:8], "big")
+
+
+class Masks(Protocol):
+    """Gives masks in place of `layer_mask`."""
+
+    def mask(self, seed: int, name: str, p: float) -> Mask | None:
+        """The mask of layer `name`; None where nothing is dropped."""
+        ...
 
 
 class MaskKeys:

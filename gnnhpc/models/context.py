@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.kernels.dropout_mask import MaskKeys
+from gnnhpc.kernels.dropout_mask import Masks
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Context:
     graph: GraphChunk | None = None
     """The chunk of a graph; None for images."""
 
-    mask_keys: MaskKeys | None = None
-    """The keys of dropout masks, in a step that is captured and replayed."""
+    masks: Masks | None = None
+    """Where dropout masks come from in a step that is captured and replayed, and in a reference."""
 
     @property
     def chunk(self) -> GraphChunk:

@@ -25,24 +25,23 @@ from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.data.images import Images
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.seeding import fork_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.loop import NotFiniteError, TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.reference.batches import GraphSetData, ImageData, ReferenceData
-from gnnhpc.validation.reference.built_in_model import BuiltInModel, ReferenceModel
 from gnnhpc.validation.reference.fresh_layers import (
     FreshLayers,
     build_layers,
-    check_comparable,
     parameters_of,
     set_buffer,
 )
 from gnnhpc.validation.reference.graph_batches import GraphData, Rows
-from gnnhpc.validation.reference.layer_forms import reference_layer
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
+from gnnhpc.validation.steps.comparable import check_comparable
 from gnnhpc.validation.steps.guarded_layers import GuardedLayers
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
 from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison
@@ -124,7 +123,7 @@ def compare_engine(
         if mesh.rank != 0:
             return None
         try:
-            with one_thread():
+            with one_thread(), plain_torch():
                 captured = Capture.of_all(ranks)
                 return _compare(part, experiment.dtype, captured, root, not_finite, began)
         # The other ranks go on: rank 0 computes the reference alone.
@@ -134,13 +133,13 @@ def compare_engine(
 
 
 def _check_comparable(part: ParitySlice, root: Path | None) -> None:
-    """Raises CheckError for a model whose reference cannot be computed."""
-    model = reference_model(part)
-    if not isinstance(model, FreshLayers):
+    """Raises CheckError for a custom model that cannot be compared."""
+    if not isinstance(part.experiment.model, CustomModel):
         return
     if part.experiment.sampling is not None and part.experiment.sampling.sampler != "ours":
         part = dataclasses.replace(part, experiment=part.experiment.whole_graph)
-    data = reference_data(part, root, None, by_rows=True)
+    data = reference_data(part, root, None, "run")
+    model = FreshLayers(part.experiment, part.layer_specs)
     check_comparable(model, data.batches("train", part.first)[0])
 
 
@@ -230,9 +229,9 @@ def _compare(
     not_finite: str,
     began: float,
 ) -> Parity:
-    model = reference_model(part)
-    by_rows = isinstance(model, FreshLayers) and model.has_batchnorm()
-    data = reference_data(part, root, captured.edges or None, by_rows=by_rows)
+    model = FreshLayers(part.experiment, part.layer_specs)
+    rows = _rows_for(model, part.experiment)
+    data = reference_data(part, root, captured.edges or None, rows)
     layers = [spec.name for spec in part.layer_specs]
     comparison = StepComparison(part.experiment, layers, captured, model, data)
     cause = why = None
@@ -256,29 +255,23 @@ def _compare(
     )
 
 
-def reference_model(part: ParitySlice) -> ReferenceModel:
-    """The layers' reference forms, or fresh layers of a model that has none, as a custom one."""
-    layers = [reference_layer(part.experiment.model, spec) for spec in part.layer_specs]
-    built_in = [layer for layer in layers if layer is not None]
-    if len(built_in) < len(layers):
-        return FreshLayers(part.experiment, part.layer_specs)
-    return BuiltInModel(part.experiment, part.layer_specs, built_in)
-
-
 def reference_data(
-    part: ParitySlice, root: Path | None, edges: CapturedEdges | None, *, by_rows: bool
+    part: ParitySlice, root: Path | None, edges: CapturedEdges | None, rows: Rows
 ) -> ReferenceData:
-    """The reference's own micro-batches; `by_rows` for a custom model with BatchNorm."""
+    """The reference's own micro-batches; of one graph they have these `rows`."""
     experiment, specs = part.experiment, part.layer_specs
     match experiment.data.facts().kind:
         case "images":
             return ImageData(experiment, part.side, root)
         case "graphs":
             return GraphSetData(experiment, specs, part.graph_set(root))
-    rows: Rows = "graph"
-    if isinstance(reference_model(part), FreshLayers):
-        rows = "run" if by_rows else "own"
     return GraphData(experiment, specs, part.graph(root), edges, rows)
+
+
+def _rows_for(model: FreshLayers, experiment: Experiment) -> Rows:
+    if not isinstance(experiment.model, CustomModel):
+        return "graph"
+    return "run" if model.has_batchnorm() else "own"
 
 
 @contextlib.contextmanager

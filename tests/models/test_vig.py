@@ -68,7 +68,7 @@ def test_both_implementations_start_alike() -> None:
     fused = layers(SMALL)
     reference = layers(SMALL.model_copy(update={"implementation": "pyg"}))
     assert isinstance(fused[0], FusedGrapher)
-    assert isinstance(reference[0], vig.Grapher)
+    assert isinstance(reference[0], vig.PygGrapher)
     assert isinstance(fused[1], FusedFfn)
     assert isinstance(reference[1], vig.Ffn)
     for ours, theirs in zip(fused, reference, strict=True):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import compile as build
+from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.kernels.vig import torch_vig as vig_torch
 from gnnhpc.kernels.vig import vig_mlp as vig_kernel
 from gnnhpc.models.context import Context
@@ -39,7 +40,7 @@ def make(
     torch.manual_seed(7)
     layer: nn.Module
     if kind == "grapher":
-        grapher = vig_fused.FusedGrapher if fused else vig.Grapher
+        grapher = vig_fused.FusedGrapher if fused else vig.PygGrapher
         layer = grapher(grid, width, batchnorm=batchnorm, dtype=torch.float64)
     else:
         ffn = vig_fused.FusedFfn if fused else vig.Ffn
@@ -110,8 +111,11 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor], relative: f
 def test_float64_is_the_reference(kind: str, train: bool, grid: vig.Grid) -> None:
     x = images(3, grid)
     ours = results(make(kind, grid, fused=True), x, train=train)
+    with plain_torch():
+        plain = results(make(kind, grid, fused=True), x, train=train)
     theirs = results(make(kind, grid, fused=False), x, train=train)
-    assert_equal(ours, theirs, 1e-10)
+    for found in (ours, plain):
+        assert_equal(found, theirs, 1e-10)
 
 
 @pytest.mark.usefixtures("kernels")

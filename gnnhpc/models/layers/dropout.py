@@ -16,8 +16,8 @@ def active_mask(name: str, p: float, training: bool, context: Context) -> Mask |
     """The mask of layer `name` for this micro-batch; None in evaluation or where p is 0."""
     if not training or p == 0:
         return None
-    if context.mask_keys is not None:
-        return context.mask_keys.mask(context.seed, name, p)
+    if context.masks is not None:
+        return context.masks.mask(context.seed, name, p)
     return layer_mask(context.seed, context.step, name, p)
 
 

@@ -26,8 +26,8 @@ from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
 from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
 from gnnhpc.models.vig.reference import (
     CHANNELS,
-    FfnParameters,
-    GrapherParameters,
+    Ffn,
+    Grapher,
     Grid,
     Readout,
 )
@@ -59,12 +59,14 @@ class VigStack:
         return cast(Tensor, apply(x.contiguous(), trains, layers, parameters))
 
 
-class FusedGrapher(Stackable, GrapherParameters):
+class FusedGrapher(Stackable, Grapher):
     """The Grapher, `[B, H*W, 3]` in and out."""
 
     stack = VigStack
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        if dispatch.is_plain():
+            return Grapher.forward(self, x, context)
         return _apply(x, self.call())
 
     def call(self) -> _Call:
@@ -73,12 +75,14 @@ class FusedGrapher(Stackable, GrapherParameters):
         return _call(self, self.grid, (root["weight"], around["weight"], around["bias"]))
 
 
-class FusedFfn(Stackable, FfnParameters):
+class FusedFfn(Stackable, Ffn):
     """The FFN, `[B, H*W, 3]` in and out."""
 
     stack = VigStack
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        if dispatch.is_plain():
+            return Ffn.forward(self, x, context)
         return _apply(x, self.call())
 
     def call(self) -> _Call:
@@ -133,7 +137,7 @@ class _Call(NamedTuple):
         return all(n.training and n.mode == "micro" for n in (self.norm1, self.norm2))
 
 
-def _call(layer: GrapherParameters | FfnParameters, grid: Grid | None, conv: _Conv) -> _Call:
+def _call(layer: Grapher | Ffn, grid: Grid | None, conv: _Conv) -> _Call:
     """Read from the modules' dictionaries, since attributes of a module take ten times as long to
     find, which counts where a micro-batch has few images."""
     modules: Any = layer._modules

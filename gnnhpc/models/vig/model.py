@@ -91,7 +91,7 @@ class Vig(Model, use_attribute_docstrings=True):
             last = fused.FusedReadout if is_fused else reference.Readout
             return last(self.readout_width, layer.shape[0], dtype=dtype)
         if layer.kind == "grapher":
-            grapher = fused.FusedGrapher if is_fused else reference.Grapher
+            grapher = fused.FusedGrapher if is_fused else reference.PygGrapher
             return grapher((side, side), self.grapher_width, batchnorm=batchnorm, dtype=dtype)
         if layer.kind == "ffn":
             ffn = fused.FusedFfn if is_fused else reference.Ffn

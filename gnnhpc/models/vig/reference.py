@@ -1,7 +1,7 @@
-"""ViG's layers with PyG, over an edge list: blocks of Grapher and FFN, then a readout.
+"""ViG's layers in plain torch or with PyG, over an edge list: Grapher and FFN, then a readout.
 
-`gnnhpc.models.vig.fused` and `.readout` have the same layers with the same parameters, without
-large intermediate tensors.
+`gnnhpc.models.vig.fused` has the same layers with the same parameters, without large intermediate
+tensors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,26 @@ Grid = tuple[int, int]
 
 
 class Neighbourhood(nn.Module):
-    """The parameters of a GraphConv with PyG's names, without importing PyG."""
+    """PyG's GraphConv, with its names of parameters, without importing PyG."""
 
     def __init__(self, width: int, *, dtype: torch.dtype) -> None:
         super().__init__()
         self.lin_rel = nn.Linear(width, width, dtype=dtype)
         self.lin_root = nn.Linear(width, width, bias=False, dtype=dtype)
 
+    def forward(self, rows: Tensor, edges: Tensor) -> Tensor:
+        """W_rel (sum over the neighbours) + b + W_root (the node); `edges` are [2, E]."""
+        source, target = edges
+        around = torch.zeros_like(rows).index_add(0, target, rows[source])
+        out: Tensor = self.lin_rel(around) + self.lin_root(rows)
+        return out
 
-class GrapherParameters(nn.Module):
-    """The parameters of both implementations of the Grapher; 3 -> width -> width -> 3."""
+
+class Grapher(nn.Module):
+    """x + BatchNorm(Linear(GELU(GraphConv(BatchNorm(Linear(x)))))), `[B, H*W, 3]` in and out.
+
+    The hidden rows have `width` numbers.
+    """
 
     conv: Neighbourhood | GraphConv
 
@@ -52,9 +62,16 @@ class GrapherParameters(nn.Module):
         self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
         self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
 
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        rows = x.reshape(-1, CHANNELS)
+        edges = grid_edges(self.grid, len(x), x.device)
+        hidden = self.conv(self.norm1(self.fc1(rows)), edges)
+        update: Tensor = self.norm2(self.fc2(F.gelu(hidden)))
+        return x + update.view_as(x)
 
-class FfnParameters(nn.Module):
-    """The parameters of both implementations of the FFN; 3 -> width -> 3."""
+
+class Ffn(nn.Module):
+    """x + BatchNorm(Linear(GELU(BatchNorm(Linear(x))))), `[B, H*W, 3]` in and out."""
 
     def __init__(self, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype) -> None:
         super().__init__()
@@ -62,6 +79,11 @@ class FfnParameters(nn.Module):
         self.norm1 = BatchNorm(width, batchnorm, dtype=dtype)
         self.fc2 = nn.Linear(width, CHANNELS, dtype=dtype)
         self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        hidden = F.gelu(self.norm1(self.fc1(x.reshape(-1, CHANNELS))))
+        update: Tensor = self.norm2(self.fc2(hidden))
+        return x + update.view_as(x)
 
 
 @functools.lru_cache(maxsize=8)
@@ -89,8 +111,8 @@ def grid_edges(grid: Grid, images: int, device: torch.device) -> Tensor:
     return (one[:, None, :] + offsets[None, :, None]).reshape(2, -1)
 
 
-class Grapher(GrapherParameters):
-    """x + BatchNorm(Linear(GELU(GraphConv(BatchNorm(Linear(x)))))), `[B, H*W, 3]` in and out."""
+class PygGrapher(Grapher):
+    """The Grapher with PyG's GraphConv."""
 
     def __init__(
         self, grid: Grid, width: int, *, batchnorm: BatchNormMode, dtype: torch.dtype
@@ -103,22 +125,6 @@ class Grapher(GrapherParameters):
         with torch.random.fork_rng(devices=[]):
             self.conv = GraphConv(width, width, aggr="add").to(dtype)
         self.conv.load_state_dict(initial)
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        rows = x.reshape(-1, CHANNELS)
-        edges = grid_edges(self.grid, len(x), x.device)
-        hidden = self.conv(self.norm1(self.fc1(rows)), edges)
-        update: Tensor = self.norm2(self.fc2(F.gelu(hidden)))
-        return x + update.view_as(x)
-
-
-class Ffn(FfnParameters):
-    """x + BatchNorm(Linear(GELU(BatchNorm(Linear(x))))), `[B, H*W, 3]` in and out."""
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        hidden = F.gelu(self.norm1(self.fc1(x.reshape(-1, CHANNELS))))
-        update: Tensor = self.norm2(self.fc2(hidden))
-        return x + update.view_as(x)
 
 
 class Readout(nn.Module):

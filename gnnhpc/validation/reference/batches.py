@@ -15,16 +15,17 @@ from torch import Tensor
 from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
-from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.graph_set import GraphSet
+from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.independent_readers import Array as Numbers
 from gnnhpc.validation.independent_readers import read_images
-from gnnhpc.validation.reference.edge_lists import Activation, node_features
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 
 Ids = npt.NDArray[np.int64]
+Activation = Tensor | SparseRows
 SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
 
 
@@ -157,6 +158,21 @@ class GraphSetData:
             graphs=chosen,
             pooling=block_of(rows, graph_of_row, ids, len(nodes), len(chosen)),
         )
+
+
+def node_features(data: Graph | GraphSet, nodes: Tensor) -> Activation:
+    """The features of nodes, int64 [n], in float64; zeros for -1."""
+    features, is_real = data.features, nodes >= 0
+    nodes = nodes.clamp(min=0)
+    if features.layout != torch.sparse_csr:
+        return features[nodes].double() * is_real[:, None]
+    first = features.crow_indices()
+    counts = torch.where(is_real, first.diff()[nodes], 0)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    moved = torch.repeat_interleave(first[nodes] - indptr[:-1], counts)
+    entries = torch.arange(len(moved)) + moved
+    values, columns = features.values()[entries].double(), features.col_indices()[entries].long()
+    return SparseRows(indptr, columns, values, entries, features.shape[1])
 
 
 def block_of(source: Tensor, target: Tensor, number: Tensor, rows_in: int, rows_out: int) -> Block:

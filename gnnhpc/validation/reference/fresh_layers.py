@@ -1,14 +1,14 @@
-"""A model's layers built anew in one process: initial values, and the reference of custom models.
+"""The reference of a model: its layers in plain torch and float64, built anew in one process.
 
-Only parameters and buffers pass from one micro-batch of a custom model to the next, so that a layer
-which keeps anything else, such as the edges of its first micro-batch, differs from the run's.
+Only parameters and buffers pass from one micro-batch to the next, so that a layer which keeps
+anything else, such as the edges of its first micro-batch, differs from the run's.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,21 +18,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.node_features import SparseRows
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.context import Context
+from gnnhpc.models.graph_model import GraphModel
+from gnnhpc.models.model import BuildOptions, Model
 from gnnhpc.models.seeding import fork_generators, seed_all
-from gnnhpc.records.failures import line_of_user
-from gnnhpc.validation.reference.batches import ReferenceBatch
-from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
-from gnnhpc.validation.reference.edge_lists import Activation
-from gnnhpc.validation.reference.layer_parts import RunningStatistics
-from gnnhpc.validation.verdicts import CheckError, LayerFailedError
+from gnnhpc.models.vig.model import Vig
+from gnnhpc.validation.reference.batches import Activation, ReferenceBatch
+from gnnhpc.validation.reference.dropout_rule import MasksByRule
+from gnnhpc.validation.reference.optimizer_rule import Array
 
-SAME = 1e-9
-"""Two outputs of a layer on one input are the same up to this relative difference."""
-_USE_DTYPE = "build layers with `options.dtype`"
+MOMENTUM = 0.1
+"""The share by which a mini-batch moves running statistics."""
 Layers = dict[str, nn.Module]
 """Name -> layer, first to last."""
+Statistics = tuple[Tensor, Tensor, int]
+"""Mean, biased variance and rows of what a BatchNorm is given."""
 
 
 def seed_of(seed: int, layer: str) -> int:
@@ -40,13 +40,21 @@ def seed_of(seed: int, layer: str) -> int:
     return int(hashlib.sha256(f"{seed}/{layer}".encode()).hexdigest()[:14], 16)
 
 
+def reference_of(model: Model) -> Model:
+    """The model that has the reference's layers: this project's where a library's are measured."""
+    if isinstance(model, GraphModel | Vig):
+        return model.model_copy(update={"implementation": "fused"})
+    return model.loaded
+
+
 def build_layers(experiment: Experiment, specs: LayerSpecs, dtype: torch.dtype) -> Layers:
     """New layers with the initial values that the seed gives."""
     options, layers = BuildOptions(dtype, experiment.batchnorm), {}
+    model = reference_of(experiment.model)
     with fork_generators():
         for spec in specs:
             seed_all(seed_of(experiment.seed, spec.name))
-            layers[spec.name] = experiment.model.loaded.build(spec, options)
+            layers[spec.name] = model.build(spec, options)
     return layers
 
 
@@ -54,23 +62,27 @@ def parameters_of(layers: Layers) -> dict[str, nn.Parameter]:
     return {f"{n}.{key}": p for n, layer in layers.items() for key, p in layer.named_parameters()}
 
 
-class FreshLayers(ReferenceModel):
-    """The reference of a custom model."""
+class FreshLayers:
+    """Computes micro-batches of a model from given parameters and buffers."""
 
     def __init__(self, experiment: Experiment, specs: LayerSpecs) -> None:
-        super().__init__(experiment)
-        self._specs = specs
+        self._experiment, self._specs = experiment, specs
         self._parameters: Mapping[str, Array] = {}
         self._built: list[Layers] = []
         """The layers of each micro-batch since `load`."""
+        self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
+        self._given: list[dict[str, list[Statistics]]] = [{} for _ in self._buffers]
+        """What each BatchNorm that moves once a mini-batch was given in it, by its name."""
 
     def build(self) -> Layers:
         return build_layers(self._experiment, self._specs, torch.float64)
 
     def load(self, parameters: Mapping[str, Array]) -> None:
+        """Take the parameters for the forward passes that follow, and forget gradients."""
         self._parameters, self._built = parameters, []
 
-    def forward(self, batch: ReferenceBatch, step: int, *, training: bool) -> Sequence[Activation]:
+    def forward(self, batch: ReferenceBatch, *, training: bool) -> list[Tensor]:
+        """The output of each layer; moves the buffers of the batch's replica in training."""
         layers = self.build()
         with torch.no_grad():
             for name, parameter in parameters_of(layers).items():
@@ -80,11 +92,12 @@ class FreshLayers(ReferenceModel):
         if training:
             self._built.append(layers)
             self._record_deferred(layers, batch.replica)
-        outputs: list[Activation] = []
+        context = replace(batch.context, masks=MasksByRule(batch.context.step, training))
+        outputs: list[Tensor] = []
         x = self.first_input(batch)
         for layer in layers.values():
-            x = _call(layer.train(training), x, batch)
-            outputs.append(_dense(x))
+            x = called(layer.train(training), x, context)
+            outputs.append(dense(x))
         if training:
             self._buffers[batch.replica] = {
                 f"{name}.{key}": buffer.detach().clone()
@@ -94,6 +107,7 @@ class FreshLayers(ReferenceModel):
         return outputs
 
     def gradients(self) -> dict[str, Array]:
+        """The gradients that backward passes have added up since `load`."""
         total: dict[str, Array] = {}
         for layers in self._built:
             for name, parameter in parameters_of(layers).items():
@@ -104,13 +118,36 @@ class FreshLayers(ReferenceModel):
 
     def first_input(self, batch: ReferenceBatch) -> Activation:
         """What the first layer takes."""
-        takes = self._experiment.model.loaded.sparse_inputs
-        return batch.inputs if takes else _dense(batch.inputs)
+        takes = reference_of(self._experiment.model).sparse_inputs
+        return batch.inputs if takes else dense(batch.inputs)
 
     def has_batchnorm(self) -> bool:
         """Whether a layer computes with all rows of a micro-batch by a BatchNorm."""
         modules = (m for layer in self.build().values() for m in layer.modules())
         return any(isinstance(module, _BatchNorm) for module in modules)
+
+    def end_minibatch(self) -> None:
+        """Move the statistics that move once a mini-batch."""
+        for buffers, given in zip(self._buffers, self._given, strict=True):
+            for name, batches in given.items():
+                _move(buffers, name, batches)
+            given.clear()
+
+    def average_statistics(self) -> None:
+        """Give each replica the mean of all replicas' running statistics, as before evaluation."""
+        for name in self._buffers[0]:
+            if name.endswith(("running_mean", "running_var")):
+                mean = torch.stack([each[name] for each in self._buffers]).mean(0)
+                for each in self._buffers:
+                    each[name] = mean
+
+    def restore(self, replica: int, buffers: Mapping[str, Array]) -> None:
+        """Take a replica's buffers from what a run holds."""
+        self._buffers[replica] = {n: torch.from_numpy(v) for n, v in buffers.items()}
+
+    def buffers(self, replica: int) -> dict[str, Tensor]:
+        """A replica's buffers by full name."""
+        return dict(self._buffers[replica])
 
     def _record_deferred(self, layers: Layers, replica: int) -> None:
         """Record what each BatchNorm that moves once a mini-batch is given."""
@@ -122,57 +159,18 @@ class FreshLayers(ReferenceModel):
 
     def _record(self, name: str, replica: int, _module: nn.Module, given: tuple[Any, ...]) -> None:
         rows = given[0].detach()
-        mean, variance = rows.mean(0), rows.var(0, correction=0)
-        statistics = self._pending[replica].setdefault(name, RunningStatistics(mean, variance))
-        statistics.pending.append((mean, variance, len(rows)))
+        statistics = rows.mean(0), rows.var(0, correction=0), len(rows)
+        self._given[replica].setdefault(name, []).append(statistics)
 
 
-def check_comparable(model: FreshLayers, batch: ReferenceBatch) -> None:
-    """Raises CheckError, with the reason in one sentence, for layers that cannot be compared.
-
-    A layer has to compute in float64, and to give the same output twice for one input.
-    """
-    try:
-        once, again = model.build(), model.build()
-    # A user's code may fail in any way.
-    except Exception as error:
-        raise CheckError(f"the model cannot be built: {in_words(error)}") from error
-    for name, parameter in parameters_of(once).items():
-        if parameter.requires_grad and parameter.dtype != torch.float64:
-            kind = _name(parameter.dtype)
-            raise CheckError(f"parameter {name} is {kind} in a model of float64: {_USE_DTYPE}")
-    x = model.first_input(batch)
-    with torch.no_grad(), fork_generators():
-        for name in once:
-            outputs = []
-            for number, layers in enumerate((once, again)):
-                seed_all(number)
-                try:
-                    outputs.append(_dense(_call(layers[name].train(), x, batch)))
-                except Exception as error:
-                    raise LayerFailedError(f"layer {name} fails: {in_words(error)}") from error
-            x = outputs[0]
-            if x.dtype != torch.float64:
-                returns = f"layer {name} returns {_name(x.dtype)} in a model of float64"
-                raise CheckError(f"{returns}: {_USE_DTYPE}")
-            if float((x - outputs[1]).norm()) > SAME * float(x.norm()):
-                raise CheckError(
-                    f"layer {name} returns two different outputs for one input, so that nothing "
-                    "can be compared: use gnnhpc.Dropout, whose masks follow from the seed"
-                )
-
-
-def in_words(error: Exception) -> str:
-    """The error, the line of the user's file, and advice where it is about kinds of numbers."""
-    first = (str(error).splitlines() or [""])[0]
-    line = line_of_user(error)
-    place = f" ({line})" if line else ""
-    advice = f"; {_USE_DTYPE}" if re.search("dtype|float|double", first, re.IGNORECASE) else ""
-    return f"{type(error).__name__}: {first}{place}{advice}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _move(buffers: dict[str, Tensor], name: str, batches: Sequence[Statistics]) -> None:
+    """Move the buffers of BatchNorm `name` towards the statistics of all rows together."""
+    rows = sum(count for _, _, count in batches)
+    mean = torch.stack([m * count for m, _, count in batches]).sum(0) / rows
+    squares = torch.stack([(v + (m - mean).square()) * n for m, v, n in batches]).sum(0)
+    for key, new in (("running_mean", mean), ("running_var", squares / (rows - 1))):
+        buffers[f"{name}.{key}"] = (1 - MOMENTUM) * buffers[f"{name}.{key}"] + MOMENTUM * new
+    buffers[f"{name}.num_batches_tracked"] = buffers[f"{name}.num_batches_tracked"] + 1
 
 
 def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
@@ -200,11 +198,11 @@ def _owner(layers: Layers, path: str) -> tuple[nn.Module, str]:
     return layers[name], path.removeprefix(f"{name}.")
 
 
-def _call(layer: nn.Module, x: Tensor | SparseRows, batch: ReferenceBatch) -> Tensor | SparseRows:
-    """Call a layer, which may change its input in place, on a copy."""
-    output: Tensor | SparseRows = layer(x.clone() if isinstance(x, Tensor) else x, batch.context)
+def called(layer: nn.Module, x: Activation, context: Context) -> Activation:
+    """What a layer gives; it may change its input in place, and gets a copy."""
+    output: Activation = layer(x.clone() if isinstance(x, Tensor) else x, context)
     return output
 
 
-def _dense(x: Tensor | SparseRows) -> Tensor:
+def dense(x: Activation) -> Tensor:
     return x if isinstance(x, Tensor) else x.to_dense()

@@ -20,8 +20,7 @@ from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.metis import metis_clusters
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, block_of
-from gnnhpc.validation.reference.edge_lists import node_features
+from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, block_of, node_features
 from gnnhpc.validation.reference.sampling_rule import (
     AllowedEdges,
     CapturedEdges,

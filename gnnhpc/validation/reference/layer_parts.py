@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gnnhpc.graphs.node_features import SparseRows
+from gnnhpc.validation.reference.dropout_rule import MasksByRule
 from gnnhpc.validation.reference.edge_lists import Activation, EdgeList
-from gnnhpc.validation.reference.random_numbers import dropout_weights
 
 EPS = 1e-5
 """Added to variances under a square root, torch's default."""
@@ -102,7 +102,9 @@ class ForwardPass:
     def mask(self, layer: str, p: float, numbers: Tensor) -> Tensor:
         """float64, the factors of a layer's dropout for entries with these numbers: 0 or
         1 / (1 - p)."""
-        return torch.from_numpy(dropout_weights(self.seed, self.step, layer, p, numbers.numpy()))
+        rule = MasksByRule(self.step, True).mask(self.seed, layer, p)
+        assert rule is not None
+        return rule.weights(numbers, torch.float64)
 
     def entry_numbers(self, x: Activation) -> Tensor:
         """int64, the number of each entry of `x` in the whole graph, which dropout masks follow."""

@@ -1,11 +1,10 @@
-"""The random numbers of samples, negatives and dropout, from their documented rules.
+"""The random numbers of samples and negatives, from their documented rules.
 
 The kernels compute the same numbers; this is slow and meant to be read.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,7 +18,6 @@ FIRST_NEGATIVE = 1 << 31
 """Stands in the place of a layer's number for a link's first negative."""
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_MODULUS = np.uint64(2**32)
 
 
 def philox(key: int, counters: Words) -> Words:
@@ -139,23 +137,3 @@ class NegativeSampling:
         )
         found = np.searchsorted(self.before, kept * (nodes + 1) + bounded, side="right")
         return np.asarray(bounded + found - self.first[kept], dtype=np.int64)
-
-
-def dropout_weights(
-    seed: int, step: int, layer: str, p: float, entries: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """The factor of each entry [n]: 0 where it is dropped, else 1 / (1 - p).
-
-    The first eight bytes of the SHA-256 of "<seed>/<step>/<layer>" are two 32-bit numbers. Each is
-    added to an entry's number before a round of multiplying and shifting; an entry whose result is
-    below p * 2**32 is dropped.
-    """
-    digest = hashlib.sha256(f"{seed}/{step}/{layer}".encode()).hexdigest()
-    first, second = np.uint64(int(digest[:8], 16)), np.uint64(int(digest[8:16], 16))
-    number = (entries.astype(np.uint64) + first) % _MODULUS
-    number = (number ^ (number >> np.uint64(16))) * np.uint64(0x21F0AAAD) % _MODULUS
-    number = (number ^ (number >> np.uint64(15))) + second
-    number = number % _MODULUS * np.uint64(0x735A2D97) % _MODULUS
-    number ^= number >> np.uint64(15)
-    lowest_kept = min(round(p * 2**32), 2**32 - 1)
-    return np.where(number >= np.uint64(lowest_kept), 1.0 / (1.0 - p), 0.0)

@@ -15,9 +15,8 @@ from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.model import OutputKind
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import ReferenceBatch
-from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
-from gnnhpc.validation.reference.edge_lists import Activation
-from gnnhpc.validation.reference.layer_parts import log_softmax
+from gnnhpc.validation.reference.fresh_layers import FreshLayers
+from gnnhpc.validation.reference.optimizer_rule import Array
 
 EPS = 2.0**-52
 
@@ -26,7 +25,7 @@ EPS = 2.0**-52
 class ReferenceStep:
     """One training step: the outputs of all layers, the mean loss, the gradients."""
 
-    activations: list[Sequence[Activation]]
+    activations: list[Sequence[Tensor]]
     """For each batch the output of each layer."""
     loss: float
     gradients: dict[str, Array]
@@ -37,18 +36,17 @@ class ReferenceStep:
 
 
 def train_step(
-    model: ReferenceModel,
+    model: FreshLayers,
     batches: Sequence[ReferenceBatch],
     parameters: Mapping[str, Array],
-    step: int,
     outputs: OutputKind,
 ) -> ReferenceStep:
     """The mean loss over the rows of all batches that count, and its gradients."""
     model.load(parameters)
-    activations: list[Sequence[Activation]] = []
+    activations: list[Sequence[Tensor]] = []
     total, counted, largest, remaining = 0.0, 0, 0.0, 0.0
     for batch in batches:
-        computed = model.forward(batch, step, training=True)
+        computed = model.forward(batch, training=True)
         scores, target = scored(computed[-1], batch.targets["train"], outputs)
         rows = losses(scores, target, outputs)
         counted += len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
@@ -56,7 +54,7 @@ def train_step(
         if rows.requires_grad:
             # At once, so that the activations of one batch are held at a time.
             rows.sum().backward()
-        activations.append([x.detach() if isinstance(x, Tensor) else x for x in computed])
+        activations.append([x.detach() for x in computed])
         if scores.numel():
             largest = max(largest, float(scores.detach().abs().max()))
         remaining += float((1.0 - (-rows.detach()).exp()).square().sum())
@@ -83,23 +81,21 @@ def gradient_rounding(remaining: float, counted: int, largest_score: float) -> f
 
 @torch.no_grad()
 def evaluate(
-    model: ReferenceModel,
+    model: FreshLayers,
     batches: Sequence[ReferenceBatch],
     parameters: Mapping[str, Array],
-    step: int,
-) -> list[Sequence[Activation]]:
+) -> list[Sequence[Tensor]]:
     """The output of each layer for every batch; averages running statistics over replicas first."""
     model.load(parameters)
     model.average_statistics()
-    return [model.forward(batch, step, training=False) for batch in batches]
+    return [model.forward(batch, training=False) for batch in batches]
 
 
-def scored(output: Activation, target: Tensor, outputs: OutputKind) -> tuple[Tensor, Tensor]:
+def scored(output: Tensor, target: Tensor, outputs: OutputKind) -> tuple[Tensor, Tensor]:
     """What the loss is computed from, and the target of each of its rows.
 
     Of embeddings that is the product of each pair's two rows, [pairs].
     """
-    assert isinstance(output, Tensor)
     if outputs != "embeddings":
         return output.double(), target
     return pair_scores(output, target), target[:, 2]
@@ -116,7 +112,7 @@ def losses(scores: Tensor, target: Tensor, outputs: OutputKind) -> Tensor:
     if outputs == "embeddings":
         return torch.logaddexp(torch.zeros_like(scores), scores) - target.double() * scores
     if outputs == "logits":
-        scores = log_softmax(scores)
+        scores = scores - scores.logsumexp(1, keepdim=True)
     counts = target != IGNORED
     chosen = scores[torch.arange(len(target)), target.where(counts, 0)]
     return torch.where(counts, -chosen, 0.0)

@@ -24,9 +24,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.validation.reference.batches import Ids
-from gnnhpc.validation.reference.built_in_model import Array
-from gnnhpc.validation.reference.edge_lists import row_of_values
-from gnnhpc.validation.reference.optimizer_rule import State
+from gnnhpc.validation.reference.optimizer_rule import Array, State
 from gnnhpc.validation.reference.sampling_rule import Edges
 
 INPUT = ""
@@ -241,6 +239,11 @@ class CapturesSteps(Listener):
         if is_layerwise and layer in self._after_hop and rows == len(context.chunk.nodes):
             return np.arange(rows)
         return _nodes(context, rows)
+
+
+def row_of_values(x: SparseRows) -> Tensor:
+    """int64 [stored]: the row of each stored value."""
+    return torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
 
 
 def sketch(x: Any) -> npt.NDArray[np.float64]:

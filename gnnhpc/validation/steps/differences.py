@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.validation.reference.batches import Ids, ReferenceBatch
-from gnnhpc.validation.reference.built_in_model import Array
-from gnnhpc.validation.reference.edge_lists import Activation, row_of_values
+from gnnhpc.validation.reference.batches import Activation, Ids, ReferenceBatch
+from gnnhpc.validation.reference.optimizer_rule import Array
 from gnnhpc.validation.steps.captured_steps import (
     CapturedActivation,
     CapturedTargets,
     Place,
     array_of,
+    row_of_values,
 )
 
 CLOSE = 1e-6

@@ -18,10 +18,9 @@ from torch import Tensor
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.batches import ReferenceBatch, ReferenceData
-from gnnhpc.validation.reference.built_in_model import Array, ReferenceModel
-from gnnhpc.validation.reference.edge_lists import Activation
-from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped
+from gnnhpc.validation.reference.batches import Activation, ReferenceBatch, ReferenceData
+from gnnhpc.validation.reference.fresh_layers import FreshLayers
+from gnnhpc.validation.reference.optimizer_rule import Array, OptimizerRule, clipped
 from gnnhpc.validation.reference.training_step import (
     ReferenceStep,
     classification_metrics,
@@ -80,7 +79,7 @@ class StepComparison:
     experiment: Experiment
     layers: Sequence[str]
     captured: Capture
-    model: ReferenceModel
+    model: FreshLayers
     data: ReferenceData
     worst: dict[str, float] = field(default_factory=dict)
     """The largest relative difference of each kind of quantity."""
@@ -126,7 +125,7 @@ class StepComparison:
         self, step: int, parameters: dict[str, Array], rules: Sequence[OptimizerRule]
     ) -> None:
         batches = self.data.batches("train", step)
-        expected = train_step(self.model, batches, parameters, step, self.experiment.outputs)
+        expected = train_step(self.model, batches, parameters, self.experiment.outputs)
         gradients = clipped(expected.gradients, self.experiment.optimizer.clip_norm)
         expected = dataclasses.replace(expected, gradients=gradients)
         self._inputs("train", step, batches)
@@ -143,7 +142,7 @@ class StepComparison:
 
     def _evaluation(self, parameters: dict[str, Array]) -> None:
         batches = self.data.batches("test", 0)
-        activations = evaluate(self.model, batches, parameters, 0)
+        activations = evaluate(self.model, batches, parameters)
         for replica in range(self._replicas):
             actual = self.captured.evaluated_with.get(replica, {})
             self._buffers("statistics in the evaluation", replica, actual)

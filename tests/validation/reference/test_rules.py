@@ -16,8 +16,9 @@ from gnnhpc.batches.shuffle import Shares
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dropout_mask import layer_mask
+from gnnhpc.validation.reference.dropout_rule import MasksByRule
 from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped
-from gnnhpc.validation.reference.random_numbers import NeighborSampling, dropout_weights
+from gnnhpc.validation.reference.random_numbers import NeighborSampling
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
 from gnnhpc.validation.reference.training_step import gradient_rounding
 from tests.tools.cells import GAT
@@ -36,8 +37,10 @@ needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ com
 def test_dropout_masks(seed: int, step: int, layer: str, p: float, numbers: list[int]) -> None:
     entries = torch.tensor(numbers)
     expected = layer_mask(seed, step, layer, p).weights(entries, torch.float64)
-    found = torch.from_numpy(dropout_weights(seed, step, layer, p, entries.numpy()))
-    torch.testing.assert_close(found, expected)
+    found = MasksByRule(step, training=True).mask(seed, layer, p)
+    weights = torch.ones(1) if found is None else found.weights(entries, torch.float64)
+    torch.testing.assert_close(weights.expand_as(expected).double(), expected)
+    assert MasksByRule(step, training=False).mask(seed, layer, p) is None
 
 
 @needs_sampler
