@@ -88,7 +88,7 @@ class Evidence:
         number = self.state.blocks.number(job.array, self.key)
         task = job.task(number)
         block = "" if job.array == self.cell.array else f"block {number} of {job.array}"
-        if job.state in WAITING_STATES:
+        if self.turn == "waits" and job.state in WAITING_STATES:
             waits = f"waits in {block}: {job.reason}" if block else job.reason
             return Job("waits", waits, job.reason, task)
         if self.turn == "waits":
@@ -148,12 +148,15 @@ class Evidence:
             if self.newest is None or last_write(self.newest.paths) < self.submitted_at:
                 return "waits"
             return "runs" if may_still_run(self.newest, slurm_answers=True) else "over"
-        if self.queued.state in WAITING_STATES:
-            return "waits"
         number = self.state.blocks.number(self.queued.array, self.key)
         keys = self.state.blocks.keys(self.queued.array, number)
         tried = {key: self._attempt_by(self.queued.task(number), key) for key in keys}
         attempt = tried[self.key]
+        if attempt is not None and attempt.valid:
+            return "over"
+        # A job that was requeued runs again what is not valid.
+        if self.queued.state in WAITING_STATES:
+            return "waits"
         if attempt is not None and _has_ended(attempt):
             return "over"
         written = {key: last_write(one.paths) if one else 0.0 for key, one in tried.items()}

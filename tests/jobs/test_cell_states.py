@@ -285,6 +285,10 @@ def test_cells_of_a_block_wait_for_their_turn(
         "waits for its turn in block 0 of gat-paired",
     )
     run.finish(first, "101_0")
+    slurm.set_state("PENDING", reason="BeginTime")
+    assert run.state(first.array, first.index)[0] == "done"
+    assert run.state(second.array, second.index)[0] == "pending"
+    slurm.set_state("RUNNING")
     run.begin(second, 1, "101_0")
     assert run.state(first.array, first.index)[0] == "done"
     assert run.state(second.array, second.index)[0] == "running"
