@@ -1,1 +1,1 @@
-"""One layer at a time at its real shape, compared with its reference form; see kernel_parity."""
+"""One layer at a time at its real shape, compared with plain torch; see kernel_parity."""

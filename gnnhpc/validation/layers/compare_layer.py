@@ -1,4 +1,4 @@
-"""Layers at their real shape, forward and backward, compared with their forms in float64.
+"""Layers at their real shape, forward and backward, compared with plain torch in float64.
 
 Every comparison is of a copy in training mode. The measured layers stay as they are.
 """
@@ -9,15 +9,16 @@ import copy
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gnnhpc.engines.engine import backward
 from gnnhpc.kernels.compile import counted_calls
+from gnnhpc.kernels.dispatch import plain_torch
+from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.layer_differences import (
@@ -28,9 +29,8 @@ from gnnhpc.validation.layers.layer_differences import (
     relative_differences,
 )
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
-from gnnhpc.validation.reference.edge_lists import Activation
-from gnnhpc.validation.reference.layer_forms import LayerForm
-from gnnhpc.validation.reference.layer_parts import parameters_of_layer, statistics_of
+from gnnhpc.validation.reference.fresh_layers import Layers, parameters_of
+from gnnhpc.validation.reference.running_statistics import RunningStatistics
 
 REPETITIONS = 3
 """Repetitions with other parameters, where gradients differ."""
@@ -39,31 +39,33 @@ OTHER_PARAMETERS = 1e-3
 
 
 def compare_layer(
-    layers: ComparedLayers,
-    forms: Sequence[LayerForm],
-    given: LayerInput,
-    generator: torch.Generator,
+    layers: ComparedLayers, reference: Layers, given: LayerInput, generator: torch.Generator
 ) -> Comparison | None:
-    """Compare layers with their `forms` on an input that they get in training.
+    """Compare layers with their `reference` on an input that they get in training.
 
-    None for a stack that does not compute this input in one call.
+    The reference is the same layers in float64 on the CPU. None for a stack that does not compute
+    this input in one call.
 
     A number just before a ReLU may be within rounding of 0, so that single precision chooses
     another slope than double. Gradients that differ are therefore recomputed with parameters
     that differ a little from the run's: a mistake stays where it is, such a number does not.
     """
-    modules = [copy.deepcopy(layer).train() for layer in layers.layers]
+    modules = {
+        spec.name: copy.deepcopy(layer).train()
+        for spec, layer in zip(layers.specs, layers.layers, strict=True)
+    }
+    last = modules[layers.specs[-1].name]
     if isinstance(given.x, Tensor) and not layers.takes_data:
         given = dataclasses.replace(given, x=_without_equal_rows(given.x, generator))
     rows = compared_rows(layers, given, generator)
     if not len(rows.outputs):
-        return Comparison(implementation_of(modules[-1], {}), 0.0, 0.0)
-    pair = _Pair(layers, modules, forms, rows)
+        return Comparison(implementation_of(last, {}), 0.0, 0.0)
+    pair = _Pair(layers, modules, reference, rows)
     found = pair.differences(generator)
     if found is None:
         return None
     differences, functions, finite = found
-    implementation = implementation_of(modules[-1], functions)
+    implementation = implementation_of(last, functions)
     if not finite:
         return Comparison(implementation, math.nan, rows.share, finite=False)
     for _ in range(REPETITIONS):
@@ -78,18 +80,18 @@ def compare_layer(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Copies of the layers, and their forms."""
+    """Copies of the layers, and their reference."""
 
     layers: ComparedLayers
-    modules: Sequence[nn.Module]
-    forms: Sequence[LayerForm]
+    modules: Layers
+    reference: Layers
     rows: ComparedRows
 
     def differences(
         self, generator: torch.Generator
     ) -> tuple[Values, Counter[tuple[str, str]], bool] | None:
         """Relative differences, which of our functions ran, and whether all numbers are finite."""
-        before, counted = self._buffers(), counted_calls()
+        before, counted = _buffers(self.modules), counted_calls()
         reference = _Reference(self)
         shape = reference.output.shape
         upstream = torch.zeros(shape)
@@ -103,96 +105,97 @@ class _Pair:
         return relative_differences(found, expected, before), functions, expected.is_finite
 
     def _measured(self, upstream: Tensor) -> Values | None:
-        """What the layers give on all rows; `upstream` is the gradient of the form's output."""
-        rows = self.rows
-        x = rows.x
-        if isinstance(x, Tensor) and not self.layers.takes_data:
-            x = x.detach().requires_grad_()
-        parameters = self.named("parameters")
-        for parameter in parameters.values():
-            parameter.grad = torch.zeros_like(parameter)
+        """What the layers give on all rows; `upstream` is the gradient of the reference output."""
+        rows, layers = self.rows, self.modules.values()
+        x = _leaf(self, rows.x)
+        _zero_gradients(self.modules)
         with torch.enable_grad():
-            out = self._forward(x)
+            if self.layers.in_one_call:
+                out = stacks_of(list(layers))[0](x)
+            else:
+                out = _through(self.modules, x, rows.context)
             if out is None:
                 return None
-            out = out if isinstance(out, Tensor) else out.to_dense()
             outputs = rows.outputs.to(out.device)
             if out.requires_grad:
                 gradient = torch.zeros_like(out)
                 gradient[outputs] = upstream[rows.reference_outputs].to(out)
                 backward(out, gradient)
-        for module in (m for layer in self.modules for m in layer.modules()):
+        for module in (m for layer in layers for m in layer.modules()):
             # BatchNorm's deferred statistics move at a mini-batch's end.
             getattr(module, "end_minibatch", lambda: None)()
-        input_gradient = None
-        if isinstance(x, Tensor) and x.requires_grad:
-            input_gradient = in_double(_gradient(x)[rows.inputs.to(x.device)])
-        gradients = {name: in_double(_gradient(p)) for name, p in parameters.items()}
-        return Values(in_double(out[outputs]), input_gradient, gradients, self._buffers())
-
-    def _forward(self, x: Any) -> Any:
-        if self.layers.in_one_call:
-            return stacks_of(self.modules)[0](x)
-        for module in self.modules:
-            x = module(x, self.rows.context)
-        return x
-
-    def _buffers(self) -> dict[str, Tensor]:
-        return {name: in_double(buffer) for name, buffer in self.named("buffers").items()}
-
-    def named(self, what: str) -> dict[str, Any]:
-        """All parameters or buffers by full name."""
-        return {
-            f"{spec.name}.{name}": tensor
-            for spec, module in zip(self.layers.specs, self.modules, strict=True)
-            for name, tensor in getattr(module, f"named_{what}")()
+        gradients = {
+            name: in_double(_gradient(p)) for name, p in parameters_of(self.modules).items()
         }
+        output, of_input = in_double(out[outputs]), _input_gradient(x, rows.inputs)
+        return Values(output, of_input, gradients, _buffers(self.modules))
 
 
 class _Reference:
-    """The forms' forward, then their backward."""
+    """The reference's forward, then its backward, in plain torch."""
 
     def __init__(self, pair: _Pair) -> None:
-        self.rows = pair.rows
-        held = pair.named("parameters")
-        self.parameters = {name: in_double(p).requires_grad_() for name, p in held.items()}
-        self.x = pair.rows.reference_x
-        if isinstance(self.x, Tensor) and not pair.layers.takes_data:
-            self.x = self.x.detach().requires_grad_()
-        buffers = {name: in_double(buffer) for name, buffer in pair.named("buffers").items()}
-        self.statistics = statistics_of(buffers)
-        settings = dataclasses.replace(pair.rows.settings, statistics=self.statistics)
-        out: Activation = self.x
-        with torch.enable_grad():
-            for spec, form in zip(pair.layers.specs, pair.forms, strict=True):
-                out = form(out, parameters_of_layer(self.parameters, spec.name), settings)
-            self.output = out if isinstance(out, Tensor) else out.to_dense()
+        self.rows, self.layers = pair.rows, pair.reference
+        for name, module in pair.modules.items():
+            self.layers[name].load_state_dict(module.state_dict())
+        _zero_gradients(self.layers)
+        self.x = _leaf(pair, self.rows.reference_x)
+        self.statistics = RunningStatistics()
+        self.statistics.follow(self.layers, pair.rows.repeats)
+        with torch.enable_grad(), plain_torch():
+            self.output = _through(self.layers, self.x, self.rows.reference_context)
 
     def backward(self, upstream: Tensor) -> Values:
         """What the layers should give with this upstream gradient."""
         rows = self.rows
         if self.output.requires_grad:
-            backward(self.output, upstream)
-        input_gradient = None
-        if isinstance(self.x, Tensor) and self.x.requires_grad:
-            input_gradient = _gradient(self.x)[rows.reference_inputs]
-        buffers: dict[str, Tensor] = {}
-        for name, statistics in self.statistics.items():
-            # They move by as many rows as the layer has.
-            statistics.pending = [
-                (m, v, count * rows.repeats) for m, v, count in statistics.pending
-            ]
-            statistics.move()
-            buffers |= statistics.buffers(name)
-        gradients = {name: _gradient(p) * rows.repeats for name, p in self.parameters.items()}
+            with plain_torch():
+                backward(self.output, upstream)
+        buffers = _buffers(self.layers)
+        self.statistics.move(buffers)
+        parameters = parameters_of(self.layers)
+        gradients = {name: _gradient(p) * rows.repeats for name, p in parameters.items()}
         output = self.output.detach()[rows.reference_outputs]
-        return Values(output, input_gradient, gradients, buffers)
+        of_input = _input_gradient(self.x, rows.reference_inputs)
+        return Values(output, of_input, gradients, buffers)
+
+
+def _leaf(pair: _Pair, x: Any) -> Any:
+    """The input, which needs a gradient unless it is the model's own."""
+    is_data = pair.layers.takes_data or not isinstance(x, Tensor)
+    return x if is_data else x.detach().requires_grad_()
+
+
+def _through(layers: Layers, x: Any, context: Context) -> Tensor:
+    for layer in layers.values():
+        x = layer(x, context)
+    out: Tensor = x if isinstance(x, Tensor) else x.to_dense()
+    return out
+
+
+def _zero_gradients(layers: Layers) -> None:
+    for parameter in parameters_of(layers).values():
+        parameter.grad = torch.zeros_like(parameter)
+
+
+def _buffers(layers: Layers) -> dict[str, Tensor]:
+    return {
+        f"{name}.{key}": in_double(buffer)
+        for name, layer in layers.items()
+        for key, buffer in layer.named_buffers()
+    }
+
+
+def _input_gradient(x: Any, rows: Tensor) -> Tensor | None:
+    if not (isinstance(x, Tensor) and x.requires_grad):
+        return None
+    return in_double(_gradient(x)[rows.to(x.device)])
 
 
 def _without_equal_rows(x: Tensor, generator: torch.Generator) -> Tensor:
     """The input with noise of a hundredth of its size, the same for all numbers of a row.
 
-    Libraries divide the gradient of a maximum between equal neighbours, the form gives it to the
+    Libraries divide the gradient of a maximum between equal neighbours, our layers give it to the
     first of them.
     """
     noise = torch.randn(len(x), generator=generator).to(x).view(-1, *[1] * (x.ndim - 1))
@@ -204,7 +207,7 @@ def _gradient(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _change_parameters(modules: Sequence[nn.Module], generator: torch.Generator) -> None:
-    for parameter in (p for module in modules for p in module.parameters()):
+def _change_parameters(layers: Layers, generator: torch.Generator) -> None:
+    for parameter in parameters_of(layers).values():
         noise = torch.randn(parameter.shape, generator=generator).to(parameter)
         parameter.add_(noise, alpha=OTHER_PARAMETERS * max(float(parameter.abs().mean()), 0.01))

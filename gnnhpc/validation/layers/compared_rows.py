@@ -1,8 +1,8 @@
-"""Which rows of a layer are compared, and what the reference form needs to compute them.
+"""Which rows of a layer are compared, and the chunk of a graph that has these rows alone.
 
-A layer runs at its real shape, on all of its rows. The reference form computes in float64 on a CPU,
-one edge after another, which would take minutes for a large graph, so it computes some of the rows
-and what these depend on.
+A layer runs at its real shape, on all of its rows. The reference computes in plain torch in float64
+on a CPU, which would take minutes for a large graph, so it computes some of the rows and what these
+depend on.
 
 Of a graph they are the rows beside likely borders of blocks, the one with most edges, and random
 ones. BatchNorm needs all rows, so a micro-batch of images becomes few of its images, repeated in
@@ -11,9 +11,9 @@ random order: then its statistics, outputs and gradients are those of the few im
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +23,11 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
 from gnnhpc.models.context import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
-from gnnhpc.validation.reference.edge_lists import Activation, EdgeList
-from gnnhpc.validation.reference.layer_parts import ForwardPass
+from gnnhpc.validation.reference.batches import Activation
+from gnnhpc.validation.reference.dropout_rule import MasksByRule
 
 MOST_NUMBERS = 4_000_000
-"""Numbers that the reference form computes for the edges of the compared rows, or for the rows of a
+"""Numbers that the reference computes for the edges of the compared rows, or for the rows of a
 layer without edges: a comparison takes about 0.2 s and 300 MB."""
 MOST_IMAGES = 7
 """Distinct images of a micro-batch."""
@@ -35,28 +35,28 @@ MOST_IMAGES = 7
 
 @dataclass(frozen=True)
 class ComparedRows:
-    """What a layer and its reference form compute, and which of their rows are equal."""
+    """What a layer and its reference compute, and which of their rows are equal."""
 
     x: Inputs
     """The layer's input at its real shape."""
     context: Context
     reference_x: Activation
-    """The reference form's input, float64 on the CPU."""
-    settings: ForwardPass
-    """What else the reference form needs."""
+    """The reference's input, float64 on the CPU."""
+    reference_context: Context
+    """Of a graph with a chunk that has the compared rows alone."""
     outputs: Tensor
     """int64 [n]: rows of the layer's output."""
     reference_outputs: Tensor
-    """int64 [n]: rows of the reference form's output, which they equal."""
+    """int64 [n]: rows of the reference's output, which they equal."""
     inputs: Tensor
     """int64 [m]: rows of the layer's input that have a gradient."""
     reference_inputs: Tensor
-    """int64 [m]: rows of the reference form's input, which they equal."""
+    """int64 [m]: rows of the reference's input, which they equal."""
     share: float
-    """Share of the layer's rows, or images, that the reference form computes."""
+    """Share of the layer's rows, or images, that the reference computes."""
     repeats: int = 1
-    """How many times the layer's input has the reference form's. Gradients of parameters are as
-    many times as large."""
+    """How many times the layer's input has the reference's. Gradients of parameters are as many
+    times as large."""
 
 
 def compared_rows(
@@ -66,16 +66,33 @@ def compared_rows(
     chunk = given.context.graph
     if chunk is None:
         return _repeated_images(given, generator)
-    if layers.rows == "pool":
-        return _pooled_graphs(layers, given, chunk.pooling_block, generator)
-    if layers.rows == "hop":
-        (hop,) = (spec.number for spec in layers.specs if spec.rows == "hop")
-        return _rows_with_neighbours(layers, given, chunk, chunk.blocks[hop], generator)
-    real = _real_rows(chunk, len(given.x))
     most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
-    rows = real[chosen_rows(torch.ones_like(real), most, generator)]
-    settings = _settings(given.context, ids=chunk.nodes.cpu()[rows])
-    return _compared(given, settings, rows, torch.arange(len(rows)), rows, of=len(real))
+    if layers.rows == "same":
+        real = _real_rows(chunk, len(given.x))
+        rows = nodes = real[chosen_rows(torch.ones_like(real), most, generator)]
+        part = _restricted(chunk, nodes)
+        return _compared(given, rows, nodes, part, of=len(real))
+    if layers.rows == "pool":
+        block, hop = chunk.pooling_block, None
+        real = torch.arange(block.rows_out)
+    else:
+        (hop,) = (spec.number for spec in layers.specs if spec.rows == "hop")
+        block = chunk.blocks[hop]
+        real = _real_rows(chunk, block.rows_out)
+    rows = real[chosen_rows(block.indptr.long().cpu().diff()[real], most, generator)]
+    into = _edges_into(block, rows)
+    nodes = into.source.unique()
+    if hop is not None:
+        # A layer's output rows are the first of its input rows.
+        nodes = torch.cat((rows, nodes[~torch.isin(nodes, rows)]))
+    place = torch.full((block.rows_in,), -1).index_copy(0, nodes, torch.arange(len(nodes)))
+    into = dataclasses.replace(into, source=place[into.source], rows_in=len(nodes))
+    part = _restricted(chunk, nodes)
+    if hop is None:
+        part = dataclasses.replace(part, pooling=into)
+    else:
+        part = dataclasses.replace(part, blocks=(into,) * (hop + 1))
+    return _compared(given, rows, nodes, part, of=len(real))
 
 
 def _repeated_images(given: LayerInput, generator: torch.Generator) -> ComparedRows:
@@ -89,7 +106,7 @@ def _repeated_images(given: LayerInput, generator: torch.Generator) -> ComparedR
         few[order.to(few.device)],
         given.context,
         few.cpu().double(),
-        _settings(given.context, side=math.isqrt(few.shape[1])),
+        given.context,
         everyone,
         order,
         everyone,
@@ -99,39 +116,36 @@ def _repeated_images(given: LayerInput, generator: torch.Generator) -> ComparedR
     )
 
 
-def _rows_with_neighbours(
-    layers: ComparedLayers,
-    given: LayerInput,
-    chunk: GraphChunk,
-    block: Block,
-    generator: torch.Generator,
-) -> ComparedRows:
-    real = _real_rows(chunk, block.rows_out)
-    edges_into = block.indptr.long().cpu().diff()
-    most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
-    rows = real[chosen_rows(edges_into[real], most, generator)]
-    source, target, number, weight = _edges_into(block, rows)
-    nodes = torch.cat((rows, source)).unique()
-    source, target = (torch.searchsorted(nodes, ends) for ends in (source, target))
+def _restricted(chunk: GraphChunk, nodes: Tensor) -> GraphChunk:
+    """A chunk on the CPU with these rows of an input alone, int64 [n], and no edges as yet."""
     weighted = chunk.weighted_degree
-    weighted = None if weighted is None else weighted.cpu()[nodes]
-    edges = (source, target, number, chunk.degree.cpu()[nodes], chunk.sampled, weight, weighted)
-    graph = EdgeList(len(nodes), *edges)
-    settings = _settings(given.context, ids=chunk.nodes.cpu()[nodes], edges=graph)
-    at = torch.searchsorted(nodes, rows)
-    return _compared(given, settings, rows, at, nodes, of=len(real))
+    return dataclasses.replace(
+        chunk,
+        nodes=chunk.nodes.cpu()[nodes],
+        blocks=(),
+        degree=chunk.degree.cpu()[nodes],
+        targets={},
+        pooling=None,
+        weighted_degree=None if weighted is None else weighted.cpu()[nodes],
+    )
 
 
-def _pooled_graphs(
-    layers: ComparedLayers, given: LayerInput, block: Block, generator: torch.Generator
+def _compared(
+    given: LayerInput, rows: Tensor, nodes: Tensor, part: GraphChunk, *, of: int
 ) -> ComparedRows:
-    most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
-    rows = chosen_rows(block.indptr.long().cpu().diff(), most, generator)
-    source, target, _, _ = _edges_into(block, rows)
-    nodes, order = source.sort()
-    pooled = torch.searchsorted(rows, target)[order]
-    settings = _settings(given.context, graph_of_row=pooled, graphs=len(rows))
-    return _compared(given, settings, rows, torch.arange(len(rows)), nodes, of=block.rows_out)
+    """Output rows that depend on the input rows `nodes`, of `of` in all."""
+    masks = MasksByRule(given.context.step, training=True)
+    return ComparedRows(
+        given.x,
+        given.context,
+        _in_double(given.x, nodes),
+        dataclasses.replace(given.context, graph=part, masks=masks),
+        rows,
+        torch.arange(len(rows)),
+        nodes,
+        torch.arange(len(nodes)),
+        share=len(rows) / max(of, 1),
+    )
 
 
 def chosen_rows(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
@@ -167,43 +181,28 @@ def _real_rows(chunk: GraphChunk, rows: int) -> Tensor:
 
 
 def _numbers_a_row(layers: ComparedLayers, x: Inputs) -> int:
-    """The most numbers that the reference form has for an edge, or for a row without edges."""
+    """The most numbers that the reference has for an edge, or for a row without edges."""
     widths = [math.prod(spec.shape) for spec in layers.specs]
     widths += [len(p) for layer in layers.layers for p in layer.parameters() if p.ndim == 2]
     stored = len(x.values) // max(len(x), 1) if isinstance(x, SparseRows) else x.shape[1]
     return max(*widths, stored)
 
 
-def _edges_into(block: Block, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Source, target and number of each edge into these rows, int64, and its weight, on the CPU."""
+def _edges_into(block: Block, rows: Tensor) -> Block:
+    """The edges into these rows, int64 [n], on the CPU; the rows are numbered anew."""
     first = block.indptr.long().cpu()
     counts = first.diff()[rows]
-    before = counts.cumsum(0) - counts
-    places = torch.arange(int(counts.sum())) + torch.repeat_interleave(first[rows] - before, counts)
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    target = torch.repeat_interleave(torch.arange(len(rows)), counts)
+    places = torch.arange(len(target)) + (first[rows] - indptr[:-1])[target]
     there = places.to(block.source.device)
     source, number = block.source[there].long().cpu(), block.edge[there].long().cpu()
-    weight = None if block.edge_weight is None else block.edge_weight[there].cpu().double()
-    return source, torch.repeat_interleave(rows, counts), number, weight
-
-
-def _compared(
-    given: LayerInput, settings: ForwardPass, rows: Tensor, at: Tensor, nodes: Tensor, *, of: int
-) -> ComparedRows:
-    return ComparedRows(
-        given.x,
-        given.context,
-        _in_double(given.x, nodes),
-        settings,
-        rows,
-        at,
-        nodes,
-        torch.arange(len(nodes)),
-        share=len(rows) / max(of, 1),
-    )
+    weight = None if block.edge_weight is None else block.edge_weight[there].cpu()
+    return Block(indptr, source, target, number, block.rows_in, weight)
 
 
 def _in_double(x: Inputs, rows: Tensor) -> Activation:
-    """These rows as the reference form takes them."""
+    """These rows as the reference takes them."""
     if isinstance(x, SparseRows):
         taken = take_rows(x.to("cpu"), rows)
         assert isinstance(taken, SparseRows)
@@ -211,9 +210,3 @@ def _in_double(x: Inputs, rows: Tensor) -> Activation:
     if isinstance(x, IndexedRows):
         return x.features[x.nodes[rows.to(x.nodes.device)]].cpu().double()
     return x[rows.to(x.device)].cpu().double()
-
-
-def _settings(context: Context, **of_rows: Any) -> ForwardPass:
-    """A training step, whose running statistics the caller moves after it."""
-    fixed: dict[str, Any] = {"training": True, "deferred": True, "statistics": {}}
-    return ForwardPass(context.step, context.seed, **fixed, **of_rows)

@@ -7,10 +7,8 @@ anything else, such as the edges of its first micro-batch, differs from the run'
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +24,10 @@ from gnnhpc.models.vig.model import Vig
 from gnnhpc.validation.reference.batches import Activation, ReferenceBatch
 from gnnhpc.validation.reference.dropout_rule import MasksByRule
 from gnnhpc.validation.reference.optimizer_rule import Array
+from gnnhpc.validation.reference.running_statistics import RunningStatistics
 
-MOMENTUM = 0.1
-"""The share by which a mini-batch moves running statistics."""
 Layers = dict[str, nn.Module]
 """Name -> layer, first to last."""
-Statistics = tuple[Tensor, Tensor, int]
-"""Mean, biased variance and rows of what a BatchNorm is given."""
 
 
 def seed_of(seed: int, layer: str) -> int:
@@ -71,8 +66,7 @@ class FreshLayers:
         self._built: list[Layers] = []
         """The layers of each micro-batch since `load`."""
         self._buffers: list[dict[str, Tensor]] = [{} for _ in range(experiment.layout.replicas)]
-        self._given: list[dict[str, list[Statistics]]] = [{} for _ in self._buffers]
-        """What each BatchNorm that moves once a mini-batch was given in it, by its name."""
+        self._statistics = [RunningStatistics() for _ in self._buffers]
 
     def build(self) -> Layers:
         return build_layers(self._experiment, self._specs, torch.float64)
@@ -91,7 +85,7 @@ class FreshLayers:
             set_buffer(*_owner(layers, path), buffer)
         if training:
             self._built.append(layers)
-            self._record_deferred(layers, batch.replica)
+            self._statistics[batch.replica].follow(layers)
         context = replace(batch.context, masks=MasksByRule(batch.context.step, training))
         outputs: list[Tensor] = []
         x = self.first_input(batch)
@@ -128,10 +122,8 @@ class FreshLayers:
 
     def end_minibatch(self) -> None:
         """Move the statistics that move once a mini-batch."""
-        for buffers, given in zip(self._buffers, self._given, strict=True):
-            for name, batches in given.items():
-                _move(buffers, name, batches)
-            given.clear()
+        for buffers, statistics in zip(self._buffers, self._statistics, strict=True):
+            statistics.move(buffers)
 
     def average_statistics(self) -> None:
         """Give each replica the mean of all replicas' running statistics, as before evaluation."""
@@ -148,29 +140,6 @@ class FreshLayers:
     def buffers(self, replica: int) -> dict[str, Tensor]:
         """A replica's buffers by full name."""
         return dict(self._buffers[replica])
-
-    def _record_deferred(self, layers: Layers, replica: int) -> None:
-        """Record what each BatchNorm that moves once a mini-batch is given."""
-        for name, layer in layers.items():
-            for path, module in layer.named_modules():
-                if isinstance(module, _BatchNorm) and getattr(module, "mode", "micro") != "micro":
-                    full = f"{name}.{path}" if path else name
-                    module.register_forward_pre_hook(partial(self._record, full, replica))
-
-    def _record(self, name: str, replica: int, _module: nn.Module, given: tuple[Any, ...]) -> None:
-        rows = given[0].detach()
-        statistics = rows.mean(0), rows.var(0, correction=0), len(rows)
-        self._given[replica].setdefault(name, []).append(statistics)
-
-
-def _move(buffers: dict[str, Tensor], name: str, batches: Sequence[Statistics]) -> None:
-    """Move the buffers of BatchNorm `name` towards the statistics of all rows together."""
-    rows = sum(count for _, _, count in batches)
-    mean = torch.stack([m * count for m, _, count in batches]).sum(0) / rows
-    squares = torch.stack([(v + (m - mean).square()) * n for m, v, n in batches]).sum(0)
-    for key, new in (("running_mean", mean), ("running_var", squares / (rows - 1))):
-        buffers[f"{name}.{key}"] = (1 - MOMENTUM) * buffers[f"{name}.{key}"] + MOMENTUM * new
-    buffers[f"{name}.num_batches_tracked"] = buffers[f"{name}.num_batches_tracked"] + 1
 
 
 def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
