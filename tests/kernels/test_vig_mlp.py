@@ -128,9 +128,3 @@ def test_is_the_torch_form_in_float64(
 
     for ours, exact in zip(found(vig, torch.float32), found(vig_torch, torch.float64), strict=True):
         assert float((ours - exact).norm()) < 1e-4 * float(exact.norm())
-
-
-def test_pointers_need_contiguous_tensors() -> None:
-    given = weights(4, conv=False)
-    with pytest.raises(ValueError, match="contiguous"):
-        vig.forward(torch.rand(3, 16).t(), (4, 4), given, None, EPS)

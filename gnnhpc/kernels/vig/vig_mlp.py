@@ -11,7 +11,7 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,10 +101,10 @@ class Stack:
         updates = at + self._states
         _call(
             "vig_forward",
-            *(count, images, self._shapes(nodes), _pointer(x), self._weights, self._eps),
+            *(count, images, self._shapes(nodes), x, self._weights, self._eps),
             None if running is None else addresses([running]),
             *(self._moved if moves else (None, None, None)),
-            *(updates, updates + count * size, out.data_ptr(), at),
+            *(updates, updates + count * size, out, at),
             times=count,
         )
         return out, saved
@@ -126,13 +126,13 @@ class Stack:
         images, nodes, _ = x.shape
         count, size = len(self.layers), x.numel() * x.element_size()
         d_x = torch.empty_like(x) if wants_x else None
-        at = _pointer(saved)
+        at = saved.data_ptr()
         updates = at + self._states
         _call(
             "vig_backward",
-            *(count, images, self._shapes(nodes), _pointer(x)),
-            *(updates, updates + count * size, _pointer(g)),
-            *(self._weights, self._eps, at, None if d_x is None else d_x.data_ptr(), gradients),
+            *(count, images, self._shapes(nodes), x),
+            *(updates, updates + count * size, g),
+            *(self._weights, self._eps, at, d_x, gradients),
             times=count,
         )
         return d_x
@@ -187,8 +187,7 @@ def readout_forward(x: Tensor, weights: ReadoutWeights) -> tuple[Tensor, Tensor]
     images, nodes, _ = x.shape
     pooled, logits = x.new_empty(images, 3), x.new_empty(images, classes)
     sizes = _sizes(images, nodes, hidden, classes)
-    given = (sizes, _pointer(x), _pointers(weights))
-    _call("vig_readout_forward", *given, pooled.data_ptr(), logits.data_ptr())
+    _call("vig_readout_forward", sizes, x, addresses([weights]), pooled, logits)
     return logits, pooled
 
 
@@ -201,15 +200,19 @@ def readout_backward(
     d_x = pooled.new_empty(images, nodes, 3) if wants_x else None
     d_weights = ReadoutWeights._make(map(torch.empty_like, weights))
     sizes = _sizes(images, nodes, hidden, classes)
-    given = (sizes, _pointer(pooled), _pointer(g), _pointers(weights))
-    gradient = None if d_x is None else d_x.data_ptr()
-    _call("vig_readout_backward", *given, gradient, _pointers(d_weights))
+    given = (sizes, pooled, g, addresses([weights]))
+    _call("vig_readout_backward", *given, d_x, addresses([d_weights]))
     return d_x, d_weights
 
 
 def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[ctypes.c_void_p]:
-    """Addresses of the tensors of some layers, one layer after the other."""
-    return _pointers(list(itertools.chain.from_iterable(tensors)))
+    """Addresses of the tensors of some layers, one layer after the other; null for None.
+
+    They are contiguous, as parameters and their gradients are.
+    """
+    # One line for all: forty tensors a layer and micro-batch.
+    flat = itertools.chain.from_iterable(tensors)
+    return _address_array(tuple([None if t is None else t.data_ptr() for t in flat]))
 
 
 def _call(function: str, *args: Any, times: int = 1) -> None:
@@ -237,25 +240,3 @@ def _doubles(numbers: tuple[float, ...]) -> ctypes.Array[ctypes.c_double]:
 @functools.lru_cache(maxsize=4096)
 def _address_array(found: tuple[int | None, ...]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(found))(*found)
-
-
-def _pointer(tensor: Tensor) -> int:
-    """A contiguous tensor's address; raises ValueError for another."""
-    return tensor.data_ptr() if tensor.is_contiguous() else _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise ValueError("a kernel needs contiguous tensors")
-
-
-def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
-    """Like `_pointer` for each tensor; null for None."""
-    # One line for all: forty tensors a layer and micro-batch.
-    return _address_array(
-        tuple(
-            [
-                None if t is None else t.data_ptr() if t.is_contiguous() else _refuse()
-                for t in tensors
-            ]
-        )
-    )
