@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -15,6 +15,10 @@ from gnnhpc.core.settings import Positive, Whole, expand_user
 from gnnhpc.data.data_files import sha256
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.published_graphs import PUBLISHED
+
+if TYPE_CHECKING:
+    from gnnhpc.data.readers.custom_graph_file import CustomArrays
+    from gnnhpc.data.synthetic.ordered_edges import Arrays
 
 
 class CustomGraph(Data):
@@ -47,7 +51,7 @@ class CustomGraph(Data):
     directed: bool | None = None
     """`true` takes edges as they are; `false` adds the reverse of each edge. A file of which hardly
     an edge has its reverse needs one of them; gnn-benchmark's files get reverses by default."""
-    ignore: tuple[Literal["edge_weight", "edge_attr", "adj_data"], ...] = ()
+    ignore: tuple[Literal["edge_weight", "edge_attr"], ...] = ()
     """Arrays of the file that are left out on purpose."""
     nodes: Positive | None = None
     edges: Positive | None = None
@@ -79,16 +83,40 @@ class CustomGraph(Data):
         Raises InputError for a file that has no such graph, and for sizes or a digest in the spec
         that are not the file's.
         """
-        from gnnhpc.data.readers.custom_graph_file import Choices, read_sizes
-
         path = (folder / expand_user(self.path, f"data {self.name}", "path")).resolve()
-        choices = Choices(self.split, self.directed, self.ignore, self.classes)
-        found = read_sizes(path, choices) | {"digest": sha256(path)}
+        graph = self._read(path)
+        found: dict[str, Any] = {
+            "nodes": len(graph.arrays["labels"]),
+            "edges": graph.edges,
+            "features": graph.features,
+            "classes": graph.classes,
+            "weighted": "edge_weight" in graph.arrays,
+            "digest": sha256(path),
+        }
         for key, value in found.items():
             given = getattr(self, key)
             if given is not None and given != value:
                 raise InputError(path, key, value, f"{given}, which the spec says")
         return self.model_copy(update={"path": str(path), **found})
+
+    def arrays(self) -> Arrays:
+        """The arrays of the planned graph; raises InputError for a file that has changed since."""
+        path, found = Path(self.path), sha256(Path(self.path))
+        if found != self.digest:
+            allowed = f"{self.digest}, the file as it was planned; submit again for a new one"
+            raise InputError(path, "digest", found, allowed)
+        return self._read(path).arrays
+
+    def _read(self, path: Path) -> CustomArrays:
+        from gnnhpc.data.readers.custom_graph_file import read_custom_graph
+
+        return read_custom_graph(
+            path,
+            split=self.split,
+            directed=self.directed,
+            ignore=self.ignore,
+            classes=self.classes,
+        )
 
     def check(self, root: Path | None) -> None:
         if not os.access(self.path, os.R_OK):

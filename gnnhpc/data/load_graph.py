@@ -75,10 +75,7 @@ def graph_arrays(config: Data, root: Path | None) -> Arrays:
     if isinstance(config, SyntheticCitation):
         return synthetic_graph(config)
     if isinstance(config, CustomGraph):
-        from gnnhpc.data.readers.custom_graph_file import Choices, read_custom_graph
-
-        choices = Choices(config.split, config.directed, config.ignore, config.classes)
-        return read_custom_graph(Path(config.path), choices, config.digest)
+        return config.arrays()
     assert isinstance(config, PublishedGraph | RedditShaped)
     raw: list[Path] = []
     if isinstance(config, PublishedGraph):

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import SPLITS
-from gnnhpc.core.errors import InputError
-from gnnhpc.data.data_files import sha256
-from gnnhpc.data.readers.named_arrays import NpzFile
+from gnnhpc.data.readers.named_arrays import FORMS, NamedArrays
 from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Mask, Masks, shchur_split
 from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
 
@@ -21,98 +20,43 @@ MOST_ONE_WAY = 0.05
 """The share of edges with a reverse below which a file may list each edge of an undirected graph
 once."""
 
-_BENCHMARK = {
-    "y": "labels",
-    "x": "attr_matrix",
-    "edge_weight": "adj_data",
-    **{f"x_{part}": f"attr_{part}" for part in ("indptr", "indices", "data", "shape")},
-}
-"""The keys of gnn-benchmark's files for ours."""
 
+class CustomArrays(NamedTuple):
+    """The arrays of a graph, and the sizes that planning needs."""
 
-class Choices(NamedTuple):
-    """What the settings say of a file; `CustomGraph` documents them."""
-
-    split: int
-    directed: bool | None
-    ignore: tuple[str, ...]
-    classes: int | None
-
-
-def read_sizes(path: Path, choices: Choices) -> dict[str, Any]:
-    """The sizes of the graph in a file, for planning; features are not read.
-
-    Raises InputError for a mistake in edges, weights, labels, splits, or the shape of features.
-    """
-    graph = _read(path, choices)
-    return {
-        "nodes": len(graph.arrays["labels"]),
-        "edges": graph.listed_edges,
-        "features": graph.features,
-        "classes": graph.classes,
-        "weighted": "edge_weight" in graph.arrays,
-    }
-
-
-def read_custom_graph(path: Path, choices: Choices, digest: str | None) -> Arrays:
-    """The arrays of a planned graph.
-
-    Raises InputError for a file of another digest, and for features that are no finite numbers.
-    """
-    found = sha256(path)
-    if found != digest:
-        allowed = f"{digest}, the file as it was planned; submit again for a new one"
-        raise InputError(path, "digest", found, allowed)
-    graph = _read(path, choices)
-    if "x" in graph.file:
-        return graph.arrays | {"dense": _finite(graph.file, "x")}
-    rows = _rows(graph.file, (len(graph.arrays["labels"]), graph.features))
-    return graph.arrays | rows
-
-
-class _Graph(NamedTuple):
-    """A graph whose edges, labels and splits are right; features are not read yet."""
-
-    file: NpzFile
     arrays: Arrays
-    listed_edges: int
+    edges: int
     """The number of edges in the file."""
     features: int
     classes: int
 
 
-def _read(path: Path, choices: Choices) -> _Graph:
-    file = NpzFile(path)
-    benchmark = "adj_indptr" in file and "edge_index" not in file
-    if benchmark:
-        file.renamed = _BENCHMARK
+def read_custom_graph(
+    path: Path,
+    *,
+    split: int,
+    directed: bool | None,
+    ignore: tuple[str, ...],
+    classes: int | None,
+) -> CustomArrays:
+    """The graph in a file; `CustomGraph` documents the arrays and the settings.
+
+    Raises InputError for the first mistake.
+    """
+    file = NamedArrays(path)
     labels = _labels(file)
-    nodes, features = _feature_shape(file)
-    if nodes != len(labels):
-        key = "x" if "x" in file else "x_shape"
-        raise file.error(key, f"{nodes} nodes", f"{len(labels)} nodes, as in {file.key('y')}")
-    classes = _classes(file, labels, choices.classes)
-    listed = any(f"{split}_{form}" in file for split in SPLITS for form in ("mask", "idx"))
-    if benchmark and not listed:
-        masks = shchur_split(labels, classes, np.random.default_rng([DATA_SEED, nodes]))
-        masks["test"] &= labels != UNLABELLED
-    else:
-        masks = _masks(file, labels, choices.split)
-    source, target = _benchmark_edges(file, nodes) if benchmark else _listed_edges(file, nodes)
-    weights = _weights(file, len(source), choices.ignore)
-    if benchmark and weights is not None and (weights == 1).all():
-        weights = None
-    directed = False if benchmark and choices.directed is None else choices.directed
-    edges = _ordered(file, source, target, weights, nodes, directed)
-    return _Graph(file, {"labels": labels, **edges, **masks}, len(source), features, classes)
+    classes = _classes(file, labels, classes)
+    features, columns = _features(file, len(labels))
+    masks = _masks(file, labels, classes, split)
+    edges, listed = _edges(file, len(labels), directed, ignore)
+    return CustomArrays({"labels": labels, **edges, **masks, **features}, listed, columns, classes)
 
 
-def _labels(file: NpzFile) -> Ints:
+def _labels(file: NamedArrays) -> Ints:
     """int64 [nodes], from `y` int, or floating numbers that are whole or NaN."""
-    form = "int [nodes], -1 or NaN for a node outside of all splits"
-    values = file.read("y", "iuf", "12", form)
+    values, form = file["y"], FORMS["y"].text
     if values.ndim == 2 and values.shape[1] != 1:
-        raise file.error("y", f"{values.dtype} {list(values.shape)}", form)
+        raise file.wrong_form("y", values)
     values = values.reshape(-1)
     if len(values) == 0:
         raise file.error("y", "no nodes", f"{form}, at least one node")
@@ -124,7 +68,7 @@ def _labels(file: NpzFile) -> Ints:
     return labels
 
 
-def _classes(file: NpzFile, labels: Ints, stated: int | None) -> int:
+def _classes(file: NamedArrays, labels: Ints, stated: int | None) -> int:
     highest = int(labels.max())
     if stated is not None and highest >= stated:
         found = f"label {highest} of node {labels.argmax()}"
@@ -137,14 +81,19 @@ def _classes(file: NpzFile, labels: Ints, stated: int | None) -> int:
     return stated or highest + 1
 
 
-def _masks(file: NpzFile, labels: Ints, split: int) -> Masks:
+def _masks(file: NamedArrays, labels: Ints, classes: int, split: int) -> Masks:
     """bool [nodes] of each split, none empty, none with a node of another or without a label."""
-    masks: Masks = {}
+    listed = any(f"{each}_{form}" in file for each in SPLITS for form in ("mask", "idx"))
+    if file.is_gnn_benchmark and not listed:
+        masks = shchur_split(labels, classes, np.random.default_rng([DATA_SEED, len(labels)]))
+        masks["test"] &= labels != UNLABELLED
+        return masks
+    masks = {}
     for each in SPLITS:
-        masked, listed = f"{each}_mask", f"{each}_idx"
-        if masked in file and listed in file:
-            raise file.error(listed, f"both {masked} and {listed}", "one of them")
-        key, read = (listed, _mask_of_list) if listed in file else (masked, _mask)
+        masked, listed_key = f"{each}_mask", f"{each}_idx"
+        if masked in file and listed_key in file:
+            raise file.error(listed_key, f"both {masked} and {listed_key}", "one of them")
+        key, read = (listed_key, _mask_of_list) if listed_key in file else (masked, _mask)
         mask = read(file, key, len(labels), split)
         if not mask.any():
             raise file.error(key, "no node", "at least one node")
@@ -156,18 +105,18 @@ def _masks(file: NpzFile, labels: Ints, split: int) -> Masks:
             )
         file.refuse(
             *(key, mask & (labels == UNLABELLED), lambda node: f"node {node}, which has no label"),
-            f"nodes with a class in {file.key('y')}",
+            "nodes with a class in y",
         )
         masks[each] = mask
     return masks
 
 
-def _mask(file: NpzFile, key: str, nodes: int, split: int) -> Mask:
-    form = f"bool [{nodes}] or [{nodes}, splits], or {key.replace('mask', 'idx')}: int [n]"
-    values = file.read(key, "biu", "12", form)
+def _mask(file: NamedArrays, key: str, nodes: int, split: int) -> Mask:
+    values = file[key]
     columns = values.shape[1] if values.ndim == 2 else 1
     if len(values) != nodes or ((values < 0) | (values > 1)).any():
-        raise file.error(key, f"{values.dtype} {list(values.shape)}", f"{form}, of 0 and 1")
+        found = f"{values.dtype} {list(values.shape)}"
+        raise file.error(key, found, f"{FORMS[key].text}, of 0 and 1 for {nodes} nodes")
     if split >= columns:
         allowed = f"split 0 to {columns - 1}" if columns > 1 else "split 0, as it has one"
         raise file.error(key, f"split {split}", allowed)
@@ -175,8 +124,8 @@ def _mask(file: NpzFile, key: str, nodes: int, split: int) -> Mask:
     return mask
 
 
-def _mask_of_list(file: NpzFile, key: str, nodes: int, split: int) -> Mask:
-    chosen: Ints = file.read(key, "iu", "1", "int [n], node numbers").astype(np.int64)
+def _mask_of_list(file: NamedArrays, key: str, nodes: int, split: int) -> Mask:
+    chosen: Ints = file[key].astype(np.int64)
     wrong = (chosen < 0) | (chosen >= nodes)
     file.refuse(key, wrong, lambda place: f"node {chosen[place]}", f"0 to {nodes - 1}")
     counts = np.bincount(chosen, minlength=nodes)
@@ -186,12 +135,51 @@ def _mask_of_list(file: NpzFile, key: str, nodes: int, split: int) -> Mask:
     return counts > 0
 
 
-def _listed_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
+def _edges(
+    file: NamedArrays, nodes: int, directed: bool | None, ignore: tuple[str, ...]
+) -> tuple[Arrays, int]:
+    """`edges` sorted by (target, source), each once, without self-loops, and `edge_weight`; also
+    how many the file lists."""
+    source, target = (_benchmark_ends if file.is_gnn_benchmark else _listed_ends)(file, nodes)
+    weights = _weights(file, len(source), ignore)
+    if file.is_gnn_benchmark:
+        directed = bool(directed)
+        weights = None if weights is None or (weights == 1).all() else weights
+    loops = source == target
+    if loops.all():
+        raise file.error("edge_index", "self-loops only", "at least one other edge")
+    if directed is None:
+        _check_direction(file, ordered_edges(source, target, nodes), nodes)
+    if weights is None:
+        edges = ordered_edges(source, target, nodes, both=directed is False)
+        return {"edges": edges}, len(source)
+    file.refuse(
+        *("edge_index", loops & (weights != 1)),
+        lambda edge: f"weight {weights[edge]} of the self-loop of node {source[edge]}",
+        "1, or no self-loops: layers add their own; or ignore: [edge_weight]",
+    )
+    codes, kept = (target * nodes + source)[~loops], weights[~loops]
+    if directed is False:
+        codes = np.concatenate((codes, (source * nodes + target)[~loops]))
+        kept = np.concatenate((kept, kept))
+    order = np.argsort(codes, kind="stable")
+    codes, kept = codes[order], kept[order]
+    again = np.diff(codes, prepend=-1) == 0
+    file.refuse(
+        *("edge_index", again & (kept != np.roll(kept, 1))),
+        lambda e: f"two weights of the edge from {codes[e] % nodes} to {codes[e] // nodes}",
+        "one weight for each edge; or ignore: [edge_weight]",
+    )
+    codes = codes[~again]
+    edges = np.stack((codes % nodes, codes // nodes))
+    return {"edges": edges, "edge_weight": kept[~again]}, len(source)
+
+
+def _listed_ends(file: NamedArrays, nodes: int) -> tuple[Ints, Ints]:
     """Sources and targets as the file lists them."""
-    form = "int [2, edges], at least one edge"
-    edges = file.read("edge_index", "iu", "2", form)
+    edges = file["edge_index"]
     if edges.shape[0] != 2 or edges.shape[1] == 0:
-        raise file.error("edge_index", f"{edges.dtype} {list(edges.shape)}", form)
+        raise file.wrong_form("edge_index", edges)
     source, target = edges.astype(np.int64)
     file.refuse(
         "edge_index",
@@ -202,70 +190,31 @@ def _listed_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
     return source, target
 
 
-def _benchmark_edges(file: NpzFile, nodes: int) -> tuple[Ints, Ints]:
-    target = file.read("adj_indices", "iu", "1", "int [edges]").astype(np.int64)
-    rows = _csr(file, "adj", target, np.ones(len(target), np.bool_), (nodes, nodes))
+def _benchmark_ends(file: NamedArrays, nodes: int) -> tuple[Ints, Ints]:
+    target = file["adj_indices"].astype(np.int64)
+    rows = _csr(file, "adj_indptr", target, np.ones(len(target), np.bool_), (nodes, nodes))
     return np.repeat(np.arange(nodes), np.diff(rows.indptr)), target
 
 
-def _weights(file: NpzFile, edges: int, ignored: tuple[str, ...]) -> Floats | None:
+def _weights(file: NamedArrays, edges: int, ignored: tuple[str, ...]) -> Floats | None:
     """float32 [edges] as the file lists them; None where it has none."""
     if "edge_attr" in file and "edge_attr" not in ignored:
         allowed = "edge_weight: float [edges], the only numbers of edges that models use; or "
         allowed += "ignore: [edge_attr]"
         raise file.error("edge_attr", "numbers that no model here uses", allowed)
-    key = file.key("edge_weight")
-    if "edge_weight" not in file or key in ignored:
+    if "edge_weight" not in file or "edge_weight" in ignored:
         return None
-    form = f"float [{edges}], finite numbers from 0; or ignore: [{key}]"
-    values = file.read("edge_weight", "fiub", "12", form)
+    values = file["edge_weight"]
     weights: Floats = values.reshape(-1).astype(np.float32)
     if len(weights) != edges:
-        raise file.error("edge_weight", f"{values.dtype} {list(values.shape)}", form)
+        raise file.wrong_form("edge_weight", values)
     wrong = ~(np.isfinite(weights) & (weights >= 0))
+    form = FORMS["edge_weight"].text
     file.refuse("edge_weight", wrong, lambda edge: f"{weights[edge]} of edge {edge}", form)
     return weights
 
 
-def _ordered(
-    file: NpzFile,
-    source: Ints,
-    target: Ints,
-    weights: Floats | None,
-    nodes: int,
-    directed: bool | None,
-) -> Arrays:
-    """`edges` sorted by (target, source), each once, without self-loops, and `edge_weight`."""
-    key = "edge_index" if "edge_index" in file else "adj_indices"
-    loops = source == target
-    if loops.all():
-        raise file.error(key, "self-loops only", "at least one other edge")
-    if directed is None:
-        _check_direction(file, key, ordered_edges(source, target, nodes), nodes)
-    if weights is None:
-        return {"edges": ordered_edges(source, target, nodes, both=directed is False)}
-    file.refuse(
-        *(key, loops & (weights != 1)),
-        lambda edge: f"weight {weights[edge]} of the self-loop of node {source[edge]}",
-        f"1, or no self-loops: layers add their own; or ignore: [{file.key('edge_weight')}]",
-    )
-    codes, kept = (target * nodes + source)[~loops], weights[~loops]
-    if directed is False:
-        codes = np.concatenate((codes, (source * nodes + target)[~loops]))
-        kept = np.concatenate((kept, kept))
-    order = np.argsort(codes, kind="stable")
-    codes, kept = codes[order], kept[order]
-    again = np.diff(codes, prepend=-1) == 0
-    file.refuse(
-        *(key, again & (kept != np.roll(kept, 1))),
-        lambda e: f"two weights of the edge from {codes[e] % nodes} to {codes[e] // nodes}",
-        f"one weight for each edge; or ignore: [{file.key('edge_weight')}]",
-    )
-    codes = codes[~again]
-    return {"edges": np.stack((codes % nodes, codes // nodes)), "edge_weight": kept[~again]}
-
-
-def _check_direction(file: NpzFile, key: str, edges: Ints, nodes: int) -> None:
+def _check_direction(file: NamedArrays, edges: Ints, nodes: int) -> None:
     """Raise InputError where hardly an edge has its reverse: it may be listed once."""
     source, target = edges
     count = edges.shape[1]
@@ -274,33 +223,32 @@ def _check_direction(file: NpzFile, key: str, edges: Ints, nodes: int) -> None:
     if both < MOST_ONE_WAY * count:
         found = f"{count} edges, of which {both} have their reverse"
         allowed = "directed: true in data for a directed graph, directed: false to add reverses"
-        raise file.error(key, found, allowed)
+        raise file.error("edge_index", found, allowed)
 
 
-def _feature_shape(file: NpzFile) -> tuple[int, int]:
-    """Nodes and columns, of dense rows or of CSR."""
-    parts = ("x_indptr", "x_indices", "x_data", "x_shape")
-    known = [key for key in parts if key in file]
-    if "x" in file and known:
-        found = f"both {file.key('x')} and {file.key(known[0])}"
-        raise file.error(known[0], found, "one form of features")
-    if known:
-        key, form = "x_shape", "int [2]: nodes, features"
-        shape = file.read(key, "iu", "1", form).tolist()
-        if len(shape) != 2 or min(shape) < 0:
-            raise file.error(key, shape, form)
-    else:
-        key, form = "x", f"numbers [nodes, features], or {', '.join(map(file.key, parts))}"
-        shape = file.shape(key, "fiub", "2", form)
+def _features(file: NamedArrays, nodes: int) -> tuple[Arrays, int]:
+    """`dense` [nodes, columns] or CSR rows, and how many columns they have."""
+    parts = [key for key in ("x_indptr", "x_indices", "x_data", "x_shape") if key in file]
+    if "x" in file and parts:
+        raise file.error(parts[0], f"both x and {parts[0]}", "one form of features")
+    key = "x_shape" if parts else "x"
+    values = file[key]
+    shape = values.tolist() if parts else list(values.shape)
+    if len(shape) != 2 or min(shape) < 0:
+        raise file.error(key, shape, FORMS[key].text)
     if shape[1] == 0:
         raise file.error(key, "no features", "at least one column")
-    return shape[0], shape[1]
+    if shape[0] != nodes:
+        raise file.error(key, f"{shape[0]} nodes", f"{nodes} nodes, as in y")
+    if parts:
+        return _rows(file, (nodes, shape[1])), shape[1]
+    return {"dense": _finite(file, key, values)}, shape[1]
 
 
-def _finite(file: NpzFile, key: str) -> Floats:
+def _finite(file: NamedArrays, key: str, array: npt.NDArray[Any]) -> Floats:
     """An array in float32; a number that does not fit becomes infinite and is refused."""
     with np.errstate(over="ignore"):
-        values: Floats = file.read(key, "fiub", "12", "numbers [n]").astype(np.float32)
+        values: Floats = array.astype(np.float32)
     width = values.shape[-1] if values.ndim == 2 else 1
 
     def found(place: int) -> str:
@@ -311,10 +259,10 @@ def _finite(file: NpzFile, key: str) -> Floats:
     return values
 
 
-def _rows(file: NpzFile, shape: tuple[int, int]) -> Arrays:
+def _rows(file: NamedArrays, shape: tuple[int, int]) -> Arrays:
     """CSR with columns sorted within each row, as torch needs it."""
-    columns = file.read("x_indices", "iu", "1", "int [n]").astype(np.int64)
-    rows = _csr(file, "x", columns, _finite(file, "x_data"), shape)
+    columns = file["x_indices"].astype(np.int64)
+    rows = _csr(file, "x_indptr", columns, _finite(file, "x_data", file["x_data"]), shape)
     rows.sort_indices()
     if not rows.has_canonical_format:
         raise file.error("x_indices", "a column twice in a row", "each column once a row")
@@ -322,10 +270,9 @@ def _rows(file: NpzFile, shape: tuple[int, int]) -> Arrays:
     return {"indptr": indptr, "columns": columns, "values": rows.data}
 
 
-def _csr(file: NpzFile, start: str, columns: Ints, values: Any, shape: tuple[int, int]) -> Any:
+def _csr(file: NamedArrays, key: str, columns: Ints, values: Any, shape: tuple[int, int]) -> Any:
     """The matrix of CSR's parts; raises InputError where they do not fit together."""
-    key = f"{start}_indptr"
-    indptr = file.read(key, "iu", "1", f"int [{shape[0] + 1}]").astype(np.int64)
+    indptr = file[key].astype(np.int64)
     try:
         rows = scipy.sparse.csr_array((values, columns, indptr), shape=shape)
         rows.check_format(full_check=True)
