@@ -17,6 +17,7 @@ from benchmarks.rows_one_process import (
     gat_cell,
     recorded,
     vig_cell,
+    vig_steps,
 )
 from benchmarks.table import Comparison, Match
 from benchmarks.turns import Contestant, Entry
@@ -114,21 +115,16 @@ def _epochs(what: str, model: Settings, form: str, data: Settings, device: str) 
 
 def _vig(device: str, *, quick: bool) -> Match:
     """Seconds an image, of each form at the batch that suits it best."""
-
-    def at(form: str, *images: int) -> list[Contestant]:
-        given = {"form": form, "device": device}
-        function = "benchmarks.contestants.vig_steps:contestant"
-        return [Contestant(function, given | {"images": n}, n) for n in images]
-
-    entries: dict[str, Entry] = {"ours": at("fused", *((8,) if quick else (1_000, 4_000)))}
+    ours, theirs = ((8,), (2,)) if quick else ((1_000, 4_000), (50, 100, 250, 500, 1_000))
+    entries: dict[str, Entry] = {"ours": vig_steps("fused", *ours, device=device)}
     forms = ("reference", "edge_index", "adj_t")
     for form in forms:
-        entries[form] = at(form, *((2,) if quick else (50, 100, 250, 500, 1_000)))
+        entries[form] = vig_steps(form, *theirs, device=device)
     what = "ViG training step, 8 blocks, seconds an image, PyG's layers"
     comparisons = [Comparison(what, "ours", forms, VIG_GOAL)]
     if not quick:
         what = "ViG training step of 1,000 images, seconds an image, and 0.045 ms"
-        entries["ours, 1,000 images"] = at("fused", 1_000)
+        entries["ours, 1,000 images"] = vig_steps("fused", 1_000, device=device)
         comparisons.append(Comparison(what, "ours, 1,000 images", VIG_SECONDS, goal=1.0))
     return Match(entries, comparisons, rounds=10)
 

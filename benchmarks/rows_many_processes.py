@@ -131,25 +131,6 @@ def schedules(*, quick: bool) -> list[Match]:
         }
         what = f"{name}, 4 micro-batches in one process, and torchgpipe's: seconds a step"
         matches.append(_match(entries, Comparison(what, "seq", "torchgpipe", 0.98)))
-    return [*matches, *_deep(quick=quick)]
-
-
-def _deep(*, quick: bool) -> list[Match]:
-    """Two stages of 32 layers over 8 clustered chunks of a graph."""
-    data = {"name": "synthetic-citation", "nodes": 100_000, "edges": 1_000_000}
-    data |= {"features": 128, "classes": 40} | (SMALL if quick else {})
-    matches = []
-    for name in ("resgcn", "gcnii"):
-        model = {"name": name, "layers": 4 if quick else 32, "hidden": 64}
-        settings = {"model": model, "data": data, "chunks": "clustered", "microbatches": 8}
-        entries = {each: cell(settings | {"layout": each}, quick, 8) for each in ("pp2", "seq")}
-        what = f"{model['layers']}-layer {name}, pp2, 8 clustered chunks: seconds a step"
-        ideal = f"{what}, real and ideal"
-        comparisons = [
-            Comparison(ideal, "pp2", "pp2", 0.95, reference_of="ideal_s"),
-            Comparison(f"{what}, and one process", "pp2", "seq"),
-        ]
-        matches.append(_match(entries, *comparisons, rounds=3))
     return matches
 
 

@@ -90,25 +90,29 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
     return [turns, whole]
 
 
+def vig_steps(form: str, *images: int, device: str = "cpu") -> list[Contestant]:
+    """Training steps of ViG at several sizes of a mini-batch, in seconds an image."""
+    function = "benchmarks.contestants.vig_steps:contestant"
+    given = {"form": form, "device": device}
+    return [Contestant(function, given | {"images": n}, n) for n in images]
+
+
 def vig(*, quick: bool) -> list[Match]:
     """Seconds an image, of every form at the batch that suits it best; then a step of 1,000."""
-
-    def at(form: str, *images: int) -> list[Contestant]:
-        function = "benchmarks.contestants.vig_steps:contestant"
-        return [Contestant(function, {"form": form, "images": n}, n) for n in images]
-
     # At 1,000 images the libraries' forms take tens of GB.
     few, many = ((2,), 50) if quick else ((1, 2, 5, 10, 20), 1_000)
-    entries = {VIG_FORMS[form]: at(form, *few) for form in VIG_FORMS}
+    entries = {VIG_FORMS[form]: vig_steps(form, *few) for form in VIG_FORMS}
     what = "ViG training step, 8 blocks, seconds an image"
     against = Comparison(what, "ours", tuple(entries), 20.0)
     alone = f"ViG training step, {many} images"
     return [
         Match(
-            {"ours": at("fused", *({50, 100} & {many, 100}), many), **entries}, [against], rounds=6
+            {"ours": vig_steps("fused", *({50, 100} & {many, 100}), many), **entries},
+            [against],
+            rounds=6,
         ),
         Match(
-            {"ours": at("fused", many)},
+            {"ours": vig_steps("fused", many)},
             [
                 Comparison(f"{alone}: seconds; limit 12", "ours", 12.0 / many, 1.0),
                 Comparison(f"{alone}: peak MiB; limit 1024", "ours", 1024.0, 1.0, of="peak_mib"),

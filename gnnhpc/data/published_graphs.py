@@ -12,6 +12,7 @@ directions here. Does not import torch.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -48,41 +49,23 @@ class Ogb:
     train on both; the file of products has each edge once.
     """
 
-    split: str
-    """The folder under `split/`."""
-
 
 @dataclass(frozen=True)
 class Published:
-    """One row: a graph whose files lie under `<root>/<folder>`."""
+    """One row of the table."""
 
     reader: Pyg | Ogb
-    folder: str
-    files: tuple[str, ...]
-    source: str
-    """Address at which the files are published."""
-    downloads: tuple[Download, ...]
+    files: Files
     facts: Facts
     splits: int = 0
     """The number of published splits; without any, a random one is made."""
     feature_files: tuple[str, ...] = ()
     """The files that are not needed with `features: made`."""
-    refused: str | None = None
-    """Why no model can be trained on it; None for most."""
 
     @property
     def dense(self) -> bool:
         """Whether features are stored dense, not as sparse rows."""
         return isinstance(self.reader, Ogb) or self.reader.dense
-
-    def directory(self, root: Path) -> Path:
-        return root / self.folder
-
-    def needed(self, features: str) -> tuple[str, ...]:
-        """The files that are read with `features` real or made."""
-        if features == "real":
-            return self.files
-        return tuple(name for name in self.files if name not in self.feature_files)
 
 
 def graph_sizes(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:
@@ -90,132 +73,108 @@ def graph_sizes(nodes: int, edges: int, features: int, classes: int, train: int 
     return Facts("graph", features, classes, nodes=nodes, edges=edges, train=train)
 
 
-def planetoid(name: str, facts: Facts) -> Published:
+def _published_at(base: str, files: Iterable[str]) -> tuple[Download, ...]:
+    return tuple(Download(f"{base}/{file}", file) for file in files)
+
+
+def _raw(folder: str, downloads: tuple[Download, ...]) -> Files:
+    """Files that are downloaded one by one into the folder where PyG looks for them."""
+    return Files(f"{folder}/raw", tuple(each.file for each in downloads), downloads)
+
+
+def _planetoid(name: str, facts: Facts) -> Published:
     """A graph in eight files, of which three hold features."""
     start = f"ind.{name.lower()}"
     features = tuple(f"{start}.{part}" for part in ("x", "tx", "allx"))
     others = tuple(f"{start}.{part}" for part in ("y", "ty", "ally", "graph", "test.index"))
-    base = "https://github.com/kimiyoung/planetoid"
-    return Published(
-        Pyg("Planetoid", name, pickled=True, normalized=True),
-        f"{name}/raw",
-        features + others,
-        f"{base}/tree/master/data",
-        _one_by_one(f"{base}/raw/master/data", features + others),
-        facts,
-        splits=1,
-        feature_files=features,
+    downloads = _published_at(
+        "https://github.com/kimiyoung/planetoid/raw/master/data", features + others
     )
-
-
-def one_file(
-    reader: Pyg, folder: str, file: str, base: str, facts: Facts, splits: int = 0
-) -> Published:
-    """A graph in the single file `<base>/<file>`."""
-    downloads = _one_by_one(base, (file,))
-    return Published(reader, f"{folder}/raw", (file,), base, downloads, facts, splits)
-
-
-def geom_gcn(reader: Pyg, folder: str, name: str, facts: Facts) -> Published:
-    """A graph in two text files and ten splits of Geom-GCN."""
-    base = "https://raw.githubusercontent.com/graphdml-uiuc-jlu/geom-gcn/master"
-    texts = ("out1_node_feature_label.txt", "out1_graph_edges.txt")
-    splits = tuple(f"{name}_split_0.6_0.2_{number}.npz" for number in range(10))
-    return Published(
-        reader,
-        f"{folder}/raw",
-        texts + splits,
-        base,
-        _one_by_one(f"{base}/new_data/{name}", texts) + _one_by_one(f"{base}/splits", splits),
-        facts,
-        splits=10,
-    )
-
-
-def graphsaint(
-    dataset: str, drive_ids: tuple[str, str, str, str], facts: Facts, refused: str | None = None
-) -> Published:
-    """A graph in four files of GraphSAINT; `drive_ids` are those of its Google Drive."""
-    files = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
-    base = "https://drive.usercontent.google.com/download"
-    downloads = tuple(
-        Download(f"{base}?id={number}&confirm=t", file)
-        for number, file in zip(drive_ids, files, strict=True)
-    )
-    return Published(
-        Pyg(dataset, dense=True),
-        f"{dataset}/raw",
-        files,
-        "https://github.com/GraphSAINT/GraphSAINT",
-        downloads,
-        facts,
-        splits=1,
-        refused=refused,
-    )
-
-
-def ogb(name: str, split: str, megabytes: int, facts: Facts) -> Published:
-    """A node property prediction set of OGB."""
-    tables = ("edge", "node-label", "node-feat")
-    files = tuple(f"raw/{table}.csv.gz" for table in tables)
-    splits = tuple(f"split/{split}/{part}.csv.gz" for part in ("train", "valid", "test"))
-    url = f"http://snap.stanford.edu/ogb/data/nodeproppred/{name}.zip"
-    return Published(
-        Ogb(split),
-        f"ogbn_{name}",
-        files + splits,
-        url,
-        (Download(url, archive="zip", megabytes=megabytes),),
-        facts,
-        splits=1,
-        feature_files=("raw/node-feat.csv.gz",),
-    )
-
-
-def _one_by_one(base: str, files: tuple[str, ...]) -> tuple[Download, ...]:
-    return tuple(Download(f"{base}/{file}", file) for file in files)
+    reader = Pyg("Planetoid", name, pickled=True, normalized=True)
+    return Published(reader, _raw(name, downloads), facts, splits=1, feature_files=features)
 
 
 _FULL = "https://github.com/abojchevski/graph2gauss/raw/master/data"
 _SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 _HETEROPHILOUS = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 _PTG = "https://graphmining.ai/datasets/ptg"
-_REDDIT = "https://data.dgl.ai/dataset/reddit.zip"
-_MANY_LABELS = "its nodes have many labels each, which no task here trains on"
+
+
+def _one_file(
+    base: str, file: str, reader: Pyg, folder: str, facts: Facts, splits: int = 0
+) -> Published:
+    return Published(reader, _raw(folder, _published_at(base, [file])), facts, splits)
 
 
 def _full(name: str, facts: Facts) -> Published:
-    return one_file(Pyg("CitationFull", name), name, f"{name}.npz", _FULL, facts)
+    return _one_file(_FULL, f"{name}.npz", Pyg("CitationFull", name), name, facts)
 
 
 def _amazon(name: str, facts: Facts) -> Published:
     file = f"amazon_electronics_{name.lower()}.npz"
-    return one_file(Pyg("Amazon", name), name, file, _SHCHUR, facts)
+    return _one_file(_SHCHUR, file, Pyg("Amazon", name), name, facts)
 
 
 def _coauthor(name: str, facts: Facts) -> Published:
     file = f"ms_academic_{name[:3].lower()}.npz"
-    return one_file(Pyg("Coauthor", name), name, file, _SHCHUR, facts)
+    return _one_file(_SHCHUR, file, Pyg("Coauthor", name), name, facts)
 
 
 def _heterophilous(name: str, facts: Facts) -> Published:
     reader = Pyg("HeterophilousGraphDataset", name, dense=True)
     folder = name.lower().replace("-", "_")
-    return one_file(reader, folder, f"{folder}.npz", _HETEROPHILOUS, facts, splits=10)
+    return _one_file(_HETEROPHILOUS, f"{folder}.npz", reader, folder, facts, splits=10)
 
 
 def _embedded(dataset: str, file: str, facts: Facts) -> Published:
-    return one_file(Pyg(dataset, dense=True), dataset, file, _PTG, facts)
+    return _one_file(_PTG, file, Pyg(dataset, dense=True), dataset, facts)
+
+
+def _geom_gcn(reader: Pyg, folder: str, name: str, facts: Facts) -> Published:
+    """A graph in two text files and ten splits of Geom-GCN."""
+    base = "https://raw.githubusercontent.com/graphdml-uiuc-jlu/geom-gcn/master"
+    texts = ("out1_node_feature_label.txt", "out1_graph_edges.txt")
+    splits = (f"{name}_split_0.6_0.2_{number}.npz" for number in range(10))
+    downloads = _published_at(f"{base}/new_data/{name}", texts)
+    downloads += _published_at(f"{base}/splits", splits)
+    return Published(reader, _raw(folder, downloads), facts, splits=10)
 
 
 def _webkb(name: str, facts: Facts) -> Published:
-    return geom_gcn(Pyg("WebKB", name), name, name, facts)
+    return _geom_gcn(Pyg("WebKB", name), name, name, facts)
+
+
+def _graphsaint(dataset: str, drive_ids: tuple[str, str, str, str], facts: Facts) -> Published:
+    """A graph in four files of GraphSAINT; `drive_ids` are those of its Google Drive."""
+    names = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
+    downloads = tuple(
+        Download(f"https://drive.usercontent.google.com/download?id={number}&confirm=t", file)
+        for number, file in zip(drive_ids, names, strict=True)
+    )
+    return Published(Pyg(dataset, dense=True), _raw(dataset, downloads), facts, splits=1)
+
+
+def _reddit(facts: Facts) -> Published:
+    url = "https://data.dgl.ai/dataset/reddit.zip"
+    archive = Download(url, archive="zip", megabytes=1_300)
+    files = Files("Reddit/raw", ("reddit_data.npz", "reddit_graph.npz"), (archive,))
+    return Published(Pyg("Reddit", dense=True), files, facts, splits=1)
+
+
+def _ogb(name: str, split: str, megabytes: int, facts: Facts) -> Published:
+    """A node property prediction set of OGB."""
+    tables = tuple(f"raw/{table}.csv.gz" for table in ("edge", "node-label", "node-feat"))
+    splits = tuple(f"split/{split}/{part}.csv.gz" for part in ("train", "valid", "test"))
+    url = f"http://snap.stanford.edu/ogb/data/nodeproppred/{name}.zip"
+    archive = Download(url, archive="zip", megabytes=megabytes)
+    files = Files(f"ogbn_{name}", tables + splits, (archive,))
+    return Published(Ogb(), files, facts, splits=1, feature_files=tables[2:])
 
 
 PUBLISHED = {
-    "cora": planetoid("Cora", graph_sizes(2_708, 10_556, 1_433, 7, 140)),
-    "citeseer": planetoid("CiteSeer", graph_sizes(3_327, 9_104, 3_703, 6, 120)),
-    "pubmed": planetoid("PubMed", graph_sizes(19_717, 88_648, 500, 3, 60)),
+    "cora": _planetoid("Cora", graph_sizes(2_708, 10_556, 1_433, 7, 140)),
+    "citeseer": _planetoid("CiteSeer", graph_sizes(3_327, 9_104, 3_703, 6, 120)),
+    "pubmed": _planetoid("PubMed", graph_sizes(19_717, 88_648, 500, 3, 60)),
     "cora-full": _full("cora", graph_sizes(19_793, 126_842, 8_710, 70)),
     "cora-ml": _full("cora_ml", graph_sizes(2_995, 16_316, 2_879, 7)),
     "citeseer-full": _full("citeseer", graph_sizes(4_230, 10_674, 602, 6)),
@@ -225,16 +184,8 @@ PUBLISHED = {
     "photo": _amazon("Photo", graph_sizes(7_650, 238_162, 745, 8)),
     "cs": _coauthor("CS", graph_sizes(18_333, 163_788, 6_805, 15)),
     "physics": _coauthor("Physics", graph_sizes(34_493, 495_924, 8_415, 5)),
-    "reddit": Published(
-        Pyg("Reddit", dense=True),
-        "Reddit/raw",
-        ("reddit_data.npz", "reddit_graph.npz"),
-        _REDDIT,
-        (Download(_REDDIT, archive="zip", megabytes=1_300),),
-        graph_sizes(232_965, 114_615_892, 602, 41, 153_431),
-        splits=1,
-    ),
-    "reddit2": graphsaint(
+    "reddit": _reddit(graph_sizes(232_965, 114_615_892, 602, 41, 153_431)),
+    "reddit2": _graphsaint(
         "Reddit2",
         (
             "1sncK996BM5lpuDf75lDFqCiDZyErc1c2",
@@ -244,7 +195,7 @@ PUBLISHED = {
         ),
         graph_sizes(232_965, 23_213_838, 602, 41),
     ),
-    "flickr": graphsaint(
+    "flickr": _graphsaint(
         "Flickr",
         (
             "1crmsTbd1-2sEXsGwa2IKnIB7Zd3TmUsy",
@@ -253,28 +204,6 @@ PUBLISHED = {
             "1htXCtuktuCW8TR8KiKfrFDAxUgekQoV7",
         ),
         graph_sizes(89_250, 899_756, 500, 7),
-    ),
-    "yelp": graphsaint(
-        "Yelp",
-        (
-            "1Juwx8HtDwSzmVIJ31ooVa1WljI4U5JnA",
-            "1Zy6BZH_zLEjKlEFSduKE5tV9qqA_8VtM",
-            "1VUcBGr0T0-klqerjAjxRmAqFuld_SMWU",
-            "1NI5pa5Chpd-52eSmLW60OnB3WS5ikxq_",
-        ),
-        graph_sizes(716_847, 13_954_819, 300, 100),
-        refused=_MANY_LABELS,
-    ),
-    "amazon-products": graphsaint(
-        "AmazonProducts",
-        (
-            "17qhNA8H1IpbkkR-T2BmPQm8QNW5do-aa",
-            "10SW8lCvAj-kb6ckkfTOC5y0l8XXdtMxj",
-            "1LIl4kimLfftj4-7NmValuWyCQE8AaE7P",
-            "1npK9xlmbnjNkV80hK2Q68wTEVOFjnt4K",
-        ),
-        graph_sizes(1_569_960, 264_339_468, 200, 107),
-        refused=_MANY_LABELS,
     ),
     "roman-empire": _heterophilous("Roman-empire", graph_sizes(22_662, 65_854, 300, 18)),
     "amazon-ratings": _heterophilous("Amazon-ratings", graph_sizes(24_492, 186_100, 300, 5)),
@@ -286,12 +215,12 @@ PUBLISHED = {
     "deezer-europe": _embedded(
         "DeezerEurope", "deezer_europe.npz", graph_sizes(28_281, 185_504, 128, 2)
     ),
-    "actor": geom_gcn(Pyg("Actor"), "Actor", "film", graph_sizes(7_600, 30_019, 932, 5)),
+    "actor": _geom_gcn(Pyg("Actor"), "Actor", "film", graph_sizes(7_600, 30_019, 932, 5)),
     "cornell": _webkb("cornell", graph_sizes(183, 298, 1_703, 5)),
     "texas": _webkb("texas", graph_sizes(183, 325, 1_703, 5)),
     "wisconsin": _webkb("wisconsin", graph_sizes(251, 515, 1_703, 5)),
-    "ogbn-arxiv": ogb("arxiv", "time", 81, graph_sizes(169_343, 2_315_598, 128, 40, 90_941)),
-    "ogbn-products": ogb(
+    "ogbn-arxiv": _ogb("arxiv", "time", 81, graph_sizes(169_343, 2_315_598, 128, 40, 90_941)),
+    "ogbn-products": _ogb(
         "products", "sales_ranking", 1_400, graph_sizes(2_449_029, 123_718_280, 100, 47, 196_615)
     ),
 }
@@ -310,10 +239,8 @@ class PublishedGraph(Data):
     @model_validator(mode="after")
     def _usable(self) -> Self:
         row = PUBLISHED.get(self.name)
-        if row is None or row.refused:
-            found = f"{self.name!r}: {row.refused}" if row else repr(self.name)
-            usable = ", ".join(name for name, other in PUBLISHED.items() if not other.refused)
-            raise ValueError(f"name: found {found}; allowed: {usable}")
+        if row is None:
+            raise ValueError(f"name: found {self.name!r}; allowed: {', '.join(PUBLISHED)}")
         if not 0 <= self.split < max(1, row.splits):
             last = row.splits - 1
             allowed = f"0 to {last}" if last > 0 else f"0, {self.name} has no other"
@@ -336,8 +263,7 @@ class PublishedGraph(Data):
         return dataclasses.replace(row.facts, train=SHCHUR_EACH * row.facts.classes)
 
     def files(self, root: Path | None = None) -> Files:
-        row = self.published
-        return Files(row.folder, row.files, row.downloads)
+        return self.published.files
 
     def check(self, root: Path | None) -> None:
         self.raw_files(existing_root(self.name, root))
@@ -345,7 +271,10 @@ class PublishedGraph(Data):
     def raw_files(self, root: Path) -> list[Path]:
         """The files that are read, in a fixed order; raises InputError naming a missing one."""
         row = self.published
-        allowed = f"the file as published at {row.source}, or `gnnhpc data get {self.name}`"
+        unneeded = () if self.features == "real" else row.feature_files
+        needed = tuple(name for name in row.files.names if name not in unneeded)
+        allowed = f"the file as published at {row.files.downloads[0].url}, or "
+        allowed += f"`gnnhpc data get {self.name}`"
         if row.feature_files and self.features == "real":
             allowed += ", or features: made, to time without real features"
-        return self.files().readable(root, row.needed(self.features), allowed)
+        return row.files.readable(root, needed, allowed)

@@ -20,7 +20,6 @@ from gnnhpc.distributed.mesh import Mesh
 DRIVER = Path("/proc/driver/nvidia/version")
 SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
 CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
-_PRECISION_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 _FEWEST_CONNECTIONS = 8
 """CUDA's default. A rank uses up to seven streams: its layers', two for each neighbour, the
 all-reduce's and the copies'."""
@@ -49,12 +48,10 @@ def choose_devices(
     that it is shown, if that is as many.
 
     Stages share a CPU, and knowingly a GPU. Two ranks may choose the same; `check_sharing` finds
-    them. Raises InputError where there is no GPU or fewer than stages, for settings of CUDA under
-    which ranks can wait for each other for ever, and for those of oneDNN by which a cell would have
-    another precision than it says.
+    them. Raises InputError where there is no GPU or fewer than stages, and for settings of CUDA
+    under which ranks can wait for each other for ever.
     """
     env = os.environ if env is None else env
-    _check_precision(env)
     if kind == "cpu":
         return [torch.device("cpu")]
     _check_connections(env)
@@ -73,15 +70,6 @@ def choose_devices(
         return [torch.device("cuda", environment.local_rank % count)]
     first = environment.local_rank * stages % (count - count % stages)
     return [torch.device("cuda", first + stage) for stage in range(stages)]
-
-
-def _check_precision(env: Mapping[str, str]) -> None:
-    """Raises InputError for a variable by which oneDNN multiplies numbers in single precision as
-    shorter ones: torch's convolutions and products of matrices on a CPU are its."""
-    for name in _PRECISION_VARIABLES:
-        if env.get(name, "").upper() not in ("", "STRICT"):
-            allowed = "STRICT, or none: a cell has the precision it says"
-            raise _refused(name, repr(env[name]), allowed)
 
 
 def _check_connections(env: Mapping[str, str]) -> None:

@@ -82,8 +82,6 @@ class Environment:
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
     """Settings that the job was started with: the site's, less what sbatch was given otherwise."""
-    ignored: str | None = None
-    """Variables of another launcher that contradict this one's, in words."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -157,7 +155,6 @@ def _slurm_step(env: Mapping[str, str]) -> dict[str, Any]:
         "first_host": _first_host(env),
         "port": _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
         "job_key": f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
-        "ignored": _contradiction(env, size),
     }
 
 
@@ -165,16 +162,6 @@ def _alone(env: Mapping[str, str]) -> dict[str, Any]:
     key = f"alone-{os.getpid()}"
     place = {"rank": 0, "world_size": 1, "local_rank": 0}
     return {**place, "first_host": "127.0.0.1", "port": None, "job_key": key}
-
-
-def _contradiction(env: Mapping[str, str], size: str) -> str | None:
-    """How RANK and WORLD_SIZE contradict Slurm's own variables; None where they do not."""
-    wrong = [
-        f"{other}={env[other]} is ignored, as {mine}={env[mine]}"
-        for other, mine in [("RANK", "SLURM_PROCID"), ("WORLD_SIZE", size)]
-        if env.get(other) and env.get(mine) and env[other] != env[mine]
-    ]
-    return "; ".join(wrong) or None
 
 
 def local_rank_variables(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
 from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.requeue import requeue_if_interrupted, requeues_used_up
+from gnnhpc.distributed.requeue import is_interrupted, requeue, requeues_used_up
 from gnnhpc.distributed.signals import Signals
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
@@ -192,7 +192,10 @@ class TrainingRun:
         if self.mesh.rank != 0:
             return
         attempt, received = self.attempt, self.signals.received
-        refused = requeues_used_up(attempt.environment, received)
+        environment, refused = attempt.environment, None
+        interrupted = is_interrupted(environment, received)
+        if interrupted:
+            refused = requeues_used_up(environment, environment.restart_count + 1)
         attempt.read_other_jobs("end")
         result = replace(
             attempt.result("interrupted"),
@@ -207,4 +210,5 @@ class TrainingRun:
         signal_name = received or "a signal on another rank"
         stopped = f"stopped by {signal_name} before training step {step}"
         print(f"{attempt.cell.id}: {stopped}", flush=True)
-        requeue_if_interrupted(attempt.environment, received)
+        if interrupted and refused is None:
+            requeue(environment)

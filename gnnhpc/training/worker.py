@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.data_files import data_root
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
-from gnnhpc.distributed.requeue import requeued_too_often
+from gnnhpc.distributed.requeue import requeues_used_up
 from gnnhpc.distributed.signals import Signals, handled_signals
 from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.custom_model_files import load_model
@@ -72,8 +71,6 @@ class Worker:
         The cell's errors are printed and recorded, not raised.
         """
         check_world_size(self.environment, self.cell.experiment.process_layout)
-        if self.environment.ignored and self.environment.rank <= 1:
-            print(f"environment: {self.environment.ignored}", file=sys.stderr)
         if self.cell.experiment.data.facts().kind == "images":
             map_large_blocks_separately()
         else:
@@ -128,7 +125,7 @@ class Worker:
             self.attempt.paths = paths.claim_attempt()
         except OSError as error:
             raise GnnhpcError(f"{paths.root}: cannot be written ({error.strerror})") from None
-        refused = requeued_too_often(self.environment)
+        refused = requeues_used_up(self.environment, self.environment.restart_count)
         if refused is None:
             return None
         write_not_begun(self.attempt, refused)

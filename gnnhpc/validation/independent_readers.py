@@ -136,11 +136,11 @@ def _published(data: Data, root: Path | None) -> tuple[dict[str, Any] | None, bo
     reader = data.published.reader
     if not isinstance(reader, Pyg):
         return None, False
-    folder = data.published.directory(existing_root(data.name, root))
+    folder = data.published.files.directory(existing_root(data.name, root))
     if reader.dataset == "Planetoid":
         return _planetoid(folder, str(reader.argument)), True
     if reader.dataset in ("CitationFull", "Amazon", "Coauthor"):
-        return _npz_graph(folder / data.published.files[0]), True
+        return _npz_graph(folder / data.published.files.names[0]), True
     return None, False
 
 

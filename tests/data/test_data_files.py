@@ -48,9 +48,9 @@ def test_no_root_and_missing_root(config: Cifar10 | PublishedGraph, tmp_path: Pa
 
 
 def test_missing_raw_file_is_named(tmp_path: Path) -> None:
-    raw = PUBLISHED["pubmed"]
+    raw = PUBLISHED["pubmed"].files
     raw.directory(tmp_path).mkdir(parents=True)
-    for name in raw.files:
+    for name in raw.names:
         (raw.directory(tmp_path) / name).touch()
     PublishedGraph(name="pubmed").check(tmp_path)
     (raw.directory(tmp_path) / "ind.pubmed.allx").unlink()

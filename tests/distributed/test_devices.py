@@ -142,11 +142,3 @@ def test_the_record_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["driver"] == "535.129.03"
     assert (found["nccl"], found["visible"], found["transfers"]) == ("2.27.5", "3", None)
     assert facts.device_facts(Mesh(Layout(), 0, torch.device("cpu"))) is None
-
-
-@pytest.mark.parametrize("name", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
-def test_products_in_shorter_numbers_are_refused(name: str) -> None:
-    for value in ("", "STRICT", "strict"):
-        assert choose_devices("cpu", here(0), 1, {name: value}) == [torch.device("cpu")]
-    with pytest.raises(InputError, match=f"environment: {name}: found .*BF16"):
-        choose_devices("cpu", here(0), 1, {name: "BF16"})

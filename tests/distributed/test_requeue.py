@@ -7,11 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.distributed.environment import Environment, read_environment
-from gnnhpc.distributed.requeue import (
-    requeue_if_interrupted,
-    requeued_too_often,
-    requeues_used_up,
-)
+from gnnhpc.distributed.requeue import is_interrupted, requeue, requeues_used_up
 from tests.distributed.test_environment import SRUN, TORCHRUN, without
 
 
@@ -33,63 +29,45 @@ def slurm(**changes: str) -> Environment:
     return read_environment(SRUN | changes)
 
 
-@pytest.mark.parametrize("warning", ["SIGUSR1", "SIGUSR2"])
-def test_a_warning_of_the_time_limit_requeues_this_task_alone(asked: Path, warning: str) -> None:
+def test_a_job_is_requeued_without_the_other_tasks_of_its_array(asked: Path) -> None:
     """The last task of an array has the array's own job id, which would requeue its siblings."""
-    assert requeue_if_interrupted(slurm(SLURM_JOB_ID="1230"), warning)
+    assert requeue(slurm(SLURM_JOB_ID="1230"))
     no_array = without(without(SRUN, "SLURM_ARRAY_JOB_ID"), "SLURM_ARRAY_TASK_ID")
-    assert requeue_if_interrupted(read_environment(no_array), warning)
+    assert requeue(read_environment(no_array))
     assert asked.read_text() == "requeue 1230_4\nrequeue 1234\n"
 
 
-def test_a_job_requeued_as_often_as_it_may_be_is_not_requeued(
-    asked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requeues_have_an_end() -> None:
     last = slurm(SLURM_RESTART_COUNT="5")
     reported = "requeued 5 times already, and max_requeues is 5: a rerun resumes"
-    assert requeues_used_up(last, "SIGUSR2") == reported
-    assert not requeue_if_interrupted(last, "SIGUSR2")
-    assert not asked.exists()
-    # Cancelled, and not for another job: nobody wanted to requeue it.
-    assert requeues_used_up(last, "SIGTERM") is None
-    monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
-    assert requeues_used_up(last, "SIGTERM") == reported
-    for count in ("4", "5"):
-        more = slurm(SLURM_RESTART_COUNT=count, GNNHPC_MAX_REQUEUES="6")
-        assert requeues_used_up(more, "SIGUSR2") is None
-        assert requeue_if_interrupted(more, "SIGUSR2")
-        assert requeued_too_often(more) is None
-    assert requeued_too_often(last) is None
-    assert requeued_too_often(slurm(SLURM_RESTART_COUNT="6")) is not None
-    assert requeued_too_often(read_environment(TORCHRUN | {"SLURM_RESTART_COUNT": "6"})) is None
+    assert requeues_used_up(last, 6) == reported
+    assert requeues_used_up(last, 5) is None
+    assert requeues_used_up(slurm(GNNHPC_MAX_REQUEUES="6"), 6) is None
+    assert requeues_used_up(read_environment(TORCHRUN), 6) is None, "no job of Slurm"
 
 
-@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT", None])
-def test_a_stopped_job_ends(asked: Path, signal: str | None) -> None:
-    assert not requeue_if_interrupted(slurm(), signal)
-    assert not asked.exists() or "requeue" not in asked.read_text()
-
-
-def test_a_job_that_is_stopped_for_another_one_is_requeued(
-    asked: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("env", [SRUN, SRUN | TORCHRUN])
+def test_a_time_limit_and_a_preemption_interrupt_a_job(
+    asked: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str]
 ) -> None:
+    environment = read_environment(env)
+    for warning in ("SIGUSR1", "SIGUSR2"):
+        assert is_interrupted(environment, warning)
+    assert not asked.exists()
+    for of_user in ("SIGTERM", "SIGINT", None):
+        assert not is_interrupted(environment, of_user)
     monkeypatch.setenv("PREEMPTED", "2026-11-21T04:03:30")
-    assert requeue_if_interrupted(slurm(SLURM_JOB_ID="1230"), "SIGTERM")
-    assert asked.read_text() == "show job 1230_4\nrequeue 1230_4\n"
+    assert is_interrupted(environment, "SIGTERM")
+    assert asked.read_text() == "show job 1230_4\n" * 2
 
 
 @pytest.mark.parametrize("env", [TORCHRUN, {}])
 def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) -> None:
-    assert not requeue_if_interrupted(read_environment(env), "SIGUSR2")
+    assert not is_interrupted(read_environment(env), "SIGUSR2")
     assert not asked.exists()
-
-
-def test_a_job_whose_step_starts_its_ranks_by_torchrun_is_requeued_too(asked: Path) -> None:
-    assert requeue_if_interrupted(read_environment(SRUN | TORCHRUN), "SIGUSR2")
-    assert asked.read_text() == "requeue 1230_4\n"
 
 
 def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = without(SRUN, "SLURM_ARRAY_JOB_ID") | {"SLURM_JOB_ID": "666"}
-    assert not requeue_if_interrupted(read_environment(plain), "SIGUSR2")
+    assert not requeue(read_environment(plain))
     assert "job 666 could not be requeued" in capsys.readouterr().err

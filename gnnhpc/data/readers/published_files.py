@@ -87,7 +87,7 @@ def _link(raw: list[Path], folder: Path) -> None:
 
 
 def _read_pyg(config: PublishedGraph, pyg: Pyg, raw: list[Path], work: Path) -> Arrays:
-    copy = config.published.directory(work)
+    copy = config.published.files.directory(work)
     _link(raw, copy)
     for path in raw if pyg.pickled else ():
         if path.suffix != ".index":
