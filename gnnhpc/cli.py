@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -102,8 +102,8 @@ def run(
         return Worker(read_cell(cell, data_root), RunPaths(out), _validation).run()
     if model is None:
         raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
-    flags = _flags(model, data, layout, microbatches, settings)
-    return Worker(cell_from_flags(flags, data_root), RunPaths(out), _validation).run()
+    chosen = cell_from_flags(model, data, layout, microbatches, settings or [], data_root)
+    return Worker(chosen, RunPaths(out), _validation).run()
 
 
 @app.command(
@@ -135,8 +135,8 @@ def verify(
         return verify_cells([read_cell(cell, data_root)], steps)
     if model is None:
         raise InputError("verify", None, "nothing to verify", "--model, --cell or --all")
-    flags = _flags(model, data, layout, microbatches, settings)
-    return verify_cells([cell_from_flags(flags, data_root)], steps)
+    chosen = cell_from_flags(model, data, layout, microbatches, settings or [], data_root)
+    return verify_cells([chosen], steps)
 
 
 @data_app.command(
@@ -180,22 +180,6 @@ def _validation(
     from gnnhpc.validation.boundary import Validation
 
     return Validation(experiment, parts, mesh, root)
-
-
-def _flags(
-    model: str | None,
-    data: str | None,
-    layout: str,
-    microbatches: int,
-    settings: list[str] | None,
-) -> dict[str, Any]:
-    return {
-        "model": model,
-        "data": data,
-        "layout": layout,
-        "microbatches": microbatches,
-        "settings": settings or [],
-    }
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.environment import Environment, switch
 from gnnhpc.distributed.mesh import Mesh
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -60,7 +60,7 @@ def choose_devices(
         found = f"no GPU that torch {torch.__version__} can use on {environment.host}"
         raise _refused("device", found, "a GPU for each rank of a node, or device: cpu")
     if count < stages:
-        if not _shares_knowingly(env):
+        if not switch(SHARE_VARIABLE, env):
             gpus = f"{count} GPU{'s' if count > 1 else ''} on {environment.host}"
             raise _refused(
                 "device",
@@ -122,7 +122,7 @@ def shared_gpus(devices: Sequence[RankDevice]) -> dict[str, list[int]]:
 
 def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> None:
     """Raises InputError if ranks share a GPU and nobody has asked for it."""
-    asked = _shares_knowingly(os.environ if env is None else env)
+    asked = switch(SHARE_VARIABLE, env)
     shared = shared_gpus(devices)
     if not shared or asked:
         return
@@ -132,14 +132,6 @@ def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None =
         f"ranks {', '.join(map(str, ranks))} on {devices[ranks[0]].host} with one GPU, {gpu}",
         f"a GPU for each rank of a node, device: cpu, or {SHARE_VARIABLE}=1 to share it knowingly",
     )
-
-
-def _shares_knowingly(env: Mapping[str, str]) -> bool:
-    """Raises InputError for a value that is neither yes nor no."""
-    asked = env.get(SHARE_VARIABLE, "")
-    if asked not in ("", "0", "1"):
-        raise _refused(SHARE_VARIABLE, repr(asked), "1, 0 or unset")
-    return asked == "1"
 
 
 def uses_nccl(devices: Sequence[RankDevice]) -> bool:

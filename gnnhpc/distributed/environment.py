@@ -196,6 +196,14 @@ def check_world_size(environment: Environment, layout: Layout) -> None:
         )
 
 
+def switch(name: str, env: Mapping[str, str] | None = None) -> bool | None:
+    """Whether a variable is 1 or 0; None where it is unset. Raises InputError for other values."""
+    text = (os.environ if env is None else env).get(name, "")
+    if text not in ("", "0", "1"):
+        raise InputError("environment", name, repr(text), "1, 0 or unset")
+    return text == "1" if text else None
+
+
 def _first_host(env: Mapping[str, str]) -> str:
     """MASTER_ADDR if it is set; else the first node.
 

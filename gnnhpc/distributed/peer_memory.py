@@ -19,20 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.environment import Environment, switch
 from gnnhpc.kernels import shared_memory_channel as channel
 
 VARIABLE = "GNNHPC_SHARED_MEMORY"
 _PROBE_BYTES = 32
-
-
-def is_wanted(env: Mapping[str, str] | None = None) -> bool:
-    """Raises InputError for a value that is neither yes nor no."""
-    asked = (os.environ if env is None else env).get(VARIABLE, "")
-    if asked not in ("", "0", "1"):
-        raise InputError("environment", VARIABLE, repr(asked), "1, 0 or unset")
-    return asked != "0"
 
 
 class SharedMemory:
@@ -128,7 +119,7 @@ def _probe() -> SharedMemory | None:
 def _can_share() -> bool:
     """Whether this rank is to share memory, has the kernel, and sees its own processes in /proc."""
     return (
-        is_wanted()
+        switch(VARIABLE) is not False
         and hasattr(os, "memfd_create")
         and hasattr(os, "pidfd_open")
         and Path("/proc/self").readlink().name == str(os.getpid())

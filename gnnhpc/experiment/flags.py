@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,31 +43,38 @@ class _WithData(Strict):
     data: DataField
 
 
-def cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
+def cell_from_flags(
+    model: str,
+    data: str | None,
+    layout: str,
+    microbatches: int,
+    settings: Sequence[str],
+    root: str | None,
+) -> Cell:
     """The experiment of these flags; users' models and graphs are found from the current folder.
 
     The default data are synthetic, of the first kind that the model takes. Raises InputError for
     flags that make no experiment, or data that are not there; it names the flag that is wrong.
     """
+    raw: dict[str, Any] = {
+        "model": {"name": model},
+        "data": {"name": data} if data else {},
+        "layout": layout,
+        "microbatches": microbatches,
+    }
     try:
-        return _cell_from_flags(flags, root)
+        for setting in settings:
+            apply_set_option(raw, setting)
+        return _cell_of(raw, root)
     except InputError as error:
         flag = _FLAGS.get(error.key or "") if error.where == "flags" else None
-        given = {setting.partition("=")[0] for setting in flags["settings"]}
+        given = {setting.partition("=")[0] for setting in settings}
         if flag is not None and not given & {flag, error.key}:
             raise InputError(f"--{flag}", None, error.found, error.allowed) from None
         raise
 
 
-def _cell_from_flags(flags: dict[str, Any], root: str | None) -> Cell:
-    raw: dict[str, Any] = {
-        "model": {"name": flags["model"]},
-        "data": {"name": flags["data"]} if flags["data"] else {},
-        "layout": flags["layout"],
-        "microbatches": flags["microbatches"],
-    }
-    for setting in flags["settings"]:
-        apply_set_option(raw, setting)
+def _cell_of(raw: dict[str, Any], root: str | None) -> Cell:
     raw["model"] = _planned_model(raw, "flags")
     if isinstance(raw["data"], dict):
         raw["data"] = {"name": DEFAULT[raw["model"].kinds()[0]]} | raw["data"]

@@ -17,6 +17,7 @@ from gnnhpc.distributed.environment import (
     expand_nodelist,
     local_rank_variables,
     read_environment,
+    switch,
 )
 
 TORCHRUN = {
@@ -186,3 +187,10 @@ def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:
     assert read_environment({}).site is None
     with pytest.raises(InputError, match="GNNHPC_SITE: found '3'; allowed: a JSON object"):
         read_environment({SITE_VARIABLE: "3"})
+
+
+def test_a_switch_is_on_off_or_unset() -> None:
+    values = ({}, {"GNNHPC_SHARED_MEMORY": "1"}, {"GNNHPC_SHARED_MEMORY": "0"})
+    assert [switch("GNNHPC_SHARED_MEMORY", env) for env in values] == [None, True, False]
+    with pytest.raises(InputError, match="GNNHPC_SHARED_MEMORY: found 'no'; allowed: 1, 0 or unse"):
+        switch("GNNHPC_SHARED_MEMORY", {"GNNHPC_SHARED_MEMORY": "no"})

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.peer_memory import Peer, SharedMemory, is_wanted
+from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
 SRUN = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4"}
@@ -26,13 +25,6 @@ def test_a_node_is_what_the_launcher_says() -> None:
     first = node(**TORCHRUN, LOCAL_RANK="1")
     assert first == node(**TORCHRUN | {"RANK": "2"}, LOCAL_RANK="0")
     assert first != node(**TORCHRUN, LOCAL_RANK="0")
-
-
-def test_what_may_be_asked_for() -> None:
-    asked = ({}, {"GNNHPC_SHARED_MEMORY": "1"}, {"GNNHPC_SHARED_MEMORY": "0"})
-    assert [is_wanted(env) for env in asked] == [True, True, False]
-    with pytest.raises(InputError, match="GNNHPC_SHARED_MEMORY: found 'no'; allowed: 1, 0 or unse"):
-        is_wanted({"GNNHPC_SHARED_MEMORY": "no"})
 
 
 def test_memory_of_this_process_is_opened_by_its_number() -> None:

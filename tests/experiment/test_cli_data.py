@@ -18,8 +18,7 @@ from tests.tools.data_files import custom_arrays, write_planetoid
 
 
 def experiment(model: str, *settings: str, data: str | None = None, root: Any = None) -> Experiment:
-    flags = {"model": model, "data": data, "layout": "seq", "microbatches": 1}
-    return cell_from_flags(flags | {"settings": list(settings)}, root).experiment
+    return cell_from_flags(model, data, "seq", 1, settings, root).experiment
 
 
 def test_data_are_of_the_kind_that_the_model_takes() -> None:
