@@ -56,19 +56,13 @@ def _add(needed: list[Download], folder: Path, missing: list[str]) -> list[str]:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.partial-") as name:
         lines = [_download(each, Path(name)) for each in needed]
         # Archives have their files in a folder, or in none.
-        came = {path.relative_to(name).as_posix(): path for path in Path(name).rglob("*")}
-        places = {
-            each: next((path for at, path in came.items() if f"/{at}".endswith(f"/{each}")), None)
-            for each in missing
-        }
-        added = {}
-        absent = [each for each, path in places.items() if path is None]
-        if absent:
+        came = list(Path(name).rglob("*"))
+        places = {each: [path for path in came if path.match(each)] for each in missing}
+        if absent := [each for each, paths in places.items() if not paths]:
             sources = ", ".join(each.url for each in needed)
             raise _DownloadError(f"{sources} has no {', '.join(absent)}")
-        for each, path in places.items():
-            assert path is not None
-            added[each] = sha256(path)
+        added = {each: sha256(path) for each, (path, *_) in places.items()}
+        for each, (path, *_) in places.items():
             (folder / each).parent.mkdir(parents=True, exist_ok=True)
             path.rename(folder / each)
     write_checksums(folder, added | read_checksums(folder))
@@ -85,27 +79,21 @@ def _download(source: Download, folder: Path) -> str:
     size = f" ({source.megabytes:,} MB)" if source.megabytes else ""
     print(f"fetching {source.url}{size}", file=sys.stderr, flush=True)
     pooch.get_logger().setLevel("ERROR")
-    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=_SILENCE_S)
+    name = source.file or f"archive.{source.archive}"
+    unpack = {"zip": pooch.Unzip(), "tar.gz": pooch.Untar(), None: None}[source.archive]
     try:
-        path = pooch.retrieve(
+        pooch.retrieve(
             source.url,
             known_hash=f"md5:{source.md5}" if source.md5 else None,
-            fname=source.file or f"archive.{source.archive}",
+            fname=name,
             path=folder,
-            downloader=downloader,
+            processor=unpack,
+            downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=_SILENCE_S),
         )
-    except OSError as error:
+    except Exception as error:
+        # Networks fail in many ways, and a damaged archive fails anywhere in zipfile or zlib.
         raise _DownloadError(f"{source.url} cannot be fetched ({error})") from None
-    except ValueError as error:
-        raise _DownloadError(f"{source.url}: {error}") from None
-    digest = sha256(Path(path))
-    if source.archive:
-        unpack = pooch.Unzip if source.archive == "zip" else pooch.Untar
-        try:
-            unpack()(path, "download", None)
-        except Exception as error:
-            # A damaged archive fails anywhere in zipfile, tarfile or zlib.
-            raise _DownloadError(f"{source.url} sent a damaged archive ({error})") from None
     if source.md5:
         return f"{source.url}: MD5 as published ({source.md5})"
+    digest = sha256(folder / name)
     return f"{source.url}: no checksum is published; SHA-256 found: {digest}"
