@@ -125,10 +125,8 @@ class FullGraph:
     classes: int
 
     @classmethod
-    def of(cls, graph: Graph, edges: int | None = None) -> FullGraph:
-        """The sizes of `graph`, with another number of `edges` if given."""
-        count = graph.edges.shape[1] if edges is None else edges
-        return cls(graph.nodes, count, graph.features.shape[1], graph.classes)
+    def of(cls, graph: Graph) -> FullGraph:
+        return cls(graph.nodes, graph.edges.shape[1], graph.features.shape[1], graph.classes)
 
 
 class RowBlocks(Protocol):

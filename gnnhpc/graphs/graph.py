@@ -48,17 +48,6 @@ class InEdges:
         """int64 [nodes]"""
         return self.indptr.diff()
 
-    def among(self, kept: Tensor) -> Self:
-        """Return the edges with both ends among the `kept` nodes, bool [nodes], numbered anew."""
-        alive = self.alive(kept)
-        before = torch.zeros(len(alive) + 1, dtype=torch.int64)
-        torch.cumsum(alive, 0, out=before[1:])
-        return type(self)(before[self.indptr], self.source[alive])
-
-    def alive(self, kept: Tensor) -> Tensor:
-        """bool [edges]: whether both ends of an edge are among the `kept` nodes."""
-        return kept[self.source] & torch.repeat_interleave(kept, self.degrees)
-
 
 @dataclass(frozen=True)
 class Graph:

@@ -25,15 +25,3 @@ def test_rows_are_the_sources_of_each_node(graph: tuple[int, torch.Tensor]) -> N
     assert found.source.dtype == torch.int32
     assert found.source.tolist() == edges[0].tolist()
     assert found.degrees.tolist() == [int((edges[1] == node).sum()) for node in range(nodes)]
-
-
-@given(graphs(), st.data())
-def test_a_part_is_that_of_the_edges_between_its_nodes(
-    graph: tuple[int, torch.Tensor], data: st.DataObject
-) -> None:
-    nodes, edges = graph
-    kept = torch.tensor(data.draw(st.lists(st.booleans(), min_size=nodes, max_size=nodes)))
-    found = InEdges.of(edges, nodes).among(kept)
-    wanted = InEdges.of(edges[:, kept[edges].all(0)], nodes)
-    assert torch.equal(found.indptr, wanted.indptr)
-    assert torch.equal(found.source, wanted.source)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
-from gnnhpc.graphs.graph import Graph, InEdges, block_weights, weighted_degrees
+from gnnhpc.graphs.graph import Graph, block_weights, weighted_degrees
 from gnnhpc.kernels.dispatch import triton_runs
 from gnnhpc.kernels.sample_neighbors import FRESH, Drawn, Layer, Memory, Sampler, by_source
 from gnnhpc.kernels.torch.torch_sampler import TorchSampler
@@ -43,10 +43,9 @@ class NeighborSampler:
     """Samples mini-batches of one graph for a model with as many hops as there are `fanouts`.
 
     `fanouts` are the most neighbours of a node, from the seeds outward. Mini-batches do not depend
-    on torch's number of threads. One thread at a time may use a sampler. `edges` (and
-    `edge_weight`, float32 [edges]) replace the graph's; edges are then numbered by them. With a
-    `device` the edges are copied there and sampled there, by Triton's programs where they run, with
-    the same result bit for bit.
+    on torch's number of threads. One thread at a time may use a sampler. With a `device` the edges
+    are copied there and sampled there, by Triton's programs where they run, with the same result
+    bit for bit.
     """
 
     def __init__(
@@ -56,23 +55,20 @@ class NeighborSampler:
         seed: int,
         *,
         semantics: Semantics = "resample",
-        edges: InEdges | None = None,
-        edge_weight: Tensor | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.graph, self.fanouts, self.seed = graph, tuple(fanouts), seed
         self.semantics = semantics
-        if edges is None:
-            edges, edge_weight = graph.in_edges, graph.edge_weight
+        edges, weight = graph.in_edges, graph.edge_weight
         self._sampler: Sampler | TorchSampler
         if device is None:
             self._sampler = Sampler(edges.indptr, edges.source)
         else:
             self._sampler = _device_sampler(edges.indptr.to(device), edges.source.to(device))
         self._degree = self._sampler.indptr.diff()
-        self._edge_weight = None if edge_weight is None else edge_weight.to(self.indptr.device)
+        self._edge_weight = None if weight is None else weight.to(self.indptr.device)
         self._weighted_degree = weighted_degrees(self._edge_weight, self.indptr)
-        self._full = FullGraph.of(graph, edges=len(edges.source))
+        self._full = FullGraph.of(graph)
 
     def another(self) -> NeighborSampler:
         """A sampler with the same results for another thread; the graph is shared."""

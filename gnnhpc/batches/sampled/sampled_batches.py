@@ -92,14 +92,14 @@ class SampledBatches:
 
     def _choose_loader(self) -> ChunkLoader:
         sampling = self.sampling
+        graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         if sampling.sampler == "ours":
             from gnnhpc.batches.sampled.sampler_threads import SamplerThreads
 
             on_device = self.placement.graph == "device"
             return SamplerThreads(
-                self.train, sampling, self.plan, self._features, on_device=on_device
+                *(self.train, graph, sampling, self.plan, self._features), on_device=on_device
             )
-        graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         kind: type[LibrarySampler]
         if sampling.sampler == "pyg":
             from gnnhpc.batches.sampled import pyg_loader

@@ -26,6 +26,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.device_copies import wait_for
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.kernels.compile import kernel_status
 from gnnhpc.kernels.sample_neighbors import FreshMemory, Memory, compute_alone, is_here
 
@@ -38,7 +39,7 @@ def check_compiled() -> None:
 
 
 class SamplerThreads:
-    """Samples the neighbours that `samples` request, and gathers their `features`.
+    """Samples the neighbours in `graph` that `samples` request, and gathers their `features`.
 
     With `on_device` the graph's edges and features lie on the device: one thread at most samples
     and gathers there, on a stream beside that of the steps.
@@ -47,6 +48,7 @@ class SamplerThreads:
     def __init__(
         self,
         samples: TrainingSamples,
+        graph: Graph,
         sampling: Sampling,
         plan: BatchPlan,
         features: Features,
@@ -61,19 +63,11 @@ class SamplerThreads:
         self._stream = torch.cuda.Stream(device) if beside else None
         """The stream of the thread that samples on a device ahead of the steps."""
         self._semantics = sampling.semantics
-        graph = samples.graph
-        edges, edge_weight = None, graph.edge_weight
-        if sampling.inductive:
-            edges = graph.in_edges.among(graph.masks["train"])
-            if edge_weight is not None:
-                edge_weight = edge_weight[graph.in_edges.alive(graph.masks["train"])]
         first = NeighborSampler(
             graph,
             sampling.fanouts,
             plan.experiment.seed,
             semantics=sampling.semantics,
-            edges=edges,
-            edge_weight=edge_weight,
             device=device if on_device else None,
         )
         self._code = first.code
