@@ -201,15 +201,15 @@ def test_files_are_those_that_pygs_class_looks_for(name: str, tmp_path: Path) ->
     assert isinstance(row.reader, Pyg)
     cls = getattr(torch_geometric.datasets, row.reader.dataset)
     dataset = cls.__new__(cls)
-    dataset.root = str(tmp_path if row.reader.argument else row.directory(tmp_path).parent)
+    dataset.root = str(tmp_path if row.reader.argument else row.files.directory(tmp_path).parent)
     names = {"Coauthor": "CS" if name == "cs" else "Physics", "Planetoid": row.reader.argument}
     lower = (row.reader.argument or "").lower().replace("-", "_")
     dataset.name = names.get(row.reader.dataset, lower)
     dataset.split = "public"
     found = dataset.raw_file_names
     listed = [found] if isinstance(found, str) else found
-    assert sorted(listed) == sorted(row.files)
-    assert Path(dataset.raw_dir) == row.directory(tmp_path)
+    assert sorted(listed) == sorted(row.files.names)
+    assert Path(dataset.raw_dir) == row.files.directory(tmp_path)
 
 
 Write = Callable[[Path], Any]
