@@ -79,10 +79,3 @@ def test_chunks_of_dgl(graph: Graph) -> None:
     sampling = Sampling(fanouts=(3, 2), sampler="dgl", fused=False)
     with DglSampler(graph, sampling, 7).open([torch.arange(9)], 1) as chunks:
         check_chunk(graph, next(chunks))
-
-
-def test_without_weights_there_are_none() -> None:
-    (chunk,) = build_chunks(make_graph(20, 40, seed=1), 1, "halo", 2).chunks
-    assert chunk.weighted_degree is None
-    assert chunk.blocks[0].edge_weight is None
-    assert chunk.blocks[0].neighbour_weight is None

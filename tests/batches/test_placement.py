@@ -12,13 +12,6 @@ from gnnhpc.distributed.mesh import Mesh
 from tests.tools.graphs import make_graph
 
 
-def test_on_a_cpu_all_is_on_the_host() -> None:
-    graph = make_graph(20, 30, sparse=False, seed=1)
-    mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    found = choose(mesh, graph.features, graph.in_edges)
-    assert found.metadata() == {"features_on": "host", "graph_on": "host"}
-
-
 @pytest.mark.parametrize(
     ("free", "sparse", "ours", "found"),
     [

@@ -58,15 +58,3 @@ def test_leaving_early_ends_the_threads() -> None:
     with prefetched(lambda step: step, range(1_000_000), 2) as made:
         assert next(made) == 0
     assert not sampler_threads()
-
-
-def test_each_thread_begins_once() -> None:
-    began: list[str] = []
-    with prefetched(
-        lambda step: time.sleep(0.002),
-        range(20),
-        2,
-        lambda: began.append(threading.current_thread().name),
-    ) as made:
-        list(made)
-    assert len(set(began)) == len(began) == 2

@@ -111,14 +111,6 @@ def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
                         assert x.cpu().equal(y)
 
 
-def test_sparse_features_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, ROOM["all"])
-    assert batches_of(EXPERIMENTS["sparse"], GPU).placement.metadata() == {
-        "features_on": "host",
-        "graph_on": "host",
-    }
-
-
 def pretend(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(placement, "free_bytes", lambda device: free)
     monkeypatch.setattr(sampler_threads, "Ring", lambda slots, pinned: Ring(slots))

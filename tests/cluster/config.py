@@ -35,10 +35,6 @@ class Settings:
     def database_socket(self) -> Path:
         return self.root / "mariadb.socket"
 
-    @property
-    def logs(self) -> Path:
-        return self.root / "log"
-
 
 def slurm_conf(settings: Settings) -> str:
     """slurm.conf: four nodes of two CPUs, and partitions for the ways a job can be interrupted."""

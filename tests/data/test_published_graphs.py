@@ -21,7 +21,6 @@ from gnnhpc.data.data_settings import RedditShaped
 from gnnhpc.data.load_graph import Graph, load_graph
 from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph, Pyg, graph_sizes
 from gnnhpc.data.registry import parse_data
-from gnnhpc.data.splits import shchur_split
 from tests.tools.data_files import (
     EVIL,
     real_file,
@@ -154,14 +153,6 @@ def test_sizes_must_be_the_published_ones(small: Path, monkeypatch: pytest.Monke
     set_facts(monkeypatch, "cora", graph_sizes(701, 4000, 40, 3))
     with pytest.raises(InputError, match=r"Cora/raw: nodes: found 700; allowed: 701"):
         load_graph(PublishedGraph(name="cora"), small)
-
-
-def test_a_split_is_20_and_30_a_class_and_the_rest() -> None:
-    labels = np.arange(1000) % 5
-    masks = shchur_split(labels, 5, np.random.default_rng(0))
-    assert np.bincount(labels[masks["train"]]).tolist() == [20] * 5
-    assert np.bincount(labels[masks["val"]]).tolist() == [30] * 5
-    assert np.sum([*masks.values()], 0).tolist() == [1] * 1000
 
 
 @pytest.mark.parametrize(

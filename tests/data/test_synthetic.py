@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
-import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,43 +90,6 @@ def test_graphs_of_any_size(nodes: int, edges: int, features: int, classes: int)
     assert masks.sum(0).max() == 1
     assert masks.sum(1).min() >= 1
     assert 0 <= graph["labels"].min() <= graph["labels"].max() < classes
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        SyntheticCitation(),
-        SyntheticCitation(nodes=19_717, edges=88_648, features=500, classes=3),
-    ],
-)
-def test_neighbourhoods_tell_what_nodes_alone_do_not(config: SyntheticCitation) -> None:
-    graph, again = synthetic_graph(config), synthetic_graph(config)
-    assert all(np.array_equal(array, again[key]) for key, array in graph.items())
-    labels, (source, target) = graph["labels"], graph["edges"]
-    assert len(source) == config.edges // 2 * 2
-    counts = np.bincount(labels[graph["train"]], minlength=config.classes)
-    assert counts.min() == counts.max()
-    assert 0.7 < (labels[source] == labels[target]).mean() < 0.95
-    alone = _nearest_centre(graph, config.features, hops=0)
-    together = _nearest_centre(graph, config.features, hops=2)
-    assert alone < 0.9
-    assert together > max(0.85, alone + 0.05)
-
-
-def _nearest_centre(graph: Arrays, columns: int, hops: int) -> float:
-    """Test accuracy of the nearest class centre after averaging over neighbours."""
-    rows, labels = (graph["values"], graph["columns"], graph["indptr"]), graph["labels"]
-    x: npt.NDArray[Any] = scipy.sparse.csr_matrix(rows, (len(labels), columns)).toarray()
-    source, target = graph["edges"]
-    itself = np.arange(len(x))
-    ends = (np.concatenate([target, itself]), np.concatenate([source, itself]))
-    neighbours = scipy.sparse.csr_matrix((np.ones(len(ends[0]), np.float32), ends))
-    for _ in range(hops):
-        x = neighbours @ x / np.asarray(neighbours.sum(1))
-    classes = labels.max() + 1
-    centres = np.stack([x[graph["train"] & (labels == c)].mean(0) for c in range(classes)])
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    return float(((x @ centres.T).argmax(1) == labels)[graph["test"]].mean())
 
 
 @given(st.lists(st.integers(-50, 50)))

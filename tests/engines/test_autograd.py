@@ -35,17 +35,6 @@ def test_gradients_and_hooks_are_torchs(is_loss: bool) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_the_gradient_of_a_loss_is_one_whatever_a_hook_did_to_the_one_before() -> None:
-    for _ in range(2):
-        weight = torch.zeros((), requires_grad=True)
-        loss = weight * 1.0
-        loss.register_hook(lambda gradient: gradient.mul_(2.0))
-        backward(loss, None)
-        assert weight.grad is not None
-        assert weight.grad.item() == 2.0
-        weight.grad.mul_(3.0)
-
-
 def test_a_gradient_of_another_shape_is_refused() -> None:
     x = torch.randn(3, 3, requires_grad=True)
     with pytest.raises(GnnhpcError, match=r"was given for \[3, 3\]"):

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.engines.gradient_sync import FlatGradients, dense_strides, flatten, gradient_buckets
 from gnnhpc.engines.step_timer import StepTimer
-from tests.tools.forked import spawn
 
 CPU = torch.device("cpu")
 ALONE = Mesh(Layout(), 0, CPU)
@@ -60,29 +57,6 @@ def test_a_stage_without_parameters_has_none() -> None:
     found = gradients(nn.Dropout(), Mesh(Layout(2, 1), 0, CPU))
     found.average()
     assert (found.flats, found.norm(), found.reductions) == ([], None, 0)
-
-
-def be_replica() -> tuple[list[float], float | None, int, set[str], bool]:
-    mesh = join(read_environment(), Layout(2, 1), CPU)
-    module, timer = stage(), StepTimer(CPU)
-    timer.start()
-    found = gradients(module, mesh, timer)
-    fill(module, 1.0 + 2.0 * mesh.rank)
-    found.average()
-    times = timer.stop()
-    first = [p.grad.flatten()[0].item() for p in module.parameters() if p.grad is not None]
-    names = {span.name for span in times.spans or []}
-    mesh.barrier()
-    leave(mesh)
-    return first, found.norm(), found.reductions, names, times.gradients_ready_s is not None
-
-
-@pytest.mark.distributed
-def test_two_replicas_have_the_mean_of_both() -> None:
-    for first, norm, reductions, spans, ready in spawn(be_replica, 2):
-        assert first == [2.0, 4.0, 6.0]
-        assert norm == pytest.approx(2 * (6 + 2 * 4 + 8 * 9) ** 0.5)
-        assert (reductions, spans, ready) == (1, {"allreduce"}, True)
 
 
 def test_gradients_lie_in_memory_as_their_parameters_do() -> None:

@@ -86,18 +86,6 @@ def test_partitions_run_with_the_threads_that_are_set() -> None:
     assert seen == {(False, 3)}
 
 
-def test_evaluation_is_that_of_one_process() -> None:
-    def outputs(experiment: Experiment) -> list[torch.Tensor]:
-        parts = parts_of(experiment)
-        parts.stage.eval()
-        with parts.batches.open("test", 0, 1) as batches:
-            return list(parts.engine.evaluate(next(batches)))
-
-    alone = outputs(case("gat", layout="seq", balance="cost"))
-    gpipe = outputs(case("gat", engine="torchgpipe", activation_checkpointing="always"))
-    assert all(torch.equal(a, b) for a, b in zip(alone, gpipe, strict=True))
-
-
 @pytest.mark.distributed
 def test_replicas_of_pipelines(run_once: RunOnce) -> None:
     """On real ranks, validated."""

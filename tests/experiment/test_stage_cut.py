@@ -23,14 +23,6 @@ def test_four_stages_of_gat_as_published() -> None:
     assert parts == [range(1), range(1, 3), range(3, 4), range(4, 6)]
 
 
-@pytest.mark.parametrize("layout", ["seq", "pp2", "pp4", "dp2-pp3", "pp17"])
-def test_the_default_cut_covers_the_model_in_order(layout: str) -> None:
-    parts = cut(experiment(layout=layout))
-    assert len(parts) == experiment(layout=layout).layout.stages
-    assert [i for part in parts for i in part] == list(range(17))
-    assert all(parts)
-
-
 def test_several_parts_a_stage_are_cut_as_so_many_stages() -> None:
     several = {"schedule": "interleaved", "microbatches": 4}
     parts = cut(experiment(layout="pp2", virtual_stages=2, **several))

@@ -158,18 +158,6 @@ def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
         assert last["loss"] is None, "missing, and no number that means missing"
 
 
-def test_a_wrong_world_size_writes_nothing(tmp_path: Path) -> None:
-    cell = manifest_of(tmp_path, gat(layout="dp2-pp2"))[0]
-    run_with_two = run(tmp_path, cell, ranks=2)
-    assert run_with_two.statuses == [2, 2]
-    for err in run_with_two.err:
-        assert err == (
-            "error: environment: world size under torchrun: found 2; allowed: 4, one rank for "
-            "each of dp2-pp2; start it with srun -n 4 or torchrun --nproc-per-node 4\n"
-        )
-    assert not RunPaths(tmp_path).cells.exists()
-
-
 def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="pp2"), other_code, 1)
     assert cell.statuses == [1, 1]

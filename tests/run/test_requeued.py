@@ -126,13 +126,3 @@ def test_a_cell_that_is_not_done_or_not_valid_is_run_again(
     shutil.copytree(done, root)
     rewrite_result(attempts(root)[0].result, CHANGES[change])
     assert found(root, SRUN | AGAIN) is None
-
-
-def test_the_newest_valid_attempt_of_the_job_is_found(done: Path, tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    shutil.copytree(done, root)
-    first = attempts(root)[0].root
-    for number in (2, 3):
-        shutil.copytree(first, first.with_name(f"attempt-{number}"))
-    attempts(root)[2].result.write_text("{")
-    assert found(root, SRUN | AGAIN) == 2

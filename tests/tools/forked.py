@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from gnnhpc.cli import keep_numpy_to_one_thread
-from tests.tools.ranks import check_ended, lease_port, rank_environment, torchrun_variables
+from gnnhpc.distributed.environment import local_rank_variables
+from tests.tools.ranks import check_ended, lease_port, rank_environment
 
 # A rank calls it before it imports numpy, which these have when they start.
 keep_numpy_to_one_thread()
@@ -97,9 +98,10 @@ def started(
     folder.mkdir(parents=True, exist_ok=True)
     argv = ["gnnhpc", *map(str, arguments)]
     # Threads of a rank that wait for each other take long on a busy machine.
-    own = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "GNNHPC_THREADS": "1"} | dict(env or {})
+    own = {"OMP_NUM_THREADS": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "GNNHPC_THREADS": "1"}
+    own |= env or {}
     with lease_port() as port:
-        variables = [torchrun_variables(n, world_size, port) | own for n in range(world_size)]
+        variables = [local_rank_variables(n, world_size, port, {}) | own for n in range(world_size)]
         calls = [(argv, folder, n, each, plant) for n, each in enumerate(variables)]
         with _forked(_be_rank, calls) as processes:
             yield Ranks(processes, folder)

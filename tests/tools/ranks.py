@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gnnhpc.distributed.environment import local_rank_variables
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -85,29 +87,11 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def torchrun_variables(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """Of one host and one thread a rank."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-
-
 def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """This process's variables, and torchrun's."""
-    outside = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SLURM_", "TORCHELASTIC_"))
-    }
+    """This process's variables, and torchrun's; one thread a rank."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return outside | {
-        **torchrun_variables(rank, world_size, port),
+    return local_rank_variables(rank, world_size, port) | {
+        "OMP_NUM_THREADS": "1",
         # DETAIL would turn differing shapes into errors, but DDP's logger crashes under it
         # (torch 2.13); tests without replicas may set it.
         "TORCH_DISTRIBUTED_DEBUG": "INFO",

@@ -51,19 +51,9 @@ def test_seconds_of_sampling_are_those_of_steps_that_make_a_mini_batch(run_once:
                 assert (step[name] is not None) == made, (phase, name)
 
 
-@pytest.mark.parametrize(
-    ("model", "pooling", "features"),
-    [
-        ("graphconv", "mean", "one-hot"),
-        pytest.param("gcn", "sum", "degree", marks=pytest.mark.slow),
-        pytest.param("sage", "sum", "one-hot", marks=pytest.mark.slow),
-        pytest.param("gin", "sum", "degree", marks=pytest.mark.slow),
-    ],
-)
-def test_every_model_is_valid(model: str, pooling: str, features: str, run_once: RunOnce) -> None:
-    data = {**GRAPHS["data"], "features": features}
-    settings = {"model": {"name": model, "pooling": pooling}, "data": data}
-    found = run_once(graphs(**settings, layout="dp2", batch_size=8, microbatches=2))
+def test_another_model_that_pools_means_is_valid(run_once: RunOnce) -> None:
+    settings = {"model": {"name": "graphconv", "pooling": "mean"}, "layout": "dp2"}
+    found = run_once(graphs(**settings, batch_size=8, microbatches=2))
     assert not invalid(found)
     assert found.result.valid
 

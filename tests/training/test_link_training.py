@@ -10,7 +10,6 @@ import pytest
 
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import Ran, RunOnce, linked, manifest_of, run
-from tests.tools.device_paths import as_on_a_device
 from tests.training.same_losses import Way, both, invalid, samples
 
 pytestmark = [
@@ -18,12 +17,6 @@ pytestmark = [
     pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++"),
 ]
 DATA = {"name": "synthetic-citation", "nodes": 150, "edges": 600, "features": 32}
-DENSE = {
-    "data": {
-        "name": "reddit-shaped", "nodes": 150, "edges": 600, "features": 32, "classes": 5
-    }
-}  # fmt: skip
-"""A graph lies on a device only with its features, which are dense."""
 TRAIN = {"data": DATA, "train_steps": 14, "dtype": "float64", "batch_size": 48}
 """Of some 250 links: six steps are an epoch, the last of fewer links."""
 DP2 = {"layout": "dp2", "batch_size": 24}
@@ -38,7 +31,6 @@ WAYS = {
     "zbv, whose loss is on the first stage": Way(
         DEEP, DEEP | {"layout": "pp2", "microbatches": 3, "schedule": "zbv"}
     ),
-    "a graph on a device": Way(DENSE, DENSE, as_on_a_device("device", "device")),
     "gat": Way(TASK | {"model": {"name": "gat"}}, TASK | DP2 | {"model": {"name": "gat"}}),
 }
 

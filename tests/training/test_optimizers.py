@@ -12,9 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.optimizers import registry
 from gnnhpc.optimizers.lr_schedules import LrSchedule
 from gnnhpc.optimizers.optimizer import OptimizerConfig
@@ -28,33 +26,6 @@ FULL = {
     "clip_norm": 0.05,
     "lr_schedule": {"name": "warmup", "steps": 3, "then": "cosine"},
 }
-
-
-def test_a_wrong_setting_names_what_is_allowed() -> None:
-    with pytest.raises(InputError) as refused:
-        build_experiment(GAT | {"optimizer": {"lr_schedule": {"name": "step", "evry": 3}}}, "spec")
-    assert str(refused.value) == (
-        "spec: optimizer.lr_schedule.evry: found an unknown key (is every meant?); allowed: every, "
-        "gamma, name"
-    )
-
-
-def test_cells_of_other_optimizers_have_other_ids() -> None:
-    settings: list[Any] = [
-        {},
-        {"name": "adamw"},
-        {"name": "sgd"},
-        {"name": "sgd", "momentum": 0.9},
-        {"lr_schedule": "cosine"},
-        {"lr_schedule": "step"},
-        {"lr_schedule": {"name": "warmup", "then": "cosine"}},
-        {"clip_norm": 1.0},
-    ]
-    experiments = [gat(optimizer=each) for each in settings]
-    assert len({each.id for each in experiments}) == len(settings)
-    for each in experiments:
-        assert Experiment.model_validate(each.model_dump(mode="json")).id == each.id
-    assert gat(optimizer="adam").id == gat().id
 
 
 @pytest.mark.parametrize(

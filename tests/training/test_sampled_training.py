@@ -14,7 +14,6 @@ from gnnhpc.data.load_graph import load_graph
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled
 from tests.tools.data_files import custom_arrays
-from tests.tools.device_paths import as_on_a_device
 from tests.training.same_losses import LIBRARIES, Way, both, invalid, samples
 
 pytestmark = [
@@ -31,12 +30,6 @@ DP2 = {"layout": "dp2", "batch_size": 12}
 LARGER: Settings = {
     "data": {"name": "synthetic-citation", "nodes": 400, "edges": 4_000, "features": 32}
 }
-DENSE: Settings = {
-    "data": {
-        "name": "reddit-shaped", "nodes": 150, "edges": 1_500, "features": 32, "classes": 5
-    }
-}  # fmt: skip
-HALF: Settings = {"data": DENSE["data"] | {"storage": "float16"}}
 
 
 def drawn(*fanouts: int, **more: Any) -> Settings:
@@ -76,17 +69,12 @@ WAYS = {
         GAT | LARGER, DP2 | {"layout": "dp2-pp2", "microbatches": 3}, few_edges_at_once
     ),
     "threads": Way(SAGE, SAGE | drawn(4, 3, workers=2) | {"microbatches": 3}),
-    "features pinned, dp2": same(GAT | HALF, DP2, as_on_a_device("pinned")),
-    "graph on a device": same(SAGE | DENSE, {}, as_on_a_device("device", "device")),
-    "graph on a device, inductive dp2": same(
-        GCN | DENSE | drawn(9, 2, inductive=True), DP2, as_on_a_device("device", "device")
-    ),
     "inductive dp2": same(GCN | INDUCTIVE, DP2),
     "evaluated by sampling, dp2": same(GAT | EVALUATED, DP2 | {"microbatches": 3}),
 }
 
 
-@pytest.mark.quick("dp3", "pp2 1f1b", "graph on a device")
+@pytest.mark.quick("dp3", "pp2 1f1b")
 @pytest.mark.parametrize("name", WAYS)
 def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     """Dropout included, over uneven ends of epochs."""
@@ -95,16 +83,6 @@ def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     found = both(run_once, alone, other, way, name)
     assert samples(found[0]) == samples(found[1])
     assert len(set(samples(found[0]))) == 2
-
-
-def test_a_graph_on_a_device_is_sampled_there(run_once: RunOnce) -> None:
-    way = WAYS["graph on a device"]
-    (found,) = run_once.attempts("graph on a device", sampled(**TRAIN | way.other), [way.plant])
-    places = ("features_on", "graph_on", "sampled_on")
-    assert [found.result.graph[name] for name in places] == ["device"] * 3
-    alone = run_once(sampled(**TRAIN | way.alone))
-    edges = [[step["sampled_edges"] for step in one.steps(0, "train")] for one in (found, alone)]
-    assert edges[0] == edges[1]
 
 
 def test_a_replica_without_a_node_in_the_last_step_has_no_last_loss(run_once: RunOnce) -> None:
