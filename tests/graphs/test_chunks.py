@@ -93,6 +93,7 @@ def test_chunks_of_any_graph(
     chunkset = build_chunks(graph, count, mode, hops)
     assert len(chunkset.chunks) == count
     assert {chunk.rows for chunk in chunkset.chunks} == {chunkset.rows}
+    assert len(chunkset.rows) == hops + 1
     assert sum(chunk.own for chunk in chunkset.chunks) == nodes
     for chunk in chunkset.chunks:
         check_chunk(chunk, graph)
