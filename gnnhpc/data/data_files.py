@@ -102,9 +102,12 @@ class Files:
         """The names of files that do not exist."""
         return [name for name in self.names if not (self.directory(root) / name).is_file()]
 
-    def readable(self, root: Path, names: tuple[str, ...], allowed: str) -> list[Path]:
-        """The paths of these files; raises InputError for one that cannot be read."""
-        paths = [self.directory(root) / name for name in names]
+    def readable(
+        self, data: str, root: Path | None, names: tuple[str, ...], allowed: str
+    ) -> list[Path]:
+        """The paths of these files of a data set; raises InputError for one that cannot be read."""
+        folder = self.directory(existing_root(data, root))
+        paths = [folder / name for name in names]
         for path in paths:
             if not os.access(path, os.R_OK):
                 raise InputError(path, None, absence(path, "file"), allowed)

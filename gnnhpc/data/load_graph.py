@@ -15,7 +15,6 @@ from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_cache import load_or_build
-from gnnhpc.data.data_files import existing_root
 from gnnhpc.data.data_settings import (
     Data,
     GraphSetData,
@@ -79,7 +78,7 @@ def graph_arrays(config: Data, root: Path | None) -> Arrays:
     assert isinstance(config, PublishedGraph | RedditShaped)
     raw: list[Path] = []
     if isinstance(config, PublishedGraph):
-        raw = config.raw_files(existing_root(config.name, root))
+        raw = config.raw_files(root)
 
     def build(work: Path) -> Arrays:
         arrays = _read(config, raw, work)
@@ -137,7 +136,7 @@ def load_graph_set(config: Data, root: Path | None) -> GraphSet:
 def _tu_arrays(config: TuGraphs, root: Path | None) -> Arrays:
     """`labels` [graphs], `edges`, `first` [graphs + 1], and `stored` [nodes] where nodes have
     labels."""
-    raw = config.raw_files(existing_root(config.name, root))
+    raw = config.raw_files(root)
 
     def build(work: Path) -> Arrays:
         from gnnhpc.data.readers.published_files import read_tu

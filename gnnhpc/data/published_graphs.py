@@ -21,7 +21,7 @@ from pydantic import model_validator
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.settings import Whole
-from gnnhpc.data.data_files import Download, Files, existing_root
+from gnnhpc.data.data_files import Download, Files
 from gnnhpc.data.data_settings import SHCHUR_EACH, Data, Storage
 
 
@@ -266,9 +266,9 @@ class PublishedGraph(Data):
         return self.published.files
 
     def check(self, root: Path | None) -> None:
-        self.raw_files(existing_root(self.name, root))
+        self.raw_files(root)
 
-    def raw_files(self, root: Path) -> list[Path]:
+    def raw_files(self, root: Path | None) -> list[Path]:
         """The files that are read, in a fixed order; raises InputError naming a missing one."""
         row = self.published
         unneeded = () if self.features == "real" else row.feature_files
@@ -277,4 +277,4 @@ class PublishedGraph(Data):
         allowed += f"`gnnhpc data get {self.name}`"
         if row.feature_files and self.features == "real":
             allowed += ", or features: made, to time without real features"
-        return row.files.readable(root, needed, allowed)
+        return row.files.readable(self.name, root, needed, allowed)

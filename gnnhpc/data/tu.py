@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.data.data_files import Download, Files, existing_root
+from gnnhpc.data.data_files import Download, Files
 from gnnhpc.data.data_settings import GraphSetData, NodeInputs
 
 
@@ -101,10 +101,10 @@ class TuGraphs(GraphSetData):
         return Files(f"{known.folder}/raw", known.names, downloads)
 
     def check(self, root: Path | None) -> None:
-        self.raw_files(existing_root(self.name, root))
+        self.raw_files(root)
 
-    def raw_files(self, root: Path) -> list[Path]:
+    def raw_files(self, root: Path | None) -> list[Path]:
         """The files that are read, in a fixed order; raises InputError for a missing one."""
         source = f"{_BASE}/{self.set.folder}.zip, or `gnnhpc data get {self.name}`"
         allowed = f"the file as of {source if self.set.download else _REDDIT10K}"
-        return self.files().readable(root, self.set.names, allowed)
+        return self.files().readable(self.name, root, self.set.names, allowed)

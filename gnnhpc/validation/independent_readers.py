@@ -240,9 +240,7 @@ def _tu_text(data: TuGraphs, root: Path | None) -> tuple[Ids, Ids, Ids, Ids | No
 
     In the files nodes and graphs count from 1 and labels from any number.
     """
-    paths = {
-        path.stem.split("_", 1)[1]: path for path in data.raw_files(existing_root(data.name, root))
-    }
+    paths = {path.stem.split("_", 1)[1]: path for path in data.raw_files(root)}
     graph_of = np.loadtxt(paths["graph_indicator"], dtype=np.int64, ndmin=1) - 1
     listed = np.loadtxt(paths["graph_labels"], dtype=np.int64, ndmin=1)
     labels = np.unique(listed, return_inverse=True)[1]
