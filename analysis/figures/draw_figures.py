@@ -149,14 +149,14 @@ def draw(
 def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> Mapping[str, str]:
     """The source of a figure, as metadata of its files: run, code, cells, command."""
     run = summary.run
-    digests = {run.environments.get(name, {}).get("code") or "unknown" for name in task.cells}
+    digests = {run.stored[name].environment.get("code", "unknown") for name in task.cells}
     commit = (run.provenance or {}).get("commit") or "unknown"
-    command = f"gnnhpc report {' '.join(run.runs) or run.name} --only {task.name}"
+    command = f"gnnhpc report {' '.join(run.runs)} --only {task.name}"
     if summary.baseline != Baseline():
         command += f" --baseline {summary.baseline.option}"
     command += " --separate" * (SEPARATE in run.settings) + (f" --width {width}" if width else "")
     # A figure of several runs belongs into none of their folders.
-    command += " --out DIR" * bool(run.runs)
+    command += " --out DIR" * (len(run.runs) > 1)
     return {
         "Run": run.name,
         "Code": f"commit {commit}, digest {', '.join(sorted(digests))}",

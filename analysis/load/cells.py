@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from analysis.load.bytes_sent import bytes_sent
+from analysis.load.comparable import RUN_FOLDER
+from analysis.load.stored_cells import StoredCell
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.accounted_cost import attempt_core_s
-from gnnhpc.records.attempts import Attempt, resumed_from
+from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.failures import recorded_cause
 
 _NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
@@ -46,23 +47,17 @@ def _groupable(value: Any) -> Any:
     return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
-def cell_row(
-    cell: Cell,
-    used: Attempt | None,
-    attempts: Sequence[Attempt],
-    headers: Sequence[Mapping[str, Any]],
-) -> dict[str, Any]:
-    """One row of `RunData.cells`; missing values are None.
-
-    `headers` are the ranks' headers of the attempt that counts and of those that it resumed.
-    """
-    experiment, layout = cell.experiment, cell.experiment.layout
+def cell_row(stored: StoredCell) -> dict[str, Any]:
+    """One row of `RunData.cells`; missing values are None."""
+    used, headers = stored.used, stored.headers
+    experiment, layout = stored.plan.experiment, stored.plan.experiment.layout
     result = used.result if used and not used.damage else None
     graph = result.graph if result else {}
     return {
-        "cell": cell.id,
-        "array": cell.array,
-        "index": cell.index,
+        "cell": stored.name,
+        RUN_FOLDER: stored.run,
+        "array": stored.plan.array,
+        "index": stored.plan.index,
         **flat_settings(experiment),
         "stages": layout.stages,
         "replicas": layout.replicas,
@@ -70,7 +65,7 @@ def cell_row(
         "seed": experiment.seed,
         "repeat": experiment.repeat,
         "attempt": used.number if used else None,
-        "attempts": len(attempts),
+        "attempts": len(stored.attempts),
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
         "checks": len(result.audit) if result else 0,
@@ -82,16 +77,14 @@ def cell_row(
         "started_at": result.started_at if result else "",
         "validation_s": result.validation.get("seconds") if result else None,
         "attempt_s": result.validation.get("attempt_s") if result else None,
-        "samples_per_step": result.samples_per_step if result else None,
         "stage_layers": json.dumps(result.layout.get("balance")) if result else None,
         **{name: graph.get(name) for name in _GRAPH},
         **(_epoch(graph) if experiment.epochs_end_unevenly else {}),
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
-        "parameters": _parameters_of_replica(headers),
         "bytes_sent": json.dumps(bytes_sent(experiment, result, headers)) if result else None,
         "startup_s": max(map(_startup_s, headers), default=None),
-        "failure": _failure_of(cell, used),
+        "failure": _failure(stored),
         "digest": _digest(used),
         **(result.final if result else {}),
     }
@@ -108,15 +101,6 @@ def _startup_s(header: Mapping[str, Any]) -> float:
     return parts.get("total", sum(parts.values()))
 
 
-def _parameters_of_replica(headers: Sequence[Mapping[str, Any]]) -> int | None:
-    """The parameters of the first replica in the newest attempt."""
-    if not headers:
-        return None
-    newest = max(h["attempt"] for h in headers)
-    mine = [h for h in headers if h["attempt"] == newest and h["replica"] == 0]
-    return sum(int(h["parameters"]) for h in mine)
-
-
 def _digest(used: Attempt | None) -> str:
     """The SHA-256 of rank 0's records, which a copy of the measurement has too."""
     if used is None or used.result is None:
@@ -124,33 +108,29 @@ def _digest(used: Attempt | None) -> str:
     return str(used.result.records.get(used.paths.records(0).name, {}).get("sha256", ""))
 
 
-def _failure_of(cell: Cell, attempt: Attempt | None) -> str | None:
+def _failure(stored: StoredCell) -> str | None:
     """Damage, the failure in the result, or without one what the attempt wrote before it died."""
-    if attempt is None or attempt.damage:
-        return attempt.damage if attempt else None
-    result, world = attempt.result, cell.experiment.process_layout.world_size
-    failure = result.failure if result else recorded_cause(attempt.paths, world)
+    used = stored.used
+    if used is None or used.damage:
+        return used.damage if used else None
+    world_size = stored.plan.experiment.process_layout.world_size
+    failure = used.result.failure if used.result else recorded_cause(used.paths, world_size)
     if failure is None:
         return None
     step = f" at {failure.phase} step {failure.step}" if failure.step is not None else ""
     return f"rank {failure.rank} on {failure.host}{step}: {failure.error}"
 
 
-def attempt_rows(
-    cell: Cell, attempts: Sequence[Attempt], used: Attempt | None
-) -> Iterator[dict[str, Any]]:
+def attempt_rows(stored: StoredCell) -> Iterator[dict[str, Any]]:
     """The rows of `RunData.attempts` of one cell."""
-    for attempt in attempts:
+    for attempt in stored.attempts:
         result = attempt.result
-        origin = None if attempt.damage else resumed_from(attempt)
         yield {
-            "cell": cell.id,
+            "cell": stored.name,
             "attempt": attempt.number,
             "status": attempt.status,
             "valid": attempt.valid,
-            "used": used is not None and used.number == attempt.number,
-            "resumed_from": f"{origin[0]}:{origin[1]}" if origin else None,
+            "used": attempt is stored.used,
             "job": result.slurm_job if result else None,
-            "failure": _failure_of(cell, attempt),
             "core_s": attempt_core_s(result) if result else None,
         }

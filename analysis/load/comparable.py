@@ -28,6 +28,8 @@ FREE_SETTINGS = (
 LAYOUT_SETTINGS = ("layout", "microbatches")
 SEPARATE = "environment"
 """The setting that distinguishes cells of several environments where they are separate rows."""
+RUN_FOLDER = "run_folder"
+"""The column of cells with the name of the run folder that each is from."""
 _TRANSFERS = "transfers"
 """Depends on the layout, so it is compared only between cells of one configuration."""
 _HEADER_FIELDS = {
@@ -118,49 +120,35 @@ def values_in_words(values: Sequence[str | None]) -> str:
 
 
 def mark_comparable(
-    cells: pd.DataFrame,
-    environments: Mapping[str, Environment],
-    settings: Sequence[str],
+    cells: pd.DataFrame, environments: Mapping[str, Environment], settings: Sequence[str]
 ) -> pd.Series[str]:
     """Why each valid cell is not comparable with most cells of its study; empty where it is.
 
-    A study is all cells that a speedup may compare: equal in all settings but the layout and
-    `FREE_SETTINGS`. Its cells are compared with its most frequent environment key, of equally
-    frequent ones the newest. Cells of one configuration need equal transfers as well.
+    A study is all cells of a run that a speedup may compare. Its cells are compared with its most
+    frequent environment key, of equally frequent ones the newest. Cells of one configuration need
+    equal transfers as well.
     """
-    words: dict[Any, str] = dict.fromkeys(cells.index, "")
-    valid = cells[cells["valid"].astype(bool)]
-    free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
-    of_study = [key for key in settings if key not in free]
-    for _, study in valid.groupby(of_study, dropna=False, sort=False):
-        _mark(study, environments, words, transfers=False)
-    comparable = valid.loc[[place for place in valid.index if not words[place]]]
-    for _, configuration in comparable.groupby(list(settings), dropna=False, sort=False):
-        _mark(configuration, environments, words, transfers=True)
-    return pd.Series(words, index=cells.index, dtype=object)
+    words = pd.Series("", index=cells.index, dtype=object)
+    found = [environments.get(cell, {}) for cell in cells["cell"]]
+    with_keys = cells.assign(
+        environment_key=[environment_key(each) for each in found],
+        **{_TRANSFERS: [each.get(_TRANSFERS, "") for each in found]},
+    )
+    for key, equal in (("environment_key", study_settings(settings)), (_TRANSFERS, settings)):
+        candidates = with_keys[cells["valid"] & (words == "")]
+        for _, mine in candidates.groupby([RUN_FOLDER, *equal], dropna=False, sort=False):
+            counts = mine.groupby(key, sort=False)["started_at"].agg(["size", "max"])
+            main = max(counts.itertuples(), key=lambda row: row[1:]).Index
+            usual = found[mine.index[mine[key] == main][0]]
+            for place in mine.index[mine[key] != main]:
+                both = (
+                    {k: v for k, v in each.items() if (k == _TRANSFERS) == (key == _TRANSFERS)}
+                    for each in (found[place], usual)
+                )
+                words[place] = differences_in_words(*both)
+    return words
 
 
-def _mark(
-    cells: pd.DataFrame,
-    environments: Mapping[str, Environment],
-    words: dict[Any, str],
-    *,
-    transfers: bool,
-) -> None:
-    """Write into `words` how each cell differs from the most frequent environment among these."""
-    mine = {place: environments.get(str(cell), {}) for place, cell in cells["cell"].items()}
-    keys = {
-        place: str(each.get(_TRANSFERS)) if transfers else environment_key(each)
-        for place, each in mine.items()
-    }
-    counts = Counter(keys.values())
-    newest = cells["started_at"].groupby(pd.Series(keys)).max().to_dict()
-    main = max(counts, key=lambda key: (counts[key], newest[key]))
-    reference = next(mine[place] for place, key in keys.items() if key == main)
-    for place, key in keys.items():
-        if key != main:
-            one, other = (
-                {name: value for name, value in each.items() if (name == _TRANSFERS) == transfers}
-                for each in (mine[place], reference)
-            )
-            words[place] = differences_in_words(one, other)
+def study_settings(settings: Sequence[str]) -> list[str]:
+    """The settings that are equal in all cells that a speedup may compare."""
+    return [key for key in settings if key not in (*FREE_SETTINGS, *LAYOUT_SETTINGS)]

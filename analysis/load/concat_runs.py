@@ -1,4 +1,4 @@
-"""Loads several runs as one: concatenated frames with the column `run_folder` in `cells`.
+"""Joins several runs that were loaded together.
 
 A cell that one run lacks counts where another has it, a cell that several measured is a repeat
 more, and a copied measurement counts once. Where runs of one study have different environments,
@@ -9,140 +9,109 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.load.comparable import (
-    FREE_SETTINGS,
-    LAYOUT_SETTINGS,
+    RUN_FOLDER,
     differences_in_words,
     environment_key,
+    study_settings,
 )
-from analysis.load.equivalent_cells import Equivalence, divergence, trajectories
-from analysis.load.run_data import RunData, load_run
+from analysis.load.equivalent_cells import compare_losses, valid_trajectories
+from analysis.load.stored_cells import StoredCell
 from gnnhpc.core.errors import InputError
+from gnnhpc.core.run_paths import RunPaths
+
+if TYPE_CHECKING:
+    from analysis.load.run_data import RunData
 
 RUN = "run"
 """The setting of cells whose run has another environment than another run of the report."""
-FOLDER = "run_folder"
-"""The column of cells with the name of the run folder that each is from."""
-_FRAMES = ("cells", "steps", "ranks", "layer_times", "stage_times", "spans", "attempts", "phases")
 _NOT_MEASURED = ("missing", "unfinished")
 
 
-def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
-    """Load one run folder, or several as one; raises InputError as `load` does, and for a folder
-    that is given twice.
+def run_folders(roots: Sequence[Path]) -> dict[str, RunPaths]:
+    """Each run's folder by its name, with as many of the folders above as distinguish them.
+
+    Raises InputError for a folder that is given twice.
     """
-    runs = [load_run(root, separate=separate) for root in roots]
-    if len(runs) == 1:
-        return runs[0]
     places = [root.resolve() for root in roots]
     for number, place in enumerate(places):
         if place in places[:number]:
             raise InputError(roots[number], None, "the same folder twice", "different runs")
-    return concat_runs(runs, _names(places))
+    depths = range(1, max(len(place.parts) for place in places) + 1)
+    tries = (["/".join(place.parts[-depth:]) for place in places] for depth in depths)
+    names = next(names for names in tries if len(set(names)) == len(names))
+    return {name: RunPaths(root) for name, root in zip(names, roots, strict=True)}
 
 
-def concat_runs(runs: Sequence[RunData], names: Sequence[str]) -> RunData:
-    """One RunData with the cells of all runs that measure something the others do not have."""
-    settings = tuple(dict.fromkeys(key for run in runs for key in run.settings))
-    cells = pd.concat(
-        [
-            run.cells.assign(cell=run.cells["cell"].astype(str), **{FOLDER: name}, place=number)
-            for number, (run, name) in enumerate(zip(runs, names, strict=True))
-        ],
-        ignore_index=True,
-    )
-    labels, apart = _labels(runs, cells, settings, names)
-    cells[RUN] = labels
-    kept, notes = _kept(cells)
-    ids = [
-        {
-            str(row.cell): str(row.new)
-            for row in kept[kept["place"] == number].itertuples(index=False)
-        }
-        for number in range(len(runs))
-    ]
-    order = pd.Index(kept["new"])
-    frames = {
-        name: _concat([getattr(run, name) for run in runs], ids, order) for name in _FRAMES[1:]
+def join_runs(run: RunData) -> RunData:
+    """Only the cells that measure something which the other runs do not have."""
+    labels, separate = _separate_runs(run)
+    cells = run.cells.assign(**{RUN: labels})
+    kept, left_out = _measured_once(run, cells)
+    names = pd.Index(kept["cell"].astype(str))
+    values = {one.name: getattr(run, one.name) for one in fields(run)}
+    frames: dict[str, Any] = {
+        name: _of_cells(value, names)
+        for name, value in values.items()
+        if isinstance(value, pd.DataFrame)
     }
-    kept = kept.assign(cell=pd.Categorical(kept["new"], order)).drop(columns=["new", "place"])
-    sizes = ", ".join(f"{name} ({len(mine)} cells)" for name, mine in zip(names, ids, strict=True))
-    return RunData(
-        root=runs[0].root,
-        cells=kept.reset_index(drop=True),
-        **frames,
-        checks=_concat([run.checks for run in runs], ids, None),
-        settings=(*settings, RUN) if kept[RUN].any() else settings,
-        environments={
-            new: run.environments[old]
-            for run, mine in zip(runs, ids, strict=True)
-            for old, new in mine.items()
-            if old in run.environments
-        },
-        manifest=(),
-        results={},
-        equivalence=_concat_equivalence([run.equivalence for run in runs], ids),
-        provenance=_concat_provenance([run.provenance for run in runs], names),
-        runs=tuple(names),
+    counts = kept.groupby(RUN_FOLDER).size()
+    sizes = ", ".join(f"{name} ({counts.get(name, 0)} cells)" for name in run.runs)
+    return replace(
+        run,
+        **frames | {"cells": _of_cells(kept, names)},
+        stored={name: run.stored[name] for name in names},
+        settings=(*run.settings, RUN) if kept[RUN].any() else run.settings,
         notes=(
             f"Several runs in one report: {sizes}.",
-            *apart,
-            *notes,
-            *_loss_notes(runs, names),
+            *separate,
+            *left_out,
+            *_loss_notes(run),
         ),
     )
 
 
-def _names(places: Sequence[Path]) -> list[str]:
-    """The folders' names, with as many of the folders above as distinguish them."""
-    depths = range(1, max(len(place.parts) for place in places) + 1)
-    tries = (["/".join(place.parts[-depth:]) for place in places] for depth in depths)
-    return next(names for names in tries if len(set(names)) == len(names))
+def _of_cells(frame: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
+    rows = frame[frame["cell"].isin(names)].reset_index(drop=True)
+    return rows.assign(cell=pd.Categorical(rows["cell"], names))
 
 
-def _labels(
-    runs: Sequence[RunData], cells: pd.DataFrame, settings: Sequence[str], names: Sequence[str]
-) -> tuple[pd.Series[str], list[str]]:
+def _separate_runs(run: RunData) -> tuple[pd.Series[str], list[str]]:
     """The run of each cell whose study has several environments, else empty; and why, in lines."""
-    free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
-    keys = [key for key in settings if key not in free]
-    labels = pd.Series("", index=cells.index, dtype=object)
+    labels = pd.Series("", index=run.cells.index, dtype=object)
     lines: dict[str, None] = {}
-    for _, study in cells.groupby(keys, dropna=False, sort=False):
-        first: dict[str, int] = {}
-        reference: Mapping[str, str] = {}
-        for number, mine in study[study["counts"].astype(bool)].groupby("place", sort=True):
-            environment = runs[int(str(number))].environments.get(str(mine["cell"].iloc[0]), {})
-            first.setdefault(environment_key(environment), int(str(number)))
-            if len(first) == 1:
-                reference = environment
-            elif list(first.values())[-1] == number:
-                why = differences_in_words(environment, reference)
-                lines[f"Rows are separate by run, {names[int(str(number))]}: {why}."] = None
-        if len(first) > 1:
-            labels[study.index] = study[FOLDER]
+    for _, study in run.cells.groupby(study_settings(run.settings), dropna=False, sort=False):
+        first = study[study["counts"]].drop_duplicates(RUN_FOLDER)
+        distinct: dict[str, StoredCell] = {}
+        for cell in first["cell"]:
+            distinct.setdefault(environment_key(run.stored[cell].environment), run.stored[cell])
+        for one in list(distinct.values())[1:]:
+            reference = next(iter(distinct.values()))
+            why = differences_in_words(one.environment, reference.environment)
+            lines[f"Rows are separate by run, {one.run}: {why}."] = None
+        if len(distinct) > 1:
+            labels[study.index] = study[RUN_FOLDER]
     return labels, list(lines)
 
 
-def _kept(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that stay, with an id `new` that is unique; and what was left out, in lines."""
-    same = ["cell", RUN]
-    some_valid = cells.groupby(same, sort=False)["valid"].transform("any")
-    measured = ~cells["status"].isin(_NOT_MEASURED)
-    some_measured = measured.groupby([cells[key] for key in same], sort=False).transform("any")
-    first = ~cells.duplicated(same)
-    elsewhere = ~measured & (some_valid | some_measured | ~first)
-    copied = (cells["digest"] != "") & cells.duplicated([*same, "digest"]) & measured
+def _measured_once(run: RunData, cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that stay; and what was left out, in lines."""
+    cells = cells.assign(
+        id=[one.plan.id for one in run.stored.values()],
+        measured=~cells["status"].isin(_NOT_MEASURED),
+    )
+    same = ["id", RUN]
+    some = cells.groupby(same, sort=False)[["valid", "measured"]].transform("any").any(axis=1)
+    elsewhere = ~cells["measured"] & (some | cells.duplicated(same))
+    copied = (cells["digest"] != "") & cells.duplicated([*same, "digest"]) & cells["measured"]
     kept = cells[~elsewhere & ~copied]
     repeated = int(kept[kept["valid"]].duplicated(same).sum())
-    name = kept["cell"] + "@" + kept[FOLDER]
-    kept = kept.assign(new=kept["cell"].where(~kept.duplicated("cell"), name))
     lines = [
         line
         for count, line in (
@@ -152,49 +121,12 @@ def _kept(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         )
         if count
     ]
-    return kept, lines
+    return kept.drop(columns=["id", "measured"]), lines
 
 
-def _concat(
-    frames: Sequence[pd.DataFrame], ids: Sequence[Mapping[str, str]], order: Any
-) -> pd.DataFrame:
-    """The rows of the cells in `ids`, run after run; `order` are the categories of all new ids."""
-    parts = []
-    for frame, mine in zip(frames, ids, strict=True):
-        old = frame["cell"].astype(str)
-        rows = frame[old.isin(list(mine)).to_numpy()]
-        new = old[rows.index].map(mine)
-        parts.append(rows.assign(cell=pd.Categorical(new, order) if order is not None else new))
-    # A column that is empty in one run must not decide the type of the whole.
-    filled = [part for part in parts if len(part)] or parts[:1]
-    for name in filled[0].columns:
-        if name != "cell" and isinstance(filled[0][name].dtype, pd.CategoricalDtype):
-            every = dict.fromkeys(c for part in filled for c in part[name].cat.categories)
-            filled = [
-                part.assign(**{name: part[name].cat.set_categories(list(every))}) for part in filled
-            ]
-    return pd.concat(filled, ignore_index=True)
-
-
-def _concat_equivalence(
-    found: Sequence[Equivalence], ids: Sequence[Mapping[str, str]]
-) -> Equivalence:
-    """What each run found among its own cells, by their new ids."""
-
-    def renamed(name: str) -> Any:
-        values = [(getattr(each, name), mine) for each, mine in zip(found, ids, strict=True)]
-        if isinstance(values[0][0], tuple):
-            return tuple(mine[c] for cells, mine in values for c in cells if c in mine)
-        return {mine[c]: v for cells, mine in values for c, v in cells.items() if c in mine}
-
-    return Equivalence(**{one.name: renamed(one.name) for one in fields(Equivalence)})
-
-
-def _concat_provenance(
-    found: Sequence[Mapping[str, Any] | None], names: Sequence[str]
-) -> dict[str, Any] | None:
+def joined_provenance(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """What is equal in all runs once, and what differs with the name of each run."""
-    known = {name: one for name, one in zip(names, found, strict=True) if one is not None}
+    known = {name: one for name, one in found.items() if one is not None}
     joined: dict[str, Any] = {}
     for key in dict.fromkeys(key for one in known.values() for key in one):
         values = {name: one.get(key) for name, one in known.items()}
@@ -212,24 +144,15 @@ def provenance_text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def _loss_notes(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[str]:
+def _loss_notes(run: RunData) -> Iterator[str]:
     """Whether the cells that two runs both measured learn the same."""
-    for (a, name_a), (b, name_b) in itertools.combinations(zip(runs, names, strict=True), 2):
-        compared, apart = compare_losses(a, b)
-        both = f"{compared} cells that {name_a} and {name_b} both measured"
+    learnt: dict[str, dict[str, Any]] = {name: {} for name in run.runs}
+    for name, trajectory in valid_trajectories(run.ranks, run.cells).items():
+        learnt[run.stored[name].run][run.stored[name].plan.id] = trajectory
+    for a, b in itertools.combinations(run.runs, 2):
+        compared, apart = compare_losses(learnt[a], learnt[b])
+        both = f"{compared} cells that {a} and {b} both measured"
         if apart:
             yield f"{len(apart)} of {both} learn something else, such as {apart[0]}."
         elif compared:
             yield f"Losses agree within rounding in all {both}."
-
-
-def compare_losses(a: RunData, b: RunData) -> tuple[int, list[str]]:
-    """How many cells of equal id two runs have valid, and a line for each that learns something
-    else in `b`.
-    """
-    dtypes = dict(zip(a.cells["cell"].astype(str), a.cells["dtype"], strict=True))
-    learnt = [trajectories(run.ranks, dtypes) for run in (a, b)]
-    valid = [set(run.cells.loc[run.cells["valid"], "cell"].astype(str)) for run in (a, b)]
-    common = [cell for cell in learnt[0] if cell in learnt[1] and cell in valid[0] & valid[1]]
-    causes = {cell: divergence(learnt[0][cell], learnt[1][cell]) for cell in common}
-    return len(common), [f"{cell}: {cause}" for cell, cause in causes.items() if cause]

@@ -20,17 +20,15 @@ losses do not show them, as Adam's steps do not depend on the scale.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load.flags import Raised
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.custom_model import is_custom
 from gnnhpc.models.model_registry import model_class
 
@@ -83,65 +81,65 @@ class Trajectory:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
-class Equivalence:
-    """What comparing the equivalent cells of a run found."""
+COMPARED, ONLY_REPEATS, NO_SEQUENTIAL = "compared", "only repeats", "no sequential cell"
+"""What the cells that are equivalent to a cell allow: `compared` is a cell of another configuration
+than its sequential cell."""
 
-    divergences: Mapping[str, str] = field(default_factory=dict)
-    """Cells that leave the envelope, each with the first step that does and its likely cause."""
-    suspects: Mapping[str, str] = field(default_factory=dict)
-    """The same of custom models in other micro-batches than the sequential cell, whose BatchNorm
-    may be the cause."""
-    steps: Mapping[str, int] = field(default_factory=dict)
-    """Over how many training steps each cell was compared with another configuration's."""
-    only_repeats: tuple[str, ...] = ()
-    """Cells that only repeats of their own configuration are equivalent to."""
-    without_sequential: tuple[str, ...] = ()
-    """Cells that were not compared, as no valid sequential cell is equivalent to them."""
+
+class Compared(NamedTuple):
+    """What comparing a cell with its sequential cell found."""
+
+    equivalents: str = ""
+    steps: int | None = None
+    """How many training steps were compared with another configuration's."""
+    cause: str = ""
+    """The first step that leaves the envelope, and its likely cause; empty for none."""
+    suspect: bool = False
+    """Whether the cause may be the BatchNorm of a custom model in other micro-batches."""
 
 
 def compare_equivalent_cells(
-    manifest: Sequence[Cell], ranks: pd.DataFrame, cells: pd.DataFrame, raised: Iterable[Raised]
-) -> Equivalence:
-    """Compare the valid cells of a run; `ranks` are its step records.
+    plans: Mapping[str, tuple[str, Experiment]], learnt: Mapping[str, Trajectory]
+) -> dict[str, Compared]:
+    """Compare cells by name; `plans` has the run and the experiment of each.
 
-    A custom model that validation could not compare may use random numbers of its process, so that
-    its cells are in no group.
+    Those without a trajectory in `learnt` are not compared.
     """
-    unsure = {one.cell for one in raised if one.verdict == "inconclusive"}
-    valid = set(cells.loc[cells["valid"].astype(bool), "cell"].astype(str))
-    groups: dict[str, list[Cell]] = {}
-    for cell in manifest:
-        custom = is_custom(cell.experiment.model.name)
-        if cell.id in valid and not (custom and cell.id in unsure):
-            groups.setdefault(equivalence_key(cell.experiment), []).append(cell)
-    learnt = trajectories(ranks, {cell.id: cell.experiment.dtype for cell in manifest})
-    divergences: dict[str, str] = {}
-    suspects: dict[str, str] = {}
-    steps: dict[str, int] = {}
-    only_repeats: list[str] = []
-    without: list[str] = []
+    groups: dict[tuple[str, str], dict[str, Experiment]] = {}
+    for name, (run, experiment) in plans.items():
+        if name in learnt:
+            groups.setdefault((run, equivalence_key(experiment)), {})[name] = experiment
+    found: dict[str, Compared] = {}
     for group in groups.values():
-        members = [cell for cell in group if cell.id in learnt]
-        reference = min(filter(_is_sequential, members), key=_plainest_first, default=None)
-        if reference is None:
-            without += [cell.id for cell in members]
+        sequential = [name for name, one in group.items() if one.layout.world_size == 1]
+        if not sequential:
+            found |= dict.fromkeys(group, Compared(NO_SEQUENTIAL))
             continue
-        configurations = {_configuration(cell.experiment) for cell in members}
-        if len(configurations) == 1:
-            only_repeats += [cell.id for cell in members]
-        for cell in members:
-            cause = divergence(learnt[reference.id], learnt[cell.id])
-            if cause and _may_be_batchnorm(cell, reference):
-                suspects[cell.id] = (
-                    f"{cause}, halo rows that the model reads wrongly, state that it keeps between "
-                    f"micro-batches, or its BatchNorm (sequential cell: {reference.id})"
-                )
-            elif cause:
-                divergences[cell.id] = f"{cause} (sequential cell: {reference.id})"
-            if _configuration(cell.experiment) != _configuration(reference.experiment):
-                steps[cell.id] = compared_steps(learnt[reference.id], learnt[cell.id])
-    return Equivalence(divergences, suspects, steps, tuple(only_repeats), tuple(without))
+        reference = min(sequential, key=lambda name: _plainest_first(group[name]))
+        only_repeats = len({_configuration(one) for one in group.values()}) == 1
+        for name, one in group.items():
+            compared = _compare(one, learnt[name], group[reference], learnt[reference], reference)
+            repeats = compared._replace(equivalents=ONLY_REPEATS)
+            found[name] = repeats if only_repeats else compared
+    return found
+
+
+def _compare(
+    one: Experiment, mine: Trajectory, reference: Experiment, its: Trajectory, name: str
+) -> Compared:
+    """`name` is the cell id of the reference."""
+    cause = divergence(its, mine)
+    suspect = is_custom(one.model.name) and one.total_chunks != reference.total_chunks
+    if cause and suspect:
+        cause += (
+            ", halo rows that the model reads wrongly, state that it keeps between "
+            f"micro-batches, or its BatchNorm (sequential cell: {name})"
+        )
+    elif cause:
+        cause += f" (sequential cell: {name})"
+    if _configuration(one) == _configuration(reference):
+        return Compared(cause=cause)
+    return Compared(COMPARED, compared_steps(its, mine), cause, suspect)
 
 
 def equivalence_key(experiment: Experiment) -> str:
@@ -202,43 +200,43 @@ def _configuration(experiment: Experiment) -> str:
     return experiment.model_copy(update={"repeat": 0, "spans": False}).id
 
 
-def _may_be_batchnorm(cell: Cell, reference: Cell) -> bool:
-    """Whether a custom model's cells share other rows in a micro-batch."""
-    one, other = cell.experiment, reference.experiment
-    return is_custom(one.model.name) and one.total_chunks != other.total_chunks
-
-
-def _is_sequential(cell: Cell) -> bool:
-    return cell.experiment.layout.world_size == 1
-
-
-def _plainest_first(cell: Cell) -> tuple[bool, int, int]:
+def _plainest_first(experiment: Experiment) -> tuple[bool, int, int]:
     """Reference layers before others, then fewer micro-batches, then earlier repeats."""
-    implementation = getattr(cell.experiment.model, "implementation", None)
-    return implementation != "reference", cell.experiment.microbatches, cell.experiment.repeat
+    implementation = getattr(experiment.model, "implementation", None)
+    return implementation != "reference", experiment.microbatches, experiment.repeat
 
 
-def trajectories(ranks: pd.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Trajectory]:
-    """The trajectory of each cell with training losses.
+def valid_trajectories(ranks: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Trajectory]:
+    """The trajectory of each valid cell with training losses; `ranks` are its step records.
 
     The loss is the last stage's. The norm is the root of the sum of squares over the stages of the
     first replica, as all replicas have the same gradient.
     """
+    valid = cells[cells["valid"]]
+    dtypes = dict(zip(valid["cell"].astype(str), valid["dtype"], strict=True))
     train = ranks[(ranks["phase"] == "train").to_numpy()]
     square = np.where(train["replica"] == 0, train["grad_norm"] ** 2, np.nan)
-    table = train[["cell", "step", "loss"]].assign(square=square)
-    grouped = table.groupby(["cell", "step"], observed=True)
+    grouped = train.assign(square=square).groupby(["cell", "step"], observed=True)
     merged = pd.DataFrame(
         {"loss": grouped["loss"].max(), "norm": np.sqrt(grouped["square"].sum(min_count=1))}
     ).reset_index()
     found = {}
     for name, mine in merged.groupby("cell", observed=True):
-        steps = mine["step"].to_numpy()
-        series = np.full((2, int(steps.max()) + 1), np.nan)
-        series[:, steps] = mine[["loss", "norm"]].to_numpy().T
-        if np.isfinite(series[0]).any():
-            found[str(name)] = Trajectory(series[0], series[1], dtypes.get(str(name), "float32"))
+        series = mine.set_index("step").reindex(range(int(mine["step"].max()) + 1))
+        losses, norms = series["loss"].to_numpy(), series["norm"].to_numpy()
+        if str(name) in dtypes and np.isfinite(losses).any():
+            found[str(name)] = Trajectory(losses, norms, dtypes[str(name)])
     return found
+
+
+def compare_losses(
+    a: Mapping[str, Trajectory], b: Mapping[str, Trajectory]
+) -> tuple[int, list[str]]:
+    """How many cell ids two runs have in common, and a line for each cell that learns something
+    else in `b`.
+    """
+    causes = {cell: divergence(a[cell], b[cell]) for cell in a if cell in b}
+    return len(causes), [f"{cell}: {cause}" for cell, cause in causes.items() if cause]
 
 
 def divergence(reference: Trajectory, other: Trajectory) -> str:

@@ -21,6 +21,8 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import read_lines
 
 PHASES = ["train", "test"]
+_PLACE = ("cell", "attempt", "rank", "stage", "replica", "host")
+"""Of a file: its cell, and what its header has."""
 _INTEGERS = ("step", "epoch", "samples")
 _SECONDS = (
     *("start_s", "wall_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s"),
@@ -53,23 +55,27 @@ class RankFile:
     """One rank's record file in one attempt at a cell."""
 
     path: Path
-    cell: int
-    """The cell's position in the manifest."""
-    cell_id: str
-    attempt: int
-    rank: int
+    cell: str
+    """The cell's name in the frames."""
+    expected: Mapping[str, Any]
+    """What its header must have: `cell`, `attempt` and `rank`."""
     written: Mapping[str, Any] | None = None
     """Size and SHA-256 that the result has of this file; None for an attempt that is not done."""
 
 
 @dataclass
 class Records:
-    """The records of several files; in each frame, `source` is the number of a row's file."""
+    """The records of all cells without a damaged file, with cell, rank, stage, replica and host.
 
-    headers: list[dict[str, Any] | None]
-    """One a file; None for a file without a header, and for a damaged file."""
-    damage: dict[int, str]
-    """What is wrong with each damaged file, by its number; its records are in no frame."""
+    Of a step that several attempts recorded the frames have the newest one's.
+    """
+
+    headers: dict[str, list[Mapping[str, Any]]]
+    """Cell -> headers of its files that have one."""
+    damage: dict[str, str]
+    """Cell -> what is wrong with its first damaged file."""
+    redone: dict[str, int]
+    """Cell -> training steps that were recorded again after a resume."""
     steps: pd.DataFrame
     """One row a rank and mini-batch."""
     layer_times: pd.DataFrame
@@ -79,36 +85,78 @@ class Records:
     spans: pd.DataFrame
 
 
-def read_records(files: Sequence[RankFile]) -> Records:
-    """Read all files; an incomplete last line is left out, as of a rank that died while writing."""
+def read_records(files: Sequence[RankFile], cells: pd.Index[str]) -> Records:
+    """Read all files; an incomplete last line is left out, as of a rank that died while writing.
+
+    `cells` are the names of all cells in order, with and without files.
+    """
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        parsed = list(pool.map(_read_file, files))
-    headers = [None if isinstance(one, str) else one[0] for one in parsed]
-    damage = {number: one for number, one in enumerate(parsed) if isinstance(one, str)}
+        parsed = list(zip(files, pool.map(_read_file, files), strict=True))
+    damage: dict[str, str] = {}
+    for file, one in parsed:
+        if isinstance(one, InputError):
+            damage.setdefault(file.cell, str(one))
+    headers: dict[str, list[Mapping[str, Any]]] = {}
     tables = [_SCHEMA.empty_table().append_column("source", pa.array([], pa.int32()))]
-    for number, one in enumerate(parsed):
-        if not isinstance(one, str) and one[1] is not None:
-            source = pa.array(np.full(one[1].num_rows, number, np.int32))
-            tables.append(one[1].append_column("source", source))
+    places: list[tuple[Any, ...]] = []
+    for file, one in parsed:
+        if isinstance(one, InputError) or one is None or file.cell in damage:
+            continue
+        header, rows = one
+        headers.setdefault(file.cell, []).append(header)
+        if rows is not None:
+            source = pa.array(np.full(rows.num_rows, len(places), np.int32))
+            tables.append(rows.append_column("source", source))
+            places.append((file.cell, *(header[name] for name in _PLACE[1:])))
     table = pa.concat_tables(tables, promote_options="permissive")
     steps = table.filter(pc.equal(table["kind"], "step"))
-    spans = table.filter(pc.equal(table["kind"], "span"))
     frame = _step_frame(steps)
-    return Records(
-        headers, damage, frame, _layer_times(steps), _stage_times(steps, frame), _span_frame(spans)
-    )
+    of_files = pd.DataFrame(places, columns=list(_PLACE))
+    of_files = of_files.astype(dict.fromkeys(("rank", "stage", "replica"), np.int16))
+    of_files["cell"] = pd.Categorical(of_files["cell"], cells)
+    of_files["host"] = of_files["host"].astype("category")
+    spans = _span_frame(table.filter(pc.equal(table["kind"], "span")))
+    placed = [
+        _placed(each, of_files)
+        for each in (frame, _layer_times(steps), _stage_times(steps, frame), spans)
+    ]
+    resumed = of_files.groupby("cell", observed=True)["attempt"].nunique().max() > 1
+    redone = _redone(placed[0]) if resumed else {}
+    kept = [each[_is_newest(each)] if resumed else each for each in placed]
+    frames = [each.drop(columns="attempt") for each in kept]
+    return Records(headers, damage, redone, *frames)
 
 
-def _read_file(file: RankFile) -> tuple[dict[str, Any] | None, pa.Table | None] | str:
-    """The header and the table of one file, or what is wrong with it."""
+def _read_file(file: RankFile) -> tuple[Mapping[str, Any], pa.Table | None] | InputError | None:
+    """The header and the table of one file; None without a header; or what is wrong with it."""
     try:
-        text = check_file_digest(file.path, file.written)
         header, body = split_header(
-            text, file.path, {"cell": file.cell_id, "attempt": file.attempt, "rank": file.rank}
+            check_file_digest(file.path, file.written), file.path, file.expected
         )
+        if header is None:
+            return None
         return header, _parse(body, file.path) if body else None
     except InputError as error:
-        return str(error)
+        return error
+
+
+def _placed(frame: pd.DataFrame, of_files: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with the place of each row's file instead of `source`."""
+    source = frame["source"].to_numpy()
+    data = {name: of_files[name].array[source] for name in _PLACE}
+    data |= {str(name): frame[name].array for name in frame.columns if name != "source"}
+    return pd.DataFrame(data, copy=False)
+
+
+def _is_newest(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each row's attempt is the newest one that recorded the row's step."""
+    step = rows.groupby(["cell", "rank", "phase", "step"], observed=True, sort=False)
+    return rows["attempt"] == step["attempt"].transform("max")
+
+
+def _redone(steps: pd.DataFrame) -> dict[str, int]:
+    again = steps[~_is_newest(steps) & (steps["phase"] == "train")]
+    return dict(again.drop_duplicates(["cell", "step"])["cell"].value_counts())
 
 
 def _parse(body: bytes, path: Path) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.flags import DAMAGED, count_flags
+from analysis.load.flags import DAMAGED, EQUIVALENT, count_flags
 from analysis.load.run_data import RunData, load_run
 from analysis.report.run_facts import measured_again
 from analysis.statistics.intervals import FEWEST_STEPS
@@ -112,17 +112,18 @@ def _cells_validated(evidence: Evidence) -> Found:
     unsure = evidence.run.checks[evidence.run.checks["verdict"] == "inconclusive"]
     faults = [f"{cell}: no check" for cell in off["cell"].astype(str)]
     faults += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
-    results = evidence.run.results
-    checks = sum(len(one.audit) for one in results.values())
-    return faults, f"{checks} checks of {len(results)} cells" if checks else ""
+    checks = evidence.done["checks"].sum()
+    return faults, f"{checks} checks of {len(evidence.done)} cells" if checks else ""
 
 
 def _equivalent_cells_agree(evidence: Evidence) -> Found:
-    found = evidence.run.equivalence
-    faults = [f"{cell}: {cause}" for cell, cause in found.divergences.items()]
-    if not found.steps:
+    checks = evidence.run.checks
+    left = checks[(checks["name"] == EQUIVALENT) & (checks["verdict"] == "invalid")]
+    faults = [f"{cell}: {cause}" for cell, cause in _pairs(left, "detail")]
+    compared = evidence.cells["compared_steps"].count()
+    if not compared:
         return [*faults, "no cell of this run was compared with another one"], ""
-    return faults, f"{len(found.steps)} cells compared with their sequential cell"
+    return faults, f"{compared} cells compared with their sequential cell"
 
 
 def _no_flags(evidence: Evidence) -> Found:
@@ -184,8 +185,11 @@ def _one_value(*names: str) -> Callable[[Evidence], Found]:
 
 def _versions_recorded(evidence: Evidence) -> Found:
     """Every cell has its versions, and the same."""
-    results = evidence.run.results.values()
-    every = [dict(one.provenance.get("versions") or {}) for one in results]
+    stored = evidence.run.stored
+    used = [stored[cell].used for cell in evidence.done["cell"]]
+    every = [
+        dict(one.result.provenance.get("versions") or {}) for one in used if one and one.result
+    ]
     if not every or {} in every:
         return ["not in all results"], ""
     values = {
@@ -224,8 +228,8 @@ def _submission_recorded(evidence: Evidence) -> Found:
 def _data_unchanged(evidence: Evidence) -> Found:
     """Files have the digests that were recorded when they were downloaded."""
     distinct = {
-        (cell.experiment.data.model_dump_json(), cell.data_root): cell
-        for cell in evidence.run.manifest
+        (one.plan.experiment.data.model_dump_json(), one.plan.data_root): one.plan
+        for one in evidence.run.stored.values()
     }
     found: dict[str, bool] = {}
     for cell in distinct.values():

@@ -13,8 +13,7 @@ from analysis.figures.draw_figures import (
     parse_format,
     remake_figures,
 )
-from analysis.load.concat_runs import load_runs
-from analysis.load.run_data import RunData
+from analysis.load.run_data import RunData, load_runs
 from analysis.render.document import Document, Table
 from analysis.render.output_files import atomic_output_folder, write_page, write_table
 from analysis.report.first_page import first_page_section

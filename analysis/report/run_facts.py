@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.load.comparable import values_in_words
 from analysis.load.concat_runs import provenance_text
+from analysis.load.equivalent_cells import NO_SEQUENTIAL, ONLY_REPEATS
 from analysis.load.flags import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Block, Table, Text, rows_table
@@ -70,33 +71,37 @@ def validation(run: RunData) -> Iterator[Text]:
 
 def equivalence(run: RunData) -> Iterator[Text]:
     """How many cells were compared with the sequential cell that must learn the same."""
-    found = run.equivalence
+    steps = run.cells["compared_steps"].dropna().astype(int)
     left = run.checks[run.checks["name"] == EQUIVALENT]["cell"].nunique()
-    if found.steps or left:
-        fewest, most = min(found.steps.values(), default=0), max(found.steps.values(), default=0)
-        steps = f"{most}" if fewest == most else f"{fewest} to {most}"
+    if len(steps) or left:
+        fewest, most = min(steps, default=0), max(steps, default=0)
+        span = f"{most}" if fewest == most else f"{fewest} to {most}"
         words = ". All losses and gradient norms agree within the envelope."
         if left:
             words = f". {left} cells leave the envelope and are invalid."
         yield Text(
-            f"Equivalent cells: {len(found.steps)} cells were compared with the sequential cell "
-            f"that must learn the same, over their first {steps} training steps; later, rounding "
+            f"Equivalent cells: {len(steps)} cells were compared with the sequential cell "
+            f"that must learn the same, over their first {span} training steps; later, rounding "
             f"explains any difference{words}",
             "bad" if left else "good",
         )
     elif run.cells["valid"].any():
         words = "No cell was compared with another one that must learn the same."
         yield Text(words, "warning")
-    if found.without_sequential:
+    alone, repeats = (
+        list(run.cells.loc[run.cells["equivalents"] == which, "cell"])
+        for which in (NO_SEQUENTIAL, ONLY_REPEATS)
+    )
+    if alone:
         yield Text(
-            f"No sequential cell is equivalent to {_some(found.without_sequential)}, so they are "
+            f"No sequential cell is equivalent to {_some(alone)}, so they are "
             "not compared: add a `seq` cell of the same samples a step, with `batch_size` times "
             "the replicas, or for chunks of a graph with the `microbatches` of all replicas.",
             "warning",
         )
-    if found.only_repeats:
+    if repeats:
         yield Text(
-            f"Only repeats are equivalent to {_some(found.only_repeats)}. Repeats make the same "
+            f"Only repeats are equivalent to {_some(repeats)}. Repeats make the same "
             "mistake, so comparing them shows nothing."
         )
 
@@ -186,7 +191,7 @@ def cost_text(run: RunData) -> str:
     What Slurm's accounting says is in the run folder once `status --cost` or a report job has asked
     it; several runs have their results alone.
     """
-    parts = [] if run.runs else _accounted(RunPaths(run.root))
+    parts = [] if len(run.runs) > 1 else _accounted(RunPaths(run.root))
     known = run.attempts["core_s"].dropna()
     if len(known):
         parts.append(

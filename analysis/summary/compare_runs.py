@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from analysis.load.concat_runs import compare_losses
+from analysis.load.equivalent_cells import compare_losses, valid_trajectories
 from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import FEWEST_STEPS, Interval, repeats_in_words
 from analysis.statistics.power import CONFIDENCE
@@ -149,7 +149,8 @@ def compare_runs(
         for match in matches
     ]
     groups = _compare_groups(matches, [_group_seconds(a), _group_seconds(b)], of)
-    found_steps, losses = _ratios(steps, of), compare_losses(a, b)
+    found_steps = _ratios(steps, of)
+    losses = compare_losses(*(valid_trajectories(run.ranks, run.cells) for run in (a, b)))
     return Comparison(a, b, tolerance, of, matches, only_in_one, found_steps, groups, *losses)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load.comparable import Environment
+from analysis.load.comparable import RUN_FOLDER, Environment
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import (
     ONE_RUN,
@@ -53,11 +53,10 @@ class Configuration:
     def sample(self) -> Sample:
         """The step times, each run with the repeat that it is."""
         used = self.used
-        folders = used["run_folder"] if "run_folder" in used else [""] * len(used)
         repeats = [
             Repeat(int(seed), int(number), frozenset(str(hosts).split(";")), folder)
             for seed, number, hosts, folder in zip(
-                used["seed"], used["repeat"], used["hosts"], folders, strict=True
+                used["seed"], used["repeat"], used["hosts"], used[RUN_FOLDER], strict=True
             )
         ]
         return Sample(self.step_times, repeats)
@@ -181,7 +180,7 @@ def make_configurations(run: RunData) -> list[Configuration]:
         return []
     frame = cell_phase_frame(run)
     position = {key: n for n, key in enumerate(zip(frame["cell"], frame["phase"], strict=True))}
-    step_times = counted_step_times(run.steps)
+    step_times, environments = counted_step_times(run.steps), run.environments
     keys = list(run.settings)
     rows = []
     for values, cells in run.cells.groupby(keys, dropna=False, sort=False):
@@ -198,7 +197,7 @@ def make_configurations(run: RunData) -> list[Configuration]:
                     cells,
                     frame.iloc[[position[key] for key in counted]],
                     [step_times[key] for key in counted],
-                    next((run.environments.get(str(cell), {}) for cell, _ in counted), {}),
+                    next((environments.get(cell, {}) for cell, _ in counted), {}),
                 )
             )
     return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +19,6 @@ from analysis.load.equivalent_cells import (
     equivalence_key,
 )
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.manifest import assign_indices
 from tests.tools.cells import gat, sampled, vig
 
 STEPS = 40
@@ -134,25 +132,34 @@ CUSTOM = {"model": {"name": "net:Net"}, "chunks": "halo"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
-    [({"microbatches": 2}, "suspects"), ({"layout": "pp2", "microbatches": 1}, "divergences")],
+    ("changes", "suspect"),
+    [({"microbatches": 2}, True), ({"layout": "pp2", "microbatches": 1}, False)],
 )
 def test_a_custom_model_in_several_chunks_is_compared_with_the_whole_graph(
-    changes: dict[str, Any], found: str
+    changes: dict[str, Any], suspect: bool
 ) -> None:
     """BatchNorm may differ between chunks, so that their divergence is suspect, not invalid."""
     whole, other = gat(**CUSTOM, microbatches=1), gat(**CUSTOM, **changes)
-    manifest = assign_indices([whole, other])
-    columns = ["cell", "phase", "step", "replica", "grad_norm", "loss"]
-    rows = [
-        (cell.id, "train", step, 0, 1.0, 1.0 if cell.id == whole.id else 1.1)
-        for cell in manifest
-        for step in range(3)
-    ]
-    ranks = pd.DataFrame(rows, columns=columns)
-    cells = pd.DataFrame({"cell": [cell.id for cell in manifest], "valid": True})
-    equivalence = compare_equivalent_cells(manifest, ranks, cells, [])
-    assert list(getattr(equivalence, found)) == [other.id]
-    assert len(equivalence.suspects) + len(equivalence.divergences) == 1
-    if found == "suspects":
-        assert "halo rows that the model reads wrongly" in equivalence.suspects[other.id]
+    learnt = {"whole": trajectory(), "other": trajectory(loss=1.1)}
+    found = compare_equivalent_cells({"whole": ("run", whole), "other": ("run", other)}, learnt)
+    assert not found["whole"].cause
+    assert found["other"].cause.startswith("training loss of step 0")
+    assert found["other"].suspect is suspect
+    assert ("halo rows that the model reads wrongly" in found["other"].cause) is suspect
+
+
+def test_cells_without_a_sequential_one_and_mere_repeats_are_named() -> None:
+    plans = {
+        "a": ("run", gat(microbatches=1)),
+        "b": ("run", gat(microbatches=1, repeat=1)),
+        "c": ("run", vig(layout="pp2")),
+        "d": ("other run", vig()),
+    }
+    found = compare_equivalent_cells(plans, dict.fromkeys(plans, trajectory()))
+    named = {name: compared.equivalents for name, compared in found.items()}
+    assert named == {
+        "a": "only repeats",
+        "b": "only repeats",
+        "c": "no sequential cell",
+        "d": "only repeats",
+    }

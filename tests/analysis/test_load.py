@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from analysis.load.comparable import environment_key, environment_of
-from analysis.load.concat_runs import load_runs
-from analysis.load.run_data import RunData, load_run
+from analysis.load.run_data import RunData, load_run, load_runs
 from gnnhpc import kernels as kernel_package
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
@@ -60,10 +59,9 @@ def test_warm_up_and_profiled_steps_are_left_out_and_counted(images: RunData) ->
 
 
 def test_cells_are_compared_with_their_sequential_cell(images: RunData) -> None:
-    assert not images.equivalence.divergences
-    compared = images.cells[images.cells["cell"].isin(list(images.equivalence.steps))]
+    compared = images.cells[images.cells["equivalents"] == "compared"]
     assert {"pp2", "pp4"} <= set(compared["layout"])
-    assert set(images.equivalence.steps.values()) == {24}
+    assert set(compared["compared_steps"]) == {24}
 
 
 def first_cell(tmp_path: Path, *stories: Story) -> tuple[RunData, Any]:
@@ -186,7 +184,7 @@ def test_a_diverging_cell_is_invalid_with_its_cause(tmp_path: Path) -> None:
         written[path.name] = _digest(text)
     rewrite_result(attempt.result, lambda raw: raw.update(records=written))
     run = load_run(root)
-    assert list(run.equivalence.divergences) == [wrong]
+    assert list(run.checks["cell"]) == [wrong]
     assert "gradient norm of step 0" in run.checks["detail"].iloc[0]
     assert not run.cells.set_index("cell").loc[wrong, "valid"]
 
