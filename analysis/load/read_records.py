@@ -38,8 +38,6 @@ STEP_COLUMNS = frozenset({"phase", *_FLAGS, *_INTEGERS, *_SECONDS, *_OTHERS})
 """Columns of every frame of steps; the other columns are metrics."""
 REPLICA_LOSS = "replica_loss"
 """The metric of one replica's loss, before it is averaged over replicas."""
-_METRIC = "metric_"
-"""Precedes the name of a metric that another column already has."""
 _SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("kind", "phase", "name")]
     + [(name, pa.bool_()) for name in _FLAGS]
@@ -182,8 +180,7 @@ def _step_frame(table: pa.Table) -> pd.DataFrame:
     for name in _FLAGS:
         data[name] = pc.fill_null(table[name], False).to_numpy()
     for name, values in _struct_fields(table, "metrics"):
-        key = name if name not in data else f"{_METRIC}{name}"
-        data[key] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        data[name] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return pd.DataFrame(data)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ PHASE_COLUMNS = [
 
 
 def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The steps (sorted by cell and phase) with three marks; and one row a cell and phase.
+    """The steps, numbered from 0, with three marks; and one row a cell and phase.
 
     `kept` steps count in averages: they are neither profiled nor warm-up, which the run marks or
     the series of its unprofiled steps shows. `warmup_dropped` and `profiled_dropped` count the
@@ -31,24 +30,24 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     profiled = steps["profiled"].to_numpy().astype(bool)
     kept = ~(warm | profiled)
     outlier, uneven = np.zeros((2, len(steps)), bool)
-    cell, phase = steps["cell"].to_numpy(), steps["phase"].to_numpy()
     rows: list[dict[str, Any]] = []
-    for part in cell_phase_slices(steps):
+    for (cell, phase), mine in steps.groupby(["cell", "phase"], observed=True):
+        part = mine.index.to_numpy()
         uneven[part] = samples[part] < samples[part].max()
-        even = part.start + np.flatnonzero(kept[part] & ~uneven[part])
+        even = part[kept[part] & ~uneven[part]]
         slow = detect_warmup(seconds[even])
         if slow:
-            kept[part.start : even[slow]] = False
+            kept[part[part < even[slow]]] = False
             even = even[slow:]
         outlier[even] = mark_outliers(seconds[even])
         dropped_profiled = int((profiled[part] & ~warm[part]).sum())
         n = int(kept[part].sum())
         rows.append(
             {
-                "cell": cell[part.start],
-                "phase": phase[part.start],
+                "cell": cell,
+                "phase": phase,
                 "n": n,
-                "warmup_dropped": part.stop - part.start - n - dropped_profiled,
+                "warmup_dropped": len(part) - n - dropped_profiled,
                 "profiled_dropped": dropped_profiled,
                 "outliers": int(outlier[part].sum()),
                 "drift": drift(seconds[even]),
@@ -56,16 +55,6 @@ def mark_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         )
     marked = steps.assign(kept=kept, outlier=outlier, uneven=uneven)
     return marked, pd.DataFrame(rows, columns=PHASE_COLUMNS)
-
-
-def cell_phase_slices(frame: pd.DataFrame) -> list[slice]:
-    """The slice of each cell and phase, in a frame that is sorted by them."""
-    if frame.empty:
-        return []
-    cell, phase = frame["cell"].cat.codes.to_numpy(), frame["phase"].cat.codes.to_numpy()
-    changes = np.flatnonzero((np.diff(cell) != 0) | (np.diff(phase) != 0)) + 1
-    edges = [0, *changes.tolist(), len(frame)]
-    return [slice(a, b) for a, b in itertools.pairwise(edges)]
 
 
 def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
@@ -91,10 +80,6 @@ def add_noise_columns(phases: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame
 
 
 def counted_step_times(steps: pd.DataFrame) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """(cell, phase) -> seconds of its kept steps, in order."""
-    seconds, kept = steps["step_s"].to_numpy(), steps["kept"].to_numpy()
-    cell, phase = steps["cell"].astype(str).to_numpy(), steps["phase"].astype(str).to_numpy()
-    return {
-        (cell[part.start], phase[part.start]): seconds[part][kept[part]]
-        for part in cell_phase_slices(steps)
-    }
+    """(cell, phase) -> seconds of its kept steps, in order; only where there are any."""
+    kept = steps[steps["kept"]].groupby(["cell", "phase"], observed=True)["step_s"]
+    return {(str(cell), str(phase)): mine.to_numpy() for (cell, phase), mine in kept}

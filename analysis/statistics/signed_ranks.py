@@ -8,14 +8,10 @@ distribution that is symmetric, whatever its tails.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
-_MOST_EXACT = 50
-"""With more pairs the statistic is taken to be normal."""
 
 
 def signed_rank_interval(
@@ -33,14 +29,6 @@ def signed_rank_interval(
 
 def _rank_of_bound(pairs: int, tail: float) -> int:
     """How many of the smallest averages lie below the lower bound, and that one; 0 for none."""
-    if pairs < 1:
-        return 0
-    if pairs > _MOST_EXACT:
-        from scipy.special import ndtri
-
-        middle = pairs * (pairs + 1) / 4.0
-        spread = math.sqrt(pairs * (pairs + 1) * (2 * pairs + 1) / 24.0)
-        return math.floor(middle + float(ndtri(tail)) * spread)
     # Ways in which the ranks of the positive differences add up to each sum.
     ways = np.zeros(pairs * (pairs + 1) // 2 + 1)
     ways[0] = 1.0

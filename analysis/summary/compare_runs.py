@@ -27,7 +27,7 @@ from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import FEWEST_STEPS, Interval, repeats_in_words
 from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.sample import Sample
-from analysis.summary.match_runs import Match, match_runs, nearest_difference
+from analysis.summary.match_runs import Match, match_runs
 from gnnhpc.core.errors import InputError
 
 TOLERANCE = 0.02
@@ -139,11 +139,7 @@ def compare_runs(
     if root_a.resolve() == root_b.resolve():
         raise InputError(root_b, None, "the same folder twice", "two runs")
     a, b = load_run(root_a), load_run(root_b)
-    found, only_in_one = match_runs(a, b)
-    matches = [match for match in found if match.a.step_times and match.b.step_times]
-    if not matches:
-        words = f"no configuration that it and {root_a} both measured; {nearest_difference(a, b)}"
-        raise InputError(root_b, "cells", words, "two runs of one sweep")
+    matches, only_in_one = match_runs(a, b)
     steps = [
         Pair(match, "step", *(Sample(one.step_times, match.repeats(one)) for one in match.sides))
         for match in matches

@@ -175,40 +175,30 @@ class Configuration:
 
 
 def make_configurations(run: RunData) -> list[Configuration]:
-    """All configurations, in the order of the manifest, training before testing."""
-    if run.cells.empty:
-        return []
+    """All configurations, by model and data as submitted, then by ranks, replicas, micro-batches
+    and phase.
+    """
     frame = cell_phase_frame(run)
-    position = {key: n for n, key in enumerate(zip(frame["cell"], frame["phase"], strict=True))}
+    frame = frame[frame["n"] > 0]
     step_times, environments = counted_step_times(run.steps), run.environments
     keys = list(run.settings)
     rows = []
     for values, cells in run.cells.groupby(keys, dropna=False, sort=False):
-        for phase in _phases(cells):
-            counted = [
-                (cell, phase)
-                for cell, counts in zip(cells["cell"], cells["counts"], strict=True)
-                if counts and (cell, phase) in step_times and step_times[cell, phase].size
-            ]
+        counted = cells.loc[cells["counts"], "cell"]
+        for phase in ("train", "test") if cells["test_steps"].any() else ("train",):
+            mine = frame[(frame["phase"] == phase) & frame["cell"].isin(counted)]
+            names = [str(cell) for cell in mine["cell"]]
             rows.append(
                 Configuration(
                     dict(zip(keys, values, strict=True)),
                     phase,
                     cells,
-                    frame.iloc[[position[key] for key in counted]],
-                    [step_times[key] for key in counted],
-                    next((environments.get(cell, {}) for cell, _ in counted), {}),
+                    mine,
+                    [step_times[name, phase] for name in names],
+                    environments[names[0]] if names else {},
                 )
             )
-    return rows
-
-
-def sorted_configurations(run: RunData) -> list[Configuration]:
-    """Configurations sorted by model and data as submitted, then by ranks, replicas, micro-batches
-    and phase."""
-    rows = make_configurations(run)
-    models = list(dict.fromkeys(row.settings["model"] for row in rows))
-    data = list(dict.fromkeys(row.settings["data"] for row in rows))
+    models, data = (list(run.cells[key].unique()) for key in ("model", "data"))
     return sorted(
         rows,
         key=lambda row: (
@@ -220,7 +210,3 @@ def sorted_configurations(run: RunData) -> list[Configuration]:
             row.phase == "test",
         ),
     )
-
-
-def _phases(cells: pd.DataFrame) -> list[str]:
-    return ["train", "test"] if (cells["test_steps"] > 0).any() else ["train"]

@@ -13,6 +13,7 @@ from analysis.load.run_data import RunData
 from analysis.statistics.pairs import Repeat, paired
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.settings_in_words import value_text
+from gnnhpc.core.errors import InputError
 
 _SOURCES = "model_digest"
 """The digest of a custom model's sources: two versions of one model are compared."""
@@ -54,14 +55,20 @@ class Match:
 
 
 def match_runs(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
-    """What both runs have, and what only one of them has or counts, a line each.
+    """What both runs measured, and what only one of them has or counts, a line each.
 
-    Configurations match by all settings; the sources of a custom model may differ.
+    Configurations match by all settings; the sources of a custom model may differ. Raises
+    InputError for runs that measured nothing in common.
     """
     ours, theirs = make_configurations(a), make_configurations(b)
     names = _names([*ours, *theirs])
     matches = [Match(names[id(mine)], mine, other) for mine, other in _pairs(ours, theirs)]
-    matched = {id(one) for match in matches for one in (match.a, match.b)}
+    measured = [match for match in matches if match.a.step_times and match.b.step_times]
+    if not measured:
+        words = f"no configuration that it and {a.root} both measured; "
+        words += _nearest_difference(ours, theirs)
+        raise InputError(b.root, "cells", words, "two runs of one sweep")
+    matched = {id(one) for match in matches for one in match.sides}
     lines = [
         f"only in {side}: {names[id(one)]} ({len(one.cells)} cells)"
         for side, rows in (("A", ours), ("B", theirs))
@@ -71,19 +78,12 @@ def match_runs(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
     for match in matches:
         if match.phase == "train":
             lines += _repeats_in_one(match)
-    return matches, [*lines, *_not_counted("A", a), *_not_counted("B", b)]
+    return measured, [*lines, *_not_counted("A", a), *_not_counted("B", b)]
 
 
-def nearest_difference(a: RunData, b: RunData) -> str:
+def _nearest_difference(ours: Sequence[Configuration], theirs: Sequence[Configuration]) -> str:
     """The settings in which the two most similar configurations of the runs differ, in words."""
-    pairs = [
-        (_key(mine) ^ _key(other), mine, other)
-        for mine in make_configurations(a)
-        for other in make_configurations(b)
-        if mine.phase == other.phase
-    ]
-    if not pairs:
-        return "one of them has no cells"
+    pairs = [(_key(mine) ^ _key(other), mine, other) for mine in ours for other in theirs]
     differing, mine, other = min(pairs, key=lambda pair: len(pair[0]))
     if not differing:
         return "those that they have in common have no valid cell in one of them"

@@ -22,7 +22,7 @@ from analysis.summary.baseline_and_speedup import (
     limits_over,
     same_batch_size,
 )
-from analysis.summary.configurations import Configuration, sorted_configurations
+from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.learnt_columns import learnt_columns
 from analysis.summary.summary_columns import COLUMN_MEANINGS
 from analysis.summary.time_breakdown import COLUMNS, StepSeconds, break_down
@@ -76,7 +76,7 @@ def summarize(run: RunData, baseline: str | Baseline = "seq") -> Summary:
     `layout:microbatches` (one micro-batch unless given); InputError for another form.
     """
     requested = baseline if isinstance(baseline, Baseline) else Baseline.parse(baseline)
-    rows = sorted_configurations(run)
+    rows = make_configurations(run)
     varying = _varying(run)
     frame = pd.DataFrame([_summary_row(row, rows, requested, varying, run) for row in rows])
     if frame.empty:
@@ -273,10 +273,9 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "redone": int(used["redone"].sum()),
         **{name: int(units[name].sum()) for name in DROPPED_COLUMNS},
         "outliers": int(units["outliers"].sum()),
-        **{name: row.mean(name) for name in _NOISE},
-        **{name: row.mean(name) if row.step_times else None for name in _PARTS_OF_STEP},
+        **{name: row.mean(name) for name in (*_NOISE, *_PARTS_OF_STEP)},
         "weights_share": row.weights_share,
-        **{name: units[name].max() if row.step_times else None for name in _PEAKS},
+        **{name: units[name].max() for name in _PEAKS},
         **{name: used[name].astype(float).mean() for name in _AVERAGED_COLUMNS},
         **learnt_columns(used),
     }
