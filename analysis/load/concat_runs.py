@@ -79,7 +79,7 @@ def join_runs(run: RunData) -> RunData:
 
 def _of_cells(frame: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
     rows = frame[frame["cell"].isin(names)].reset_index(drop=True)
-    return rows.assign(cell=pd.Categorical(rows["cell"], names))
+    return rows.assign(cell=rows["cell"].astype("category").cat.set_categories(names))
 
 
 def _separate_runs(run: RunData) -> tuple[pd.Series[str], list[str]]:
