@@ -86,7 +86,7 @@ COMPARED, ONLY_REPEATS, NO_SEQUENTIAL = "compared", "only repeats", "no sequenti
 than its sequential cell."""
 
 
-class Compared(NamedTuple):
+class ComparedCell(NamedTuple):
     """What comparing a cell with its sequential cell found."""
 
     equivalents: str = ""
@@ -100,7 +100,7 @@ class Compared(NamedTuple):
 
 def compare_equivalent_cells(
     plans: Mapping[str, tuple[str, Experiment]], learnt: Mapping[str, Trajectory]
-) -> dict[str, Compared]:
+) -> dict[str, ComparedCell]:
     """Compare cells by name; `plans` has the run and the experiment of each.
 
     Those without a trajectory in `learnt` are not compared.
@@ -109,11 +109,11 @@ def compare_equivalent_cells(
     for name, (run, experiment) in plans.items():
         if name in learnt:
             groups.setdefault((run, equivalence_key(experiment)), {})[name] = experiment
-    found: dict[str, Compared] = {}
+    found: dict[str, ComparedCell] = {}
     for group in groups.values():
         sequential = [name for name, one in group.items() if one.layout.world_size == 1]
         if not sequential:
-            found |= dict.fromkeys(group, Compared(NO_SEQUENTIAL))
+            found |= dict.fromkeys(group, ComparedCell(NO_SEQUENTIAL))
             continue
         reference = min(sequential, key=lambda name: _plainest_first(group[name]))
         only_repeats = len({_configuration(one) for one in group.values()}) == 1
@@ -126,7 +126,7 @@ def compare_equivalent_cells(
 
 def _compare(
     one: Experiment, mine: Trajectory, reference: Experiment, its: Trajectory, name: str
-) -> Compared:
+) -> ComparedCell:
     """`name` is the cell id of the reference."""
     cause = divergence(its, mine)
     suspect = is_custom(one.model.name) and one.total_chunks != reference.total_chunks
@@ -138,8 +138,8 @@ def _compare(
     elif cause:
         cause += f" (sequential cell: {name})"
     if _configuration(one) == _configuration(reference):
-        return Compared(cause=cause)
-    return Compared(COMPARED, compared_steps(its, mine), cause, suspect)
+        return ComparedCell(cause=cause)
+    return ComparedCell(COMPARED, compared_steps(its, mine), cause, suspect)
 
 
 def equivalence_key(experiment: Experiment) -> str:

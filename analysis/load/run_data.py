@@ -12,7 +12,11 @@ import pandas as pd
 from analysis.load.cells import attempt_rows, cell_row, flat_settings
 from analysis.load.comparable import SEPARATE, Environment, mark_comparable
 from analysis.load.concat_runs import join_runs, joined_provenance, run_folders
-from analysis.load.equivalent_cells import Compared, compare_equivalent_cells, valid_trajectories
+from analysis.load.equivalent_cells import (
+    ComparedCell,
+    compare_equivalent_cells,
+    valid_trajectories,
+)
 from analysis.load.flags import (
     EQUIVALENT,
     NOT_COMPARABLE,
@@ -170,7 +174,7 @@ def _compare_equivalent(
         if not (name in unsure and is_custom(one.plan.experiment.model.name))
     }
     compared = compare_equivalent_cells(plans, valid_trajectories(ranks, cells))
-    found = [compared.get(name, Compared()) for name in stored]
+    found = [compared.get(name, ComparedCell()) for name in stored]
     cells["equivalents"] = [one.equivalents for one in found]
     cells["compared_steps"] = pd.Series([one.steps for one in found], dtype=float)
     cells["valid"] &= pd.Series([one.suspect or not one.cause for one in found], dtype=bool)

@@ -13,6 +13,9 @@ from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.schema import check_header
 
+_EVENT = b'"kind": "event"'
+"""What the line of an event contains, as it is written."""
+
 
 def check_result(cell: Cell, attempt: Attempt) -> None:
     """Raises InputError for the result of another cell, attempt or experiment."""
@@ -58,10 +61,9 @@ def check_file_digest(path: Path, written: Mapping[str, Any] | None) -> bytes:
     digest = hashlib.sha256(content[:size]).hexdigest() if isinstance(size, int) else None
     if digest is None or digest != written.get("sha256"):
         raise InputError(path, "content", "changed since it was written", "as result.json has it")
-    for line in content[size:].splitlines():
-        if not _is_event(line, path):
-            found = f"records after byte {size}"
-            raise InputError(path, "content", found, "no record after the attempt's end")
+    if any(_EVENT not in line for line in content[size:].splitlines()):
+        found = f"records after byte {size}"
+        raise InputError(path, "content", found, "no record after the attempt's end")
     return content
 
 
@@ -81,15 +83,7 @@ def split_header(
         if header[key] != value:
             raise InputError(path, key, header[key], f"{value}, as its path says")
     lines = body[: body.rfind(b"\n") + 1]
-    if b'"event"' in lines:
+    if _EVENT in lines:
         # The detail of an event has no fixed columns.
-        lines = b"".join(
-            line
-            for number, line in enumerate(lines.splitlines(keepends=True), 2)
-            if b'"event"' not in line or not _is_event(line, f"{path}:{number}")
-        )
+        lines = b"".join(line for line in lines.splitlines(keepends=True) if _EVENT not in line)
     return header, lines
-
-
-def _is_event(line: bytes, where: object) -> bool:
-    return parse_object(line, where, "one record a line").get("kind") == "event"
