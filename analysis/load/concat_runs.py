@@ -1,4 +1,4 @@
-"""Joins several runs that were loaded together.
+"""How several runs that were loaded together become one.
 
 A cell that one run lacks counts where another has it, a cell that several measured is a repeat
 more, and a copied measurement counts once. Where runs of one study have different environments,
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -21,13 +20,10 @@ from analysis.load.comparable import (
     environment_key,
     study_settings,
 )
-from analysis.load.equivalent_cells import compare_losses, valid_trajectories
+from analysis.load.equivalent_cells import Trajectory, compare_losses
 from analysis.load.stored_cells import StoredCell
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-
-if TYPE_CHECKING:
-    from analysis.load.run_data import RunData
 
 RUN = "run"
 """The setting of cells whose run has another environment than another run of the report."""
@@ -49,48 +45,17 @@ def run_folders(roots: Sequence[Path]) -> dict[str, RunPaths]:
     return {name: RunPaths(root) for name, root in zip(names, roots, strict=True)}
 
 
-def join_runs(run: RunData) -> RunData:
-    """Only the cells that measure something which the other runs do not have."""
-    labels, separate = _separate_runs(run)
-    cells = run.cells.assign(**{RUN: labels})
-    kept, left_out = _measured_once(run, cells)
-    names = pd.Index(kept["cell"].astype(str))
-    values = {one.name: getattr(run, one.name) for one in fields(run)}
-    frames: dict[str, Any] = {
-        name: _of_cells(value, names)
-        for name, value in values.items()
-        if isinstance(value, pd.DataFrame)
-    }
-    counts = kept.groupby(RUN_FOLDER).size()
-    sizes = ", ".join(f"{name} ({counts.get(name, 0)} cells)" for name in run.runs)
-    return replace(
-        run,
-        **frames | {"cells": _of_cells(kept, names)},
-        stored={name: run.stored[name] for name in names},
-        settings=(*run.settings, RUN) if kept[RUN].any() else run.settings,
-        notes=(
-            f"Several runs in one report: {sizes}.",
-            *separate,
-            *left_out,
-            *_loss_notes(run),
-        ),
-    )
-
-
-def _of_cells(frame: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
-    rows = frame[frame["cell"].isin(names)].reset_index(drop=True)
-    return rows.assign(cell=rows["cell"].astype("category").cat.set_categories(names))
-
-
-def _separate_runs(run: RunData) -> tuple[pd.Series[str], list[str]]:
+def separate_runs(
+    cells: pd.DataFrame, stored: Mapping[str, StoredCell], settings: Sequence[str]
+) -> tuple[pd.Series[str], list[str]]:
     """The run of each cell whose study has several environments, else empty; and why, in lines."""
-    labels = pd.Series("", index=run.cells.index, dtype=object)
+    labels = pd.Series("", index=cells.index, dtype=object)
     lines: dict[str, None] = {}
-    for _, study in run.cells.groupby(study_settings(run.settings), dropna=False, sort=False):
+    for _, study in cells.groupby(study_settings(settings), dropna=False, sort=False):
         first = study[study["counts"]].drop_duplicates(RUN_FOLDER)
         distinct: dict[str, StoredCell] = {}
         for cell in first["cell"]:
-            distinct.setdefault(environment_key(run.stored[cell].environment), run.stored[cell])
+            distinct.setdefault(environment_key(stored[cell].environment), stored[cell])
         for one in list(distinct.values())[1:]:
             reference = next(iter(distinct.values()))
             why = differences_in_words(one.environment, reference.environment)
@@ -100,10 +65,12 @@ def _separate_runs(run: RunData) -> tuple[pd.Series[str], list[str]]:
     return labels, list(lines)
 
 
-def _measured_once(run: RunData, cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that stay; and what was left out, in lines."""
+def measured_once(
+    cells: pd.DataFrame, stored: Mapping[str, StoredCell]
+) -> tuple[pd.DataFrame, list[str]]:
+    """The rows that measure something which no other has; and what was left out, in lines."""
     cells = cells.assign(
-        id=[one.plan.id for one in run.stored.values()],
+        id=[one.plan.id for one in stored.values()],
         measured=~cells["status"].isin(_NOT_MEASURED),
     )
     same = ["id", RUN]
@@ -144,13 +111,13 @@ def provenance_text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
 
 
-def _loss_notes(run: RunData) -> Iterator[str]:
+def loss_notes(learnt: Mapping[str, Trajectory], stored: Mapping[str, StoredCell]) -> Iterator[str]:
     """Whether the cells that two runs both measured learn the same."""
-    learnt: dict[str, dict[str, Any]] = {name: {} for name in run.runs}
-    for name, trajectory in valid_trajectories(run.ranks, run.cells).items():
-        learnt[run.stored[name].run][run.stored[name].plan.id] = trajectory
-    for a, b in itertools.combinations(run.runs, 2):
-        compared, apart = compare_losses(learnt[a], learnt[b])
+    by_run: dict[str, dict[str, Trajectory]] = {one.run: {} for one in stored.values()}
+    for name, trajectory in learnt.items():
+        by_run[stored[name].run][stored[name].plan.id] = trajectory
+    for (a, of_a), (b, of_b) in itertools.combinations(by_run.items(), 2):
+        compared, apart = compare_losses(of_a, of_b)
         both = f"{compared} cells that {a} and {b} both measured"
         if apart:
             yield f"{len(apart)} of {both} learn something else, such as {apart[0]}."

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.load.cells import attempt_rows, cell_row, flat_settings
-from analysis.load.comparable import SEPARATE, Environment, mark_comparable
-from analysis.load.concat_runs import join_runs, joined_provenance, run_folders
+from analysis.load.comparable import RUN_FOLDER, SEPARATE, Environment, mark_comparable
+from analysis.load.concat_runs import (
+    RUN,
+    joined_provenance,
+    loss_notes,
+    measured_once,
+    run_folders,
+    separate_runs,
+)
 from analysis.load.equivalent_cells import (
     ComparedCell,
     compare_equivalent_cells,
@@ -153,7 +160,39 @@ def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
         settings=settings,
         provenance=joined_provenance({one: read_provenance(p) for one, p in folders.items()}),
     )
-    return join_runs(run) if len(folders) > 1 else run
+    return _join_runs(run) if len(folders) > 1 else run
+
+
+def _join_runs(run: RunData) -> RunData:
+    """Only the cells that measure something which the other runs do not have."""
+    labels, separate = separate_runs(run.cells, run.stored, run.settings)
+    kept, left_out = measured_once(run.cells.assign(**{RUN: labels}), run.stored)
+    names = pd.Index(kept["cell"].astype(str))
+    values = {one.name: getattr(run, one.name) for one in fields(run)}
+    frames: dict[str, Any] = {
+        name: _of_cells(value, names)
+        for name, value in values.items()
+        if isinstance(value, pd.DataFrame)
+    }
+    counts = kept.groupby(RUN_FOLDER).size()
+    sizes = ", ".join(f"{name} ({counts.get(name, 0)} cells)" for name in run.runs)
+    return replace(
+        run,
+        **frames | {"cells": _of_cells(kept, names)},
+        stored={name: run.stored[name] for name in names},
+        settings=(*run.settings, RUN) if kept[RUN].any() else run.settings,
+        notes=(
+            f"Several runs in one report: {sizes}.",
+            *separate,
+            *left_out,
+            *loss_notes(valid_trajectories(run.ranks, run.cells), run.stored),
+        ),
+    )
+
+
+def _of_cells(frame: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
+    rows = frame[frame["cell"].isin(names)].reset_index(drop=True)
+    return rows.assign(cell=rows["cell"].astype("category").cat.set_categories(names))
 
 
 def _compare_equivalent(
