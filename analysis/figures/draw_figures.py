@@ -38,19 +38,6 @@ _UNITS_IN = {"mm": 1 / 25.4, "cm": 1 / 2.54, "in": 1.0}
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure that was drawn."""
-
-    section: str
-    files: tuple[Path, ...]
-    picture: Picture
-
-
-LeftOut = tuple[str, str]
-"""A figure that was not drawn, and the reason."""
-
-
-@dataclass(frozen=True)
 class FigureTask:
     """A figure that may be drawn: of which cells, and how."""
 
@@ -69,12 +56,14 @@ class FigureTask:
 class Figures:
     """The figures of a report, in the order of the registry, and those that were left out."""
 
-    drawn: tuple[Drawn, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    drawn: tuple[tuple[str, Picture], ...] = ()
+    """Each with its section."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """The title of each, and the reason."""
 
     def of_section(self, section: str) -> tuple[Picture, ...]:
         """The pictures of a section."""
-        return tuple(one.picture for one in self.drawn if one.section == section)
+        return tuple(picture for name, picture in self.drawn if name == section)
 
 
 def make_figures(summary: Summary, folder: Path) -> Figures:
@@ -87,8 +76,9 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
     tasks = [*_group_tasks(groups[:MAX_GROUPS])]
     tasks += [_timeline_task(summary.run, cell) for cell in cells]
     made = _in_parallel([partial(draw, summary, task, folder) for task in tasks])
-    drawn = tuple(one for one in made if isinstance(one, Drawn))
-    failed = tuple(one for one in made if not isinstance(one, Drawn))
+    results = list(zip(tasks, made, strict=True))
+    drawn = tuple((task.section, one) for task, one in results if isinstance(one, Picture))
+    failed = tuple((task.title, one) for task, one in results if isinstance(one, str))
     words = f"only the first {MAX_GROUPS} pairs of model and data are drawn"
     others = [(group.title, words) for group in groups[MAX_GROUPS:]]
     return Figures(drawn, (*failed, *others, *not_shown))
@@ -125,7 +115,7 @@ def draw(
     folder: Path,
     formats: Sequence[Format] = FORMATS,
     width: str | None = None,
-) -> Drawn | LeftOut:
+) -> Picture | str:
     """Draw one figure, or say why it cannot be; an OSError is raised, as the next one meets it too.
 
     `width` is what was asked for, which is part of the file's name.
@@ -133,17 +123,16 @@ def draw(
     try:
         made = task.draw()
         if isinstance(made, str):
-            return task.title, made
+            return made
         figure, caption = made
         name = task.name if width is None else f"{task.name}-{width.strip()}"
         files = save_figure(figure, folder, name, origin_of(summary, task, width), formats)
     except OSError:
         raise
     except Exception as error:
-        return task.title, f"drawing it failed: {type(error).__name__}: {error}"
+        return f"drawing it failed: {type(error).__name__}: {error}"
     wide = figure.get_figwidth() > COLUMN_IN
-    picture = Picture(f"{task.of}. {caption}", task.title, files[0], files[-1], wide)
-    return Drawn(task.section, tuple(files), picture)
+    return Picture(f"{task.of}. {caption}", task.title, files[0], files[-1], wide)
 
 
 def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> Mapping[str, str]:
@@ -165,7 +154,7 @@ def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> M
     }
 
 
-def timeline_cells(run: RunData) -> tuple[list[str], list[LeftOut]]:
+def timeline_cells(run: RunData) -> tuple[list[str], list[tuple[str, str]]]:
     """The cells whose timelines are drawn, one of each setting; and those left out.
 
     Of each layout and schedule those with the most micro-batches come first, pipelines before
@@ -233,18 +222,19 @@ def remake_figures(
         raise InputError("--only", None, repr(only), known or "a run with valid cells")
     with at_width(None if width is None else parse_width(width)):
         made = [draw(summary, task, folder, formats, width) for task in chosen]
-    paths = [path for one in made if isinstance(one, Drawn) for path in one.files]
-    if not paths:
-        reasons = "; ".join(": ".join(one) for one in made if not isinstance(one, Drawn))
+    pictures = [one for one in made if isinstance(one, Picture)]
+    if not pictures:
+        reasons = "; ".join(f"{task.title}: {why}" for task, why in zip(chosen, made, strict=True))
         raise InputError("--only", None, reasons, "a figure that the run has data for")
-    return paths
+    # With one format both paths are the same.
+    return [path for one in pictures for path in dict.fromkeys((one.png, one.pdf))]
 
 
-_tasks: list[Callable[[], Drawn | LeftOut]] = []
+_tasks: list[Callable[[], Picture | str]] = []
 """The tasks in progress, which forked processes find here: figures and frames need no pickling."""
 
 
-def _in_parallel(tasks: Sequence[Callable[[], Drawn | LeftOut]]) -> list[Drawn | LeftOut]:
+def _in_parallel(tasks: Sequence[Callable[[], Picture | str]]) -> list[Picture | str]:
     """The results of all tasks, in order; in this process with one core, or if a process dies."""
     # Some libraries of macOS crash after a fork.
     forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
@@ -262,5 +252,5 @@ def _in_parallel(tasks: Sequence[Callable[[], Drawn | LeftOut]]) -> list[Drawn |
     return [task() for task in tasks]
 
 
-def _run_task(number: int) -> Drawn | LeftOut:
+def _run_task(number: int) -> Picture | str:
     return _tasks[number]()

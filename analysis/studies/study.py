@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import yaml
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from analysis.load.run_data import RunData
 
 FOLDER = Path(__file__).parent
+_KNOWN_KEYS_ALONE = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
 class PublishedFile:
     """How a printed table maps to the columns of `Study.published`."""
 
@@ -33,7 +35,7 @@ class PublishedFile:
     constants: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
 class Claim:
     """A published number, or a conclusion, and how the same is measured in a run.
 
@@ -74,7 +76,7 @@ class Claim:
     """(query, text) pairs for a number; the first query that holds gives the text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
 class StudyTable:
     """A published table, shown with the run's numbers beside it."""
 
@@ -95,7 +97,7 @@ class StudyTable:
     """Whether measured rows that nobody published are left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
 class PublishedFigure:
     """Published points that are drawn in a figure of the same model and data."""
 
@@ -109,7 +111,7 @@ class PublishedFigure:
     """Which of its rows, a query with @model, the study's name of it, and @data."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_KNOWN_KEYS_ALONE)
 class Study:
     """One published study."""
 

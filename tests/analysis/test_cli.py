@@ -13,7 +13,6 @@ import pytest
 from analysis.cli import main
 from analysis.render.output_files import atomic_output_folder
 from analysis.studies.raffi_logs import LOGS
-from analysis.summary.summary_table import CONTRACT_COLUMNS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.data.published_graphs import PublishedGraph
@@ -50,24 +49,10 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_report_has_what_the_run_folder_promises(reported: Path) -> None:
+def test_steps_of_failed_cells_are_kept_and_nothing_temporary(reported: Path) -> None:
     report = reported / "report"
-    names = {path.name for path in report.iterdir()}
-    assert {
-        "summary.csv",
-        "steps.parquet",
-        "tables",
-        "figures",
-        "report.md",
-        "report.html",
-    } <= names
-    summary = pd.read_csv(report / "summary.csv")
-    assert tuple(summary.columns[: len(CONTRACT_COLUMNS)]) == CONTRACT_COLUMNS
-    assert len(summary) == 6
-    steps = pd.read_parquet(report / "steps.parquet")
-    assert len(steps) == 3 * 10 + 3
-    assert {"layout", "wall_s", "kept", "valid"} <= set(steps.columns)
-    assert (report / "tables" / "speedup.tex").exists()
+    assert len(pd.read_csv(report / "summary.csv")) == 6
+    assert len(pd.read_parquet(report / "steps.parquet")) == 3 * 10 + 3
     assert not list(reported.glob(".report*"))
 
 

@@ -123,14 +123,19 @@ READ: dict[str, tuple[str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_mark_at_the_start_says_the_encoding(tmp_path: Path, encoding: str) -> None:
+    text = ("\ufeff" if encoding == "utf-16-le" else "") + READ["unit of values"][0]
+    (log,) = read_logs(write(tmp_path / "seq.csv", text.replace("ms", "µs"), encoding))
+    assert log.seconds("train").tolist() == pytest.approx([1e-3 * t for t in TIMES])
+
+
 @pytest.mark.parametrize("name", list(READ))
 def test_logs_of_many_kinds_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, encoding: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     text, options = READ[name]
-    seq, mine = write(tmp_path / "seq.csv", PLAIN), tmp_path / "pp2_m4.csv"
-    write(mine, text, encoding)
+    seq, mine = write(tmp_path / "seq.csv", PLAIN), write(tmp_path / "pp2_m4.csv", text)
     out = tmp_path / "out"
     assert main(["import-csv", str(seq), str(mine), *options, "--out", str(out)]) == 0
     table = pd.read_csv(out / "step_times.csv").set_index("log")
