@@ -91,82 +91,52 @@ class _Pair:
         self, generator: torch.Generator
     ) -> tuple[Values, Counter[tuple[str, str]], bool] | None:
         """Relative differences, which of our functions ran, and whether all numbers are finite."""
-        before, counted = _buffers(self.modules), counted_calls()
-        reference = _Reference(self)
-        shape = reference.output.shape
-        upstream = torch.zeros(shape)
-        chosen = self.rows.reference_outputs.unique()
-        upstream[chosen] = torch.randn(len(chosen), *shape[1:], generator=generator)
-        found = self._measured(upstream)
-        if found is None:
+        rows, before, counted = self.rows, _buffers(self.modules), counted_calls()
+        for name, module in self.modules.items():
+            self.reference[name].load_state_dict(module.state_dict())
+        statistics = RunningStatistics()
+        statistics.follow(self.reference, rows.repeats)
+        with plain_torch():
+            expected_x = self._leaf(rows.reference_x)
+            expected_out = _through(self.reference, expected_x, rows.reference_context)
+        upstream = torch.zeros(expected_out.shape)
+        chosen = rows.reference_outputs.unique()
+        upstream[chosen] = torch.randn(len(chosen), *upstream.shape[1:], generator=generator)
+        x = self._leaf(rows.x)
+        out = self._measured_output(x)
+        if out is None:
             return None
+        gradient = torch.zeros_like(out)
+        gradient[rows.outputs.to(out.device)] = upstream[rows.reference_outputs].to(out)
+        found = _values(self.modules, x, out, gradient, rows.outputs, rows.inputs)
         functions = counted_calls() - counted
-        expected = reference.backward(upstream.double())
+        with plain_torch():
+            places = rows.reference_outputs, rows.reference_inputs
+            expected = _values(self.reference, expected_x, expected_out, upstream.double(), *places)
+        statistics.move(expected.buffers)
+        gradients = {name: rows.repeats * each for name, each in expected.gradients.items()}
+        expected = dataclasses.replace(expected, gradients=gradients)
         return relative_differences(found, expected, before), functions, expected.is_finite
 
-    def _measured(self, upstream: Tensor) -> Values | None:
-        """What the layers give on all rows; `upstream` is the gradient of the reference output."""
-        rows, layers = self.rows, self.modules.values()
-        x = _leaf(self, rows.x)
-        _zero_gradients(self.modules)
-        with torch.enable_grad():
-            if self.layers.in_one_call:
-                out = stacks_of(list(layers))[0](x)
-            else:
-                out = _through(self.modules, x, rows.context)
-            if out is None:
-                return None
-            outputs = rows.outputs.to(out.device)
-            if out.requires_grad:
-                gradient = torch.zeros_like(out)
-                gradient[outputs] = upstream[rows.reference_outputs].to(out)
-                backward(out, gradient)
-        for module in (m for layer in layers for m in layer.modules()):
-            # BatchNorm's deferred statistics move at a mini-batch's end.
+    def _leaf(self, x: Any) -> Any:
+        """The input, which needs a gradient unless it is the model's own."""
+        is_data = self.layers.takes_data or not isinstance(x, Tensor)
+        return x if is_data else x.detach().requires_grad_()
+
+    def _measured_output(self, x: Any) -> Tensor | None:
+        """What the layers give on all rows, and the end of their mini-batch."""
+        if self.layers.in_one_call:
+            _zero_gradients(self.modules)
+            return stacks_of(list(self.modules.values()))[0](x)
+        out = _through(self.modules, x, self.rows.context)
+        for module in (m for layer in self.modules.values() for m in layer.modules()):
+            # BatchNorm's deferred statistics move then.
             getattr(module, "end_minibatch", lambda: None)()
-        gradients = {
-            name: in_double(_gradient(p)) for name, p in parameters_of(self.modules).items()
-        }
-        output, of_input = in_double(out[outputs]), _input_gradient(x, rows.inputs)
-        return Values(output, of_input, gradients, _buffers(self.modules))
-
-
-class _Reference:
-    """The reference's forward, then its backward, in plain torch."""
-
-    def __init__(self, pair: _Pair) -> None:
-        self.rows, self.layers = pair.rows, pair.reference
-        for name, module in pair.modules.items():
-            self.layers[name].load_state_dict(module.state_dict())
-        _zero_gradients(self.layers)
-        self.x = _leaf(pair, self.rows.reference_x)
-        self.statistics = RunningStatistics()
-        self.statistics.follow(self.layers, pair.rows.repeats)
-        with torch.enable_grad(), plain_torch():
-            self.output = _through(self.layers, self.x, self.rows.reference_context)
-
-    def backward(self, upstream: Tensor) -> Values:
-        """What the layers should give with this upstream gradient."""
-        rows = self.rows
-        if self.output.requires_grad:
-            with plain_torch():
-                backward(self.output, upstream)
-        buffers = _buffers(self.layers)
-        self.statistics.move(buffers)
-        parameters = parameters_of(self.layers)
-        gradients = {name: _gradient(p) * rows.repeats for name, p in parameters.items()}
-        output = self.output.detach()[rows.reference_outputs]
-        of_input = _input_gradient(self.x, rows.reference_inputs)
-        return Values(output, of_input, gradients, buffers)
-
-
-def _leaf(pair: _Pair, x: Any) -> Any:
-    """The input, which needs a gradient unless it is the model's own."""
-    is_data = pair.layers.takes_data or not isinstance(x, Tensor)
-    return x if is_data else x.detach().requires_grad_()
+        return out
 
 
 def _through(layers: Layers, x: Any, context: Context) -> Tensor:
+    _zero_gradients(layers)
     for layer in layers.values():
         x = layer(x, context)
     out: Tensor = x if isinstance(x, Tensor) else x.to_dense()
@@ -178,18 +148,25 @@ def _zero_gradients(layers: Layers) -> None:
         parameter.grad = torch.zeros_like(parameter)
 
 
+def _values(
+    layers: Layers, x: Any, out: Tensor, upstream: Tensor, outputs: Tensor, inputs: Tensor
+) -> Values:
+    """What layers give on an input with this gradient of their output, in these rows of both."""
+    if out.requires_grad:
+        backward(out, upstream)
+    of_input = None
+    if isinstance(x, Tensor) and x.requires_grad:
+        of_input = in_double(_gradient(x)[inputs.to(x.device)])
+    gradients = {name: in_double(_gradient(p)) for name, p in parameters_of(layers).items()}
+    return Values(in_double(out[outputs.to(out.device)]), of_input, gradients, _buffers(layers))
+
+
 def _buffers(layers: Layers) -> dict[str, Tensor]:
     return {
         f"{name}.{key}": in_double(buffer)
         for name, layer in layers.items()
         for key, buffer in layer.named_buffers()
     }
-
-
-def _input_gradient(x: Any, rows: Tensor) -> Tensor | None:
-    if not (isinstance(x, Tensor) and x.requires_grad):
-        return None
-    return in_double(_gradient(x)[rows.to(x.device)])
 
 
 def _without_equal_rows(x: Tensor, generator: torch.Generator) -> Tensor:
