@@ -117,7 +117,8 @@ def _gradients(given: tuple[Tensor, ...], d_score: Tensor) -> tuple[Tensor, ...]
     """Gradients of what some edges' scores are computed from."""
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in given]
-        return torch.autograd.grad(_scores(*leaves), leaves, d_score)
+        # Of a number: where torch is given a gradient it imports sympy, which takes half a second.
+        return torch.autograd.grad((_scores(*leaves) * d_score).sum(), leaves)
 
 
 def _weights(share: Tensor, scale: float) -> Tensor:
