@@ -23,7 +23,7 @@ from analysis.figures.panels import (
     scale_upward,
 )
 from analysis.figures.style import GREY, Dash, layout_style
-from analysis.summary.settings_in_words import IMPLEMENTATIONS
+from analysis.summary.settings_in_words import COMPILED, IMPLEMENTATIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,9 +170,10 @@ def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) ->
     if rows["implementation"].nunique() < 2:
         return "one framework alone on one device"
     device = rows["device"] if "device" in rows else group.cells["device"].iloc[0]
+    compiled = rows["compile"].map(COMPILED) if "compile" in rows else ""
     rows = rows.assign(
         **{name: 1e3 * rows[name] for name in ("mean_s", "mean_low", "mean_high")},
-        place=rows["implementation"].replace(IMPLEMENTATIONS) + "\n",
+        place=rows["implementation"].replace(IMPLEMENTATIONS) + compiled + "\n",
         device=device,
     )
     rows["place"] += rows["device"].str.upper()
@@ -199,5 +200,5 @@ def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) ->
         count_ticks(axes, order, "framework and device")
         scale_upward(axes, values)
 
-    but = ("implementation", "device", *_MODE, *_PIPELINE)
+    but = ("implementation", "compile", "device", *_MODE, *_PIPELINE)
     return draw_panels(group, rows, draw, "epoch time (ms)", but=but)

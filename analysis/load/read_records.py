@@ -31,7 +31,7 @@ _SECONDS = (
 )
 _OTHERS = (
     *("loss", "grad_norm", "peak_rss_mib", "peak_device_mib", "involuntary_switches"),
-    "sampled_edges",
+    *("sampled_edges", "compilations"),
 )
 _FLAGS = ("warmup", "profiled")
 STEP_COLUMNS = frozenset({"phase", *_FLAGS, *_INTEGERS, *_SECONDS, *_OTHERS})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from analysis.load.comparable import differences
 from analysis.summary.baseline_and_speedup import same_value
 from analysis.summary.configurations import Configuration
 from analysis.summary.settings_in_words import (
+    COMPILED,
     IMPLEMENTATIONS,
     settings_in_words,
     varying_settings,
 )
 from analysis.summary.summary_table import Summary, counted_flags
 
-_NAMED = ("implementation", "sampler")
+_NAMED = ("implementation", "sampler", "compile")
 DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
 
 
@@ -80,17 +82,18 @@ def _compared_with_libraries(
         **row.sample.mean.columns("ours_ms", 1e3),
     }
     flags = {"ours": counted_flags(row)}
-    for implementation in ("pyg", "reference", "dgl"):
-        changes = {"implementation": implementation}
+    for implementation, mode in itertools.product(("pyg", "reference", "dgl"), COMPILED):
+        changes = {"implementation": implementation} | ({} if mode == "off" else {"compile": mode})
         if not pd.isna(row.settings.get("sampler")):
             # A library is its loader and its layers, which sample with the same semantics as ours.
             changes["sampler"] = implementation
         other = find_like(row, rows, changes)
         if other is not None:
-            name = IMPLEMENTATIONS[implementation]
+            name = IMPLEMENTATIONS[implementation] + COMPILED[mode]
+            column = name.lower().replace(" ", "_").replace("-", "_")
             flags[name] = counted_flags(other)
-            line |= other.sample.mean.columns(f"{name.lower()}_ms", 1e3)
-            line |= other.sample.over(row.sample).columns(f"over_{name.lower()}")
+            line |= other.sample.mean.columns(f"{column}_ms", 1e3)
+            line |= other.sample.over(row.sample).columns(f"over_{column}")
     if len(flags) == 1:
         return {}
     words = [f"{name}: {', '.join(found)}" for name, found in flags.items() if found]

@@ -13,13 +13,15 @@ from gnnhpc.models.model_registry import model_class
 
 IMPLEMENTATIONS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
 """Names of implementations in tables and figures; the PyG form of ViG is its reference."""
+COMPILED = {"off": "", "default": " compiled", "reduce-overhead": " compiled reduce-overhead"}
+"""What follows a library's name, by the setting `compile`."""
 SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
 """Names of samplers."""
 ROW_KEYS = {"study": "study", "layout": "layout", "microbatches": "micro-batches"}
 """Columns of `with_study` that name a row, with their headings."""
 _NAMED = (
     *("batchnorm", "rebuild", "activation_checkpointing", "balance", "data_storage"),
-    "cuda_graph",
+    *("cuda_graph", "compile"),
 )
 """Settings whose values need the setting's name."""
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.kernels.compile import is_compiling
+from gnnhpc.models.layers import compiled
 
 if TYPE_CHECKING:
     from gnnhpc.distributed.mesh import Mesh
@@ -136,7 +137,7 @@ class Watchdog:
             "beat": self._beat,
             "work": self._activity.work + self._busy,
             "doing": doing,
-            "slow": doing.startswith(_SLOW) or is_compiling(),
+            "slow": doing.startswith(_SLOW) or is_compiling() or compiled.is_compiling(),
         }
 
     def _watch(self) -> None:

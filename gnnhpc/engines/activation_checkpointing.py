@@ -43,14 +43,14 @@ def recomputed(stage: nn.Module, timer: StepTimer) -> Iterator[None]:
     """Around a recomputed forward of `stage`, whose seconds `timer` records."""
     start = time.perf_counter()
     try:
-        with recomputing(), _copied_buffers(stage):
+        with recomputing(), copied_buffers(stage):
             yield
     finally:
         timer.add_recomputation(time.perf_counter() - start)
 
 
 @contextlib.contextmanager
-def _copied_buffers(stage: nn.Module) -> Iterator[None]:
+def copied_buffers(stage: nn.Module) -> Iterator[None]:
     """Let the layers change copies of their buffers.
 
     Buffers are exchanged, not copied back: autograd may have saved them, and reports a value that

@@ -36,6 +36,7 @@ def why_eager(experiment: Experiment, device: torch.device) -> str | None:
     """
     reasons = {
         "cuda_graph is off": experiment.cuda_graph == "off",
+        "torch records CUDA graphs of compiled layers": experiment.compile == "reduce-overhead",
         "the device is no GPU": device.type != "cuda",
         "the engine is a library's": experiment.layout.stages > 1 and experiment.engine != "native",
         "replicas reduce gradients within the backward": experiment.bucket_mib is not None

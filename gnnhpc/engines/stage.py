@@ -19,7 +19,9 @@ from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
+from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.layers.batchnorm import BatchNorm
+from gnnhpc.models.layers.compiled import compile_custom_layer, compile_library_layer
 from gnnhpc.models.layers.stacked import Stack, stacks_of
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.seeding import fork_generators, seed_all
@@ -193,12 +195,27 @@ def build_stage(
         for index in layers:
             seed_all(layer_seed(experiment.seed, specs[index].name))
             modules.append(model.build(specs[index], options))
+            _compile(experiment, specs, index, modules[-1])
     changes = [row_changes(specs[: each.start]) for each in ranges]
     stage = Stage([specs[i] for i in layers], modules, timer, changes[0])
     if len(ranges) > 1:
         stage.separate = True
         stage._cut(stage_slices([len(each) for each in ranges]), changes)
     return stage
+
+
+def _compile(
+    experiment: Experiment, specs: Sequence[LayerSpec], index: int, module: nn.Module
+) -> None:
+    """Let torch compile a layer where the experiment asks for it."""
+    mode, dynamic = experiment.compile, experiment.microbatches_vary
+    if mode == "off":
+        return
+    if isinstance(experiment.model, CustomModel):
+        hop = row_changes(specs[:index]) if specs[index].rows == "hop" else None
+        compile_custom_layer(module, mode, dynamic=dynamic, hop=hop)
+    else:
+        compile_library_layer(module, mode, dynamic=dynamic)
 
 
 def layer_seed(seed: int, name: str) -> int:

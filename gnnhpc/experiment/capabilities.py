@@ -267,6 +267,16 @@ def _engine(e: ExperimentSettings) -> str | None:
     return None
 
 
+def _compile(e: ExperimentSettings) -> str | None:
+    implementation = getattr(e.model, "implementation", None)
+    if e.compile == "off" or isinstance(e.model, CustomModel) or implementation == "pyg":
+        return None
+    return (
+        f"compile: found {e.compile!r}; allowed: off for implementation {implementation}, whose "
+        "kernels torch cannot compile, or implementation pyg, or a custom model"
+    )
+
+
 def _buckets(e: ExperimentSettings) -> str | None:
     if e.bucket_mib is None or e.layout.replicas == 1:
         return None
@@ -289,5 +299,5 @@ def _balance(e: ExperimentSettings) -> str | None:
 RULES: tuple[Rule, ...] = (
     *(_data_of_the_model, _sampling, _chunks, _batch_size, _microbatches, _samples, _uneven_rows),
     *(_features, _links, _model, _virtual_stages, _rounds, _schedule, _full_pipeline, _rebuild),
-    *(_engine, _buckets, _balance),
+    *(_engine, _compile, _buckets, _balance),
 )

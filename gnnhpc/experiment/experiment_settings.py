@@ -135,6 +135,11 @@ class ExperimentSettings(Strict):
     forward and backward of a micro-batch. Sampled mini-batches, engines of libraries, custom
     models, recomputed activations, profiled steps, and layers that wait for the device are computed
     as always, and records say why."""
+    compile: Literal["off", "default", "reduce-overhead"] = "off"
+    """Whether `torch.compile` compiles the layers of implementation pyg and of custom models, and
+    in which mode: reduce-overhead records CUDA graphs of its own on a GPU, and equals default on a
+    CPU. Layers are compiled before the first step, as a part of start-up; a step that compiles
+    again is recorded."""
     seed: Seed = 0
     """Decides initial parameters, the order of samples, dropout and sampling. Another seed trains
     another model; see repeats for measuring the same one again."""
@@ -207,6 +212,11 @@ class ExperimentSettings(Strict):
     def epochs_end_unevenly(self) -> bool:
         """Whether an epoch's last mini-batch has what is left, and each is made within its step."""
         return self.sampling is not None or self.data.facts().kind == "graphs"
+
+    @property
+    def microbatches_vary(self) -> bool:
+        """Whether micro-batches differ in their numbers of rows or edges."""
+        return self.epochs_end_unevenly or (self.kind == "graph" and self.microbatches > 1)
 
     @property
     def evaluates_sampled(self) -> bool:

@@ -150,7 +150,8 @@ def apply_set_option(raw: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise InputError(_FLAG, None, repr(override), "key=value")
     try:
-        value = yaml.safe_load(text)
+        # PyYAML reads off as false, which YAML 1.2 does not.
+        value = text if text == "off" else yaml.safe_load(text)
     except yaml.YAMLError:
         raise InputError(_FLAG, key, repr(text), "a YAML value") from None
     if key in _NAMED and isinstance(value, str):

@@ -136,6 +136,9 @@ class StepRecord:
     """Part of `backward_s` for gradients of weights under a split backward; else null."""
     profiled: bool = False
     """Whether hooks measured each layer in this step; averages leave it out."""
+    compilations: int | None = None
+    """How often torch compiled a layer's forward or backward in this step; null where no layer is
+    compiled."""
     kind: Literal["step"] = "step"
 
 

@@ -132,6 +132,9 @@ class TrainingLoop:
         timer = self.parts.timer
         if phase == "train":
             self._set_learning_rate(step)
+        if self.experiment.compile == "reduce-overhead":
+            # What torch's CUDA graphs gave in the last step may be overwritten from here on.
+            torch.compiler.cudagraph_mark_step_begin()
         with profile or contextlib.nullcontext():
             before = MachineReadings.now()
             self.mesh.barrier()

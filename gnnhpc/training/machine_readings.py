@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from gnnhpc.distributed.cpus import process_cpus
+from gnnhpc.models.layers.compiled import compilations
 
 SCHEDSTAT = Path("/proc/self/schedstat")
 STAT = Path("/proc/stat")
@@ -34,6 +35,8 @@ class MachineReadings:
     """Seconds that the host has taken from a CPU this process may use, on average over those."""
     run_delay_s: float | None
     """Seconds in which the main thread could have run and had no processor."""
+    compilations: int
+    """Forwards and backwards that torch has compiled."""
 
     @classmethod
     def now(cls) -> MachineReadings:
@@ -42,6 +45,7 @@ class MachineReadings:
             resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
             _steal_s(),
             _run_delay_s(),
+            compilations(),
         )
 
     def since(self, before: MachineReadings) -> MachineReadings:
@@ -51,6 +55,7 @@ class MachineReadings:
             self.involuntary_switches - before.involuntary_switches,
             _difference(self.steal_s, before.steal_s),
             _difference(self.run_delay_s, before.run_delay_s),
+            self.compilations - before.compilations,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from gnnhpc.core.schedules import (
 )
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines import Engine, StagePlan, build_engine
+from gnnhpc.engines.activation_checkpointing import copied_buffers
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
 from gnnhpc.engines.gradient_sync import dense_strides
@@ -28,6 +31,7 @@ from gnnhpc.engines.stage import Stage, build_stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut, outline
+from gnnhpc.models.seeding import fork_generators
 from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction, MeanLoss, Task
 
 
@@ -106,8 +110,38 @@ def set_up(
         engine=build_engine(experiment.engine, plan),
         optimizer=build_optimizer(experiment, stage),
         timer=timer,
-        implementation=experiment.model.loaded.implementation_note(plan.dtype, mesh.device),
+        implementation=_implementation(experiment, plan.dtype, mesh.device),
     )
+
+
+def compile_layers(experiment: Experiment, parts: TrainingParts) -> None:
+    """Compile this rank's layers by steps and an evaluation without effect; a collective.
+
+    Raises InputError where torch would find no C++ compiler.
+    """
+    if parts.plan.mesh.device.type == "cpu" and not shutil.which(os.environ.get("CXX", "g++")):
+        found, allowed = f"{experiment.compile!r} without a C++ compiler", "off, or g++ or $CXX"
+        raise InputError(f"cell {experiment.id}", "compile", found, allowed)
+    engine, stage, batches = parts.engine, parts.stage, parts.batches
+    # A profiled step is not captured as a CUDA graph.
+    parts.timer.start(profiled=True)
+    with fork_generators(), copied_buffers(stage):
+        stage.train()
+        # A custom layer is compiled in its second call.
+        for _ in range(2):
+            with batches.open("train", 0, 1) as opened:
+                engine.train_step(next(opened))
+        stage.eval()
+        if experiment.test_steps:
+            with batches.open("test", 0, 1) as opened:
+                engine.evaluate(next(opened))
+        stage.train()
+    parts.timer.stop()
+
+
+def _implementation(experiment: Experiment, dtype: torch.dtype, device: torch.device) -> str:
+    note = experiment.model.loaded.implementation_note(dtype, device)
+    return note if experiment.compile == "off" else f"{note}, compiled ({experiment.compile})"
 
 
 def _of_stage(planned: Sequence[range], experiment: Experiment, mesh: Mesh) -> list[range]:

@@ -126,6 +126,7 @@ def step_record(
         virtual_stage_s=_virtual_stage_seconds(stage, times, split=experiment.split_backward),
         weights_s=times.total("weights") if experiment.split_backward else None,
         profiled=profile is not None,
+        compilations=None if experiment.compile == "off" else machine.compilations,
     )
 
 

@@ -176,7 +176,7 @@ class Worker:
     def _build_training(self, mesh: Mesh) -> TrainingParts:
         """Build this rank's stage; also choose the checkpoint that all ranks resume from."""
         from gnnhpc.training.rank_metadata import rank_metadata
-        from gnnhpc.training.setup import set_up
+        from gnnhpc.training.setup import compile_layers, set_up
 
         if mesh.rank == 0:
             self.attempt.read_other_jobs("start")
@@ -194,6 +194,9 @@ class Worker:
                 cut = stage_slices(kept)
                 parts = set_up(self.cell.experiment, mesh, root, planned=cut, batches=parts.batches)
             self.attempt.balance = [len(each) for each in parts.planned]
+        if self.cell.experiment.compile != "off":
+            with self._timed("compile"):
+                compile_layers(self.cell.experiment, parts)
         self.startup_s["total"] = seconds_since_process_start()
         return parts
 

@@ -16,7 +16,13 @@ from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.audit.noise import affinity, drift, noise, shared_node, threads
 from gnnhpc.validation.audit.rank_records import AttemptRecords, StepKey, read_attempt
-from gnnhpc.validation.audit.step_times import barriers, between_steps, schedule, step_times
+from gnnhpc.validation.audit.step_times import (
+    barriers,
+    between_steps,
+    recompilations,
+    schedule,
+    step_times,
+)
 from gnnhpc.validation.verdicts import verdict_of
 
 _EQUAL_ON_ALL_RANKS = ("cell", "attempt", "world_size", "code", "code_from", "versions")
@@ -47,7 +53,7 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
         *(same_code, step_counts, step_times, schedule, barriers, between_steps, edges_kept),
-        *(threads, affinity, noise, drift),
+        *(recompilations, threads, affinity, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
 

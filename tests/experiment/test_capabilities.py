@@ -49,6 +49,11 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "chunks: found 'halo'; allowed: none with sampling": SAMPLED | {"chunks": "halo"},
     "rebuild: found 'layer'; allowed: none with sampling": SAMPLED | {"rebuild": "layer"},
     "sampling: found a mapping; allowed: none for images": VIG | {"sampling": {"fanouts": [4]}},
+    # What torch can compile.
+    "compile: found 'default'; allowed: off for implementation fused, whose kernels": GAT
+    | {"compile": "default"},
+    "compile: found 'default'; allowed: off for implementation dgl, whose kernels": GAT
+    | {"model": {"name": "gat", "implementation": "dgl"}, "compile": "default"},
     # Many small graphs.
     "batch_size: found none; allowed: graphs a mini-batch": GRAPHS | {"batch_size": None},
     "batch_size: found 33 x 2 replicas; allowed: at most the 64 graphs": GRAPHS

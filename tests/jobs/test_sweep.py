@@ -42,6 +42,14 @@ def test_every_list_is_multiplied() -> None:
     assert len(made) == 2 * 2 * 3 * 2 == len({cell.id for cell in made})
 
 
+def test_compiled_layers_are_another_cell() -> None:
+    """And those that are not compiled have the id that they had without the setting."""
+    grid = gat(models={"name": "gat", "implementation": "pyg"})
+    (alone,) = cells(spec(grid))
+    off, compiled = cells(spec(grid | {"compile": ["off", "default"]}))
+    assert off.id == alone.id != compiled.id
+
+
 def test_the_sequential_run_also_gets_one_microbatch() -> None:
     made = cells(spec(vig(layouts=["seq", "pp2"], microbatches=[5, 10])))
     counts = [(str(c.experiment.layout), c.experiment.microbatches) for c in made]

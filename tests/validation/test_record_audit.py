@@ -102,6 +102,18 @@ def test_lost_edges_are_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
     assert faults(paths)["edges-lost"].verdict == "suspect"
 
 
+def test_a_measured_step_that_compiled_is_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
+    """What compiles in warm-up steps is left out of averages anyway."""
+
+    def compile_in(step: int) -> Edit:
+        return lambda files: files.steps(1)[step].update(compilations=2)
+
+    assert "recompiled" not in faults(edited(attempt, tmp_path / "warm-up", compile_in(0)))
+    found = faults(edited(attempt, tmp_path / "measured", compile_in(-1)))["recompiled"]
+    assert found.verdict == "suspect"
+    assert "rank 1: torch compiled layers 2 times in 1 measured steps" in found.detail
+
+
 def test_attempts_that_are_not_done_are_not_audited(attempt: AttemptPaths, tmp_path: Path) -> None:
     paths = edited(attempt, tmp_path, result(status="interrupted"))
     assert audit_attempt(paths) == []

@@ -1,7 +1,8 @@
 """PyG's own layers over a chunk's block, in the form that most programs use: an edge_index.
 
 Classes have the names, arguments and parameters of the fused layers in `attention_layers`,
-`convolution_layers` and `deep_layers`. Dropout is this project's, so that masks are equal.
+`convolution_layers` and `deep_layers`. Dropout is this project's, so that masks are equal. A
+layer's `compute` is what PyG computes, of tensors alone, and what the setting `compile` compiles.
 """
 
 from __future__ import annotations
@@ -46,8 +47,14 @@ class _Attention:
         rows, weights = x.to_dense(), None
         if mask is not None:
             weights = mask.weights(number_entries(block.edge, self.heads), rows.dtype)
-        pair = (rows, rows[: block.rows_out])
-        out: Tensor = super().forward(pair, block.edge_index, weights)  # type: ignore[misc]
+        return self.compute(rows, block.rows_out, block.edge_index, weights)
+
+    def compute(
+        self, rows: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor | None
+    ) -> Tensor:
+        """PyG's layer; `weights` [edges, heads] is the dropout mask."""
+        pair = (rows, rows[:rows_out])
+        out: Tensor = super().forward(pair, edge_index, weights)  # type: ignore[misc]
         return out
 
 
@@ -94,11 +101,16 @@ class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
 
     def forward(self, x: Input, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
+        weights = edge_weights(context, block, self.bias.dtype)
+        return self.compute(x.to_dense(), block.rows_out, block.edge_index, weights)
+
+    def compute(self, rows: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor) -> Tensor:
+        """GCNConv of the rows [rows_in, inputs] -> [rows_out, outputs]."""
         out: Tensor = self.propagate(
-            block.edge_index,
-            x=(self.lin(x.to_dense()), None),
-            edge_weight=edge_weights(context, block, self.bias.dtype),
-            size=(block.rows_in, block.rows_out),
+            edge_index,
+            x=(self.lin(rows), None),
+            edge_weight=weights,
+            size=(len(rows), rows_out),
         )
         out += self.bias
         return out
@@ -114,8 +126,13 @@ class _OfNeighbours:
     def forward(self, x: Input, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
         rows = x.to_dense()
-        pair = (rows, rows[: block.rows_out])
-        out: Tensor = super().forward(pair, block.neighbours, *self.weights(block, rows.dtype))  # type: ignore[misc]
+        weights = self.weights(block, rows.dtype)
+        return self.compute(rows, block.rows_out, block.neighbours, *weights)
+
+    def compute(self, rows: Tensor, rows_out: int, neighbours: Tensor, *weights: Tensor) -> Tensor:
+        """PyG's layer."""
+        pair = (rows, rows[:rows_out])
+        out: Tensor = super().forward(pair, neighbours, *weights)  # type: ignore[misc]
         return out
 
     def weights(self, block: Block, dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -189,9 +206,16 @@ class GcniiLayer(pyg.GCN2Conv):  # type: ignore[misc]
         block = context.chunk.blocks[self.hop]
         h, first = x.tensor_split(2, dim=1)
         weights = edge_weights(context, block, x.dtype)
-        out: Tensor = super().forward(h, first, block.edge_index, weights)[: block.rows_out]
+        out = self.compute(h, first, block.rows_out, block.edge_index, weights)
         active = masked_relu(out, self.name, self.dropout, self.training, context)
         return torch.cat((active, first[: block.rows_out]), 1)
+
+    def compute(
+        self, h: Tensor, first: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor
+    ) -> Tensor:
+        """GCN2Conv of the rows and the first layer's."""
+        out: Tensor = super().forward(h, first, edge_index, weights)
+        return out[:rows_out]
 
 
 class Pooling(convolution_layers.Pooling):

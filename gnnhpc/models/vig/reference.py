@@ -63,8 +63,11 @@ class Grapher(nn.Module):
         self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        return self.compute(x, grid_edges(self.grid, len(x), x.device))
+
+    def compute(self, x: Tensor, edges: Tensor) -> Tensor:
+        """What the setting `compile` compiles, as in the other layers."""
         rows = x.reshape(-1, CHANNELS)
-        edges = grid_edges(self.grid, len(x), x.device)
         hidden = self.conv(self.norm1(self.fc1(rows)), edges)
         update: Tensor = self.norm2(self.fc2(F.gelu(hidden)))
         return x + update.view_as(x)
@@ -81,6 +84,9 @@ class Ffn(nn.Module):
         self.norm2 = BatchNorm(CHANNELS, batchnorm, dtype=dtype)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        return self.compute(x)
+
+    def compute(self, x: Tensor) -> Tensor:
         hidden = F.gelu(self.norm1(self.fc1(x.reshape(-1, CHANNELS))))
         update: Tensor = self.norm2(self.fc2(hidden))
         return x + update.view_as(x)
@@ -136,5 +142,8 @@ class Readout(nn.Module):
         self.fc2 = nn.Linear(width, classes, dtype=dtype)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        return self.compute(x)
+
+    def compute(self, x: Tensor) -> Tensor:
         logits: Tensor = self.fc2(F.gelu(self.fc1(x.sum(1))))
         return logits

@@ -145,3 +145,19 @@ def between_steps(attempt: AttemptRecords) -> Check:
             faults.append(f"rank {rank.rank}: {gap:.4f} s between two steps of {step_s:.4f} s")
     good = "there is little time between two steps"
     return verdict_of("between-steps", faults, good, fault="suspect")
+
+
+def recompilations(attempt: AttemptRecords) -> Check:
+    """Flags measured steps in which torch compiled a layer once more, which takes seconds."""
+    faults = []
+    for rank in attempt.ranks:
+        steps = zip(rank.steps, rank.measured, strict=True)
+        found = [step for step, counts in steps if counts and step.compilations]
+        if found:
+            first, times = found[0], sum(step.compilations or 0 for step in found)
+            faults.append(
+                f"rank {rank.header.rank}: torch compiled layers {times} times in {len(found)} "
+                f"measured steps, the first {first.phase} step {first.step}"
+            )
+    good = "torch compiled nothing in a measured step"
+    return verdict_of("recompiled", faults, good, fault="suspect")
