@@ -33,6 +33,8 @@ from gnnhpc.models.model_registry import model_class
 
 Form = Literal["fused", "pyg", "edge_index", "adj_t", "csr", "compiled", "cuda_graph", "dgl"]
 """This project's layers, its layers of PyG, and the libraries' own programs."""
+ATTENTION = ("gat", "gatv2")
+"""Models with dropout of features and of coefficients, and self-loops that layers add."""
 Scores = Callable[[], Tensor]
 """Computes the log-probabilities of the nodes."""
 
@@ -57,7 +59,8 @@ def contestant(
     if form in ("fused", "pyg"):
         layers, parts = _ours(form, model, sizes, graph, chunks, place)
     else:
-        layers, parts = _libraries(form, model["name"], graph, place)
+        kind = "sage max" if model.get("aggregator") == "max" else model["name"]
+        layers, parts = _libraries(form, kind, graph, place)
     targets = torch.where(graph.masks["train"], graph.labels, IGNORED).to(place)
     valid_targets = int(graph.masks["train"].sum())
     optimizer = torch.optim.Adam(
@@ -153,7 +156,7 @@ def _libraries(
     form: str, model: str, graph: Graph, device: torch.device
 ) -> tuple[nn.Module, list[tuple[Tensor | None, Scores]]]:
     features = graph.features.to_dense().to(device)
-    hidden = 64 if model == "gat" else 256
+    hidden = 64 if model in ATTENTION else 256
     if form == "dgl":
         edges, build = _dgl_graph(graph, model).to(device), _dgl_layer
     else:
@@ -168,7 +171,7 @@ def _libraries(
 
     def scores() -> Tensor:
         x: Tensor = features
-        if model == "gat":
+        if model in ATTENTION:
             x = functional.dropout(x, 0.6) if form != "dgl" else x
             x = functional.elu(call(first, x).flatten(1))
             x = functional.dropout(x, 0.6) if form != "dgl" else x
@@ -190,7 +193,7 @@ def _edges(form: str, model: str, edges: Tensor, nodes: int) -> Any:
         return adjacency(edges, nodes)
     if form == "csr":
         return utils.to_torch_csr_tensor(edges.flip(0), size=(nodes, nodes))
-    if form == "cuda_graph" and model == "gat":
+    if form == "cuda_graph" and model in ATTENTION:
         return utils.add_remaining_self_loops(edges, num_nodes=nodes)[0]
     return edges
 
@@ -205,16 +208,15 @@ def _pyg_layer(
 ) -> nn.Module:
     from torch_geometric import nn as pyg
 
+    attention: dict[str, Any] = {"heads": 8, "concat": not last, "dropout": 0.6}
+    attention["add_self_loops"] = add_self_loops
+    channels = outputs if last else 8
     made: dict[str, Callable[[], Any]] = {
-        "gat": lambda: pyg.GATConv(
-            *(inputs, outputs if last else 8),
-            heads=8,
-            concat=not last,
-            dropout=0.6,
-            add_self_loops=add_self_loops,
-        ),
+        "gat": lambda: pyg.GATConv(inputs, channels, **attention),
+        "gatv2": lambda: pyg.GATv2Conv(inputs, channels, **attention),
         "gcn": lambda: pyg.GCNConv(inputs, outputs, cached=True),
         "sage": lambda: pyg.SAGEConv(inputs, outputs),
+        "sage max": lambda: pyg.SAGEConv(inputs, outputs, aggr="max"),
         "graphconv": lambda: pyg.GraphConv(inputs, outputs),
         "gin": lambda: pyg.GINConv(perceptron(inputs, outputs)),
     }
