@@ -37,6 +37,7 @@ AXES = {
     "chunks": "chunks",
     "batch_size": "batch_size",
     "sampling": "sampling",
+    "compile": "compile",
 }
 """Field of an experiment -> key of a grid that takes one value or a list of them."""
 SINGULAR = {field: axis for field, axis in AXES.items() if field != axis}
