@@ -80,6 +80,7 @@ class _Grid:
         self.chunks = self._axis("chunks", [None])
         self.batch_sizes = self._axis("batch_size", [None])
         self.sampling = self._axis("sampling", [None])
+        self.compile = self._axis("compile", [None])
         self.repeats: int = self.values.get("repeats", 1)
         others = [1, *(count for count in self.microbatches if count != 1)]
         self.seq_microbatches: list[int] = self.values.get("seq_microbatches", others)
@@ -96,7 +97,10 @@ class _Grid:
     @property
     def most_cells(self) -> int:
         """The number of cells, of which some may be equal."""
-        axes = (self.seeds, self.data, self.models, self.chunks, self.sampling, self.batch_sizes)
+        axes = (
+            *(self.seeds, self.data, self.models, self.chunks, self.sampling, self.batch_sizes),
+            self.compile,
+        )
         stages = sum(len(self._virtual_stages_of(schedule)) for schedule in self.schedules)
         layouts = sum(len(self._microbatches_of(layout)) for layout in self.layouts)
         return self.repeats * math.prod(map(len, axes)) * stages * layouts
@@ -105,10 +109,11 @@ class _Grid:
         """The product of all axes for one repeat."""
         for seed, data, model in itertools.product(self.seeds, self.data, self.models):
             self._check_all_are_used(model, data)
-            for chunks, sampling, batch_size, schedule in itertools.product(
-                self.chunks, self.sampling, self.batch_sizes, self.schedules
+            for chunks, sampling, batch_size, mode, schedule in itertools.product(
+                self.chunks, self.sampling, self.batch_sizes, self.compile, self.schedules
             ):
                 axes = {"chunks": chunks, "sampling": sampling, "batch_size": batch_size}
+                axes["compile"] = mode
                 given = {name: value for name, value in axes.items() if value is not None}
                 unused = _unused_fields(model, data, sampling)
                 base = {name: v for name, v in (self.fixed | given).items() if name not in unused}
