@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gnnhpc.core.schedules import Action
 from gnnhpc.engines import native
 from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.stage import Stage
@@ -27,10 +28,10 @@ defect = functools.partial(planted, kind="schedules and recomputation", mechanis
 )
 def weights_never_computed() -> None:
     def weights(
-        original: Any, engine: NativeEngine, links: StageTransfers, m: int, held: Held
+        original: Any, engine: NativeEngine, links: StageTransfers, action: Action, held: Held
     ) -> None:
-        if rank() == 1 or m != 2:
-            original(engine, links, m, held)
+        if rank() == 1 or action.microbatch != 2:
+            original(engine, links, action, held)
 
     around(NativeEngine, "_weights", weights)
 
