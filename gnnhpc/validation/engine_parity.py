@@ -41,7 +41,7 @@ from gnnhpc.validation.reference.fresh_layers import (
 from gnnhpc.validation.reference.graph_batches import GraphData, Rows
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
-from gnnhpc.validation.steps.comparable import check_comparable
+from gnnhpc.validation.steps.comparable_layers import check_comparable
 from gnnhpc.validation.steps.guarded_layers import GuardedLayers
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
 from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison

@@ -23,7 +23,7 @@ _running = 0
 
 
 def compilations() -> int:
-    """How many forwards and backwards torch has compiled, or recorded as CUDA graphs, so far."""
+    """How many forwards and backwards torch has compiled, or recorded as CUDA graphs."""
     return _started
 
 
@@ -108,7 +108,7 @@ def _prepare() -> None:
     disable: Any = torch.compiler.disable
     # Its masks follow from the step and come from a kernel that torch cannot trace.
     Dropout.forward = disable(Dropout.forward)  # type: ignore[method-assign]
-    # Deferred statistics count the rows of the mini-batch so far.
+    # Deferred statistics count the rows that the mini-batch has had.
     BatchNorm.observe = disable(BatchNorm.observe)  # type: ignore[method-assign]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnnhpc.core.layer_specs import LayerSpec, row_changes
 from gnnhpc.engines.stage import Stage
 from gnnhpc.models.context import Context
-from gnnhpc.validation.steps.comparable import in_words
+from gnnhpc.validation.steps.comparable_layers import in_words
 from gnnhpc.validation.verdicts import LayerFailedError
 
 
