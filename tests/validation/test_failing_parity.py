@@ -61,7 +61,9 @@ def test_a_run_goes_on_where_a_layer_fails_in_the_check_alone(tmp_path: Path) ->
     (cell,) = manifest_of(tmp_path, gat(layout="pp2", balance=[3, 3]))
     ran = run(tmp_path, cell, plant=last_layers_fail)
     assert ran.statuses == [0, 0], ran.err
-    assert [c.name for c in ran.result.audit if c.verdict == "inconclusive"] == ["engine-parity"]
+    found = {c.name: c.detail for c in ran.result.audit if c.verdict == "inconclusive"}
+    assert found.keys() == {"engine-parity", "kernel-parity"}
+    assert all("RuntimeError: planted" in detail for detail in found.values())
 
 
 def test_a_rank_that_fails_between_others_ends_the_attempt_as_invalid(tmp_path: Path) -> None:
