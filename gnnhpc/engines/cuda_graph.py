@@ -34,16 +34,16 @@ def why_eager(experiment: Experiment, device: torch.device) -> str | None:
 
     What a library's layer does is seen when its first step is captured.
     """
+    in_stages, replicas = experiment.layout.stages > 1, experiment.layout.replicas
+    in_buckets = experiment.bucket_mib is not None and replicas > 1
+    deferred = experiment.batchnorm == "deferred"
     reasons = {
         "cuda_graph is off": experiment.cuda_graph == "off",
         "torch records CUDA graphs of compiled layers": experiment.compile == "reduce-overhead",
         "the device is no GPU": device.type != "cuda",
-        "the engine is a library's": experiment.layout.stages > 1 and experiment.engine != "native",
-        "replicas reduce gradients within the backward": experiment.bucket_mib is not None
-        and experiment.layout.replicas > 1,
-        "stages move the statistics of BatchNorm at the end of a mini-batch": experiment.batchnorm
-        == "deferred"
-        and experiment.layout.stages > 1,
+        "the engine is a library's": in_stages and experiment.engine != "native",
+        "replicas reduce gradients within the backward": in_buckets,
+        "statistics of BatchNorm move at the end of a mini-batch": in_stages and deferred,
         "each mini-batch has other shapes": experiment.epochs_end_unevenly,
         "edges are cut out of the graph in each step": experiment.rebuild == "layer",
         "activations are recomputed": experiment.activation_checkpointing != "never",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from gnnhpc.core.errors import InputError
@@ -20,6 +19,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.experiment_settings import DataField, ModelField
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.experiment.stage_cut import cut
+from gnnhpc.experiment.yaml_file import parse_yaml
 from gnnhpc.models.model import Model
 
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -149,11 +149,7 @@ def apply_set_option(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise InputError(_FLAG, None, repr(override), "key=value")
-    try:
-        # PyYAML reads off as false, which YAML 1.2 does not.
-        value = text if text == "off" else yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise InputError(_FLAG, key, repr(text), "a YAML value") from None
+    value = parse_yaml(text, f"{_FLAG} {key}")
     if key in _NAMED and isinstance(value, str):
         value = {"name": value}
     *parents, last = key.split(".")

@@ -1,4 +1,4 @@
-"""What Linux and the device count for this process, read once a step and outside of it."""
+"""What Linux, the device and torch count for this process, read once a step and outside of it."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Positive, Strict, Whole, input_error
+from gnnhpc.experiment.yaml_file import as_mapping, check_keys
 from jobs.slurm.sbatch_options import check_options
-from jobs.sweep.yaml_file import as_mapping, check_keys
 
 _TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){0,2})$")
 _FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"

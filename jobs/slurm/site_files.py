@@ -14,9 +14,9 @@ import platformdirs
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import expand_user, short_value
+from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
 from jobs.slurm.site import Site, check_site, parse_site
 from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema
-from jobs.sweep.yaml_file import as_mapping, check_keys, read_mapping, read_text
 
 SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
 

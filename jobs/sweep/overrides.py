@@ -9,9 +9,9 @@ from typing import Any
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import unknown_key_text
 from gnnhpc.data.registry import data_class
+from gnnhpc.experiment.yaml_file import parse_yaml
 from gnnhpc.models.model_registry import model_class
 from jobs.sweep.sweep import GRID_KEYS, SINGULAR, Sweep
-from jobs.sweep.yaml_file import parse_yaml
 
 _FLAG = "--set"
 _TOP_LEVEL = Sweep.model_fields.keys() - {"defaults", "grids"}

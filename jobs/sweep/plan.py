@@ -16,12 +16,12 @@ from gnnhpc.core.settings import check_is_utf8, expand_user
 from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
+from gnnhpc.experiment.yaml_file import read_mapping, read_text
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.custom_source import torch_import_s
 from jobs.sweep.expand import expand
 from jobs.sweep.overrides import apply_overrides
 from jobs.sweep.sweep import Sweep, plural_spec, read_sweep
-from jobs.sweep.yaml_file import read_mapping, read_text
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
 """Folder of the sweeps that a bare name finds: `submit quickstart`."""

@@ -24,7 +24,7 @@ from pydantic.json_schema import WithJsonSchema
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Positive, Strict, input_error, short_value
 from gnnhpc.experiment.experiment import Experiment
-from jobs.sweep.yaml_file import as_mapping, check_keys
+from gnnhpc.experiment.yaml_file import as_mapping, check_keys
 
 AXES = {
     "model": "models",

@@ -33,7 +33,7 @@ MISTAKES = {
     "run --model vig --layout pp3x": "--layout: found 'pp3x'; allowed: seq, pp<S>",
     "run --model vig --layout pp99": "--layout: found pp99; allowed: at most 17 stages",
     "run --model vig --set batch_size": "--set: found 'batch_size'; allowed: key=value",
-    "run --model vig --set a={": "--set: a: found '{'; allowed: a YAML value",
+    "run --model vig --set a={": "--set a:1: found unreadable YAML (expected the node content",
     "verify --model gatt --set model.heads=2": "--model: found 'gatt'; allowed: gat, gatv2, gcn, ",
     "run --model vig --set layout.x=3": "--set: layout.x: found layout is no mapping; allowed: ",
     "run --model vig --set blocks=3": "flags: blocks: found an unknown key; allowed: activation_c",

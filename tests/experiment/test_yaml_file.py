@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.sweep.yaml_file import parse_yaml
+from gnnhpc.experiment.yaml_file import parse_yaml
 
 
 @pytest.mark.parametrize(

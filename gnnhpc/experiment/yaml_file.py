@@ -59,8 +59,9 @@ def parse_yaml(text: str, where: object) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
-        found = error.problem or error.context or "something unreadable"
-        raise InputError(place, None, found.removeprefix("found "), _ALLOWED) from None
+        problem = (error.problem or error.context or "something else").removeprefix("found ")
+        found = f"unreadable YAML ({problem})" if problem.startswith("expected") else problem
+        raise InputError(place, None, found, _ALLOWED) from None
     except yaml.YAMLError as error:
         raise InputError(where, None, str(error), "YAML as text") from None
     except (RecursionError, ValueError) as error:
