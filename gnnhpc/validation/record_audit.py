@@ -53,7 +53,7 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
         *(same_code, step_counts, step_times, schedule, barriers, between_steps, edges_kept),
-        *(recompilations, threads, affinity, noise, drift),
+        *(plain_torch, recompilations, threads, affinity, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
 
@@ -89,6 +89,17 @@ def same_code(attempt: AttemptRecords) -> Check:
                     f"rank 0 on {first.host} has {_shown(one, another)}"
                 )
     return verdict_of("same code", faults, "all ranks ran the same code on the same kind of CPU")
+
+
+def plain_torch(attempt: AttemptRecords) -> Check:
+    """Flags fused layers that torch's operations compute, as where a node has no C++ compiler."""
+    faults = []
+    for header in (rank.header for rank in attempt.ranks):
+        statuses = (header.kernels or {}).items()
+        why = next((f"{name}: {text}" for name, text in statuses if text.startswith("none")), None)
+        if why is not None and (header.implementation or "").endswith("/torch"):
+            faults.append(f"rank {header.rank} computes layers without kernels ({why})")
+    return verdict_of("plain-torch", faults, "kernels compute the layers", fault="suspect")
 
 
 def _shown(value: object, other: object) -> str:

@@ -102,6 +102,17 @@ def test_lost_edges_are_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
     assert faults(paths)["edges-lost"].verdict == "suspect"
 
 
+def test_fused_layers_without_kernels_are_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
+    def without(files: Files) -> None:
+        for lines in files.ranks:
+            kernels = {"aggregate": "none: no C++ compiler found"}
+            lines[0].update(implementation="fused/torch", kernels=kernels)
+
+    found = faults(edited(attempt, tmp_path, without))["plain-torch"]
+    assert found.verdict == "suspect"
+    assert "no C++ compiler found" in found.detail
+
+
 def test_a_measured_step_that_compiled_is_a_flag(attempt: AttemptPaths, tmp_path: Path) -> None:
     """What compiles in warm-up steps is left out of averages anyway."""
 
