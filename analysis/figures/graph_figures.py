@@ -45,6 +45,7 @@ _PIPELINE = (
 )
 """Settings that decide neither which edges are kept nor which nodes are computed."""
 _MADE_UP = "features are made up, so accuracy says nothing"
+_WHOLE = "every cell computes the whole graph in one chunk"
 
 
 def chunk_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
@@ -52,6 +53,8 @@ def chunk_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
     rows = group.training.dropna(subset=["mean_s"])
     if rows.empty:
         return "no training step after warm-up"
+    if published is None and _is_whole(group):
+        return _WHOLE
     points = None if published is None else published["avg_epoch_s"]
     return _against_chunks(
         group, rows, "mean_s", ("mean_low", "mean_high"), "epoch time (s)", published, points
@@ -65,12 +68,18 @@ def chunk_accuracy(group: ModelOnData, published: pd.DataFrame | None = None) ->
     known = [name for name in order if name in group.cells and group.cells[name].notna().any()]
     if _features_are_made_up(group):
         return _MADE_UP
+    if published is None and _is_whole(group):
+        return _WHOLE
     if not known:
         return "no accuracy in the results"
     rows = _mean_and_range(group.cells, known[0], (*_MODE, *group.variants))
     points = None if published is None else published["val_acc"]
     label = f"{known[0].split('_')[0]} accuracy"
     return _against_chunks(group, rows, "mean", ("min", "max"), label, published, points)
+
+
+def _is_whole(group: ModelOnData) -> bool:
+    return bool((group.cells["microbatches"] * group.cells["replicas"] == 1).all())
 
 
 def _features_are_made_up(group: ModelOnData) -> bool:

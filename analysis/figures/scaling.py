@@ -64,6 +64,8 @@ def bubble(group: ModelOnData) -> Figure | str:
     rows = group.training.dropna(subset=["bubble"])
     if rows.empty:
         return "no waiting seconds in the records"
+    if (rows["stages"] * rows["replicas"]).max() == 1:
+        return "one rank alone, which waits for nobody"
     shares = ("bubble", "bubble_low", "bubble_high", "balanced_bubble")
     rows = rows.assign(**{name: 100 * rows[name] for name in shares})
     reference = ("balanced_bubble", "equal stages")
@@ -163,8 +165,8 @@ def _draw_ranks(
 
 
 def memory(group: ModelOnData) -> Figure | str:
-    """The most memory that each rank used, mean and range over runs, with the most micro-batches
-    that the layout was run with.
+    """The most memory that each rank used, a bar a rank, mean and range over runs, with the most
+    micro-batches that the layout was run with.
     """
     column, label = "peak_rss_mib", "peak memory of a rank (MiB)"
     if group.ranks["peak_device_mib"].notna().any():
@@ -173,23 +175,25 @@ def memory(group: ModelOnData) -> Figure | str:
     if ranks.empty:
         return "no memory in the records"
     by_cell = ranks.groupby(["cell", "rank"], observed=True)[column].max().reset_index()
-    rows = by_cell.merge(group.cells[["cell", "layout", "microbatches"]], on="cell")
+    settings = ["cell", "layout", "microbatches", *group.variants]
+    rows = by_cell.merge(group.cells[settings], on="cell")
     return _bars_of_ranks(group, rows, column, label)
 
 
 def messages(group: ModelOnData) -> Figure | str:
-    """What each rank sends in a training step, from the shapes of tensors: outputs to the next
-    stage, gradients to the one before, and around the ring of replicas, with the most micro-batches
-    that the layout was run with. Chunks count as the largest one does.
+    """What each rank sends in a training step, a bar a rank, from the shapes of tensors: outputs to
+    the next stage, gradients to the one before, and around the ring of replicas, with the most
+    micro-batches that the layout was run with. Chunks count as the largest one does.
     """
-    cells = group.cells[["layout", "microbatches", "bytes_sent"]].dropna().drop_duplicates()
+    settings = ["layout", "microbatches", *group.variants]
+    cells = group.cells[[*settings, "bytes_sent"]].dropna(subset="bytes_sent").drop_duplicates()
     rows = pd.DataFrame(
         [
-            (layout, count, rank, sent / 2**20)
-            for layout, count, text in cells.itertuples(index=False)
+            (*values, rank, sent / 2**20)
+            for *values, text in cells.itertuples(index=False)
             for rank, sent in enumerate(json.loads(text) or [math.nan])
         ],
-        columns=["layout", "microbatches", "rank", "mib"],
+        columns=[*settings, "rank", "mib"],
     )
     if not rows["mib"].fillna(0).any():
         return "no messages, or of sizes that differ from step to step"
@@ -197,15 +201,15 @@ def messages(group: ModelOnData) -> Figure | str:
 
 
 def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, column: str, label: str) -> Figure:
-    """A bar a rank, mean and range over runs, of the most micro-batches of each layout."""
-    rows = rows[rows["microbatches"] == rows.groupby("layout")["microbatches"].transform("max")]
-    rows = rows.groupby(["layout", "microbatches", "rank"])[column].agg(["mean", "min", "max"])
-    rows = rows.reset_index()
-    labels = []
-    with styled():
-        figure, (axes,) = panel_grid([""], group.title)
-        for place, name in enumerate(layouts_in(rows)):
-            mine, style = rows[rows["layout"] == name].sort_values("rank"), layout_style(name)
+    """A panel a variant, a bar a rank, mean and range over runs, of the most micro-batches of each
+    layout."""
+
+    def draw(axes: Axes, part: pd.DataFrame) -> None:
+        most = part.groupby("layout")["microbatches"].transform("max")
+        found = part[part["microbatches"] == most].groupby(["layout", "microbatches", "rank"])
+        bars, labels = found[column].agg(["mean", "min", "max"]).reset_index(), []
+        for place, name in enumerate(layouts_in(bars)):
+            mine, style = bars[bars["layout"] == name].sort_values("rank"), layout_style(name)
             width = 0.8 / len(mine)
             across = [place - 0.4 + width * (number + 0.5) for number in range(len(mine))]
             axes.bar(
@@ -215,7 +219,7 @@ def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, column: str, label: s
             error_bars(axes, across, mine, "mean", ("min", "max"))
             unknown = "\nnot known" if mine["mean"].isna().all() else ""
             labels.append(f"{name}\nm {mine['microbatches'].iloc[0]}{unknown}")
-        count_ticks(axes, labels, "layout (a bar a rank; m: micro-batches)")
-        axes.set_ylabel(label)
-        axes.set_ylim(bottom=0)
-    return figure
+        count_ticks(axes, labels, "layout (m: micro-batches)")
+
+    limits = axis_limits(rows[column], rows[column], rows[column])
+    return draw_panels(group, rows, draw, label, limits=limits)

@@ -112,8 +112,10 @@ def ideal_bars(
     Empty if the span of a micro-batch is missing where others of its kind are there; a stage with
     no span of a kind but forward has nothing to compute in it.
     """
-    schedule, count = cast(ScheduleName, settings["schedule"]), int(settings["microbatches"])
     virtual, stages = int(settings["virtual_stages"]), int(settings["stages"])
+    # A single stage takes one micro-batch after another, whatever the schedule of pipelines is.
+    schedule = cast(ScheduleName, settings["schedule"] if stages > 1 else "1f1b")
+    count = int(settings["microbatches"])
     kinds = _PASSES[: 3 if has_split_backward(schedule, stages) else 2]
     bars: list[tuple[object, ...]] = []
     seconds = (measured["end_s"] - measured["start_s"]).groupby(
@@ -187,7 +189,7 @@ def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
             end = float(of.ideal["end_s"].max())
             _draw_panel(axes[1], of, rows, of.ideal, end, scale)
             axes[1].set_title(
-                f"ideal {_schedule_title(of)}, measured seconds:{broken}{_seconds(end)}, bubble "
+                f"ideal: {_schedule_title(of)}, measured seconds:{broken}{_seconds(end)}, bubble "
                 f"{_percent(of.ideal_bubble)}",
                 loc="left",
             )
@@ -240,9 +242,10 @@ def _spans(bars: pd.DataFrame, scale: float) -> list[tuple[float, float]]:
 def timeline_caption(of: Timeline) -> str:
     """What is drawn, what marks virtual stages, and what is separate."""
     count = int(of.settings["microbatches"])
+    schedule = f", {_schedule_title(of)}" if int(of.settings["stages"]) > 1 else ""
     caption = (
-        f"{of.settings['layout']}, {count} micro-batch{'es' if count > 1 else ''}, "
-        f"{_schedule_title(of)}: training step {of.step}, the one nearest the median, above the "
+        f"{of.settings['layout']}, {count} micro-batch{'es' if count > 1 else ''}{schedule}: "
+        f"training step {of.step}, the one nearest the median, above the "
         "same schedule with the measured forward and backward seconds and nothing else. Each "
         "rank's own exit from the step's first barrier is its zero."
     )
@@ -261,6 +264,8 @@ def timeline_caption(of: Timeline) -> str:
 
 
 def _schedule_title(of: Timeline) -> str:
+    if int(of.settings["stages"]) == 1:
+        return "one micro-batch after another"
     name, virtual = str(of.settings["schedule"]), int(of.settings["virtual_stages"])
     name = {"gpipe": "GPipe", "1f1b": "1F1B"}.get(name, name)
     return name if virtual == 1 else f"{name}, {virtual} virtual stages a rank"

@@ -113,19 +113,27 @@ def learning_over_time(group: ModelOnData) -> Figure | str:
     seconds = steps.groupby("cell", observed=True)["step_s"].cumsum()
     steps = steps.assign(seconds=seconds).dropna(subset=[metric])
 
+    def curve_of(mine: pd.DataFrame) -> pd.DataFrame:
+        speed = mine.groupby("microbatches")["step_s"].mean()
+        fastest = mine[mine["microbatches"] == speed.idxmin()]
+        return fastest.groupby("step")[["seconds", metric]].mean()
+
+    longest = max(
+        curve_of(mine)["seconds"].max()
+        for _, part in group.panels(steps)
+        for _, mine in part.groupby("layout", observed=True)
+    )
+
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         for place, name in enumerate(layouts_in(part)):
-            mine, style = part[part["layout"] == name], layout_style(name)
-            speed = mine.groupby("microbatches")["step_s"].mean()
-            mine = mine[mine["microbatches"] == speed.idxmin()]
-            curve = mine.groupby("step")[["seconds", metric]].mean()
+            style, curve = layout_style(name), curve_of(part[part["layout"] == name])
             every = max(1, len(curve) // 6)
             axes.plot(
                 curve["seconds"], curve[metric], color=style.colour, ls=style.dash, label=name,
                 marker=style.marker, ms=3, markevery=(place % every, every),
             )  # fmt: skip
         axes.set_xlabel("time in training steps (s)")
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.03 * longest)
         if metric == "loss":
             _loss_axis(axes, steps["loss"])
 

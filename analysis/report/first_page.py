@@ -109,6 +109,11 @@ def _headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
             f"{len(compared)} configurations are compared with their baseline ({baselines}). "
             + _found(compared)
         )
+    elif train["speedup"].notna().any():
+        yield Text(
+            "Each configuration is its own baseline: no two of them differ in layout, "
+            "micro-batches or schedule alone. What else they differ in is compared below."
+        )
     else:
         yield Text("No configuration has a valid baseline to be compared with.")
     rows = join_intervals(with_study(train))

@@ -179,6 +179,25 @@ def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
     assert [each.split("\n")[0] for each in labels if "not known" in each] == ["pp2"]
 
 
+def test_implementations_have_panels_of_memory_and_are_baselines_of_their_own(
+    tmp_path: Path,
+) -> None:
+    kinds = [{"name": "gat"}, {"name": "gat", "implementation": "pyg"}]
+    (first, *_) = (e for e in small_sweep(1) if e.model.name == "gat" and str(e.layout) == "seq")
+    cells = [first.model_copy(update={"repeat": n}).model_dump() for n in range(2)]
+    sweep = [Experiment.model_validate(cell | {"model": kind}) for kind in kinds for cell in cells]
+    folder = make_run(tmp_path / "run", sweep)
+    axes = [one for one in drawn("memory", group_of(folder)).axes if one.get_visible()]
+    assert len(axes) == 2
+    (group,) = find_models_on_data(analysis.summarize(analysis.load_run(folder)))
+    alone = {kind.name: kind.draw(group) for kind in FIGURES if kind.applies(group)}
+    assert alone["bubble"] == "one rank alone, which waits for nobody"
+    assert alone["chunk-time"] == "every cell computes the whole graph in one chunk"
+    assert "Each configuration is its own baseline" in (
+        analysis_report(folder, tmp_path / "out") / "report.md"
+    ).read_text("utf-8")
+
+
 def test_a_figure_is_remade_at_a_columns_width_and_says_where_it_is_from(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
