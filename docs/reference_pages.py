@@ -1,4 +1,4 @@
-"""Pages that are generated from the code: mkdocs calls `on_files` when it builds the site.
+"""Pages that are generated from the code, and links to READMEs: mkdocs calls this file.
 
 Settings, records and results are documented by the docstrings of their fields, commands by their
 help texts, and packages by their README pages.
@@ -34,6 +34,13 @@ def on_files(files: Any, config: Any) -> Any:
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Point links to READMEs, which serve in a checkout, to their pages in the site."""
+    for name, folder in READMES.items():
+        markdown = markdown.replace(f"](../../{folder}/README.md", f"](../packages/{name}.md")
+    return markdown
 
 
 def pages() -> dict[str, str]:

@@ -47,7 +47,10 @@ LayoutName = Annotated[str, typer.Option(help="seq, pp<S>, dp<R> or dp<R>-pp<S>"
 Microbatches = Annotated[int, typer.Option(help="micro-batches a mini-batch and replica")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="any field of an experiment, such as --set train_steps=20"),
+    typer.Option(
+        "--set",
+        help="any field of an experiment, such as train_steps=20 or model.implementation=pyg",
+    ),
 ]
 DataRoot = Annotated[
     str | None,

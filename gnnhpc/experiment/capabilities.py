@@ -272,8 +272,8 @@ def _compile(e: ExperimentSettings) -> str | None:
     if e.compile == "off" or isinstance(e.model, CustomModel) or implementation == "pyg":
         return None
     return (
-        f"compile: found {e.compile!r}; allowed: off for implementation {implementation}, whose "
-        "kernels torch cannot compile, or implementation pyg, or a custom model"
+        f"compile: found {e.compile!r} for implementation {implementation}; allowed: off, as torch "
+        "cannot compile its kernels; other values for implementation pyg and custom models"
     )
 
 

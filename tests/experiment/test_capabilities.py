@@ -50,9 +50,9 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "rebuild: found 'layer'; allowed: none with sampling": SAMPLED | {"rebuild": "layer"},
     "sampling: found a mapping; allowed: none for images": VIG | {"sampling": {"fanouts": [4]}},
     # What torch can compile.
-    "compile: found 'default'; allowed: off for implementation fused, whose kernels": GAT
+    "compile: found 'default' for implementation fused; allowed: off, as torch cannot": GAT
     | {"compile": "default"},
-    "compile: found 'default'; allowed: off for implementation dgl, whose kernels": GAT
+    "compile: found 'default' for implementation dgl; allowed: off, as torch cannot": GAT
     | {"model": {"name": "gat", "implementation": "dgl"}, "compile": "default"},
     # Many small graphs.
     "batch_size: found none; allowed: graphs a mini-batch": GRAPHS | {"batch_size": None},
