@@ -187,9 +187,10 @@ def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
         )
         if panels == 2:
             end = float(of.ideal["end_s"].max())
+            schedule = f" {_schedule_title(of)}" if int(of.settings["stages"]) > 1 else ""
             _draw_panel(axes[1], of, rows, of.ideal, end, scale)
             axes[1].set_title(
-                f"ideal: {_schedule_title(of)}, measured seconds:{broken}{_seconds(end)}, bubble "
+                f"ideal{schedule}, measured seconds:{broken}{_seconds(end)}, bubble "
                 f"{_percent(of.ideal_bubble)}",
                 loc="left",
             )
@@ -264,8 +265,6 @@ def timeline_caption(of: Timeline) -> str:
 
 
 def _schedule_title(of: Timeline) -> str:
-    if int(of.settings["stages"]) == 1:
-        return "one micro-batch after another"
     name, virtual = str(of.settings["schedule"]), int(of.settings["virtual_stages"])
     name = {"gpipe": "GPipe", "1f1b": "1F1B"}.get(name, name)
     return name if virtual == 1 else f"{name}, {virtual} virtual stages a rank"
