@@ -17,6 +17,7 @@ from gnnhpc.graphs import layerwise
 from gnnhpc.models.layers.dropout import Dropout
 from tests.defects.defect import around, rank
 from tests.defects.plants.transfers import buffer_reused
+from tests.tools.backends import needs_compiler
 from tests.tools.cells import GAT, SAMPLED, gat, manifest_of, run
 from tests.tools.forked import started
 from tests.tools.ranks import ROOT
@@ -98,6 +99,7 @@ def few_edges_at_once() -> None:
         module.EDGES_AT_ONCE = 200  # type: ignore[attr-defined]
 
 
+@needs_compiler
 @pytest.mark.parametrize("layout", ["seq", "dp2", "dp2-pp2"])
 def test_a_layer_wise_evaluation_agrees(layout: str) -> None:
     cell = SAMPLED | {"layout": layout, "microbatches": 2, "batch_size": 8}
