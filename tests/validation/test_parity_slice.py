@@ -17,9 +17,10 @@ from gnnhpc.validation.steps.parity_slice import (
 from tests.tools.cells import gat, graphs, vig
 
 
-def large_vig(microbatches: int, layout: str = "pp2") -> Experiment:
+def large_vig(microbatches: int, layout: str = "pp2", train_steps: int = 100) -> Experiment:
     raw = {"model": "vig", "data": "cifar10", "batch_size": 100, "layout": layout}
-    return build_experiment(raw | {"microbatches": microbatches}, "test")
+    raw |= {"microbatches": microbatches, "train_steps": train_steps}
+    return build_experiment(raw, "test")
 
 
 def test_a_small_experiment_is_whole_and_in_float64() -> None:
@@ -31,14 +32,17 @@ def test_a_small_experiment_is_whole_and_in_float64() -> None:
 
 
 @pytest.mark.parametrize("microbatches", [1, 5, 10, 20])
-def test_all_micro_batches_are_kept(microbatches: int) -> None:
+def test_a_run_of_a_hundred_steps_keeps_all_micro_batches(microbatches: int) -> None:
     part = parity_slice(large_vig(microbatches))
     assert part.experiment.microbatches == microbatches
     assert part.layer_specs[0].inputs[0] == (part.side or 32) ** 2
 
 
-def test_the_pipeline_is_filled_and_emptied_where_nothing_is_small_enough() -> None:
-    part = parity_slice(large_vig(100, "pp4"))
+@pytest.mark.parametrize(("microbatches", "train_steps"), [(100, 100), (20, 10)])
+def test_the_pipeline_is_filled_and_emptied_where_a_run_is_short(
+    microbatches: int, train_steps: int
+) -> None:
+    part = parity_slice(large_vig(microbatches, "pp4", train_steps))
     assert part.experiment.microbatches == 5
 
 
