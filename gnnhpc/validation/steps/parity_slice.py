@@ -29,7 +29,7 @@ from gnnhpc.models.custom_model import CustomModel
 FLOPS, VERIFIED_FLOPS = 3e9, 48e9
 """Operations of the reference on images over all steps, in a run and in `gnnhpc verify`: with the
 ranks' own steps 3e9 are about half a second of one core in float64."""
-RUN_SHARE = 0.0003
+RUN_SHARE = 0.0001
 """Images may take this share of the run's own operations, if that is more: the reference takes
 about a hundred times as long for an operation as the fused layers do."""
 NODES, VERIFIED_NODES = 400, 3_000
