@@ -20,7 +20,7 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.training.setup import TrainingParts
 
-STACKED = 5
+STACKED = 3
 """Layers of a stack that are compared."""
 When = Literal["start", "end"]
 """Whether the comparison precedes an attempt's first step or follows its last one."""
