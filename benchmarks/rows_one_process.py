@@ -70,10 +70,14 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
         {"run": Contestant("benchmarks.contestants.recording:run", run)},
         [
             Comparison(
-                f"{what}: seconds of a recorded step, and bare",
+                f"{what}: seconds of a recorded step, and {meaning}",
                 *("run", "run", goal),
-                reference_of="bare",
+                reference_of=reference,
             )
+            for reference, meaning in {
+                "bare": "bare",
+                "rested": "bare after a pause as long as the run's",
+            }.items()
         ],
         rounds=rounds,
     )

@@ -9,6 +9,7 @@ up to 4 % in either direction, by where each finds its memory.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, TextIO
 from unittest import mock
 
@@ -27,6 +28,7 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.engines.engine import first_input
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
+from gnnhpc.records.schema import StepRecord
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts
@@ -39,7 +41,8 @@ STEPS = 10
 
 def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
     """A function that takes one turn of a run, after its first steps. A turn returns the `seconds`
-    of a recorded step and those of a `bare` one."""
+    of a recorded step, those of a `bare` one, and those of a `rested` one: a bare one that follows
+    a pause as long as that between two recorded ones."""
     settings = {
         "warmup_steps": 2,
         "train_steps": 5 + (turns + 1) * STEPS,
@@ -92,31 +95,38 @@ class BareSteps(Listener):
 
     def __init__(self, parts: TrainingParts, answers: TextIO) -> None:
         self._parts, self._answers = parts, answers
-        self._recorded: list[float] = []
-        self._before: float | None = None
-        """Seconds of the bare steps before the present measured ones."""
+        self._recorded: list[StepRecord] = []
+        self._before: tuple[float, float] | None = None
+        """Seconds of the bare and the rested steps before the present measured ones."""
         self._bare_steps = 0
 
     def step_taken(self, taken: StepTaken) -> None:
         record = taken.record
         if record.phase != "train" or record.warmup or record.profiled:
             return
-        self._recorded.append(record.wall_s)
+        self._recorded.append(record)
         if len(self._recorded) < STEPS:
             return
-        after = self._bare_seconds(taken)
+        pause_s = median(
+            later.start_s - earlier.start_s - earlier.wall_s
+            for earlier, later in itertools.pairwise(self._recorded)
+        )
+        after = self._bare_seconds(taken, 0.0), self._bare_seconds(taken, pause_s)
         if self._before is not None:
-            measured = {"seconds": median(self._recorded), "bare": (self._before + after) / 2}
+            bare, rested = (fmean(pair) for pair in zip(self._before, after, strict=True))
+            seconds = median(each.wall_s for each in self._recorded)
+            measured = {"seconds": seconds, "bare": bare, "rested": rested}
             print(json.dumps(measured), file=self._answers, flush=True)
             _wait_for_turn()
-            self._bare_seconds(taken)
-        self._before = self._bare_seconds(taken)
+            self._bare_seconds(taken, 0.0)
+        rested = self._bare_seconds(taken, pause_s)
+        self._before = self._bare_seconds(taken, 0.0), rested
         self._recorded.clear()
 
-    def _bare_seconds(self, taken: StepTaken) -> float:
-        return median(self._bare_step(taken) for _ in range(STEPS))
+    def _bare_seconds(self, taken: StepTaken, pause_s: float) -> float:
+        return median(self._bare_step(taken, pause_s) for _ in range(STEPS))
 
-    def _bare_step(self, taken: StepTaken) -> float:
+    def _bare_step(self, taken: StepTaken, pause_s: float) -> float:
         """Seconds of a bare step with dropout masks of its own: a processor learns a mask that
         comes twice."""
         self._bare_steps += 1
@@ -124,6 +134,10 @@ class BareSteps(Listener):
             replace(each, context=replace(each.context, step=LATER + self._bare_steps))
             for each in taken.batch.microbatches
         )
+        resume_s = time.perf_counter() + pause_s
+        # The interpreter computes between two recorded steps too.
+        while time.perf_counter() < resume_s:
+            pass
         return bare_step(self._parts, replace(taken.batch, microbatches=microbatches))
 
 
