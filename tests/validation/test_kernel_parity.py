@@ -106,7 +106,7 @@ def test_the_run_is_left_as_it_was(raw: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("when", "block", "stacks"),
-    [("start", 1, {"one call of block0.grapher to block1.ffn"}), ("end", 0, set())],
+    [("start", 1, {"one call of block0.ffn to block1.ffn"}), ("end", 0, set())],
 )
 def test_the_end_takes_other_layers_than_the_start(
     when: When, block: int, stacks: set[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -46,6 +47,12 @@ _OF_VIRTUAL_STAGES = {
     # With one virtual stage a stage it is ZB-H1.
     "zero-bubble": ScheduleInterleavedZeroBubble,
     "zbv": ScheduleZBVZeroBubble,
+}
+_DDP_OPTIONS = inspect.signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = "forward_sync_buffers"
+"""The option of DDP; `broadcast_buffers` before torch 2.13."""
+_NO_SYNC: dict[str, Any] = {
+    _SYNC_BUFFERS if _SYNC_BUFFERS in _DDP_OPTIONS else "broadcast_buffers": False
 }
 _ONE_BUCKET_MIB = 1024
 """Large enough for all gradients of a stage, so that there is one all-reduce."""
@@ -208,7 +215,7 @@ class DdpReplicas(StageGradients):
                 process_group=mesh.replicas,
                 # No device_ids: with them DDP moves every tensor argument to the GPU, and the
                 # number of the micro-batch, read there, would stop the host at each forward.
-                forward_sync_buffers=False,
+                **_NO_SYNC,
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=_ONE_BUCKET_MIB,
             )
