@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny
 
@@ -40,15 +40,6 @@ def _parse_layout(value: object) -> Layout:
 LayoutField = Annotated[
     Layout, BeforeValidator(_parse_layout), PlainSerializer(str, return_type=str)
 ]
-
-
-def _parse_activation_checkpointing(value: Any) -> Any:
-    if value not in (*get_args(Recomputation), "all"):
-        raise ValueError(f"found {value!r}; allowed: never, all (or always), or except_last")
-    return "always" if value == "all" else value
-
-
-ActivationCheckpointing = Annotated[Recomputation, BeforeValidator(_parse_activation_checkpointing)]
 
 
 def _parse_optimizer(value: object) -> object:
@@ -84,7 +75,7 @@ class ExperimentSettings(Strict):
     engine: Literal["native", "pipelining", "torchgpipe"] = "native"
     """What runs several stages: our own engine, torch.distributed.pipelining, or torchgpipe, whose
     stages of a replica are one process with a GPU for each, or a CPU that they share."""
-    activation_checkpointing: ActivationCheckpointing = "never"
+    activation_checkpointing: Recomputation = "never"
     """The micro-batches whose activations a stage recomputes in backward: none, all, or all but the
     last. This writes nothing; see save_every for the files that a run resumes from."""
     bucket_mib: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

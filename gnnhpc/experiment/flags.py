@@ -26,13 +26,6 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 _BATCH = 100
 _NAMED = ("model", "data")
-_FLAGS = {
-    **dict.fromkeys(("model", "model.name"), "model"),
-    **dict.fromkeys(("data", "data.name"), "data"),
-    "layout": "layout",
-    "microbatches": "microbatches",
-}
-"""Keys of an experiment that a flag of its own sets, unless --set does."""
 
 
 class _WithModel(Strict):
@@ -54,7 +47,7 @@ def cell_from_flags(
     """The experiment of these flags; users' models and graphs are found from the current folder.
 
     The default data are synthetic, of the first kind that the model takes. Raises InputError for
-    flags that make no experiment, or data that are not there; it names the flag that is wrong.
+    flags that make no experiment, or data that are not there.
     """
     raw: dict[str, Any] = {
         "model": {"name": model},
@@ -62,19 +55,8 @@ def cell_from_flags(
         "layout": layout,
         "microbatches": microbatches,
     }
-    try:
-        for setting in settings:
-            apply_set_option(raw, setting)
-        return _cell_of(raw, root)
-    except InputError as error:
-        flag = _FLAGS.get(error.key or "") if error.where == "flags" else None
-        given = {setting.partition("=")[0] for setting in settings}
-        if flag is not None and not given & {flag, error.key}:
-            raise InputError(f"--{flag}", None, error.found, error.allowed) from None
-        raise
-
-
-def _cell_of(raw: dict[str, Any], root: str | None) -> Cell:
+    for setting in settings:
+        apply_set_option(raw, setting)
     raw["model"] = _planned_model(raw, "flags")
     if isinstance(raw["data"], dict):
         raw["data"] = {"name": DEFAULT[raw["model"].kinds()[0]]} | raw["data"]
@@ -141,8 +123,6 @@ _FLAG = "--set"
 def apply_set_option(raw: dict[str, Any], override: str) -> None:
     """Set one key of `raw` in place; `model.blocks=4` sets a key of a mapping inside it.
 
-    A model's or data set's name alone stands for its defaults.
-
     Raises InputError for text that is not key=value, a value that is not YAML, or a key inside
     something that is not a mapping.
     """
@@ -150,8 +130,6 @@ def apply_set_option(raw: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise InputError(_FLAG, None, repr(override), "key=value")
     value = parse_yaml(text, f"{_FLAG} {key}")
-    if key in _NAMED and isinstance(value, str):
-        value = {"name": value}
     *parents, last = key.split(".")
     mapping = raw
     for parent in parents:

@@ -48,10 +48,6 @@ def cut(
     if layout.stages > len(layers):
         raise InputError(where, "layout", layout, f"at most {len(layers)} stages, one a layer")
     total = experiment.total_virtual_stages
-    if total > len(layers) and experiment.schedule == "zbv":
-        wanted = f"two virtual stages a stage of {layout} need {total} layers"
-        allowed = f"another one: {wanted}, and there are {len(layers)}"
-        raise InputError(where, "schedule", "zbv", allowed)
     if total > len(layers):
         allowed = (
             f"at most {len(layers) // layout.stages} a stage of {layout}: {len(layers)} layers"

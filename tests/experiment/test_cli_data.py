@@ -33,8 +33,6 @@ def test_data_are_of_the_kind_that_the_model_takes() -> None:
 def test_a_name_alone_stands_for_its_defaults(tmp_path: Path, setting: str) -> None:
     write_planetoid(tmp_path, "PubMed")
     assert experiment("gat", setting, root=str(tmp_path)).data == PublishedGraph(name="pubmed")
-    made = experiment("gat", setting, "data.features=made", root=str(tmp_path))
-    assert made.data == PublishedGraph(name="pubmed", features="made")
 
 
 def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +46,6 @@ def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["data=3"], "flags: data: found 3; allowed: a mapping of keys to values"),
         (
             ["data.nodse=3"],
             r"flags: data.nodse: found an unknown key \(is nodes meant\?\); allowed: classes",

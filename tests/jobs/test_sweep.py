@@ -236,7 +236,7 @@ def test_rebuilding_is_for_graphs_alone() -> None:
     assert {(e.model.name, e.rebuild) for e in made} == {("vig", "once"), ("gat", "layer")}
     with pytest.raises(InputError, match=r"allowed: nothing here, rebuild is for graph data"):
         cells(spec(vig(rebuild="layer")))
-    with pytest.raises(InputError, match=r"rebuild: found 'layer'; allowed: 'once' for chunks: ha"):
+    with pytest.raises(InputError, match=r"rebuild: found 'layer'; allowed: 'once' but for chunks"):
         cells(spec(gat(rebuild="layer", chunks="halo")))
 
 
