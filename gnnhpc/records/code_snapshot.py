@@ -16,11 +16,11 @@ from gnnhpc.core.provenance import files_below, git_commit
 from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import build_record, check_version, read_object, write_atomically
-from gnnhpc.records.submissions import read_provenance
 
 PACKAGES = ("gnnhpc", "jobs")
 """What a job imports."""
 VERSION = 1
+_ALLOWED = "the code as submitted, or --live to run this checkout"
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,11 @@ def file_digests(root: Path) -> dict[str, str]:
 
 
 def read_snapshot(paths: RunPaths) -> CodeSnapshot | None:
-    """The record of the run's code; None for a run that keeps none.
-
-    Raises InputError for a damaged record, and for a missing one where the run was submitted with
-    its code.
-    """
+    """The record of the run's code, None without one; raises InputError for a damaged one."""
     where = paths.code_record
-    allowed = "as submitted, or --live to run this checkout"
     try:
-        raw = read_object(where, allowed)
+        raw = read_object(where, _ALLOWED)
     except FileNotFoundError:
-        if (read_provenance(paths) or {}).get("code_from") == "snapshot":
-            raise InputError(where, None, "no such file", allowed) from None
         return None
     check_version(raw, VERSION, where)
     return build_record(CodeSnapshot, raw, where)
@@ -86,27 +79,16 @@ def check_snapshot(paths: RunPaths) -> CodeSnapshot | None:
     if snapshot is None:
         return None
     try:
-        # Python searches this folder first for any module.
-        beside = [path.name for path in paths.code.iterdir() if _may_be_imported(path)]
-        found = file_digests(paths.code) | dict.fromkeys(beside, "")
+        found = file_digests(paths.code)
     except OSError as error:
-        raise _changed(paths, f"{error.filename} unreadable ({error.strerror})") from None
+        what = f"{error.filename} unreadable ({error.strerror})"
+        raise InputError(paths.code, None, what, _ALLOWED) from None
     for name in sorted(found | snapshot.files):
         if found.get(name) != snapshot.files.get(name):
-            how = "missing" if name not in found else "changed"
-            how = "added" if name not in snapshot.files else how
-            raise _changed(paths, f"{name} {how} since the run was submitted")
+            how = "changed" if name in found else "missing"
+            what = f"{name} {how} since the run was submitted"
+            raise InputError(paths.code, None, what, _ALLOWED)
     return snapshot
-
-
-def _may_be_imported(path: Path) -> bool:
-    """Whether Python would take a file beside the packages for a module; custom models are none."""
-    return path.name not in PACKAGES and path.stem.isidentifier() and path.stem != "__pycache__"
-
-
-def _changed(paths: RunPaths, found: str) -> InputError:
-    allowed = "the code as it was then, or --live to run this checkout"
-    return InputError(paths.code, None, found, allowed)
 
 
 def check_running_code() -> None:

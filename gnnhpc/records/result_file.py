@@ -44,8 +44,6 @@ class Result:
     ended_at: str
     train_steps: int
     test_steps: int
-    samples_per_step: int
-    """Over all replicas."""
     final: dict[str, float] = field(default_factory=dict)
     """Last losses and metrics, such as train_loss, test_loss, test_accuracy."""
     graph: dict[str, Any] = field(default_factory=dict)

@@ -28,7 +28,7 @@ class Header:
     cell: str
     attempt: int
     rank: int
-    """Number of the stage in the layout, replica after replica, and of the file."""
+    """Number in the layout, replica after replica, and of the file."""
     replica: int
     stage: int
     world_size: int
@@ -45,8 +45,6 @@ class Header:
     parameters: int
     started_at: str
     """UTC, ISO 8601."""
-    process: int | None = None
-    """Rank of torch.distributed that holds the stage."""
     device_facts: dict[str, Any] | None = None
     """A GPU's name, driver, CUDA and NCCL; None on a CPU."""
     transfers: str | None = None
@@ -116,8 +114,6 @@ class StepRecord:
     steal_s: float | None = None
     """Seconds that the host took from a CPU of this rank, on average over its CPUs."""
     grad_norm: float | None = None
-    lr: float | None = None
-    """The learning rate; none in a test step."""
     run_delay_s: float | None = None
     """Seconds that the main thread waited for a processor, read outside of the step."""
     recompute_s: float | None = None

@@ -27,7 +27,7 @@ from gnnhpc.records.failures import (
     write_failure,
 )
 from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
-from gnnhpc.records.resume_points import Resume
+from gnnhpc.records.resume_points import ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Attempt:
     startup_s: dict[str, float]
     paths: AttemptPaths | None = None
     """None until the attempt's folder exists."""
-    resume: Resume = field(default_factory=Resume)
-    """The step or checkpoint at which this attempt begins; known once all ranks are set up."""
+    resumed: ResumePoint | None = None
+    """The checkpoint at which this attempt begins, if any; known once all ranks are set up."""
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
     implementation: str | None = None
@@ -128,9 +128,7 @@ class Attempt:
                 "threads": self.environment.cpus,
                 "implementation": self.implementation,
                 "ranks": self.ranks,
-                "launcher": self.environment.launcher,
                 "site": self.environment.site,
-                "skipped_checkpoints": list(self.resume.skipped),
                 "slurm": dict(self.environment.slurm),
                 "other_jobs": {
                     when: None if seen is None else asdict(seen)
@@ -143,20 +141,15 @@ class Attempt:
             ended_at=utc_now(),
             train_steps=0,
             test_steps=0,
-            samples_per_step=0,
+            resumed_from=self.resumed.as_record if self.resumed else None,
         )
 
     def fail(self, error: BaseException) -> None:
         """Report an error of this rank: in its log, in its failure file, in the result."""
-        self._report(self.failure(self._words(error)))
-
-    def _words(self, error: BaseException) -> str:
-        """The error in one line, and the line of a custom model's code that it passed last."""
-        if isinstance(error, GnnhpcError):
-            return str(error)
+        text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
         is_custom = isinstance(self.cell.experiment.model, CustomModel)
-        place = line_of_user(error) if is_custom else None
-        return f"{one_line(error)} ({place})" if place else one_line(error)
+        place = line_of_user(error) if is_custom and not isinstance(error, GnnhpcError) else None
+        self._report(self.failure(f"{text} ({place})" if place else text))
 
     def exit_after_signal(self, signal_name: str) -> None:
         """End where a signal asked this rank to stop, and the step did not end in time."""
@@ -166,23 +159,14 @@ class Attempt:
     def exit_after_hang(self, rank: int, why: str) -> None:
         """The watchdog found a hang; the main thread waits in a collective that cannot end."""
         host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
-        self._report(self._failure(rank, host, why))
+        self._report(replace(self.failure(why), rank=rank, host=host))
         self.exit_now()
 
     def failure(self, error: str) -> Failure:
         """A failure of this rank, where it is now."""
-        return self._failure(self.environment.rank, self.environment.host, error)
-
-    def _failure(self, rank: int, host: str, error: str) -> Failure:
-        position = self.position
-        return Failure(
-            rank=rank,
-            host=host,
-            step=position.step if position else None,
-            phase=position.phase if position else None,
-            error=error,
-            at=utc_now(),
-        )
+        here, at = self.environment, self.position
+        step, phase = (at.step, at.phase) if at else (None, None)
+        return Failure(here.rank, here.host, step, phase, error, utc_now())
 
     def _report(self, failure: Failure) -> None:
         line = f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}"

@@ -15,7 +15,6 @@ import random
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.core.versioned_json import with_digest, write_atomically
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
-from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, EarlierAttempts, digests
+from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, digests
 
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
@@ -46,24 +45,18 @@ def save(
     mesh: Mesh,
     stage: Stage,
     optimizer: torch.optim.Optimizer | None,
-    *,
-    cell: str,
     step: int,
-    test_steps_done: int,
-    environment: Mapping[str, Any],
-    earlier: EarlierAttempts,
-) -> Path:
+    metadata: Mapping[str, Any],
+) -> None:
     """Write a checkpoint before training step `step`; a collective of all ranks.
 
-    `environment` is what it is computed with (`environment_of`), and `earlier` what an attempt that
-    resumes takes over.
-
-    Raises GnnhpcError if it cannot be written; earlier checkpoints stay.
+    `metadata` has the other fields of a `ResumePoint`. Raises GnnhpcError if it cannot be written;
+    earlier checkpoints stay.
     """
     final = _folder(attempt, step)
     temporary = final.with_name(f".{final.name}.partial")
     if final.exists():
-        return final
+        return
     try:
         with _no_warning_of_one_process():
             dcp.save(
@@ -73,23 +66,14 @@ def save(
                 no_dist=mesh.control is None,
             )
         if mesh.rank == 0:
-            metadata = {
-                "version": CHECKPOINT_VERSION,
-                "cell": cell,
-                "layout": str(mesh.layout),
-                "step": step,
-                "tested": test_steps_done,
-                "environment": dict(environment),
-                "earlier": asdict(earlier),
-                "files": digests(temporary),
-            }
-            write_atomically(temporary / METADATA_FILE, json.dumps(with_digest(metadata)) + "\n")
+            written = {"version": CHECKPOINT_VERSION, "step": step, "files": digests(temporary)}
+            text = json.dumps(with_digest({**metadata, **written}))
+            write_atomically(temporary / METADATA_FILE, text + "\n")
             temporary.rename(final)
             _delete_old(attempt)
     except OSError as error:
         raise GnnhpcError(f"{temporary}: cannot be written ({error.strerror})") from None
     mesh.barrier()
-    return final
 
 
 def _delete_old(attempt: AttemptPaths) -> None:
@@ -112,17 +96,14 @@ def load(
     # An optimizer has no state before its first step; give it the shapes to load into.
     if optimizer is not None:
         _prepare(optimizer)
-    state = _state(mesh, stage, optimizer, all_replicas=True)
+    state = _state(mesh, stage, optimizer, loads=True)
     known = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
-    # Some have another size each time.
+    # Some generators' states have another size each time.
     generators = {
         name: torch.empty(one.size, dtype=torch.uint8)
         for name in _generator_states(mesh)
         if isinstance(one := known.get(name), TensorStorageMetadata)
     }
-    for name, _ in stage.named_buffers() if mesh.replica else ():
-        # A replica's own, or the first one's where the checkpoint is of fewer replicas.
-        del state[f"model/{name}" if _own(mesh, name) in known else _own(mesh, name)]
     missing = sorted(state.keys() - known.keys())
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
@@ -154,29 +135,22 @@ def _state(
     stage: Stage,
     optimizer: torch.optim.Optimizer | None,
     *,
-    all_replicas: bool = False,
+    loads: bool = False,
 ) -> dict[str, Tensor]:
     """This rank's tensors by global name.
 
     Replicas hold the same parameters, so one of them writes those; buffers are each replica's own,
     as BatchNorm's running statistics differ until an evaluation averages them.
     """
-    state: dict[str, Tensor] = {}
-    if mesh.replica > 0:
-        state |= {_own(mesh, name): buffer for name, buffer in stage.named_buffers()}
-    if mesh.replica == 0 or all_replicas:
-        # Also such buffers as torch leaves out of a module's state: a layer may move them.
-        held = dict(stage.named_buffers()) | stage.state_dict()
-        state |= {f"model/{name}": tensor for name, tensor in held.items()}
-        if optimizer is not None:
-            for name, parameter in stage.named_parameters():
-                for key, value in optimizer.state[parameter].items():
-                    state[f"optimizer/{name}/{key}"] = value
+    place = f"replica{mesh.replica}" if mesh.replica else "model"
+    # Also such buffers as torch leaves out of a module's state: a layer may move them.
+    state: dict[str, Tensor] = {f"{place}/{name}": each for name, each in stage.named_buffers()}
+    if mesh.replica == 0 or loads:
+        for name, parameter in stage.named_parameters():
+            state[f"model/{name}"] = parameter.detach()
+            for key, value in optimizer.state[parameter].items() if optimizer else ():
+                state[f"optimizer/{name}/{key}"] = value
     return state
-
-
-def _own(mesh: Mesh, name: str) -> str:
-    return f"replica{mesh.replica}/{name}"
 
 
 def _prepare(optimizer: torch.optim.Optimizer) -> None:
@@ -209,14 +183,11 @@ def _generator_states(mesh: Mesh) -> dict[str, Tensor]:
 
 
 def _restore_generators(mesh: Mesh, states: Mapping[str, Tensor]) -> None:
-    """Set the generators whose states a checkpoint has; one of fewer ranks has not all."""
     here = {name.rpartition("/")[2]: state for name, state in states.items()}
-    if "torch" in here:
-        torch.set_rng_state(here["torch"])
-    if "python and numpy" in here:
-        python, numpy = pickle.loads(bytes(here["python and numpy"].tolist()))
-        random.setstate(python)
-        np.random.set_state(numpy)
+    torch.set_rng_state(here["torch"])
+    python, numpy = pickle.loads(bytes(here["python and numpy"].tolist()))
+    random.setstate(python)
+    np.random.set_state(numpy)
     for number, device in enumerate(mesh.devices):
-        if f"device {number}" in here:
+        if device.type == "cuda":
             torch.cuda.set_rng_state(here[f"device {number}"], device)

@@ -108,13 +108,10 @@ def peak_rss_mib() -> float:
     VmHWM of proc(5), in KiB. Without it ru_maxrss, which is too large in a process that a larger
     one has started, because it is kept across exec.
     """
-    try:
-        with STATUS.open(encoding="utf-8") as stream:
-            for line in stream:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) / 1024.0
-    except (OSError, IndexError, ValueError):
-        pass
+    with contextlib.suppress(OSError), STATUS.open(encoding="ascii", errors="replace") as stream:
+        for line in stream:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 

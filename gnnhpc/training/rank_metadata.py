@@ -75,7 +75,6 @@ def rank_header(attempt: Attempt, mesh: Mesh, parts: TrainingParts) -> Header:
         cell=attempt.cell.id,
         attempt=attempt.known_paths.number,
         rank=mesh.rank,
-        process=mesh.rank,
         replica=mesh.replica,
         stage=mesh.stage,
         world_size=mesh.layout.world_size,
@@ -115,14 +114,6 @@ def check_ranks_run_the_same(ranks: Sequence[RankCode]) -> None:
             here, there = getattr(each, what), getattr(first, what)
             if here != there:
                 raise GnnhpcError(
-                    f"rank {rank} on {each.host} runs other {what} ({_difference(here, there)}) "
-                    f"than rank 0 on {first.host} ({_difference(there, here)})"
+                    f"rank {rank} on {each.host} runs other {what} ({here}) than rank 0 on "
+                    f"{first.host} ({there})"
                 )
-
-
-def _difference(here: str | Mapping[str, str], there: str | Mapping[str, str]) -> str:
-    """The value itself, or of versions those that the other rank does not have."""
-    if isinstance(here, str) or isinstance(there, str):
-        return str(here)
-    names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
-    return ", ".join(f"{name} {here.get(name, 'missing')}" for name in names)

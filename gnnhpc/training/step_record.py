@@ -117,7 +117,6 @@ def step_record(
         involuntary_switches=machine.involuntary_switches,
         steal_s=machine.steal_s,
         grad_norm=grad_norm,
-        lr=experiment.optimizer.lr_at(step, experiment.train_steps) if phase == "train" else None,
         run_delay_s=machine.run_delay_s,
         recompute_s=times.recompute_s,
         sample_s=loading.sample_s if loading else None,

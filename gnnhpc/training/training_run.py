@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
 from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.requeue import is_interrupted, requeue, requeues_used_up
+from gnnhpc.distributed.requeue import is_interrupted, requeue
 from gnnhpc.distributed.signals import Signals
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
@@ -17,7 +17,7 @@ from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.record_writer import RecordWriter, Written
 from gnnhpc.records.result_file import final_key, write_result_once
-from gnnhpc.records.resume_points import digests_by_file, environment_of
+from gnnhpc.records.resume_points import EarlierAttempts, digests_by_file, environment_of
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import RecordsSteps, Validator, WrongRunError
@@ -43,21 +43,17 @@ class TrainingRun:
         Returns the exit status. Raises WrongRunError for a run that validation ends.
         """
         try:
-            return self._run()
-        except WrongRunError as error:
-            self.attempt.wrong = error.check
-            raise
-
-    def _run(self) -> int:
-        start = self._restore()
-        self.validator.at_start(start)
-        loop = self._loop()
-        try:
+            start = self._restore()
+            self.validator.at_start(start)
+            loop = self._loop()
             loop.run(start)
         except Stopped as stopped:
             self._save_checkpoint(loop, stopped.step)
             self._end_interrupted(loop, stopped.step)
             return EXIT_UNFINISHED
+        except WrongRunError as error:
+            self.attempt.wrong = error.check
+            raise
         self._record_cuda_graphs()
         checks = self.validator.at_end(loop.experiment.train_steps)
         self.writer.write(*self.validator.events())
@@ -67,22 +63,19 @@ class TrainingRun:
     def _restore(self) -> int:
         """Seed the generators and load the checkpoint, if there is one; the step to begin with."""
         seed_generators(self.attempt.cell.experiment.seed, self.mesh.rank)
-        resume = self.attempt.resume
-        for each in resume.skipped:
-            self.writer.write(EventRecord("checkpoint skipped", 0.0, dict(each)))
-        point, record = resume.point, resume.as_record
-        if point is None or record is None:
+        point = self.attempt.resumed
+        if point is None:
             return 0
         # It loads torch's compiler, which a run without checkpoints does not need.
         from gnnhpc.training.checkpoint import load
 
         with self.parts.timer.outside("reading a checkpoint"):
             load(point.path, self.mesh, self.parts.stage, self.parts.optimizer)
-        self.writer.write(EventRecord("resumed", 0.0, record))
+        self.writer.write(EventRecord("resumed", 0.0, dict(point.as_record)))
         return point.step
 
     def _loop(self) -> TrainingLoop:
-        experiment, point = self.attempt.cell.experiment, self.attempt.resume.point
+        experiment, point = self.attempt.cell.experiment, self.attempt.resumed
         first_log = self.attempt.known_paths.log(0).name
         loop = TrainingLoop(
             experiment=experiment,
@@ -97,15 +90,13 @@ class TrainingRun:
             test_steps_done=point.test_steps_done if point else 0,
         )
         self.attempt.position = loop.position
-        every = experiment.save_every
-        if every:
-
-            def save_every(done: int) -> None:
-                if done % every == 0 and done < experiment.train_steps:
-                    self._save_checkpoint(loop, done)
-
-            loop.after_step = save_every
+        loop.after_step = lambda done: self._save_where_asked_for(loop, done)
         return loop
+
+    def _save_where_asked_for(self, loop: TrainingLoop, step: int) -> None:
+        every = loop.experiment.save_every
+        if every and step % every == 0 and step < loop.experiment.train_steps:
+            self._save_checkpoint(loop, step)
 
     def _record_cuda_graphs(self) -> None:
         """Write how many steps on a GPU were replayed, or why none was."""
@@ -124,51 +115,45 @@ class TrainingRun:
         began_s = time.perf_counter()
         checks = self.validator.at_checkpoint(step)
         files = self.mesh.gather_objects(self.writer.written)
-        attempt, folder = self.attempt, self.attempt.known_paths.root.name
+        attempt, paths = self.attempt, self.attempt.known_paths
+        metadata = {
+            "tested": loop.test_steps_done,
+            "balance": attempt.balance,
+            "environment": environment_of(attempt.ranks),
+            "earlier": asdict(self._earlier().with_attempt(paths.root.name, checks, files)),
+        }
         with self.parts.timer.outside("writing a checkpoint"):
-            save(
-                attempt.known_paths,
-                self.mesh,
-                self.parts.stage,
-                self.parts.optimizer,
-                cell=attempt.cell.id,
-                step=step,
-                test_steps_done=loop.test_steps_done,
-                environment=environment_of(attempt.ranks, attempt.balance),
-                earlier=attempt.resume.earlier.with_attempt(folder, checks, files),
-            )
+            save(paths, self.mesh, self.parts.stage, self.parts.optimizer, step, metadata)
         self.writer.write(EventRecord("checkpoint", time.perf_counter() - began_s, {"step": step}))
+
+    def _earlier(self) -> EarlierAttempts:
+        return self.attempt.resumed.earlier if self.attempt.resumed else EarlierAttempts()
 
     def _write_result(self, loop: TrainingLoop, checks: list[Check]) -> None:
         files = self.mesh.gather_objects(self.writer.written)
-        samples = self.parts.batches.samples if self.mesh.stage == 0 else 0
-        all_samples = sum(self.mesh.gather_objects(samples))
         if self.mesh.rank == 0:
             with self.parts.timer.outside("writing the result"):
                 self.attempt.read_other_jobs("end")
-                self._write_done(loop, files, all_samples, checks)
+                self._write_done(loop, files, checks)
         self.mesh.barrier()
 
     def _write_done(
-        self, loop: TrainingLoop, files: Sequence[Written], samples: int, checks: Sequence[Check]
+        self, loop: TrainingLoop, files: Sequence[Written], checks: Sequence[Check]
     ) -> None:
-        """Write the result after the last step; `files` are all ranks', and `samples` those of a
-        step of all replicas."""
+        """Write the result after the last step; `files` are all ranks'."""
         attempt = self.attempt
         # The earlier attempts' folders are beside this one's.
-        earlier = {f"../{name}": dict(one) for name, one in attempt.resume.earlier.records.items()}
+        earlier = {f"../{name}": dict(one) for name, one in self._earlier().records.items()}
         result = replace(
             attempt.result("done"),
             train_steps=loop.experiment.train_steps,
             test_steps=loop.test_steps_done,
-            samples_per_step=samples,
             final={
                 final_key(phase, name): value
                 for phase, metrics in loop.final.items()
                 for name, value in metrics.items()
             },
             graph=self.parts.batches.graph_metadata(),
-            resumed_from=attempt.resume.as_record,
             records={**digests_by_file(files), **earlier},
         )
         began_s = time.perf_counter()
@@ -176,7 +161,7 @@ class TrainingRun:
         validation_s = self.validator.seconds + time.perf_counter() - began_s
         result = replace(
             result,
-            audit=attempt.resume.earlier.merged_with([*checks, *audited]),
+            audit=[*checks, *audited, *self._earlier().checks()],
             validation={
                 "seconds": round(validation_s, 3),
                 "attempt_s": round(seconds_since_process_start(), 3),
@@ -192,23 +177,12 @@ class TrainingRun:
         if self.mesh.rank != 0:
             return
         attempt, received = self.attempt, self.signals.received
-        environment, refused = attempt.environment, None
-        interrupted = is_interrupted(environment, received)
-        if interrupted:
-            refused = requeues_used_up(environment, environment.restart_count + 1)
         attempt.read_other_jobs("end")
-        result = replace(
-            attempt.result("interrupted"),
-            train_steps=step,
-            test_steps=loop.test_steps_done,
-            resumed_from=attempt.resume.as_record,
-            failure=None if refused is None else attempt.failure(refused),
-        )
+        result = attempt.result("interrupted")
+        result = replace(result, train_steps=step, test_steps=loop.test_steps_done)
         write_result_once(attempt.known_paths, result)
-        if refused is not None:
-            print(f"{attempt.cell.id}: {refused}", flush=True)
         signal_name = received or "a signal on another rank"
         stopped = f"stopped by {signal_name} before training step {step}"
         print(f"{attempt.cell.id}: {stopped}", flush=True)
-        if interrupted and refused is None:
-            requeue(environment)
+        if is_interrupted(attempt.environment, received):
+            requeue(attempt.environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
 from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
 from gnnhpc.records.failures import utc_now
-from gnnhpc.records.resume_points import environment_of, find_resume_point
+from gnnhpc.records.resume_points import ResumePoint, environment_of, find_resume_point
 from gnnhpc.training.attempt import Attempt, finished_before, write_not_begun
 
 if TYPE_CHECKING:
@@ -78,16 +79,11 @@ class Worker:
         with handled_signals(self.attempt.exit_after_signal) as signals:
             try:
                 return self._run(signals)
-            except InputError as error:
-                self.attempt.fail(error)
-                return EXIT_INPUT
             except Exception as error:
                 self.attempt.fail(error)
                 if not isinstance(error, GnnhpcError):
-                    import traceback
-
                     traceback.print_exc()
-                return EXIT_FAILED
+                return EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
 
     def _run(self, signals: Signals) -> int:
         ended = self._claim_attempt() if self.environment.rank == 0 else None
@@ -187,29 +183,31 @@ class Worker:
             parts = set_up(self.cell.experiment, mesh, root)
             self.attempt.implementation = parts.implementation
             self.attempt.ranks = mesh.gather_objects(rank_metadata(self.environment, mesh, parts))
-            self._choose_resume_point(mesh)
-            kept = self.attempt.resume.balance
-            if kept not in (None, [len(each) for each in parts.planned]):
+            self.attempt.resumed = self._choose_resume_point(mesh)
+            balance = [len(each) for each in parts.planned]
+            if self.attempt.resumed and self.attempt.resumed.balance != balance:
                 # Measured again, layers may be balanced otherwise; one measurement has one cut.
-                cut = stage_slices(kept)
+                balance = self.attempt.resumed.balance
+                cut = stage_slices(balance)
                 parts = set_up(self.cell.experiment, mesh, root, planned=cut, batches=parts.batches)
-            self.attempt.balance = [len(each) for each in parts.planned]
+            self.attempt.balance = balance
         if self.cell.experiment.compile != "off":
             with self._timed("compile"):
                 compile_layers(self.cell.experiment, parts)
         self.startup_s["total"] = seconds_since_process_start()
         return parts
 
-    def _choose_resume_point(self, mesh: Mesh) -> None:
+    def _choose_resume_point(self, mesh: Mesh) -> ResumePoint | None:
         """The newest checkpoint that fits these ranks, which rank 0 finds for all."""
-        resume = None
+        point = None
         if mesh.rank == 0:
             paths = self.run_paths.cell(self.cell.id)
             here = environment_of(self.attempt.ranks)
-            resume = find_resume_point(paths, self.attempt.known_paths, here)
-            for line in resume.lines():
+            point, skipped = find_resume_point(paths, self.attempt.known_paths, here)
+            for line in skipped:
                 print(f"{self.cell.id}: {line}", flush=True)
-        self.attempt.resume = mesh.gather_objects(resume)[0]
+        found: ResumePoint | None = mesh.gather_objects(point)[0]
+        return found
 
     def _train(self, mesh: Mesh, parts: TrainingParts, signals: Signals) -> int:
         from gnnhpc.distributed.watchdog import watching

@@ -104,7 +104,7 @@ class MadeRun:
             "cell": cell.id, "attempt": attempt.number, "status": "done", "experiment": {},
             "layout": {"world_size": 1}, "started_at": "2026-01-01T00:00:00+00:00",
             "ended_at": "2026-01-01T00:01:00+00:00", "train_steps": 10, "test_steps": 1,
-            "samples_per_step": 5, "provenance": {"slurm": slurm_of(job), "threads": 2},
+            "provenance": {"slurm": slurm_of(job), "threads": 2},
         }  # fmt: skip
         Result(**values | changes).write(attempt.result)
         return attempt

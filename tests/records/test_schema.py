@@ -41,7 +41,6 @@ RESULT = Result(
     ended_at="2026-03-01T09:01:00+00:00",
     train_steps=3,
     test_steps=1,
-    samples_per_step=100,
     final={"train_loss": 1.5},
     audit=[Check("samples", "ok", "each seen once", {"repeated": 0})],
 )
@@ -141,7 +140,7 @@ def test_a_result_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     RESULT.write(path)
     raw = json.loads(path.read_text())
-    path.write_text(json.dumps(raw | {"samples_per_step": raw["samples_per_step"] + 1}))
+    path.write_text(json.dumps(raw | {"train_steps": raw["train_steps"] + 1}))
     with pytest.raises(InputError, match="content: found changed since it was written"):
         Result.read(path)
     # Users may take out hosts and paths before they publish a result.

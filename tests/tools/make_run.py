@@ -207,7 +207,6 @@ def _result(
         ended_at=ENDED,
         train_steps=train_steps,
         test_steps=experiment.test_steps,
-        samples_per_step=sum(whole_shares(experiment)),
         final=_final(experiment, train_steps),
         graph=_graph(experiment) if experiment.data.facts().kind == "graph" else {},
         audit=[Check("samples", "ok", "each seen once"), *story.audit],
