@@ -25,22 +25,12 @@ SITE_VARIABLE = "GNNHPC_SITE"
 MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
 """How often a job may go back into the queue; set by its script."""
 MAX_REQUEUES = 5
-_OF_LAUNCHERS = (
-    *("SLURM_", "TORCHELASTIC_", "PMI", "OMPI_", "GROUP_", "ROLE_"),
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_"),
-)
+_OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_RANK")
 """How variables of launchers begin."""
 _KEPT = (
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_STEP_ID",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_PARTITION",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_CPUS_PER_NODE",
-    "SLURM_CLUSTER_NAME",
-    "SLURMD_NODENAME",
+    *("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_ID"),
+    *("SLURM_RESTART_COUNT", "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST"),
+    *("SLURM_JOB_CPUS_PER_NODE", "SLURM_CLUSTER_NAME", "SLURMD_NODENAME"),
 )
 _GRANTED = {
     "cluster": "SLURM_CLUSTER_NAME",
@@ -99,69 +89,51 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
     Raises InputError with the variable's name for missing or impossible values.
     """
     env = os.environ if env is None else env
-    launcher = _launcher(env)
-    readers = {"torchrun": _torchrun, "slurm": _slurm_step, "alone": _alone}
+    launcher, host = _launcher(env), env.get("SLURMD_NODENAME") or socket.gethostname()
+    rank, world_size, local_rank = 0, 1, 0
+    first_host, port, node, job_key = "127.0.0.1", None, "", f"alone-{os.getpid()}"
+    restart_count = _number(env, "SLURM_RESTART_COUNT", 0)
+    if launcher == "torchrun":
+        rank, world_size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+        local_rank = _number(env, "LOCAL_RANK", 0)
+        first_host, port = _required(env, "MASTER_ADDR"), _number(env, "MASTER_PORT")
+        # A launcher that numbers no nodes has a first rank on each.
+        node = env.get("GROUP_RANK") or f"from {rank - local_rank}"
+        job_key = env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun"))
+    elif launcher == "slurm":
+        rank, local_rank = _number(env, "SLURM_PROCID"), _number(env, "SLURM_LOCALID", 0)
+        world_size = _number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1))
+        first_host, node = _first_host(env), env.get("SLURM_NODEID", "")
+        port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None
+        job_key = f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart_count}"
     return Environment(
         launcher=launcher,
-        host=env.get("SLURMD_NODENAME") or socket.gethostname(),
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        first_host=first_host,
+        port=port,
+        job_key=job_key,
+        host=host,
         cpus=_cpus(env, launcher),
+        node=f"{node} {host}",
         job_id=env.get("SLURM_JOB_ID"),
         array_job_id=env.get("SLURM_ARRAY_JOB_ID"),
         array_task_id=env.get("SLURM_ARRAY_TASK_ID"),
-        restart_count=_number(env, "SLURM_RESTART_COUNT", 0),
+        restart_count=restart_count,
         max_requeues=_number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
         slurm=tuple((name, env[name]) for name in _KEPT if name in env),
         site=_site(env),
-        **readers[launcher](env),
     )
 
 
 def _launcher(env: Mapping[str, str]) -> Launcher:
-    """Who started this process. Raises InputError for RANK or WORLD_SIZE without the other."""
+    """Who started this process; variables of torchrun alone may be another launcher's."""
     if "TORCHELASTIC_RUN_ID" in env:
         return "torchrun"
     if "SLURM_PROCID" in env and "SLURM_STEP_ID" in env:
         return "slurm"
-    if "RANK" in env or "WORLD_SIZE" in env:
-        _required(env, "RANK")
-        _required(env, "WORLD_SIZE")
-        return "torchrun"
-    return "alone"
-
-
-def _torchrun(env: Mapping[str, str]) -> dict[str, Any]:
-    local_rank = _number(env, "LOCAL_RANK", 0)
-    # A launcher that numbers no nodes has a first rank on each.
-    node = env.get("GROUP_RANK") or f"from {_number(env, 'RANK') - local_rank}"
-    return {
-        "rank": _number(env, "RANK"),
-        "world_size": _number(env, "WORLD_SIZE"),
-        "local_rank": local_rank,
-        "node": _node(env, node),
-        "first_host": _required(env, "MASTER_ADDR"),
-        "port": _number(env, "MASTER_PORT"),
-        "job_key": env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
-    }
-
-
-def _slurm_step(env: Mapping[str, str]) -> dict[str, Any]:
-    restart = env.get("SLURM_RESTART_COUNT", "0")
-    size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-    return {
-        "rank": _number(env, "SLURM_PROCID"),
-        "world_size": _number(env, size, 1),
-        "local_rank": _number(env, "SLURM_LOCALID", 0),
-        "node": _node(env, env.get("SLURM_NODEID", "")),
-        "first_host": _first_host(env),
-        "port": _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
-        "job_key": f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart}",
-    }
-
-
-def _alone(env: Mapping[str, str]) -> dict[str, Any]:
-    key = f"alone-{os.getpid()}"
-    place = {"rank": 0, "world_size": 1, "local_rank": 0}
-    return {**place, "first_host": "127.0.0.1", "port": None, "job_key": key}
+    return "torchrun" if "RANK" in env or "WORLD_SIZE" in env else "alone"
 
 
 def local_rank_variables(
@@ -205,42 +177,23 @@ def switch(name: str, env: Mapping[str, str] | None = None) -> bool | None:
 
 
 def _first_host(env: Mapping[str, str]) -> str:
-    """MASTER_ADDR if it is set; else the first node.
+    """MASTER_ADDR if it is set; else the first node of the step.
 
     Ranks of other nodes cannot reach a loopback address, which a script may set for one node.
     """
-    names = expand_nodelist(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", ""))
-    several = _number(env, "SLURM_STEP_NUM_NODES", len(names)) > 1
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    first, several = first_node(nodes), _number(env, "SLURM_STEP_NUM_NODES", 1) > 1
     named = env.get("MASTER_ADDR")
-    if named and not (several and (named in ("localhost", "::1") or named.startswith("127."))):
+    if named and not (several and named.startswith(("localhost", "127.", "::1"))):
         return named
-    return names[0] if names else "127.0.0.1"
+    return first or "127.0.0.1"
 
 
-def expand_nodelist(nodelist: str) -> list[str]:
-    """Slurm's `n[1-3,7],gpu01` as names; scontrol may be missing on compute nodes."""
-    names: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", nodelist):
-        expanded = [""]
-        for text, inside in re.findall(r"([^\[\]]+)|\[([^\]]*)\]", part):
-            choices = [text] if text else _range(inside)
-            expanded = [done + choice for done in expanded for choice in choices]
-        names += [name for name in expanded if name]
-    return names
-
-
-def _range(inside: str) -> list[str]:
-    values: list[str] = []
-    for item in inside.split(","):
-        first, _, last = item.partition("-")
-        numbers = range(int(first), int(last) + 1) if last else ()
-        values += [str(n).zfill(len(first)) for n in numbers] or [first]
-    return values
-
-
-def _node(env: Mapping[str, str], number: str) -> str:
-    """The node's name in Slurm or the system, and the launcher's number."""
-    return f"{number} {env.get('SLURMD_NODENAME') or socket.gethostname()}"
+def first_node(nodelist: str) -> str:
+    """The first name of Slurm's `n[01-03,7],gpu01`; scontrol may be missing on compute nodes."""
+    # The first name ends at a comma outside of brackets; of each bracket it has the first choice.
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0] if first else "")
 
 
 def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
@@ -266,15 +219,13 @@ def _cpus(env: Mapping[str, str], launcher: Launcher) -> int:
     Ranks that a task of Slurm's starts, as torchrun does, share the CPUs of that task.
     """
     if env.get("GNNHPC_THREADS"):
-        return _positive(env, "GNNHPC_THREADS")
+        return _number(env, "GNNHPC_THREADS", least=1)
     allowed = len(process_cpus())
-    granted = _positive(env, "SLURM_CPUS_PER_TASK") if env.get("SLURM_CPUS_PER_TASK") else None
-    if launcher == "slurm" and granted:
-        return granted
-    of_task = min(allowed, granted or allowed)
-    if launcher == "torchrun" and env.get("LOCAL_WORLD_SIZE"):
-        return max(1, of_task // _positive(env, "LOCAL_WORLD_SIZE"))
-    return of_task
+    of_task = _number(env, "SLURM_CPUS_PER_TASK", allowed, least=1)
+    if launcher == "slurm":
+        return of_task
+    ranks = _number(env, "LOCAL_WORLD_SIZE", 1, least=1) if launcher == "torchrun" else 1
+    return max(1, min(allowed, of_task) // ranks)
 
 
 def _required(env: Mapping[str, str], name: str) -> str:
@@ -283,20 +234,18 @@ def _required(env: Mapping[str, str], name: str) -> str:
     return env[name]
 
 
-def _positive(env: Mapping[str, str], name: str) -> int:
-    value = _number(env, name)
-    if value < 1:
-        raise InputError("environment", name, value, "at least 1")
-    return value
-
-
-def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+def _number(
+    env: Mapping[str, str], name: str, default: int | None = None, least: int | None = None
+) -> int:
+    """A variable's whole number; raises InputError without one, or for less than `least`."""
     text = env.get(name)
     if not text and default is not None:
         return default
+    found = repr(text) if text else "nothing"
     try:
-        return int(text or "")
+        value = int(text or "")
     except ValueError:
-        raise InputError(
-            "environment", name, repr(text) if text else "nothing", "a whole number"
-        ) from None
+        raise InputError("environment", name, found, "a whole number") from None
+    if least is not None and value < least:
+        raise InputError("environment", name, value, f"at least {least}")
+    return value
