@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 HANG_S = 20.0
 VARIABLE = "GNNHPC_HANG_S"
 _EVERY_S = 1.0
-_REQUEST_S = 5.0
-"""How long a request to the store may still take at the end of a run."""
 _LAST_REQUEST_S = 5.0
 """How long the end of a run waits for the answer to the last request to the store."""
 _BUSY_CPU_S = 0.05
@@ -75,7 +73,8 @@ class Watchdog:
     """Writes this rank's heartbeats, reads all ranks', calls `on_hang(rank, why)` once.
 
     `store` is torch's. Time is counted in beats, one a second, so that an hour in which the job was
-    suspended does not count. Where the store of rank 0 does not answer any more, no beat changes.
+    suspended does not count. A rank 0 whose node is gone ends no wait, as the store is with it:
+    there Slurm ends the job, or the collectives' own timeout does.
     """
 
     def __init__(
@@ -94,39 +93,45 @@ class Watchdog:
         self._cpu_s = time.process_time()
         self._beat = self._busy = 0
         """Beats of this rank, and those between which its process has computed."""
-        self._beats: list[dict[str, Any]] = []
-        """The last heartbeat of each rank, as the store had it."""
         self._before: list[dict[str, Any]] = []
+        """The heartbeat of each rank before its last one."""
         self._idle = 0
         """Beats since any rank's work grew."""
         self._missed = [0] * world_size
         """Beats since each rank's own last one."""
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
-        self._exchanging = threading.Thread(
-            target=self._exchange, name="watchdog-store", daemon=True
-        )
-        self._exchanging.start()
 
     def close(self) -> None:
-        """End both threads.
+        """End the thread.
 
         A request that is under way when rank 0's store ends would abort this process, so the last
         one ends first; but one to a store whose process is stopped never returns.
         """
         self._finished.set()
-        self._thread.join()
-        self._exchanging.join(_LAST_REQUEST_S)
+        self._thread.join(_LAST_REQUEST_S)
 
-    def _exchange(self) -> None:
-        # The store ends with rank 0, whose beats then stay as they are.
-        with contextlib.suppress(RuntimeError):
+    def _watch(self) -> None:
+        try:
+            hang = self._wait_for_hang()
+        except RuntimeError:
+            # The store ends with rank 0; what this rank does may end by that too.
+            self._finished.wait(self._limit * _EVERY_S)
+            hang = 0, "ended before the others"
+        if hang is not None and not self._finished.is_set():
+            self._on_hang(*hang)
+
+    def _wait_for_hang(self) -> tuple[int, str] | None:
+        """The rank that hangs and why; None once the watchdog is closed."""
+        while True:
             self._store.set(self._key, json.dumps(self._heartbeat()))
-            while not self._finished.is_set() and not self._store.check(self._keys):
-                self._finished.wait(_EVERY_S)
-            while not self._finished.wait(_EVERY_S):
-                self._store.set(self._key, json.dumps(self._heartbeat()))
-                self._beats = [json.loads(beat) for beat in self._store.multi_get(self._keys)]
+            if self._before or self._store.check(self._keys):
+                beats = [json.loads(beat) for beat in self._store.multi_get(self._keys)]
+                hang = self._find_hang(beats)
+                if hang is not None:
+                    return hang
+            if self._finished.wait(_EVERY_S):
+                return None
 
     def _heartbeat(self) -> dict[str, Any]:
         cpu_s, doing = time.process_time(), self._activity.doing
@@ -139,13 +144,6 @@ class Watchdog:
             "doing": doing,
             "slow": doing.startswith(_SLOW) or is_compiling() or compiled.is_compiling(),
         }
-
-    def _watch(self) -> None:
-        while not self._finished.wait(_EVERY_S):
-            hang = self._find_hang(self._beats)
-            if hang is not None and not self._finished.is_set():
-                self._on_hang(*hang)
-                return
 
     def _find_hang(self, beats: list[dict[str, Any]]) -> tuple[int, str] | None:
         """The rank that hangs and why, once no rank has done anything for the time allowed."""
