@@ -237,26 +237,6 @@ def timeline(
     return slots
 
 
-def ideal_step_s(
-    schedule: ScheduleName,
-    forward_s: Seconds,
-    backward_s: Seconds,
-    microbatches: int,
-    *,
-    weights_s: Seconds | None = None,
-    virtual_stages: int = 1,
-    training: bool = True,
-) -> float:
-    """Seconds of the step if virtual stages take these seconds and nothing else takes time."""
-    slots = timeline(
-        *(schedule, forward_s, backward_s, microbatches),
-        weights_s=weights_s,
-        virtual_stages=virtual_stages,
-        training=training,
-    )
-    return max(slot.end_s for slot in slots)
-
-
 def in_flight(
     schedule: ScheduleName,
     stage: int,
@@ -265,42 +245,21 @@ def in_flight(
     *,
     virtual_stages: int = 1,
     virtual_stage: int | None = None,
+    first: Kind = "forward",
 ) -> int:
     """The most micro-batches whose activations `stage` holds, in one virtual stage or in all.
 
-    Under a split backward they are held until the gradients of weights are computed.
+    They are held from the action `first` on, until the gradients of weights are computed under a
+    split backward, else until the backward. With `first` the backward, these are micro-batches
+    whose output gradients it holds.
     """
-    last: Kind = "weights" if schedule in SPLIT_BACKWARD else "backward"
-    order = stage_order(schedule, stage, stages, microbatches, virtual_stages=virtual_stages)
-    return _most_held(order, "forward", last, virtual_stage)
-
-
-def gradients_in_flight(
-    schedule: ScheduleName,
-    stage: int,
-    stages: int,
-    microbatches: int,
-    *,
-    virtual_stages: int = 1,
-    virtual_stage: int | None = None,
-) -> int:
-    """The most micro-batches whose output gradients `stage` holds, in one virtual stage or in all.
-
-    It is 1 but under a split backward, which holds them until those of weights are computed.
-    """
-    if schedule not in SPLIT_BACKWARD:
-        return 1
-    order = stage_order(schedule, stage, stages, microbatches, virtual_stages=virtual_stages)
-    return _most_held(order, "backward", "weights", virtual_stage)
-
-
-def _most_held(order: list[Action], first: Kind, last: Kind, virtual_stage: int | None) -> int:
-    """The most micro-batches that have had their action `first` and not yet `last`."""
+    last = "weights" if schedule in SPLIT_BACKWARD else "backward"
     held = peak = 0
-    for action in order:
+    for action in stage_order(schedule, stage, stages, microbatches, virtual_stages=virtual_stages):
         if virtual_stage in (None, action.virtual_stage):
-            held += (action.kind == first) - (action.kind == last)
+            held += action.kind == first
             peak = max(peak, held)
+            held -= action.kind == last
     return peak
 
 
@@ -338,14 +297,10 @@ def bound_with_split_backward(
     forward, backward, weights = (
         [share / virtual_stages] * (stages * virtual_stages) for share in shares
     )
-    step_s = ideal_step_s(
+    slots = timeline(
         *(schedule, forward, backward, microbatches),
         weights_s=weights,
         virtual_stages=virtual_stages,
     )
+    step_s = max(slot.end_s for slot in slots)
     return replicas * stages * microbatches * sum(shares) / step_s
-
-
-def ideal_bubble(stages: int, microbatches: int, virtual_stages: int = 1) -> float:
-    """The share of rank-time in which balanced stages must wait: (S-1) / (V*M + S-1)."""
-    return (stages - 1) / (virtual_stages * microbatches + stages - 1)

@@ -8,21 +8,19 @@ whole step before. The peer can always take that, so no schedule comes to a stan
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 from gnnhpc.kernels.shared_memory_channel import Slots, bytes_needed
 
 SHARED_MEMORY: Final = "shared memory"
 _CHECK_MS = 100
 """How often a waiting rank checks whether the other one has ended."""
-_NO_MEMORY = -1
-"""Stands for a missing file descriptor."""
 
 
 class Transfer(Protocol):
@@ -64,71 +62,53 @@ class GroupChannel:
         return work
 
 
-class SharedEnd:
-    """One end of a channel through memory; the ends find the memory by means of a group.
-
-    Where the sender may not have so much memory, as its files may not be so large (`ulimit -f`),
-    tensors travel by the group.
-    """
+class SharedSender:
+    """The sending end of a channel through memory, which it makes; the receiver gets the memory's
+    file descriptor by a group."""
 
     def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
-        self._peer, self._by = peer, by
-        self._sizes = slots, slot_bytes
-        self._fd = torch.tensor([_NO_MEMORY])
-        self._slots: Slots | None = None
-        self._announced = self._announce()
-
-    def _announce(self) -> Transfer:
-        """Begin to send or receive the memory's file descriptor."""
-        raise NotImplementedError
-
-    @property
-    def shares(self) -> bool:
-        """Whether tensors pass through memory, once it is open."""
-        return self._slots is not None
+        """Raises GnnhpcError where the node has no such memory."""
+        self._peer = peer
+        try:
+            self._memory = SharedMemory(bytes_needed(slots, slot_bytes))
+        except OSError as error:
+            raise GnnhpcError(
+                f"no memory to share between stages ({error.strerror}); GNNHPC_SHARED_MEMORY=0 "
+                "sends by gloo"
+            ) from None
+        self._slots = Slots(self._memory.bytes, slots, slot_bytes)
+        self._announced = by.send(torch.tensor([self._memory.fd]))
 
     def open(self) -> None:
-        """Wait until both ends know the memory."""
+        """Wait until the other end knows of the memory."""
         self._announced.wait()
-
-
-class SharedSender(SharedEnd):
-    """The sending end, whose memory it is."""
-
-    def _announce(self) -> Transfer:
-        with contextlib.suppress(OSError):
-            self._memory = SharedMemory(bytes_needed(*self._sizes))
-            self._slots = Slots(self._memory.bytes, *self._sizes)
-            self._fd.fill_(self._memory.fd)
-        return self._by.send(self._fd)
 
     def send(self, tensor: Tensor) -> Transfer:
         """Copies it at once. Raises RuntimeError where there is no room and the peer has ended."""
-        if self._slots is None:
-            return self._by.send(tensor)
         while not self._slots.send(tensor, _CHECK_MS):
             if self._peer.has_ended():
                 raise self._peer.lost()
         return _SENT
 
 
-class SharedReceiver(SharedEnd):
+class SharedReceiver:
     """The receiving end."""
 
-    def _announce(self) -> Transfer:
-        return self._by.receive(self._fd)
+    def __init__(self, slots: int, slot_bytes: int, peer: Peer, by: GroupChannel) -> None:
+        self._peer = peer
+        self._sizes = slots, slot_bytes
+        self._fd = torch.tensor([0])
+        self._announced = by.receive(self._fd)
+        self._slots: Slots | None = None
 
     def open(self) -> None:
-        super().open()
-        fd = int(self._fd)
-        if fd != _NO_MEMORY:
-            memory = self._peer.open(fd, bytes_needed(*self._sizes))
-            self._slots = Slots(memory, *self._sizes)
+        """Wait for the memory's file descriptor, and map it."""
+        self._announced.wait()
+        memory = self._peer.open(int(self._fd), bytes_needed(*self._sizes))
+        self._slots = Slots(memory, *self._sizes)
 
     def receive(self, into: Tensor) -> Transfer:
         """It is copied when it is waited for, in the order of these calls."""
-        if self._slots is None:
-            return self._by.receive(into)
         return _Taking(self, into)
 
     def take(self, into: Tensor) -> None:

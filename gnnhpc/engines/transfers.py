@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import torch
@@ -18,7 +19,6 @@ from gnnhpc.core.schedules import (
     Kind,
     ScheduleName,
     Slot,
-    gradients_in_flight,
     in_flight,
     input_from,
     place_of_virtual_stage,
@@ -64,13 +64,13 @@ class StageTransfers:
     def __init__(self, plan: StagePlan, part: VirtualStagePlan, *, training: bool) -> None:
         self.plan, self.part, self.training = plan, part, training
         self._shared: list[SharedSender | SharedReceiver] = []
-        self._by_group = False
+        self.ways: set[str] = set()
+        """How tensors come and go, in words."""
         mesh, parts = plan.mesh, len(plan.virtual_stages)
         place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
-        held = (
-            in_flight(*place, virtual_stages=parts, virtual_stage=part.place) + 1 if training else 2
-        )
-        gradients = gradients_in_flight(*place, virtual_stages=parts, virtual_stage=part.place) + 1
+        most_held = partial(in_flight, *place, virtual_stages=parts, virtual_stage=part.place)
+        held = most_held() + 1 if training else 2
+        gradients = most_held(first="backward") + 1
         self._done_before = done_before_posting(*place, virtual_stages=parts, training=training)
         learns = part.upstream_trains or bool(parameters_of(part.stage))
         self.activations_in = (
@@ -156,19 +156,13 @@ class StageTransfers:
         by_group = GroupChannel(peer, mesh.link(direction, peer), self._tag(before))
         # A slot has room for so many rows, and NCCL's groups are there to be used.
         if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:
-            self._by_group = True
+            self.ways.add(mesh.transfers or "")
             return by_group
         slot_bytes = math.prod(shape) * plan.dtype.itemsize
         channel = shared(plan.microbatches, slot_bytes, mesh.peers[peer], by_group)
+        self.ways.add(SHARED_MEMORY)
         self._shared.append(channel)
         return channel
-
-    @property
-    def ways(self) -> set[str]:
-        """How tensors come and go, in words."""
-        by_group = self._by_group or not all(channel.shares for channel in self._shared)
-        found = {SHARED_MEMORY} if any(channel.shares for channel in self._shared) else set()
-        return found | ({self.plan.mesh.transfers or ""} if by_group else set())
 
     def open(self) -> None:
         """Wait for the other ends; both must have been made, or be made by another thread."""

@@ -5,7 +5,6 @@ On real ranks, as the two ends are in processes of their own.
 
 from __future__ import annotations
 
-import resource
 import time
 
 import pytest
@@ -58,10 +57,9 @@ def many(mesh: Mesh, rows: int, count: int) -> int:
     return right
 
 
-def by_the_engines_classes(mesh: Mesh, *, shares: bool = True) -> list[float]:
+def by_the_engines_classes(mesh: Mesh) -> list[float]:
     """Three steps over two buffers for four tensors."""
     end, found = end_of(mesh), []
-    assert end.shares == shares
     if isinstance(end, SharedSender):
         sender = Sender(end)
         for step in range(3):
@@ -97,25 +95,15 @@ def nothing_is_taken(mesh: Mesh) -> int:
     return count
 
 
-def without_memory(mesh: Mesh) -> list[float]:
-    """Where files, and so memory that is one, may not be so large."""
-    if mesh.rank == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * ROWS, resource.RLIM_INFINITY))
-    found = by_the_engines_classes(mesh, shares=False)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return found
-
-
 CASES = [(1, 10_000), (ROWS, 1_500), (1_000_001, 20)]
 
 
-def every_scenario() -> tuple[list[int], list[float], int, list[float]]:
+def every_scenario() -> tuple[list[int], list[float], int]:
     mesh = joined()
     found = (
         [many(mesh, *case) for case in CASES],
         by_the_engines_classes(mesh),
         nothing_is_taken(mesh),
-        without_memory(mesh),
     )
     leave(mesh)
     return found
@@ -127,4 +115,3 @@ def test_every_tensor_comes_once_whole_and_in_order() -> None:
     assert receiver[0] == [count for _, count in CASES]
     assert receiver[1] == sent
     assert sender[2] == SLOTS
-    assert receiver[3] == sent
