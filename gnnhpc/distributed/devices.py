@@ -19,10 +19,6 @@ from gnnhpc.distributed.mesh import Mesh
 
 DRIVER = Path("/proc/driver/nvidia/version")
 SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
-CONNECTIONS_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
-_FEWEST_CONNECTIONS = 8
-"""CUDA's default. A rank uses up to seven streams: its layers', two for each neighbour, the
-all-reduce's and the copies'."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +44,11 @@ def choose_devices(
     that it is shown, if that is as many.
 
     Stages share a CPU, and knowingly a GPU. Two ranks may choose the same; `check_sharing` finds
-    them. Raises InputError where there is no GPU or fewer than stages, and for settings of CUDA
-    under which ranks can wait for each other for ever.
+    them. Raises InputError where there is no GPU or fewer than stages.
     """
     env = os.environ if env is None else env
     if kind == "cpu":
         return [torch.device("cpu")]
-    _check_connections(env)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         found = f"no GPU that torch {torch.__version__} can use on {environment.host}"
@@ -70,18 +64,6 @@ def choose_devices(
         return [torch.device("cuda", environment.local_rank % count)]
     first = environment.local_rank * stages % (count - count % stages)
     return [torch.device("cuda", first + stage) for stage in range(stages)]
-
-
-def _check_connections(env: Mapping[str, str]) -> None:
-    """Raises InputError for fewer hardware queues than a rank has streams.
-
-    In one queue a kernel waits for all that were given before it, in whatever stream: so a layer
-    waits for a receive, whose sender may wait for that layer.
-    """
-    text = env.get(CONNECTIONS_VARIABLE)
-    if text and (not text.isdecimal() or int(text) < _FEWEST_CONNECTIONS):
-        found = f"{text!r}, with which layers and transfers can wait for each other for ever"
-        raise _refused(CONNECTIONS_VARIABLE, found, f"unset, or {_FEWEST_CONNECTIONS} and more")
 
 
 def _refused(key: str, found: str, allowed: str) -> InputError:
@@ -164,7 +146,6 @@ def device_facts(mesh: Mesh) -> dict[str, Any] | None:
         "nccl": nccl_version(),
         "transfers": mesh.transfers,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "connections": os.environ.get(CONNECTIONS_VARIABLE),
         "tf32": torch.backends.cuda.matmul.allow_tf32,
     }
 

@@ -72,19 +72,6 @@ def test_a_machine_without_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert choose_devices("cpu", here(0), 4, {}) == [torch.device("cpu")]
 
 
-@pytest.mark.parametrize("value", ["1", "7", "many"])
-def test_too_few_hardware_queues_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    machine_with(monkeypatch, 2)
-    env = {"CUDA_DEVICE_MAX_CONNECTIONS": value}
-    with pytest.raises(InputError) as refused:
-        choose_devices("gpu", here(0), 1, env)
-    line = f"environment: CUDA_DEVICE_MAX_CONNECTIONS: found '{value}', with which layers and "
-    assert str(refused.value).startswith(line)
-    assert choose_devices("cpu", here(0), 1, env) == [torch.device("cpu")], "a CPU has no queues"
-    enough = choose_devices("gpu", here(0), 1, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"})
-    assert enough == [torch.device("cuda", 0)]
-
-
 def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
     return [RankDevice(rank, f"n{rank // 2}", gpu, nccl) for rank, gpu in enumerate(gpus)]
 
@@ -122,23 +109,19 @@ def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.Monkey
     assert gpu_identity(torch.device("cpu"), {}) is None
 
 
-VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
-
-
 def test_the_record_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "version").write_text(VERSION + "\nGCC version: 12.2.0\n")
+    line = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
+    )
+    (tmp_path / "version").write_text(line + "\nGCC version: 12.2.0\n")
     monkeypatch.setattr(facts, "DRIVER", tmp_path / "version")
     properties = SimpleNamespace(
         name="NVIDIA H200", uuid="12ab", major=9, minor=0, total_memory=141 * 2**30
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr(facts, "nccl_version", lambda: "2.27.5")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    mesh = Mesh(Layout(), 0, torch.device("cuda", 0))
-    found = facts.device_facts(mesh)
+    found = facts.device_facts(Mesh(Layout(), 0, torch.device("cuda", 0)))
     assert found is not None
-    assert (found["name"], found["identity"]) == ("NVIDIA H200", "GPU-12ab")
-    assert (found["capability"], found["memory_mib"]) == ("9.0", 141 * 1024)
-    assert found["driver"] == "535.129.03"
-    assert (found["nccl"], found["visible"], found["transfers"]) == ("2.27.5", "3", None)
+    expected = {"name": "NVIDIA H200", "identity": "GPU-12ab", "capability": "9.0"}
+    expected |= {"memory_mib": 141 * 1024, "driver": "535.129.03", "transfers": None}
+    assert {name: found[name] for name in expected} == expected
     assert facts.device_facts(Mesh(Layout(), 0, torch.device("cpu"))) is None
