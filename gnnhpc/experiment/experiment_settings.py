@@ -23,9 +23,9 @@ from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model import Model, OutputKind
 from gnnhpc.models.model_registry import parse_model
-from gnnhpc.optimizers.adam import Adam
 from gnnhpc.optimizers.optimizer import OptimizerConfig
 from gnnhpc.optimizers.registry import OPTIMIZERS, optimizer_class
+from gnnhpc.optimizers.torch_optimizers import Adam
 
 
 def _parse_layout(value: object) -> Layout:

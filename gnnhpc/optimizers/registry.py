@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any
 
 OPTIMIZERS = {
-    "adam": "gnnhpc.optimizers.adam:Adam",
-    "adamw": "gnnhpc.optimizers.adam:AdamW",
-    "sgd": "gnnhpc.optimizers.sgd:Sgd",
+    "adam": "gnnhpc.optimizers.torch_optimizers:Adam",
+    "adamw": "gnnhpc.optimizers.torch_optimizers:AdamW",
+    "sgd": "gnnhpc.optimizers.torch_optimizers:Sgd",
 }
 LR_SCHEDULES = {
     "constant": "gnnhpc.optimizers.lr_schedules:Constant",
