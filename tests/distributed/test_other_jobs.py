@@ -59,4 +59,3 @@ def test_slurm_that_does_not_answer_is_not_waited_for(programs: Path) -> None:
 def test_outside_slurms_jobs_nobody_is_asked(programs: Path) -> None:
     says(programs, "squeue", "5")
     assert other_jobs(read_environment(TORCHRUN)) is None
-    assert other_jobs(read_environment(SRUN)) is None

@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.engines.cuda_graph import take, why_eager, with_keys
+from gnnhpc.engines.cuda_graph import take, why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
@@ -165,14 +164,6 @@ def test_a_stage_whose_capture_fails_computes_beside_one_that_replays() -> None:
     assert last[0]["train"] == "eager: aten._local_scalar_dense.default waits for the device"
 
 
-def keyed(parts: TrainingParts, step: int, keys: MaskKeys) -> Batch:
-    """The mini-batch of a training step, whose masks have their keys in memory."""
-    keys.set_step(step)
-    keys.upload()
-    with parts.batches.open("train", step, step + 1) as batches:
-        return with_keys(next(batches), keys)
-
-
 CODE = [
     "torch",
     "c++",
@@ -199,17 +190,6 @@ def test_masks_by_keys_in_memory_are_those_of_their_step(code: Any) -> None:
             assert torch.equal(drop_rows(x, rows, mask), expected)
 
 
-def test_a_step_with_keys_in_memory_is_the_same_to_the_bit() -> None:
-    outputs = []
-    for with_them in (False, True):
-        parts = parts_of(gat())
-        parts.stage.train()
-        with parts.batches.open("train", 2, 3) as batches:
-            batch = keyed(parts, 2, MaskKeys(CPU)) if with_them else next(batches)
-        outputs.append(parts.engine.train_step(batch).outputs)
-    assert all(map(torch.equal, *outputs))
-
-
 def test_a_graph_of_images_takes_others_into_its_memory() -> None:
     with parts_of(vig()).batches.open("train", 0, 2) as batches:
         first = next(batches)
@@ -234,12 +214,22 @@ def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
     assert not take(found[0][0], found[1][1])
 
 
-def test_why_steps_are_not_captured() -> None:
-    gpu = torch.device("cuda", 0)
-    assert why_eager(gat(), gpu) is None
-    assert why_eager(vig(), gpu) is None
-    assert why_eager(gat(cuda_graph="off"), gpu) == "cuda_graph is off"
-    assert why_eager(gat(), CPU) == "the device is no GPU"
-    assert why_eager(sampled(), gpu) == "each mini-batch has other shapes"
-    assert why_eager(vig(layout="pp2"), gpu) is None
-    assert why_eager(vig(layout="pp2", engine="pipelining"), gpu) == "the engine is a library's"
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "device", "why"),
+    [
+        (gat(), GPU, None),
+        (vig(layout="pp2"), GPU, None),
+        (gat(cuda_graph="off"), GPU, "cuda_graph is off"),
+        (gat(), CPU, "the device is no GPU"),
+        (sampled(), GPU, "each mini-batch has other shapes"),
+        (vig(layout="pp2", engine="pipelining"), GPU, "the engine is a library's"),
+    ],
+    ids=range(6),
+)
+def test_why_steps_are_not_captured(
+    experiment: Experiment, device: torch.device, why: str | None
+) -> None:
+    assert why_eager(experiment, device) == why
