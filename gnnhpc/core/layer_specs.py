@@ -6,13 +6,16 @@ shapes that stages send.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.settings import Positive, Whole, input_error
 
 Rows = Literal["same", "hop", "pool"]
 """What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its
@@ -37,12 +40,12 @@ class LayerSpec:
     """
 
     name: str
-    inputs: tuple[int, ...]
-    shape: tuple[int, ...]
+    inputs: tuple[Positive, ...]
+    shape: tuple[Positive, ...]
     kind: str = ""
     rows: Rows = "same"
-    parameters: int | None = None
-    cost: float = 1.0
+    parameters: Annotated[Whole, Field(ge=0)] | None = None
+    cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     group: str = ""
     number: int = 0
 
@@ -83,8 +86,8 @@ def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> L
     if facts.kind == "images":
         shape = (facts.image_size**2, facts.features)
     source = f"a {'picture' if facts.kind == 'images' else 'node'} of the data"
+    layers = [_checked_layer(e, facts, where, f"outline.{n}") for n, e in enumerate(layers)]
     for number, layer in enumerate(layers):
-        _check_layer(layer, facts, where, f"outline.{number}")
         if layer.inputs != shape:
             raise InputError(
                 where,
@@ -125,26 +128,22 @@ def _check_pooling(layers: Sequence[LayerSpec], where: object) -> None:
             raise InputError(where, f"outline.{number}.rows", found, "same")
 
 
-def _check_layer(layer: object, facts: Facts, where: object, key: str) -> None:
+def _checked_layer(layer: object, facts: Facts, where: object, key: str) -> LayerSpec:
     """One layer by itself, each value of the type that it is used as."""
     if not isinstance(layer, LayerSpec):
         raise InputError(where, key, f"a {type(layer).__name__}", "a gnnhpc.Layer")
-    names = layer.name.split(".") if isinstance(layer.name, str) else [""]
-    if not all(name.isidentifier() for name in names):
-        raise InputError(where, f"{key}.name", repr(layer.name), "names joined by dots")
-    for field in ("inputs", "shape"):
-        sizes = getattr(layer, field)
-        if not isinstance(sizes, tuple) or not all(_is_count(size) and size for size in sizes):
-            allowed = "a tuple of whole numbers from 1"
-            raise InputError(where, f"{key}.{field}", repr(sizes), allowed)
-    if layer.rows not in ROWS_OF[facts.kind]:
+    try:
+        checked = _adapter().validate_python(vars(layer))
+    except ValidationError as error:
+        raise input_error(error, where, below=key) from None
+    if not all(name.isidentifier() for name in checked.name.split(".")):
+        raise InputError(where, f"{key}.name", repr(checked.name), "names joined by dots")
+    if checked.rows not in ROWS_OF[facts.kind]:
         allowed = f"{' or '.join(ROWS_OF[facts.kind])}, for {facts.kind} data"
-        raise InputError(where, f"{key}.rows", repr(layer.rows), allowed)
-    if layer.parameters is not None and not _is_count(layer.parameters):
-        raise InputError(where, f"{key}.parameters", repr(layer.parameters), "a count, or None")
-    if not isinstance(layer.cost, int | float) or not 0 < layer.cost < math.inf:
-        raise InputError(where, f"{key}.cost", repr(layer.cost), "more than 0, and finite")
+        raise InputError(where, f"{key}.rows", repr(checked.rows), allowed)
+    return checked
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+@functools.cache
+def _adapter() -> TypeAdapter[LayerSpec]:
+    return TypeAdapter(LayerSpec)

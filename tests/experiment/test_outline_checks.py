@@ -26,10 +26,11 @@ MISTAKES: list[tuple[list[Any], str]] = [
         [layer(shape=(8,))],
         "outline.0.shape: found (8,) in a; allowed: (3,), the classes of the data",
     ),
-    ([layer(shape=3)], "outline.0.shape: found 3; allowed: a tuple of whole numbers from 1"),
+    ([layer(shape=3)], "outline.0.shape: found 3; allowed: a list"),
+    ([layer(shape=(0,))], "outline.0.shape.0: found 0; allowed: at least 1"),
     ([layer(rows="pool")], "outline.0.rows: found 'pool'; allowed: same or hop, for graph data"),
-    ([layer(cost="1")], "outline.0.cost: found '1'; allowed: more than 0, and finite"),
-    ([layer(parameters=-1)], "outline.0.parameters: found -1; allowed: a count, or None"),
+    ([layer(cost=float("nan"))], "outline.0.cost: found nan; allowed: "),
+    ([layer(parameters=-1)], "outline.0.parameters: found -1; allowed: at least 0"),
 ]
 
 
