@@ -23,7 +23,6 @@ from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import Summary, summarize
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.settings import check_is_utf8
 from gnnhpc.core.versioned_json import write_atomically
 
 _CELL_COLUMNS = ("model", "data", "layout", "stages", "replicas", "microbatches", "seed", "repeat")
@@ -92,11 +91,7 @@ def write_single_figures(
 
 
 def _folder(roots: Sequence[Path], out: Path | None) -> Path:
-    """Raises InputError for several runs without `out`, and for paths that are no UTF-8."""
-    for root in roots:
-        check_is_utf8(root, "RUN")
-    if out is not None:
-        check_is_utf8(out, "--out")
+    """Raises InputError for several runs without `out`."""
     if out is None and len(roots) > 1:
         raise InputError("--out", None, "none, and several runs", "a folder for their report")
     return RunPaths(roots[0]).report if out is None else out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated
@@ -82,19 +81,6 @@ def expand_user(path: str | Path, where: object, key: str | None = None) -> Path
     except RuntimeError:
         found = f"{path}, of a user that this machine does not know"
         raise InputError(where, key, found, "a path without ~, or of a known user") from None
-
-
-def check_is_utf8(path: Path, where: object) -> None:
-    """Raises InputError for a path, or one that it leads to, with bytes that are no UTF-8.
-
-    Scripts, tables and pages are written in UTF-8, and some libraries take no other path.
-    """
-    for named in (str(path.absolute()), os.path.realpath(path)):
-        try:
-            named.encode()
-        except UnicodeEncodeError:
-            found = f"{named!r}, with bytes that are no UTF-8"
-            raise InputError(where, None, found, "a path in UTF-8") from None
 
 
 def input_error(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError, print_note
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.settings import check_is_utf8, expand_user
+from gnnhpc.core.settings import expand_user
 from jobs.run.run_state import RunState, read_run
 from jobs.run.submission_records import run_lock
 from jobs.slurm.launch import Launch
@@ -83,7 +83,6 @@ def submit(
 def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -> Submission:
     """What `submit` submits; nothing is written. Raises InputError for wrong input."""
     folder = expand_user(runs, "--runs").absolute()
-    check_is_utf8(folder, "--runs")
     cluster = options.cluster or "slurm"
     scheduler = SCHEDULERS[cluster]
     launch = make_launch(Launch(), options)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import check_is_utf8, expand_user
+from gnnhpc.core.settings import expand_user
 from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
@@ -108,7 +108,6 @@ def plan(
         source, base, text = "spec", Path.cwd(), yaml.safe_dump(dict(spec), sort_keys=False)
     else:
         path = find_spec(Path(spec))
-        check_is_utf8(path, "SPEC.yaml")
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
@@ -164,5 +163,4 @@ def _data_root(flag: str | Path | None, sweep: Sweep, base: Path, source: str) -
         return data_root(None)
     if not named.is_dir():
         raise InputError(place, None, f"{named}, which is no folder", "the folder of the data sets")
-    check_is_utf8(named, place)
     return named.absolute()

@@ -133,22 +133,6 @@ def test_a_damaged_cell_is_reported_with_its_line(
     assert "rank-0000.jsonl: content: found changed since it was written" in page
 
 
-@pytest.mark.parametrize("only", [[], ["--only", "speedup"]])
-def test_a_report_refuses_paths_that_are_no_utf_8(
-    only: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the run, and of the folder that a link to it leads to; nothing is written."""
-    root = tmp_path / "r\udce9"
-    root.mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(root)
-    for path in (root, link):
-        assert main(["report", str(path), *only, "--out", str(tmp_path / "out")]) == 2
-        line = f"error: RUN: found {str(root)!r}, with bytes that are no UTF-8; allowed: "
-        assert capsys.readouterr().err.startswith(line)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "out"
 

@@ -184,20 +184,6 @@ def test_mistakes_in_flags(flags: list[str], line: str, capsys: pytest.CaptureFi
     assert err.startswith(line), err
 
 
-@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-def test_a_spec_or_data_of_a_path_that_is_no_utf_8(
-    dry: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run folder's files name them."""
-    (there := folder / "x\udce9").mkdir()
-    (there / "spec.yaml").write_text(SPEC)
-    flags = ["--cluster", "local", *dry]
-    err = complaint(capsys, "submit", "spec.yaml", "--data-root", str(there), *flags)
-    assert err.startswith(f"error: --data-root: found {str(there)!r}, with bytes that are no UTF-8")
-    err = complaint(capsys, "submit", str(there / "spec.yaml"), *flags)
-    assert err.startswith(f"error: SPEC.yaml: found {str(there / 'spec.yaml')!r}, with bytes that")
-
-
 @pytest.mark.parametrize("flags", [["--after", "nosuch"], ["--after", "7"]])
 def test_a_dry_run_refuses_what_submitting_refuses(
     flags: list[str], capsys: pytest.CaptureFixture[str]
