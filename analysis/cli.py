@@ -217,18 +217,16 @@ def check(
 
 
 @app.command(
-    epilog="Examples:\n\npython -m analysis import-csv seq.csv pipe_0_micro5_stage2.csv\n\n"
-    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8\n\n"
-    "python -m analysis import-csv metrics.csv --columns time=step_time_ms --unit ms --phase train"
+    epilog="Examples:\n\npython -m analysis import-csv seq.csv pp2_m5.csv dp2-pp2_m5.csv\n\n"
+    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8"
 )
 def import_csv(
     logs: Annotated[
         list[Path],
         typer.Argument(
             metavar="LOG...",
-            help="CSV files, or folders of them, with a column of step times (such as "
-            "batch_time(s) or step_time_ms), and epoch, batch and phase (0 or train, 1 or test) "
-            "if there are; or hyperfine's JSON.",
+            help="CSV files, or folders of them, with a row a step. Columns: seconds, step_time_s "
+            "or step_time_ms, and phase (train or test) if there are both.",
         ),
     ],
     out: Annotated[
@@ -237,58 +235,29 @@ def import_csv(
     layout: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LOG=LAYOUT[:M]",
-            help="Layout and micro-batches of a log whose file name does not contain them.",
+            metavar="FILE=LAYOUT[:M]",
+            help="Layout and micro-batches of a log whose name, unlike pp2_m5.csv, has none.",
         ),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="time=NAME",
-            help="The header's name of time, phase, epoch or batch; may be repeated.",
-        ),
-    ] = None,
-    unit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="s|ms|us|ns|min", help="Unit of times that have none; default seconds."
-        ),
-    ] = None,
-    phase: Annotated[
-        str | None,
-        typer.Option(metavar="train|test", help="Phase of files and rows that have none."),
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="LOG", help="The baseline of speedups; default the log of seq."),
+        typer.Option(metavar="FILE", help="The baseline of speedups; default the log of seq."),
     ] = None,
-    drop_warmup: Annotated[
-        bool,
-        typer.Option("--drop-warmup", help="Leave out warm-up steps; by default all steps count."),
-    ] = False,
 ) -> int:
-    """Make a table of step times and speedups, with intervals and bounds, of any step logs."""
+    """Make a table of step times and speedups, with their bounds, of any program's step logs."""
     from analysis.render.terminal import LOG_COLUMNS, print_frame
-    from analysis.report.import_csv import (
-        import_logs,
-        list_csv_files,
-        parse_columns,
-        parse_pairs,
-        write_import_page,
-    )
+    from analysis.report.import_csv import import_logs, write_import_page
 
-    imported = import_logs(
-        list_csv_files(logs),
-        declared=parse_pairs("--layout", layout or [], "LOG=LAYOUT or LOG=LAYOUT:M"),
-        baseline=baseline,
-        drop_warmup=drop_warmup,
-        columns=parse_columns(columns or [], unit, phase),
-    )
-    print_frame(imported.steps.frame, LOG_COLUMNS)
-    for line in imported.warnings:
-        print(line)
+    declared = {}
+    for text in layout or ():
+        file, _, setting = text.rpartition("=")
+        if not file:
+            raise InputError("--layout", None, repr(text), "FILE=LAYOUT or FILE=LAYOUT:M")
+        declared[file] = setting
+    table = import_logs(logs, declared, baseline)
+    print_frame(table.frame, LOG_COLUMNS)
     if out is not None:
-        print(f"report: {write_import_page(imported, out)}")
+        print(f"report: {write_import_page(table, out)}")
     return EXIT_DONE
 
 

@@ -140,8 +140,6 @@ class Study:
     """The title of the table of conclusions; empty for a study without any."""
     epochs: int = 1
     """How many epochs its seconds are of."""
-    logs: Mapping[str, int] = field(default_factory=dict)
-    """The author's raw logs: file name -> number of the table made from it."""
 
     @functools.cached_property
     def published(self) -> pd.DataFrame:
@@ -182,7 +180,6 @@ def studies_of(run: RunData) -> list[Study]:
     ]
 
 
-def read_published(name: str, *, as_text: bool = False) -> pd.DataFrame:
-    """One printed table, such as `raffi_tables`; as text it keeps the number of digits."""
-    path = FOLDER / name.partition("_")[0] / f"{name}.csv"
-    return pd.read_csv(path, dtype=str, keep_default_na=False) if as_text else pd.read_csv(path)
+def read_published(name: str) -> pd.DataFrame:
+    """One printed table, such as `raffi_tables`."""
+    return pd.read_csv(FOLDER / name.partition("_")[0] / f"{name}.csv")

@@ -12,7 +12,6 @@ import pytest
 
 from analysis.cli import main
 from analysis.render.output_files import atomic_output_folder
-from analysis.studies.raffi_logs import LOGS
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.data.published_graphs import PublishedGraph
@@ -56,18 +55,6 @@ def test_steps_of_failed_cells_are_kept_and_nothing_temporary(reported: Path) ->
     assert not list(reported.glob(".report*"))
 
 
-def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-csv", str(LOGS), "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert "pipe_0_micro5_stage2, train: above the bound: 1.96" in printed
-    assert "table 1, train, max_s: printed 38.85, misprint: the log has 39.85" in printed
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"step_times.csv", "printed.md", "report.html", "report.md"} <= names
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "39.85" in page
-    assert "did not cross stage boundaries" in page
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -78,8 +65,6 @@ def test_import_csv_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
         (["report", "{run}", "--baseline", "pp2:7", "--only", "speedup"], "found pp2:7, which no"),
         (["report", "{run}", "--out", "{run}/manifest.jsonl"], "which is a file"),
         (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
-        (["import-csv", "{tmp}/none.csv"], "No such file"),
-        (["import-csv", "{tmp}"], "no CSV file"),
         (["reprot", "{run}"], "report"),
         (["report"], "RUN"),
         (["report", "{run}", "--colour"], "--colour"),
