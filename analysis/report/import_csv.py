@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.render.document import Document, Section, Table, Text, page_table
+from analysis.render.document import Block, Document, Section, Table, Text, page_table
 from analysis.render.output_files import atomic_output_folder, write_page, write_table
 from analysis.statistics.intervals import ONE_RUN, Interval
 from analysis.statistics.sample import Sample
@@ -134,9 +134,11 @@ def setting_in_name(stem: str) -> tuple[Layout | None, int | None]:
     """Layout and micro-batches in a name such as `dp2-pp2_m5` or `pipe_0_micro5_stage2`."""
     spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", stem)
     stages = re.search(r"stage(\d+)", stem)
-    layout = (
-        Layout.parse(spelled[1] if spelled else f"pp{stages[1]}") if spelled or stages else None
-    )
+    layout = None
+    if spelled:
+        layout = Layout.parse(spelled[1])
+    elif stages:
+        layout = Layout(1, int(stages[1]))
     microbatches = re.search(r"(?:micro|(?<![a-z])m)(\d+)", stem)
     if microbatches is None:
         return layout, 1 if layout == Layout() else None
@@ -184,7 +186,8 @@ def write_import_page(table: Table, out: Path) -> Path:
 
     Files of other names in `out` stay. Raises InputError where it cannot be written.
     """
-    blocks = (page_table(table.frame, table.title), *map(Text, table.notes))
+    shown = page_table(table.frame, table.title)
+    blocks: tuple[Block, ...] = (shown, *map(Text, table.notes))
     names = ", ".join(dict.fromkeys(table.frame["log"]))
     section = Section("steps", "Step times and speedups", blocks)
     with atomic_output_folder(out) as folder:
