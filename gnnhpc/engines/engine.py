@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.autograd.variable import Variable
 
 from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.schedules import Action, Recomputation, ScheduleName, stage_order
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
@@ -99,23 +98,6 @@ class StagePlan:
             virtual_stages=len(self.virtual_stages),
             training=training,
         )
-
-    def check(self, batch: Batch) -> None:
-        """Raises GnnhpcError for a batch of other micro-batches or rows than planned.
-
-        gloo would send an uneven one without an error, and keep old rows in the rest of the buffer.
-        """
-        rows_in, rows_out = self.input_shape[0], self.output_shape[0]
-        actual = [len(batch.microbatches)]
-        for microbatch in batch.microbatches if self.fixed_rows else ():
-            if microbatch.inputs is not None and len(microbatch.inputs) != rows_in:
-                actual.append(len(microbatch.inputs))
-            actual += [len(t) for t in microbatch.targets.values() if len(t) != rows_out]
-        if actual != [self.microbatches]:
-            raise GnnhpcError(
-                f"uneven batch: {actual[0]} micro-batches, some of {sorted(set(actual[1:]))} rows, "
-                f"where {self.microbatches} of {rows_in} rows in and {rows_out} out are planned"
-            )
 
 
 def first_input(microbatch: MicroBatch) -> Inputs:
@@ -204,16 +186,8 @@ def backward(result: Tensor, gradient: Tensor | None) -> None:
     takes half a second to import. Megatron-LM's schedules call the engine of autograd so too.
     """
     if gradient is None:
-        if result.numel() != 1:
-            raise GnnhpcError(
-                f"backward begins with a loss of one number, not of {list(result.shape)}"
-            )
         # A copy, as a hook may change it in place.
         gradient = _one(result.dtype, result.device).clone().view_as(result)
-    if gradient.shape != result.shape:
-        raise GnnhpcError(
-            f"a gradient of {list(gradient.shape)} was given for {list(result.shape)}"
-        )
     _engine.run_backward(
         (result,),
         (gradient,),

@@ -55,10 +55,10 @@ class NativeEngine:
         losses: list[Tensor] = []
         for links in self.training:
             links.expect(batch, self._backwards)
-        limited = [links for links in self.training if links.is_limited]
+        limited = [receiver for links in self.training for receiver in links.limited]
         for done, action in enumerate(self.order):
-            for links in limited:
-                links.allow(done)
+            for receiver in limited:
+                receiver.allow(done)
             m, place = action.microbatch, action.virtual_stage
             links = self.training[place]
             if action.kind == "forward":
@@ -182,10 +182,11 @@ class ForwardOnly:
         outputs: list[Tensor] = []
         for links in self.links:
             links.expect(batch)
+        limited = [receiver for links in self.links for receiver in links.limited]
         with torch.no_grad():
             for done, action in enumerate(self.order):
-                for links in self.links:
-                    links.allow(done)
+                for receiver in limited:
+                    receiver.allow(done)
                 links = self.links[action.virtual_stage]
                 output = self._forward(links, batch.microbatches[action.microbatch], action)
                 if links.activations_out is None:

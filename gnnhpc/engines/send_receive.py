@@ -32,7 +32,7 @@ class Receiver:
     ) -> None:
         self._channel = channel
         self._buffers = list(buffers)
-        self._needs = needs
+        self.needs = needs
         self._free: deque[Tensor] = deque(self._buffers)
         self._posted: deque[tuple[Transfer, Tensor]] = deque()
         self._expected = 0
@@ -40,12 +40,6 @@ class Receiver:
         """How many were posted in this step."""
         self._done = 0
         """Actions that the stage has done in this step."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether it must be notified of the stage's actions before it may post the next
-        receive."""
-        return self._needs is not None
 
     def expect(self, count: int) -> None:
         """Begin a step in which `count` tensors are received."""
@@ -56,12 +50,14 @@ class Receiver:
         self._post()
 
     def allow(self, done: int) -> None:
-        """Say that `done` actions of the stage are done."""
+        """Post what may be received once `done` actions of the stage are done."""
         self._done = done
         self._post()
 
     def _post(self) -> None:
-        while self._count < self._expected and self._free and self._may_post():
+        while self._count < self._expected and self._free:
+            if self.needs is not None and self.needs[self._count] > self._done:
+                return
             buffer = self._buffer()
             self._posted.append((self._channel.receive(buffer), buffer))
             self._count += 1
@@ -69,9 +65,6 @@ class Receiver:
     def _buffer(self) -> Tensor:
         """Into which the next tensor is received."""
         return self._free.popleft()
-
-    def _may_post(self) -> bool:
-        return self._needs is None or self._needs[self._count] <= self._done
 
     def take(self) -> Tensor:
         """The next tensor; blocks until it is received. Return it with `release`."""

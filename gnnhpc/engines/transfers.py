@@ -90,12 +90,8 @@ class StageTransfers:
             else self._sender("backward", part.input_shape)
         )
         receivers = (self.activations_in, self.gradients_in)
-        self._limited = [r for r in receivers if isinstance(r, Receiver) and r.is_limited]
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether `allow` is needed."""
-        return bool(self._limited)
+        self.limited = [r for r in receivers if isinstance(r, Receiver) and r.needs is not None]
+        """The receivers that are to be notified of the stage's actions."""
 
     def hand_over_to(self, there: StageTransfers) -> None:
         """Part of the same stage, and next to this one in the model."""
@@ -187,11 +183,6 @@ class StageTransfers:
                 receiver.expect_rows([chunk.rows[changes] for chunk in chunks])
             elif receiver is not None:
                 receiver.expect(count)
-
-    def allow(self, done: int) -> None:
-        """Post what may be received once `done` actions of the stage are done."""
-        for receiver in self._limited:
-            receiver.allow(done)
 
     def flush(self) -> None:
         for sender in (self.activations_out, self.gradients_out):

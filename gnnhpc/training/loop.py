@@ -126,7 +126,6 @@ class TrainingLoop:
     def _take_step(self, phase: Phase, step: int, batch: Batch, data_s: float) -> bool:
         """Take one step between two barriers, then record it; true if any rank is to stop."""
         self.position.phase, self.position.step = phase, step
-        self.parts.plan.check(batch)
         run = self._train if phase == "train" else self._test
         profile = self._profile(phase, step)
         timer = self.parts.timer
