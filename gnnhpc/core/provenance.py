@@ -11,7 +11,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,23 +118,15 @@ def machine() -> dict[str, Any]:
 def files_below(folder: Path) -> list[Path]:
     """All files of the folder and the folders in it, in a fixed order.
 
-    Left out are hidden files and folders, `__pycache__`, and run folders inside. Raises OSError for
-    a folder that cannot be listed.
+    Left out are hidden files and folders, `__pycache__`, links to folders, and run folders inside.
+    Raises OSError for a folder that cannot be listed.
     """
-    return sorted(_walk(folder))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    seen: set[Path] = set()
-    for place, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
+    found: list[Path] = []
+    for place, folders, files in os.walk(folder, onerror=_raise):
         here = Path(place)
-        # A link may lead back to a folder above.
-        if here.resolve() in seen:
-            folders.clear()
-            continue
-        seen.add(here.resolve())
         folders[:] = [name for name in folders if not _is_left_out(here / name)]
-        yield from (here / f for f in files if not f.startswith(".") and (here / f).is_file())
+        found += [here / f for f in files if not f.startswith(".") and (here / f).is_file()]
+    return sorted(found)
 
 
 def _is_left_out(folder: Path) -> bool:
