@@ -1,9 +1,8 @@
 """Signals, handled in a thread, so that a rank that waits in a collective still reacts to them.
 
 Slurm sends USR2 ahead of a time limit (or USR1, as the site says), TERM when it ends a job. The
-interpreter's own handlers run in the main thread, which may be waiting in C++. But the signal's
-number is written to a file descriptor at once, whatever thread gets the signal, and a thread of
-this file reads it there.
+interpreter's handlers run in the main thread, which may be waiting in C++. But the signal's number
+is written to a file descriptor at once, and a thread of this file reads it there.
 """
 
 from __future__ import annotations
@@ -34,45 +33,32 @@ class Signals:
         self._grace_s = grace_s
         self._finished = threading.Event()
         self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._lock = threading.Lock()
-        """Held from what is read of the socket to what is remembered of it."""
         self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._handlers_before = {number: signal.signal(number, _do_nothing) for number in HANDLED}
-        self._thread = threading.Thread(target=self._read_signals, name="signals", daemon=True)
+        self._handlers_before = {
+            number: signal.signal(number, self._remember) for number in HANDLED
+        }
+        self._thread = threading.Thread(target=self._wait_for_end, name="signals", daemon=True)
         self._thread.start()
 
-    def _read_signals(self) -> None:
+    def _remember(self, number: int, frame: object) -> None:
+        """Runs in the main thread, where the loop asks after each step."""
+        self.received = self.received or signal.Signals(number).name
+
+    def _wait_for_end(self) -> None:
+        """Call `on_timeout` where the loop does not end in time after TERM or INT."""
         arrivals = select.poll()
         arrivals.register(self._reader, select.POLLIN)
         while not self._finished.is_set():
-            arrivals.poll(_EVERY_MS)
-            for name in self._come():
-                if self._handle(name):
+            numbers = self._reader.recv(4096) if arrivals.poll(_EVERY_MS) else b""
+            for number in numbers:
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    if not self._finished.wait(self._grace_s):
+                        self._on_timeout(signal.Signals(number).name)
                     return
 
-    def _come(self, flags: int = 0) -> list[str]:
-        """The names of the signals that have come and were not read yet, of which one may be the
-        first; `flags` are of `recv`."""
-        with self._lock, contextlib.suppress(BlockingIOError):
-            numbers = self._reader.recv(4096, flags)
-            names = [signal.Signals(number).name for number in numbers if number in HANDLED]
-            self.received = self.received or next(iter(names), None)
-            return names
-        return []
-
-    def _handle(self, name: str) -> bool:
-        """True after TERM or INT, when no later signal matters."""
-        if name not in ("SIGTERM", "SIGINT"):
-            return False
-        if not self._finished.wait(self._grace_s):
-            self._on_timeout(name)
-        return True
-
     def stop_requested(self) -> bool:
-        """Whether any signal has come, also if the thread had no processor since."""
-        self._come(socket.MSG_PEEK)
+        """Whether any signal has come."""
         return self.received is not None
 
     def close(self) -> None:
@@ -84,10 +70,6 @@ class Signals:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._reader.close()
         self._writer.close()
-
-
-def _do_nothing(number: int, frame: object) -> None:
-    """The handler: the thread remembers the signal, and the loop asks for it after each step."""
 
 
 @contextlib.contextmanager

@@ -11,11 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 PROGRAM = """
-import os, signal, sys, threading, time
+import os, sys, threading, time
 from gnnhpc.distributed.signals import Signals
-
-if sys.argv[2] == "late":
-    Signals._read_signals = lambda self: self._finished.wait()
 
 def on_timeout(name):
     print("deadline", name, flush=True)
@@ -28,9 +25,6 @@ for line in sys.stdin:
         while not signals.stop_requested():
             time.sleep(0.01)
         print(signals.received, flush=True)
-    if line == "at once\\n":
-        os.kill(os.getpid(), signal.SIGUSR2)
-        print(signals.stop_requested(), signals.received, flush=True)
     if line == "stuck\\n":
         # As in a collective: the main thread runs no Python.
         lock = threading.Lock(); lock.acquire(); lock.acquire()
@@ -62,8 +56,8 @@ class Program:
 
 
 @contextlib.contextmanager
-def running(grace_s: float, thread: str = "") -> Iterator[Program]:
-    command = [sys.executable, "-c", PROGRAM, str(grace_s), thread]
+def running(grace_s: float) -> Iterator[Program]:
+    command = [sys.executable, "-c", PROGRAM, str(grace_s)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         try:
@@ -85,11 +79,6 @@ def test_a_signal_is_remembered_and_ends_nothing(name: str) -> None:
         # Signals do what they always did.
         program.send(signal.SIGTERM)
         assert program.process.wait() == -signal.SIGTERM
-
-
-def test_a_signal_is_known_before_the_thread_has_had_a_processor() -> None:
-    with running(60.0, "late") as program:
-        assert program.answer("at once") == "True SIGUSR2"
 
 
 def test_a_warning_has_no_deadline_and_a_stop_after_it_has_one() -> None:
