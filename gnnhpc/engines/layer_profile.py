@@ -6,7 +6,6 @@ import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gnnhpc.batches.batch import Inputs, MicroBatch
+from gnnhpc.batches.batch import MicroBatch
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.engines.engine import Loss, backward, first_input
 from gnnhpc.engines.stage import Stage, build_stage
@@ -99,91 +98,58 @@ REPEATS = 3
 """Measured passes, after one to warm up; the median counts."""
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """Seconds of one micro-batch: forward, backward, and a copy of the output."""
-
-    name: str
-    forward_s: float
-    backward_s: float
-    transfer_s: float
-
-    @property
-    def total_s(self) -> float:
-        return self.forward_s + self.backward_s
-
-
 def measure_layers(
     experiment: Experiment,
     specs: Sequence[LayerSpec],
     example: MicroBatch,
     loss: Loss,
     device: torch.device,
-) -> list[LayerCost]:
-    """Time every layer alone on one micro-batch on `device`, as the chain would feed it.
+) -> list[tuple[float, float]]:
+    """Seconds of each layer alone on one micro-batch, fed as in the model: forward and backward
+    together, and a copy of its output.
 
     The modules are built for this only; the run's random state and statistics do not change.
     """
-    passes: list[list[LayerCost]] = []
     timer = StepTimer(device)
     with torch.random.fork_rng(devices=[]):
-        layers = [_alone(experiment, specs, index, timer) for index in range(len(specs))]
-        for _ in range(REPEATS + 1):
-            timer.start(profiled=True)
-            passes.append(_time_chain(layers, example, loss, timer))
-    return [_median(costs) for costs in zip(*passes[1:], strict=True)]
+        layers = [
+            build_stage(experiment, specs, [range(n, n + 1)], timer).to(device)
+            for n in range(len(specs))
+        ]
+        passes = [_time_layers(layers, example, loss, timer) for _ in range(REPEATS + 1)]
+    of_layers = zip(*passes[1:], strict=True)
+    return [
+        (statistics.median(work), statistics.median(copies))
+        for work, copies in (zip(*each, strict=True) for each in of_layers)
+    ]
 
 
-def _alone(
-    experiment: Experiment, specs: Sequence[LayerSpec], index: int, timer: StepTimer
-) -> Stage:
-    stage = build_stage(experiment, specs, [range(index, index + 1)], timer)
-    return stage.to(timer.device)
-
-
-def _time_chain(
+def _time_layers(
     layers: Sequence[Stage], example: MicroBatch, loss: Loss, timer: StepTimer
-) -> list[LayerCost]:
-    """One pass of all layers. A GPU's events have times once it is done, so they are read last."""
-    timestamps = []
+) -> list[tuple[float, float]]:
+    """One pass. A GPU's events have times once it is done, so they are read last."""
+    timer.start(profiled=True)
+    timestamps: list[tuple[Timestamp, ...]] = []
     x = first_input(example)
     for index, layer in enumerate(layers):
         if index and isinstance(x, Tensor):
             x = x.detach().requires_grad_()
-        last = index == len(layers) - 1
-        x, taken = _time_layer(layer, x, example, loss if last else None, timer)
-        timestamps.append(taken)
+        start = timer.now()
+        output = result = layer(x, example.context)
+        if layer is layers[-1]:
+            result = loss(output, example, len(output))
+        computed = timer.now()
+        gradient = torch.ones_like(result)
+        ready = timer.now()
+        if result.requires_grad:
+            backward(result, gradient)
+        returned = timer.now()
+        output.detach().clone()
+        timestamps.append((start, computed, ready, returned, timer.now()))
+        x = output
     timer.synchronize()
     costs = []
-    for layer, taken in zip(layers, timestamps, strict=True):
-        start, computed, ready, returned, copied = map(timer.seconds, taken)
-        name = layer.specs[0].name
-        costs.append(LayerCost(name, computed - start, returned - ready, copied - returned))
+    for taken in timestamps:
+        start_s, computed_s, ready_s, returned_s, copied_s = map(timer.seconds, taken)
+        costs.append((computed_s - start_s + returned_s - ready_s, copied_s - returned_s))
     return costs
-
-
-def _time_layer(
-    layer: Stage, x: Inputs, example: MicroBatch, loss: Loss | None, timer: StepTimer
-) -> tuple[Tensor, tuple[Timestamp, ...]]:
-    """A layer's output; timestamps around its forward, and before and after its backward and a
-    copy."""
-    start = timer.now()
-    output = layer(x, example.context)
-    result = output if loss is None else loss(output, example, len(output))
-    computed = timer.now()
-    gradient = torch.ones_like(result)
-    ready = timer.now()
-    if result.requires_grad:
-        backward(result, gradient)
-    returned = timer.now()
-    output.detach().clone()
-    return output, (start, computed, ready, returned, timer.now())
-
-
-def _median(costs: Sequence[LayerCost]) -> LayerCost:
-    return LayerCost(
-        costs[0].name,
-        statistics.median(cost.forward_s for cost in costs),
-        statistics.median(cost.backward_s for cost in costs),
-        statistics.median(cost.transfer_s for cost in costs),
-    )

@@ -220,8 +220,7 @@ def _planned_cut(
         return cut(experiment, layer_specs)
     costs: list[tuple[float, float]] = []
     if mesh.rank == 0:
-        measured = measure_layers(experiment, layer_specs, batches.example(), loss, mesh.device)
-        costs = [(cost.total_s, cost.transfer_s) for cost in measured]
+        costs = measure_layers(experiment, layer_specs, batches.example(), loss, mesh.device)
     costs = mesh.gather_objects(costs)[0]
     return cut(experiment, layer_specs, [c for c, _ in costs], [t for _, t in costs])
 
