@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gnnhpc.distributed.cpus import binding_variable, openmp_variables, process_cpus
+from gnnhpc.distributed.cpus import binding_variable, process_cpus
 
 PROGRAM = """
 import os, threading
@@ -29,16 +29,10 @@ def test_a_bound_main_thread_does_not_hide_the_cpus_of_the_process() -> None:
     assert process_cpus() == os.sched_getaffinity(0)
 
 
-def test_openmp_variables_are_those_of_all_its_libraries() -> None:
-    env = {"OMP_NUM_THREADS": "2", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "1", "PATH": "/bin"}
-    assert openmp_variables(env) == {name: env[name] for name in sorted(env) if name != "PATH"}
-
-
 @pytest.mark.parametrize(
     ("variables", "decides"),
     [
         ({}, None),
-        ({"OMP_NUM_THREADS": "4"}, None),
         ({"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}, "OMP_PROC_BIND=close"),
         ({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "cores"}, None),
         ({"OMP_PLACES": "cores"}, "OMP_PLACES=cores"),

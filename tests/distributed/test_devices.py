@@ -63,9 +63,6 @@ def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.Mo
         choose_devices("gpu", here(0), 4, {})
     shared = choose_devices("gpu", here(0), 4, {"GNNHPC_SHARE_GPU": "1"})
     assert shared == [torch.device("cuda", 0)]
-
-
-def test_a_machine_without_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, 0)
     with pytest.raises(InputError, match=r"device: found no GPU that torch .* can use on n1"):
         choose_devices("gpu", here(0), 1, {})
