@@ -1,10 +1,9 @@
-"""Steps on a GPU as CUDA graphs: computed once, captured, and then replayed by one launch.
+"""What CUDA graphs need: which steps can be captured, how, and what a replay reads.
 
 A step of small kernels takes longer to launch than to compute. A replay runs the same kernels on
 the same memory, so it gives the same bits. The all-reduce of replicas, clipping and the optimizer
 come last and are launched as always: the host launches them while the device still replays, so any
-optimizer and any schedule of its learning rate will do. `stage_graphs` does the same for the
-actions of a pipeline.
+optimizer and any schedule of its learning rate will do.
 """
 
 from __future__ import annotations
@@ -12,20 +11,17 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, MicroBatch
-from gnnhpc.engines.engine import StepOutput
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels.dropout_mask import MaskKeys
 from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.records.schema import Phase
 
-Compute = Callable[[Batch], StepOutput]
 T = TypeVar("T")
 
 
@@ -50,16 +46,6 @@ def why_eager(experiment: Experiment, device: torch.device) -> str | None:
         "a custom model may keep state on the host": isinstance(experiment.model, CustomModel),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A graph, and the memory that it reads and writes."""
-
-    graph: torch.cuda.CUDAGraph
-    batch: Batch
-    """The mini-batch that was captured; later ones are copied into its tensors."""
-    output: StepOutput
 
 
 def take(captured: Batch, batch: Batch) -> bool:
@@ -127,79 +113,6 @@ class Recorder:
         )
         with capture, _refusing_to_wait():
             return graph, work()
-
-
-class PhaseGraphs:
-    """What was replayed in training and in evaluation, and why the rest was computed."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.recorder = Recorder(device)
-        self.keys = MaskKeys(device)
-        self.eager: dict[Phase, str] = {}
-        """Why the steps of a phase are not captured."""
-        self.replays: dict[Phase, int] = {}
-        """How many steps of a phase were replayed."""
-
-    def record(self) -> dict[str, str]:
-        """How the steps of each phase were computed, for the records."""
-        found: dict[str, str] = {}
-        for phase, count in self.replays.items():
-            found[phase] = f"replayed {count} times"
-        for phase, why in self.eager.items():
-            found[phase] = f"eager: {why}"
-        return found
-
-
-class CudaGraphs(PhaseGraphs):
-    """The graphs of one process: of its training steps, and of its evaluations.
-
-    The first step of each phase is computed, and captured after that. A capture that a layer does
-    not allow leaves the phase eager, and `eager` says why; `forget` drops what the layers keep of
-    the mini-batch that was not captured.
-    """
-
-    def __init__(self, device: torch.device, forget: Callable[[], None]) -> None:
-        super().__init__(device)
-        self._forget = forget
-        self._captured: dict[Phase, Captured] = {}
-
-    def run(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
-        """A step by `compute`, or what it captured; a replay overwrites the output of the last.
-
-        A mini-batch that does not fit what was captured is computed. The device has to be done with
-        one step before the next is called.
-        """
-        if phase in self.eager:
-            return compute(batch)
-        self.keys.set_step(batch.microbatches[0].context.step)
-        captured = self._captured.get(phase)
-        if captured is None:
-            return self._first(phase, batch, compute)
-        if not take(captured.batch, batch):
-            return compute(batch)
-        captured.graph.replay()
-        self.replays[phase] = self.replays.get(phase, 0) + 1
-        return captured.output
-
-    def _first(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
-        def with_masks() -> StepOutput:
-            self.keys.upload()
-            return compute(with_keys(batch, self.keys))
-
-        output = self.recorder.compute(with_masks)
-        try:
-            graph, captured = self.recorder.capture(with_masks)
-        except RuntimeError as error:
-            self.eager[phase] = first_line(error)
-            self._forget()
-            return output
-        self._captured[phase] = Captured(graph, batch, captured)
-        return output
-
-
-def first_line(error: RuntimeError) -> str:
-    """Why a capture was not allowed."""
-    return str(error).strip().splitlines()[0]
 
 
 def with_keys(batch: Batch, keys: MaskKeys) -> Batch:

@@ -13,7 +13,7 @@ from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, compute_deferred, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
 from gnnhpc.engines.stage import naming_changed_input, without_gradient
-from gnnhpc.engines.stage_graphs import Actions, Held, StageGraphs
+from gnnhpc.engines.stage_graphs import Actions, Held, graphs_of
 from gnnhpc.engines.transfers import StageTransfers, transfers_of
 from gnnhpc.models.layers.split_backward import deferring_to, split_backward
 
@@ -25,7 +25,7 @@ class NativeEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.graphs = StageGraphs(plan.mesh.device, plan.timer) if plan.cuda_graph else None
+        self.graphs = graphs_of(plan)
         self._actions = self.graphs or Actions()
         self.training = transfers_of(plan, training=True)
         self.forward_only = ForwardOnly(plan, self._actions)

@@ -6,15 +6,16 @@ On a GPU a step is replayed as a CUDA graph where the plan says so, but for prof
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
-from gnnhpc.engines.cuda_graph import Compute, CudaGraphs
+from gnnhpc.core.schedules import Action
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
+from gnnhpc.engines.stage_graphs import Held, graphs_of
 from gnnhpc.records.schema import Phase
 
 
@@ -28,9 +29,7 @@ class SequentialEngine:
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
         self.gradients = gradients_of(plan, [plan.microbatches - 1])
-        self.graphs = (
-            CudaGraphs(plan.mesh.device, plan.stage.forget_minibatch) if plan.cuda_graph else None
-        )
+        self.graphs = graphs_of(plan)
         plan.stage.use_stacks()
 
     def train_step(self, batch: Batch) -> StepOutput:
@@ -41,10 +40,22 @@ class SequentialEngine:
     def evaluate(self, batch: Batch) -> Sequence[Tensor]:
         return self._computed("test", batch, self._forward).outputs
 
-    def _computed(self, phase: Phase, batch: Batch, compute: Compute) -> StepOutput:
-        if self.graphs is None or self.plan.timer.has_spans:
+    def _computed(
+        self, phase: Phase, batch: Batch, compute: Callable[[Batch], StepOutput]
+    ) -> StepOutput:
+        """A step by `compute`, or by a replay of what it did, as one action."""
+        if self.graphs is None:
             return compute(batch)
-        return self.graphs.run(phase, batch, compute)
+        given = self.graphs.begin(phase, batch)
+
+        def work(held: Held) -> tuple[Tensor, ...]:
+            output = compute(given)
+            return (*output.outputs, *output.losses)
+
+        inputs = first_input(given.microbatches[0])
+        _, results = self.graphs.run(Action("forward", 0), Held(inputs), work)
+        count = len(given.microbatches)
+        return StepOutput(results[:count], results[count:])
 
     def _forward_backward(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer

@@ -1,8 +1,8 @@
-"""The actions of a pipeline's rank as CUDA graphs: each forward and each backward of a micro-batch.
+"""The actions of a rank as CUDA graphs: each forward and each backward of a micro-batch.
 
-Transfers lie between the actions and are launched as always, so a step cannot be one graph. The
-graphs share their memory, as they are replayed in the order in which they were captured, which is
-the schedule's.
+Transfers lie between the actions of a pipeline and are launched as always, so its step cannot be
+one graph; that of a single stage is one action. The graphs share their memory, as they are replayed
+in the order in which they were captured, which is the schedule's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, Inputs
 from gnnhpc.core.schedules import Action
-from gnnhpc.engines.cuda_graph import PhaseGraphs, first_line, take, with_keys
+from gnnhpc.engines.cuda_graph import Recorder, take, with_keys
+from gnnhpc.engines.engine import StagePlan
 from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.kernels.dropout_mask import MaskKeys
 from gnnhpc.models.layers.split_backward import DeferredGradient
 from gnnhpc.records.schema import Phase
 
@@ -67,20 +69,37 @@ class _Captured:
     """The same -> where the graph of its backward reads the gradient of the output."""
 
 
-class StageGraphs(PhaseGraphs, Actions):
+class StageGraphs(Actions):
     """Replays the actions of a stage.
 
     In the first step of a phase each action is computed, and captured after that. A capture that a
-    layer does not allow leaves the phase eager, and `eager` says why.
+    layer does not allow leaves the phase eager, and `forget` drops what the layers keep of a
+    mini-batch that was not captured. A mini-batch that does not fit what was captured is computed.
+    A replay overwrites the results of the last; the device has to be done with it.
     """
 
-    def __init__(self, device: torch.device, timer: StepTimer) -> None:
-        super().__init__(device)
+    def __init__(self, device: torch.device, timer: StepTimer, forget: Callable[[], None]) -> None:
+        self.keys = MaskKeys(device)
+        self.eager: dict[Phase, str] = {}
+        """Why the steps of a phase are not captured."""
+        self.replays: dict[Phase, int] = {}
+        """How many steps of a phase were replayed."""
+        self._recorder = Recorder(device)
         self._timer = timer
+        self._forget = forget
         self._phase: Phase = "train"
         self._captured: dict[Phase, _Captured] = {}
         self._captures = self._replays = False
         """What the present step does; it computes where it does neither."""
+
+    def record(self) -> dict[str, str]:
+        """How the steps of each phase were computed, for the records."""
+        found: dict[str, str] = {}
+        for phase, count in self.replays.items():
+            found[phase] = f"replayed {count} times"
+        for phase, why in self.eager.items():
+            found[phase] = f"eager: {why}"
+        return found
 
     def begin(self, phase: Phase, batch: Batch) -> Batch:
         self._phase, self._captures, self._replays = phase, False, False
@@ -105,12 +124,13 @@ class StageGraphs(PhaseGraphs, Actions):
             return self._replay(action, held)
         if not self._captures:
             return super().run(action, held, work)
-        results = self.recorder.compute(lambda: work(held))
+        results = self._recorder.compute(lambda: work(held))
         try:
             self._capture(action, held, work)
         except RuntimeError as error:
             self._captures = False
-            self.eager[self._phase] = first_line(error)
+            self.eager[self._phase] = str(error).strip().splitlines()[0]
+            self._forget()
         return held, results
 
     def _capture(self, action: Action, held: Held, work: Work) -> None:
@@ -120,7 +140,7 @@ class StageGraphs(PhaseGraphs, Actions):
         static = captured.held[place]
         if action.kind == "backward" and held.gradient is not None:
             static.gradient = captured.gradients[place] = held.gradient.clone()
-        captured.graphs[action] = self.recorder.capture(lambda: work(static))
+        captured.graphs[action] = self._recorder.capture(lambda: work(static))
 
     @torch.no_grad()
     def _replay(self, action: Action, held: Held) -> tuple[Held, Results]:
@@ -135,6 +155,13 @@ class StageGraphs(PhaseGraphs, Actions):
         graph, results = captured.graphs[action]
         graph.replay()
         return static, results
+
+
+def graphs_of(plan: StagePlan) -> StageGraphs | None:
+    """Those of a plan's stage; None where its steps are computed."""
+    if not plan.cuda_graph:
+        return None
+    return StageGraphs(plan.mesh.device, plan.timer, plan.stage.forget_minibatch)
 
 
 def _copy(x: Inputs) -> Tensor:
