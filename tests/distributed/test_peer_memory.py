@@ -1,13 +1,8 @@
-"""Which ranks share memory: those of one node that could open each other's, and no others."""
+"""Which ranks may share memory: those of one node."""
 
 from __future__ import annotations
 
-import os
-
-import pytest
-
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.peer_memory import Peer, SharedMemory
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
 SRUN = {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4"}
@@ -25,13 +20,3 @@ def test_a_node_is_what_the_launcher_says() -> None:
     first = node(**TORCHRUN, LOCAL_RANK="1")
     assert first == node(**TORCHRUN | {"RANK": "2"}, LOCAL_RANK="0")
     assert first != node(**TORCHRUN, LOCAL_RANK="0")
-
-
-def test_memory_of_this_process_is_opened_by_its_number() -> None:
-    memory, here = SharedMemory(10), Peer(0, os.getpid())
-    seen = here.open(memory.fd, 10)
-    memory.bytes[3] = 7
-    assert seen.tolist() == [0, 0, 0, 7, 0, 0, 0, 0, 0, 0]
-    assert not here.has_ended()
-    with pytest.raises(OSError, match="has no 11 bytes"):
-        here.open(memory.fd, 11)
