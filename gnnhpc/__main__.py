@@ -3,7 +3,6 @@
 import sys
 
 from gnnhpc.core.errors import report_errors
-from gnnhpc.core.python_path import exit_if_mixed
 
 
 def main() -> int:
@@ -17,5 +16,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_if_mixed()
     sys.exit(report_errors(main)())

@@ -15,7 +15,6 @@ from typer.main import get_command
 
 from gnnhpc.core.cli_options import add_version, run_app_for_reader
 from gnnhpc.core.errors import report_errors
-from gnnhpc.core.python_path import exit_if_mixed
 from gnnhpc.records.code_snapshot import check_running_code
 
 SWEEPS = "Submit sweeps, show and rerun them"
@@ -96,7 +95,6 @@ def _respell(command: Command, package: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; a user's mistakes are one line on stderr and status 2."""
-    exit_if_mixed()
     return report_errors(_run)(arguments)
 
 

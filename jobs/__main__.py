@@ -1,13 +1,8 @@
 """`python -m jobs`: submit sweeps, show their status, rerun or cancel cells."""
 
 import sys
-from pathlib import Path
-from runpy import run_path
+
+from jobs.cli import main
 
 if __name__ == "__main__":
-    # By its path: the gnnhpc that an import would find may be somebody else's.
-    run_path(str(Path(__file__).parents[1] / "gnnhpc/core/python_path.py"))["exit_if_mixed"]()
-
-    from jobs.cli import main
-
     sys.exit(main())

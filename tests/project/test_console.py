@@ -14,7 +14,7 @@ import gnnhpc.cli
 import jobs.cli
 from gnnhpc.console import COMMANDS, load, main
 from gnnhpc.core.cli_options import as_typed
-from tests.tools.console import ROOT, Console
+from tests.tools.console import Console
 
 HEAVY = {"torch", "pandas", "numpy", "matplotlib", "yaml", "jinja2", "jobs.sweep"}
 APPS = {"jobs": jobs.cli.app, "gnnhpc": gnnhpc.cli.app, "analysis": analysis.cli.app}
@@ -123,38 +123,12 @@ def test_bash_completes(typed: str, offered: str, console: Console) -> None:
     assert done.stdout.split() == offered.split(), done.stderr
 
 
-# Somebody's own file -> what must not run it. A package of the name that python -m is given is
-# the one python runs, so that none of those can be refused.
-FOREIGN = [
-    ("analysis.py", "python -m jobs --help"),
-    ("gnnhpc/__init__.py", "python -m analysis --help"),
-    ("jobs.py", "python -m gnnhpc run --model gat"),
-    ("analysis.py", "python -m gnnhpc run --manifest manifest.jsonl --array gat-seq --index 0"),
-]
-
-
 def plant(place: Path, name: str) -> Path:
     """A file of somebody's own, that leaves a mark where it runs."""
     file = place / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"open({str(place / 'it-ran')!r}, 'w')")
     return file
-
-
-@pytest.mark.parametrize(("name", "command"), FOREIGN)
-def test_somebodys_own_module_in_the_folder_is_refused(
-    name: str, command: str, console: Console
-) -> None:
-    file = plant(console.cwd, name)
-    done = console.run(*command.split())
-    found = file.parent if file.name == "__init__.py" else file
-    package = name.removesuffix(".py").partition("/")[0]
-    assert done.stderr.startswith(
-        f"error: python path: found {package} in {found}; allowed: the one in {ROOT}"
-    )
-    assert done.stderr.count("\n") == 1
-    assert (done.returncode, done.stdout) == (2, "")
-    assert not (console.cwd / "it-ran").exists()
 
 
 def test_gnnhpc_does_not_look_into_the_folder_it_stands_in(console: Console) -> None:
