@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from gnnhpc.kernels.vig import vig_mlp as vig_kernel
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
-from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher, FusedReadout
+from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
+from gnnhpc.models.vig.reference import Readout
 
 pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
 GRID, WIDTH, IMAGES, MICROBATCHES = (5, 7), 12, 3, 3
@@ -92,7 +93,7 @@ def test_outputs_gradients_and_statistics_are_the_same(of_input: bool) -> None:
 
 def test_stacks_are_two_or_more_neighbours() -> None:
     ffn = FusedFfn(WIDTH, batchnorm="micro", dtype=torch.float32)
-    readout = FusedReadout(WIDTH, 5, dtype=torch.float32)
+    readout = Readout(WIDTH, 5, dtype=torch.float32)
     assert not stacks_of([ffn, readout])
     stacks = stacks_of([ffn, ffn, readout, ffn, ffn, ffn])
     assert {first: len(stack.layers) for first, stack in stacks.items()} == {0: 2, 3: 3}

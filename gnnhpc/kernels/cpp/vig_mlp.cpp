@@ -5,7 +5,6 @@
 
 #include "export.h"
 #include "vig/fold.h"
-#include "vig/readout.h"
 
 namespace {
 
@@ -176,30 +175,9 @@ void backward_layers(i64 layers, i64 images, const i64* shapes, const float* x, 
     }
 }
 
-// The readout, of x [images][nodes][3]. `sizes`: images, nodes, hidden, classes. Weights
-// are fc1's [hidden][3] and [hidden], fc2's [classes][hidden] and [classes]. `pooled` [images][3]
-// is left for backward, logits are [images][classes].
-void readout_forward(const i64* sizes, const float* x, const float* const* weights, float* pooled,
-                     float* logits, i64 threads) {
-    const Readout of(sizes, weights, threads);
-    of.pool(x, pooled);
-    of.forward(pooled, logits);
-}
-
-// Gradients of the weights, from that of the logits; d_x [images][nodes][3], null if not wanted.
-void readout_backward(const i64* sizes, const float* pooled, const float* g,
-                      const float* const* weights, float* d_x, float* const* d_weights,
-                      i64 threads) {
-    const Readout of(sizes, weights, threads);
-    const Doubles d_pooled = of.backward(pooled, g, d_weights);
-    if (d_x) of.spread_to_nodes(d_pooled, d_x);
-}
-
 }  // namespace
 
 EXPORT(vig_lanes, lanes)
 EXPORT(vig_state_length, state_numbers)
 EXPORT(vig_forward, forward_layers)
 EXPORT(vig_backward, backward_layers)
-EXPORT(vig_readout_forward, readout_forward)
-EXPORT(vig_readout_backward, readout_backward)

@@ -1,4 +1,4 @@
-"""ViG's layers and readout in C++, for contiguous float32 tensors on a CPU.
+"""ViG's layers in C++, for contiguous float32 tensors on a CPU.
 
 A layer is a small network for each node (`gnnhpc.kernels.vig.vig_fold` says why), with the hidden
 layer in registers. `torch_vig` computes the same in torch. Results do not depend on the number of
@@ -22,15 +22,6 @@ from gnnhpc.kernels.vig.torch_vig import Grid, Moved, Result, Statistics, Weight
 
 KERNEL = "vig_mlp"
 _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
-
-
-class ReadoutWeights(NamedTuple):
-    """Parameters, or their gradients: of 3 -> hidden and hidden -> classes, as nn.Linear's."""
-
-    w1: Tensor
-    b1: Tensor
-    w2: Tensor
-    b2: Tensor
 
 
 class StackLayer(NamedTuple):
@@ -178,31 +169,6 @@ def backward(
     given = (x.view(shape), saved[0], g.view(shape), addresses([d_weights]))
     d_x = layer.backward(*given, wants_x=wants_x)
     return None if d_x is None else d_x.view_as(x), d_weights
-
-
-def readout_forward(x: Tensor, weights: ReadoutWeights) -> tuple[Tensor, Tensor]:
-    """Logits `[images, classes]` of x `[images, nodes, 3]`, and what backward needs of x, `[images,
-    3]`."""
-    classes, hidden = weights.w2.shape
-    images, nodes, _ = x.shape
-    pooled, logits = x.new_empty(images, 3), x.new_empty(images, classes)
-    sizes = _sizes(images, nodes, hidden, classes)
-    _call("vig_readout_forward", sizes, x, addresses([weights]), pooled, logits)
-    return logits, pooled
-
-
-def readout_backward(
-    pooled: Tensor, nodes: int, weights: ReadoutWeights, g: Tensor, *, wants_x: bool
-) -> tuple[Tensor | None, ReadoutWeights]:
-    """Gradients of x (None unless `wants_x`) and of the weights, from that of the logits, g."""
-    classes, hidden = weights.w2.shape
-    images = len(pooled)
-    d_x = pooled.new_empty(images, nodes, 3) if wants_x else None
-    d_weights = ReadoutWeights._make(map(torch.empty_like, weights))
-    sizes = _sizes(images, nodes, hidden, classes)
-    given = (sizes, pooled, g, addresses([weights]))
-    _call("vig_readout_backward", *given, d_x, addresses([d_weights]))
-    return d_x, d_weights
 
 
 def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[ctypes.c_void_p]:

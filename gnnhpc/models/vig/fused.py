@@ -3,8 +3,7 @@
 A Grapher or FFN equals a small network for each node (`gnnhpc.kernels.vig.vig_fold` says why),
 which the kernels evaluate some rows at a time, with the hidden layer in cache or registers, and
 again in backward. Saved for backward are the layer's input and its three-channel update before the
-last BatchNorm. The readout is one call, as torch's dozen operations on a thousand numbers take many
-times as long as the arithmetic.
+last BatchNorm. The readout is `reference.Readout`, in plain torch.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from gnnhpc.kernels import dispatch
 from gnnhpc.kernels.vig import torch_vig, vig_mlp
 from gnnhpc.kernels.vig.torch_vig import Moved, Result, Statistics, Weights
-from gnnhpc.kernels.vig.vig_mlp import ReadoutWeights, Stack, StackLayer
+from gnnhpc.kernels.vig.vig_mlp import Stack, StackLayer
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
 from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
@@ -29,7 +28,6 @@ from gnnhpc.models.vig.reference import (
     Ffn,
     Grapher,
     Grid,
-    Readout,
 )
 
 _Conv = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -87,21 +85,6 @@ class FusedFfn(Stackable, Ffn):
 
     def call(self) -> _Call:
         return _call(self, None, (None, None, None))
-
-
-class FusedReadout(Readout):
-    """The readout, `[B, H*W, 3]` to logits `[B, classes]`; in torch where there is no kernel.
-
-    Raises ValueError for another input.
-    """
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        if x.dim() != 3 or x.shape[2] != CHANNELS:
-            raise ValueError(f"expected [images, nodes, {CHANNELS}], found {list(x.shape)}")
-        weights = ReadoutWeights(self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
-        if kernels_for(x.dtype, x.device) is not vig_mlp:
-            return super().forward(x, context)
-        return cast(Tensor, cast(Any, _Readout).apply(x.contiguous(), *weights))
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
@@ -240,22 +223,3 @@ def _gradients(weights: Weights) -> Weights:
         if parameter is not None and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return Weights._make(None if p is None else p.grad for p in weights)
-
-
-class _Readout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
-        logits, pooled = vig_mlp.readout_forward(x, ReadoutWeights(*weights))
-        ctx.nodes = x.shape[1]
-        ctx.save_for_backward(pooled, *weights)
-        return logits
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        pooled, *weights = ctx.saved_tensors
-        wants_x = ctx.needs_input_grad[0]
-        d_x, d_weights = vig_mlp.readout_backward(
-            pooled, ctx.nodes, ReadoutWeights(*weights), grad.contiguous(), wants_x=wants_x
-        )
-        return (d_x, *d_weights)

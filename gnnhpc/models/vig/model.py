@@ -88,8 +88,7 @@ class Vig(Model, use_attribute_docstrings=True):
             )
         is_fused = self.implementation == "fused"
         if layer.kind == "readout":
-            last = fused.FusedReadout if is_fused else reference.Readout
-            return last(self.readout_width, layer.shape[0], dtype=dtype)
+            return reference.Readout(self.readout_width, layer.shape[0], dtype=dtype)
         if layer.kind == "grapher":
             grapher = fused.FusedGrapher if is_fused else reference.PygGrapher
             return grapher((side, side), self.grapher_width, batchnorm=batchnorm, dtype=dtype)

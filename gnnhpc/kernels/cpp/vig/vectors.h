@@ -138,8 +138,6 @@ INLINE Nodes exp2_negative(const Nodes& power) {
 constexpr float kScale = 0.84932180028801907f;    // sqrt(log2(e) / 2)
 constexpr float kDensity = 0.46971863934982566f;  // 1 / (kScale * sqrt(2 pi))
 constexpr float kFar = 5.0959308f;                // 6 * kScale: beyond, the tail is below 1e-9
-constexpr float kNear = 4.2466090f;               // 5 * kScale: up to there P is right within 1 %
-constexpr float kFurthest = 11.2f;                // the square is all that exp2_negative takes
 
 // Phi(-|u|) = exp(-u^2/2) P(|u|) with Phi the normal distribution, P of degree 11 by weighted
 // minimax; GELU(u) = max(u, 0) - |u| Phi(-|u|). Absolute error 2e-7 * max(1, |u|), rounding
@@ -173,22 +171,6 @@ struct Gelu {
     // Its derivative: Phi(u) + u phi(u), which for -u is one less that.
     INLINE Nodes slope() const {
         return mirrored(tail - magnitude * density * kDensity, u);
-    }
-
-protected:
-    INLINE Gelu(const Nodes& at, const Nodes& of) : u(at), magnitude(of) {}
-};
-
-// The same, with the tail's own exponent as far as float32 has it, and P as of kNear beyond: units
-// that no BatchNorm keeps near zero have their derivative within 1 %, however small, or none.
-struct FarGelu : Gelu {
-    INLINE explicit FarGelu(const Nodes& at) : Gelu(at, magnitude_below(at, kFurthest)) {
-        density = none_from(exp2_negative(Nodes(0.0f) - magnitude * magnitude), magnitude);
-        tail = density * ratio(magnitude_below(magnitude, kNear));
-    }
-
-    static INLINE Nodes none_from(const Nodes& value, const Nodes& m) {
-        EACH_VECTOR(m.at[w] >= kFurthest ? Vec{} : value.at[w]);
     }
 };
 
