@@ -5,9 +5,8 @@ Before it is loaded it has only its name and settings: status and reports need n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 from pydantic import ConfigDict, PrivateAttr, ValidationError
@@ -70,7 +69,7 @@ class CustomModel(Model):
         source = source_of(self.name, [folder])
         digest = self._checked_digest(source)
         loaded = _build(self, source)
-        settings = _plain_settings(loaded, f"model {self.name}") | {"name": self.name}
+        settings = loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
         plan = CustomModel.model_validate(settings | {"digest": digest})
         plan._loaded, plan._source = loaded, source
         return plan
@@ -133,24 +132,14 @@ def _build(model: CustomModel, source: Path) -> Model:
         raise InputError(where, None, found, "a ValueError for a setting that is wrong") from error
 
 
-def _plain_settings(model: Model, where: str) -> dict[str, Any]:
-    """The settings that are not at their defaults, as a manifest has them."""
-    try:
-        return model.model_dump(mode="json", exclude_defaults=True)
-    except (Exception, SystemExit) as error:
-        found = f"settings that cannot be written ({error_text(error)})"
-        raise InputError(where, None, found, "settings that JSON can hold") from error
-
-
 def _class(name: str, source: Path, where: str) -> type[Model]:
     module_name, _, attribute = name.partition(":")
     module = import_source(module_name, source, where)
     found = getattr(module, attribute, None)
     if found is None:
-        raise InputError(where, None, f"no {attribute} in {source}", _classes(module) or ALLOWED)
+        raise InputError(where, None, f"no {attribute} in {source}", ALLOWED)
     if not (isinstance(found, type) and issubclass(found, Model)):
-        kind = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise InputError(where, None, f"{attribute} is {kind} that is no gnnhpc.Model", ALLOWED)
+        raise InputError(where, None, f"{attribute}, which is no gnnhpc.Model", ALLOWED)
     for method in ("outline", "build"):
         if getattr(found, method) is getattr(Model, method):
             raise InputError(where, None, f"{attribute} without {method}", "both outline and build")
@@ -160,26 +149,15 @@ def _class(name: str, source: Path, where: str) -> type[Model]:
 
 def _check_protocol(cls: type[Model], where: str) -> None:
     """Raise InputError for settings and class variables that the protocol has no room for."""
+    reserved = {"digest", "takes", "outputs", "sparse_inputs"}
     name = cls.model_fields["name"]
     if name.annotation is not str or not name.is_required():
-        raise InputError(where, "name", "a setting of this name", "another name")
-    if "digest" in cls.model_fields:
-        raise InputError(where, "digest", "a setting of this name", "another name")
-    for key in ("takes", "outputs", "sparse_inputs"):
-        if key in cls.model_fields:
-            raise InputError(where, key, "a setting of this name", f"{key} = ... without a type")
+        reserved.add("name")
+    for key in sorted(reserved & cls.model_fields.keys()):
+        raise InputError(where, key, "a setting of this name", "another name")
     kinds, outputs = get_args(Kind), get_args(Outputs)
     if not isinstance(cls.takes, tuple) or not cls.takes or set(cls.takes) - set(kinds):
         allowed = f"a tuple of {' or '.join(map(repr, kinds))}, such as ('graph',)"
         raise InputError(where, "takes", repr(cls.takes), allowed)
     if cls.outputs not in outputs:
         raise InputError(where, "outputs", repr(cls.outputs), " or ".join(map(repr, outputs)))
-
-
-def _classes(module: ModuleType) -> str:
-    found: Iterable[str] = (
-        name
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Model) and value is not Model
-    )
-    return ", ".join(sorted(found))

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -22,7 +21,6 @@ from gnnhpc.core.provenance import files_below
 
 ALLOWED = "a gnnhpc.Model in a file beside the spec or on PYTHONPATH, as module:Class"
 _IMPORTED = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
-_torch_seconds: dict[str, float] = {}
 _imported_digests: dict[str, str] = {}
 """Digests of the custom models that this process has imported, by the name of their module."""
 
@@ -88,7 +86,6 @@ def import_source(name: str, source: Path, where: str) -> ModuleType:
         # Two folders may have files of one name, and a notebook may edit a file and plan it again.
         if top in _imported_digests:
             _forget(top)
-    had_torch, start = "torch" in sys.modules, time.perf_counter()
     try:
         with _no_bytecode():
             if top not in sys.modules:
@@ -98,14 +95,7 @@ def import_source(name: str, source: Path, where: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         found = f"{source} cannot be imported ({error_text(error)})"
         raise InputError(where, None, found, ALLOWED) from error
-    if not had_torch and "torch" in sys.modules:
-        _torch_seconds[name] = time.perf_counter() - start
     return module
-
-
-def torch_import_s(name: str) -> float | None:
-    """Seconds that importing `module:Class` took, if it imported torch; else None."""
-    return _torch_seconds.get(name.partition(":")[0])
 
 
 def error_text(error: BaseException) -> str:

@@ -17,8 +17,6 @@ from gnnhpc.data.data_files import data_root
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.yaml_file import read_mapping, read_text
-from gnnhpc.models.custom_model import CustomModel
-from gnnhpc.models.custom_source import torch_import_s
 from jobs.sweep.expand import expand
 from jobs.sweep.overrides import apply_overrides
 from jobs.sweep.sweep import Sweep, plural_spec, read_sweep
@@ -49,7 +47,7 @@ class Plan:
         return [cell.experiment for cell in self.cells]
 
     def notes(self) -> list[str]:
-        """What a user should know about a correct plan: unmeasured cells and slow imports."""
+        """What a user should know about a correct plan: its unmeasured cells."""
         unmeasured: Counter[str] = Counter()
         for each in self.experiments:
             warmup, train, test = each.warmup_steps, each.train_steps, each.test_steps
@@ -60,16 +58,9 @@ class Plan:
                     f"test step: warmup_steps {warmup} of test_steps {test}, so their test rows "
                     "have no times"
                 ] += 1
-        notes = [
+        return [
             f"{count} of {len(self.cells)} cells measure no {what}"
             for what, count in unmeasured.items()
-        ]
-        models = {each.model.name: each.model for each in self.experiments}
-        return notes + [
-            f"{model.source.name} imports torch at its top, which takes {seconds:.1f} s of each "
-            "submit on this login node; imported inside build() it is loaded on the nodes alone"
-            for name, model in models.items()
-            if isinstance(model, CustomModel) and (seconds := torch_import_s(name)) is not None
         ]
 
 
