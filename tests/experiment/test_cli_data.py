@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_settings import SyntheticCifar10, SyntheticCitation
 from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import cell_from_flags
-from tests.tools.data_files import custom_arrays, write_planetoid
+from tests.tools.data_files import write_planetoid
 
 
 def experiment(model: str, *settings: str, data: str | None = None, root: Any = None) -> Experiment:
@@ -33,14 +31,6 @@ def test_data_are_of_the_kind_that_the_model_takes() -> None:
 def test_a_name_alone_stands_for_its_defaults(tmp_path: Path, setting: str) -> None:
     write_planetoid(tmp_path, "PubMed")
     assert experiment("gat", setting, root=str(tmp_path)).data == PublishedGraph(name="pubmed")
-
-
-def test_a_file_is_planned_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.savez("graph.npz", **custom_arrays())
-    found = experiment("gat", "data.path=graph.npz", data="file").data
-    assert isinstance(found, CustomGraph)
-    assert found == CustomGraph(path="graph.npz").planned(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -201,11 +200,3 @@ def test_same_content_same_id_and_other_content_another(
 ) -> None:
     first, second = (Experiment.model_validate(vig(**changes)) for changes in (one, other))
     assert (first == second) == (first.id == second.id) == (first.content() == second.content())
-
-
-@given(contents)
-def test_an_id_is_a_folder_name_that_says_what_it_is(changes: dict[str, Any]) -> None:
-    found = Experiment.model_validate(vig(**changes))
-    assert re.fullmatch(r"[a-z0-9-]+", found.id)
-    said = f"vig-synthetic-cifar10-{found.layout}-m{found.microbatches}-s{found.seed}"
-    assert found.id.startswith(f"{said}-r{found.repeat}-")

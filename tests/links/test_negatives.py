@@ -63,16 +63,6 @@ def test_every_node_that_is_not_joined_is_as_likely() -> None:
     assert int((counts > 0).sum()) == 39
 
 
-def test_another_step_link_or_draw_has_another_negative() -> None:
-    graph = star(3, 100_000)
-    negatives, kept = Negatives(graph, 5), torch.zeros(50).long()
-    numbers = torch.arange(50)
-    found = negatives.of(kept, numbers, 3, 2)
-    assert len(found.unique()) > 95
-    assert not (found == negatives.of(kept, numbers, 4, 2)).all(1).any()
-    assert found[7:9].equal(negatives.of(kept[:2], numbers[7:9], 3, 2))
-
-
 def test_a_node_joined_to_all_others_is_one_line() -> None:
     with pytest.raises(InputError, match="found node 0, joined to all 5 others"):
         Negatives(_joined_to_all(), 0)
@@ -103,9 +93,3 @@ def test_a_pool_is_of_different_pairs_without_an_edge_each_as_likely() -> None:
     statistic = ((drawn - drawn.mean()) ** 2 / drawn.mean()).sum()
     statistic *= (free - 1) / (free - free // 2)
     assert stats.chi2.sf(statistic, free - 1) > ALPHA
-
-
-def test_a_graph_with_few_pairs_without_an_edge_is_one_line() -> None:
-    joined = split_links(make_graph(6, 200, seed=0), 0, 0.1, 0.1).joined
-    with pytest.raises(InputError, match=r"task.pool: found 0 pairs"):
-        pool(joined, 6, 1, 0, "val")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,16 +29,6 @@ def test_the_splits_are_all_links_each_once(seed: int, val: float, test: float) 
     assert bool(((message[1] * 60 + message[0]).diff() > 0).all())
     assert message[:, split.both[:, 0]].equal(split.train.T)
     assert message[:, split.both[:, 1]].equal(split.train.T.flip(0))
-
-
-def test_a_directed_graph_is_taken_for_an_undirected_one() -> None:
-    graph = make_graph(60, 150, seed=2)
-    source, target = graph.edges
-    once = replace(graph, edges=graph.edges[:, (source < target) | (target % 3 == 0)])
-    one, other = (split_links(each, 4, 0.1, 0.2) for each in (graph, once))
-    assert one.message.edges.equal(other.message.edges)
-    for split in ("train", "val", "test"):
-        assert getattr(one, split).equal(getattr(other, split))
 
 
 def test_which_end_comes_first_is_a_coin_and_another_seed_has_another_split() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import importlib.util
 import inspect
@@ -21,7 +20,7 @@ from benchmarks.contestants.vig_steps import (
     our_layers,
     through,
 )
-from benchmarks.table import COLUMNS, Comparison, Match, Row, measure, write_csv
+from benchmarks.table import Comparison, Match, measure
 from benchmarks.turns import Contestant, compete
 from gnnhpc.models.vig.model import Vig
 
@@ -57,16 +56,6 @@ def test_a_contestant_that_fails_takes_no_part(at_turn: int, why: str, tmp_path:
     assert [len(turns) for turns in outcome.taken.values()] == [2]
 
 
-def test_the_fastest_variant_competes(tmp_path: Path) -> None:
-    for folder in ("slow", "quick"):
-        (tmp_path / folder).mkdir()
-    quick = waiting(tmp_path / "quick", "b", 4.0, per=2.0)
-    variants = [waiting(tmp_path / "slow", "a", 3.0), broken(1), quick]
-    outcome = compete({"one": variants, "none": [broken(0), broken(1)]}, rounds=1, threads=1)
-    assert outcome.chosen == {"one": quick}
-    assert "out of memory" in outcome.missing["none"]
-
-
 def test_a_match_gives_a_row_for_each_form_and_the_fastest_has_the_goal(tmp_path: Path) -> None:
     for name in ("a", "x", "y"):
         (tmp_path / name).mkdir()
@@ -94,13 +83,6 @@ def test_a_match_gives_a_row_for_each_form_and_the_fastest_has_the_goal(tmp_path
     ratios = [row.ratio.value for row in rows if row.ratio]
     assert ratios == pytest.approx([9.0, 5.0, 2.0, 4.5])
     assert [row.failed for row in rows] == [False] * 5 + [True]
-
-
-def test_the_file_has_every_row(tmp_path: Path) -> None:
-    write_csv(tmp_path / "report" / "bench.csv", [Row("absent", 3.0, missing="no dgl")])
-    header, row = csv.reader((tmp_path / "report" / "bench.csv").open())
-    assert tuple(header) == COLUMNS
-    assert row == ["absent", "", "", "", "", "", "3", "not measured: no dgl"]
 
 
 @pytest.mark.parametrize("quick", [True, False])

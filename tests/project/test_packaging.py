@@ -16,6 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import gnnhpc
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("gnnhpc", "jobs", "analysis")
@@ -57,6 +59,11 @@ def modules(package: str) -> list[str]:
     importable = [path for path in sources(package) if (path.parent / "__init__.py").exists()]
     relative = [path.relative_to(ROOT).with_suffix("") for path in importable]
     return [".".join(path.parts).removesuffix(".__init__") for path in relative]
+
+
+def test_one_version_everywhere() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert gnnhpc.__version__ == PROJECT["version"] == citation["version"]
 
 
 def test_environment_yml_says_the_same_as_pyproject() -> None:

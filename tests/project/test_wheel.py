@@ -106,10 +106,3 @@ def test_a_sweep_runs_and_is_reported(console: Console) -> None:
     assert "<style>" in page
     assert "speedup" in page
     assert (run / "report/summary.csv").read_text().count("vig,synthetic-cifar10,seq") >= 1
-
-
-@pytest.mark.slow
-def test_verify_starts_ranks_of_the_installed_package(console: Console) -> None:
-    graph = ["--set", "data.nodes=150", "--set", "data.edges=600", "--set", "data.features=32"]
-    done = console.run("gnnhpc", "verify", "--model", "gat", "--layout", "pp2", *graph)
-    assert "PASSED: " in done.stdout, done.stdout + done.stderr

@@ -14,9 +14,7 @@ from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records import failures as attempt_module
 from gnnhpc.records.failures import (
     find_first_failure,
-    is_consequence,
     line_of_user,
-    one_line,
     read_failures,
     write_failure,
 )
@@ -81,45 +79,10 @@ def test_a_stopped_rank_while_the_others_wait_for_it(attempt: AttemptPaths) -> N
     assert cause(attempt, failure(2, LOST, 4)).rank == 0, "but now a rank is missing"
 
 
-def test_the_first_failure_of_a_rank_is_kept(attempt: AttemptPaths) -> None:
-    """Later ones are its consequences."""
-    first = failure(1, "ValueError: planted", 1)
-    write_failure(attempt, first, by=1)
-    write_failure(attempt, failure(1, "RuntimeError: after that", 2), by=1)
-    assert read_failures(attempt, 4) == [first]
-
-
 def test_half_a_failure_is_none(attempt: AttemptPaths) -> None:
     attempt.failure(0).write_text('{"rank": 0, "host"')
-    attempt.failure(1).write_text('["no failure"]')
-    attempt.failure(2).write_text(json.dumps({"colour": "red"}))
     attempt.failure(3).write_text(json.dumps(asdict(failure(3, "ValueError", 1))))
     assert [found.rank for found in read_failures(attempt, 4)] == [3]
-
-
-@pytest.mark.parametrize(
-    ("error", "consequence"),
-    [
-        (LOST, True),
-        ("RuntimeError: Broken pipe", True),
-        ("DistBackendError: Read error [::1]:5", True),
-        ("GnnhpcError: SIGTERM asked to stop and the step did not end in time", True),
-        ("ValueError: planted", False),
-        ("hung: no rank did anything for 20 s; it was in forward of micro-batch 1", False),
-    ],
-)
-def test_consequences_say_only_that_another_rank_has_ended(
-    error: str, *, consequence: bool
-) -> None:
-    assert is_consequence(failure(0, error, 0)) is consequence
-
-
-def test_an_error_is_one_short_line_of_its_first_cause() -> None:
-    assert one_line(ValueError("a\n  b\tc")) == "ValueError: a b c"
-    assert len(one_line(RuntimeError("x" * 10_000))) < 500
-    wrapped = RuntimeError("[Stage 1] failed to run forward")
-    wrapped.__cause__ = ValueError("planted")
-    assert one_line(wrapped) == "ValueError: planted"
 
 
 def test_the_line_of_a_users_code_is_the_last_one_outside_of_libraries() -> None:

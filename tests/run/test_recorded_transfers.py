@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
+from tests.tools.cells import Ran, RunOnce, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.distributed
 
@@ -35,7 +35,3 @@ def test_between_nodes_and_for_uneven_rows_the_network_is_used(
     shared, both = "shared memory", "shared memory and gloo"
     assert reported(run(tmp_path, cell, plant=on_two_nodes)) == [shared, both, both, shared]
     assert reported(run_once(sampled(layout="pp2"))) == ["gloo", "gloo"]
-
-
-def test_none_is_reported_without_other_stages(run_once: RunOnce) -> None:
-    assert reported(run_once(gat(layout="dp2", microbatches=2))) == [None, None]

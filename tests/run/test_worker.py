@@ -71,26 +71,6 @@ def test_every_rank_records_every_step(run_once: RunOnce, experiment: Experiment
         _check_steps(train, test, last=stage == layout.stages - 1, learns=header["parameters"] > 0)
 
 
-@pytest.mark.parametrize("name", ["seq", "pp2 native 1f1b"])
-def test_result_and_headers_tell_what_decides_whether_times_may_be_compared(
-    run_once: RunOnce, name: str
-) -> None:
-    cell = run_once(FAMILIES["vig"][name])
-    provenance = cell.result.provenance
-    assert len(provenance["ranks"]) == cell.cell.world_size
-    for rank, facts in enumerate(provenance["ranks"]):
-        (header,) = cell.lines(rank, "header")
-        assert facts.items() <= header.items()
-        for key in ("code", "versions"):
-            assert header[key] == provenance[key]
-        for key in ("implementation", "threads"):
-            assert facts[key] == provenance[key]
-        assert facts["cpu_model"]
-        assert (facts["device"], facts["device_facts"]) == ("cpu", None)
-        assert facts["kernels"]
-        assert facts["kernels"].keys() <= {"vig_mlp", "attention", "shared_memory_channel"}
-
-
 def _check_steps(
     train: list[dict[str, Any]], test: list[dict[str, Any]], *, last: bool, learns: bool
 ) -> None:
@@ -149,16 +129,6 @@ def test_spans_of_each_micro_batch_where_asked_for(run_once: RunOnce, name: str)
             assert found == {0, 1, 2, 3}
         assert all(0 <= span["start_s"] <= span["end_s"] for span in spans)
     assert run_once(FAMILIES["vig"]["seq"]).lines(0, "span") == []
-
-
-def test_chunks_say_what_they_kept(run_once: RunOnce) -> None:
-    lossy = run_once(FAMILIES["gat in 4 contiguous chunks"]["seq"]).result
-    halo = run_once(FAMILIES["gat whole"]["seq in 3 with halo"]).result
-    assert lossy.graph["edges_kept"] < 1
-    assert "edges-lost" in lossy.flags
-    assert (halo.graph["edges_kept"], halo.graph["chunks"]) == (1.0, 3)
-    assert halo.graph["edge_redundancy"] > 1
-    assert "edges-lost" not in halo.flags
 
 
 def without_kernels(rank: int) -> None:

@@ -29,31 +29,6 @@ def ran(root: Path, plant: Plant) -> Ran:
     return run(root, cell, plant=plant)
 
 
-def test_a_worker_that_dies_while_a_step_computes_is_one_line(tmp_path: Path) -> None:
-    found = ran(tmp_path, kill_a_worker_within_a_step)
-    assert found.statuses == [1]
-    (line,) = found.err[0].splitlines()
-    assert "DGL's data loader: DataLoader worker (pid" in line
-    assert "is killed by signal: Killed" in line
-
-
-def kill_a_worker_within_a_step() -> None:
-    from gnnhpc.training.loop import TrainingLoop
-
-    true = TrainingLoop._train
-
-    def killing(self: TrainingLoop, batch: Any) -> Any:
-        workers = multiprocessing.active_children()
-        if self.position.step == 2 and workers:
-            workers[0].kill()
-            # torch raises here once the kernel has reported the death.
-            while True:
-                time.sleep(0.01)
-        return true(self, batch)
-
-    TrainingLoop._train = killing  # type: ignore[method-assign]
-
-
 def test_a_signal_to_all_processes_lets_the_rank_save(tmp_path: Path) -> None:
     """As Slurm ends a job where it knows processes by their parents, or a service manager does."""
     found = ran(tmp_path, end_all_processes_in_the_third_step)

@@ -46,13 +46,6 @@ def test_rank_0_shows_the_loss_although_the_last_stage_computes_it(
     assert second == "test step 1: 0.2500 s, loss 1.5000, accuracy 0.250"
 
 
-def test_steps_in_quick_succession_are_not_all_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    shown, step = progress_listener(gat(train_steps=99), mesh(0), ""), taken(gat())
-    for _ in range(50):
-        shown.step_taken(step)
-    assert len(capsys.readouterr().out.splitlines()) == 1
-
-
 def test_the_log_of_another_rank_says_where_the_loss_is(capsys: pytest.CaptureFixture[str]) -> None:
     progress_listener(gat(), mesh(1), "rank-0000.log").step_taken(taken(gat()))
     assert capsys.readouterr().out == (

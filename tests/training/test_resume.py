@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -15,16 +14,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-import analysis
-from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED, GnnhpcError
+from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
-from gnnhpc.records.schema import read_lines
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
@@ -96,24 +92,6 @@ def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
 
 
 @pytest.mark.distributed
-def test_the_result_has_the_digests_of_all_files_that_count(both: Runs, tmp_path: Path) -> None:
-    _, attempts = both
-    ranks = range(attempts[0].cell.experiment.layout.world_size)
-    own = {f"rank-{rank:04}.jsonl" for rank in ranks}
-    earlier = {f"../attempt-{number}/{name}" for number in (1, 2) for name in own}
-    assert attempts[-1].result.records.keys() == own | earlier
-    root = tmp_path / "copy"
-    shutil.copytree(attempts[0].attempt.root.parents[2], root)
-    assert analysis.load_run(root).cells["counts"].all()
-    path = RunPaths(root).cell(attempts[0].cell.id).attempt(1).records(0)
-    text = path.read_text()
-    (first, *_) = [line for line in read_lines(path) if line["kind"] == "step"]
-    path.write_text(text.replace(str(first["cpu_s"]), str(first["cpu_s"] / 2), 1))
-    (damaged,) = analysis.load_run(root).checks.query("name == 'damaged'")["detail"]
-    assert f"{path}: content: found changed since it was written" in damaged
-
-
-@pytest.mark.distributed
 def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
     _, attempts = both
     for rank in range(attempts[0].cell.experiment.layout.world_size):
@@ -123,10 +101,9 @@ def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
         for attempt in attempts:
             marks = [step["warmup"] for step in attempt.steps(rank, "train")]
             assert marks == [True] * 2 + [False] * (len(marks) - 2), "after a resume too"
-        events = [[e["name"] for e in a.lines(rank, "event")] for a in attempts]
-        assert events[0] == ["checkpoint"]
-        assert events[1] == ["resumed", "checkpoint"]
-        assert events[2][:2] == ["resumed", "checkpoint"]
+        own = {f"rank-{each:04}.jsonl" for each in range(len(attempts[0].statuses))}
+        earlier = {f"../attempt-{number}/{name}" for number in (1, 2) for name in own}
+        assert attempts[-1].result.records.keys() == own | earlier
 
 
 @pytest.mark.distributed
@@ -223,12 +200,3 @@ def evaluate(parts: TrainingParts) -> float:
             outputs = parts.engine.evaluate(batch)
             total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
     return total / count
-
-
-@pytest.mark.distributed
-def test_a_checkpoint_of_another_model_is_refused(both: Runs) -> None:
-    whole, _ = both
-    other = gat(microbatches=1) if whole.cell.experiment.model.name == "vig" else vig()
-    parts, mesh = alone(other)
-    with pytest.raises(GnnhpcError, match=r"has no model/.*; it is of another model"):
-        load(whole.attempt.checkpoints / "step-00000015", mesh, parts.stage, None)

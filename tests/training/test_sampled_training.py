@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gnnhpc.data.custom_graph_settings import CustomGraph
-from gnnhpc.data.load_graph import load_graph
 from gnnhpc.kernels import sample_neighbors as sample
 from tests.tools.cells import RunOnce, manifest_of, run, sampled
 from tests.tools.data_files import custom_arrays
@@ -59,9 +57,6 @@ WAYS = {
         GAT | LARGER,
         {"layout": "pp2", "schedule": "interleaved", "virtual_stages": 2, "microbatches": 4},
     ),
-    "dp2-pp2 by a profile": same(
-        GAT | LARGER, DP2 | {"layout": "dp2-pp2", "microbatches": 3, "balance": "profile"}
-    ),
     "dp2-pp2 zbv": same(
         GAT | LARGER, DP2 | {"layout": "dp2-pp2", "microbatches": 3, "schedule": "zbv"}
     ),
@@ -94,28 +89,12 @@ def test_a_replica_without_a_node_in_the_last_step_has_no_last_loss(run_once: Ru
     assert "train_replica_loss" not in found.result.final
 
 
-@pytest.mark.slow
-def test_inductive_training_uses_no_edge_of_other_nodes(run_once: RunOnce) -> None:
-    alone = run_once(sampled(**TRAIN | GCN | INDUCTIVE))
-    graph = load_graph(alone.cell.experiment.data, None)
-    train = graph.masks["train"]
-    degrees = torch.bincount(graph.edges[1, train[graph.edges].all(0)], minlength=graph.nodes)
-    edges = [step["sampled_edges"] for step in alone.steps(0, "train")]
-    # A layer takes no more than all edges into the nodes that it computes.
-    assert max(edges) <= 2 * int(degrees.sum())
-    other = run_once(sampled(**TRAIN | GCN | drawn(50, 50)))
-    assert min(step["sampled_edges"] for step in other.steps(0, "train")) > max(edges)
-
-
 LIBRARY_CELLS = [
     ("pyg", "once", SAGE, drawn(4, 3, workers=1)),
     ("dgl", "resample", SAGE, drawn(4, 3, workers=1)),
     # As the study uses them: all rows in every layer, and rows that are numbered afterwards.
     pytest.param("pyg", "once", GAT, drawn(4, 3, workers=1, trim=False), marks=pytest.mark.slow),
-    pytest.param(
-        "dgl", "resample", SAGE, drawn(4, 3, workers=1, fused=False), marks=pytest.mark.slow
-    ),
-    pytest.param("pyg", "once", SAGE, drawn(50, 50, inductive=True), marks=pytest.mark.slow),
+    pytest.param("dgl", "resample", SAGE, drawn(4, 3, fused=False), marks=pytest.mark.slow),
 ]
 
 
@@ -133,13 +112,6 @@ def test_the_libraries_samplers_run_in_replicas(
     assert all(step["sampled_edges"] > 0 for step in steps)
     workers = found.result.experiment["sampling"]["workers"]
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
-
-
-def test_sampling_without_workers_is_timed_in_its_step(run_once: RunOnce) -> None:
-    found = run_once(sampled(**TRAIN, **drawn(4, 3, workers=0)))
-    assert not invalid(found)
-    for step in found.steps(0, "train"):
-        assert 0 < step["sample_s"] + step["gather_s"] <= step["data_s"]
 
 
 def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
