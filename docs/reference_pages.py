@@ -1,4 +1,4 @@
-"""Pages that are generated from the code, and links to READMEs: mkdocs calls this file.
+"""Pages that are generated from the code: mkdocs calls this file.
 
 Settings, records and results are documented by the docstrings of their fields, commands by their
 help texts, and packages by their README pages.
@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,194 +45,145 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def pages() -> dict[str, str]:
     """Path in the site -> Markdown."""
+    reference = {
+        "sweep": _sweep(),
+        "site": _site(),
+        "models-and-data": _models_and_data(),
+        "commands": _commands(),
+        "summary-csv": _summary(),
+        "run-folder": _run_folder(),
+    }
+    readmes = {name: (ROOT / folder / "README.md") for name, folder in READMES.items()}
     return {
-        "reference/sweep.md": _sweep(),
-        "reference/site.md": _site(),
-        "reference/models-and-data.md": _models_and_data(),
-        "reference/commands.md": _commands(),
-        "reference/summary-csv.md": _summary(),
-        "reference/run-folder.md": _run_folder(),
-        "how-to/extend.md": _extend(),
-        **{f"packages/{name}.md": _readme(folder) for name, folder in READMES.items()},
+        **{f"reference/{name}.md": "\n\n".join(blocks) for name, blocks in reference.items()},
+        **{f"packages/{name}.md": _without_links(path) for name, path in readmes.items()},
     }
 
 
-def _sweep() -> str:
+def _sweep() -> Iterator[str]:
     from jobs.sweep.settings_table import sweep_rows
 
-    text = [
-        "# Sweeps",
+    yield "# Sweeps"
+    yield (
         "A sweep is a YAML file with `defaults` and `grids`. `gnnhpc schema sweep --table` prints "
-        "these tables in a terminal, and `gnnhpc schema sweep` the JSON Schema for editors.",
-    ]
+        "these tables in a terminal, and `gnnhpc schema sweep` the JSON Schema for editors."
+    )
     for title, rows in sweep_rows():
-        text += [f"## {title}", _settings(rows)]
-    return _page(text)
+        yield f"## {title}"
+        yield _settings(rows)
 
 
-def _site() -> str:
+def _site() -> Iterator[str]:
     from jobs.slurm.site import Site
     from jobs.sweep.settings_table import setting_rows
 
-    text = [
-        "# Site files",
+    yield "# Site files"
+    yield (
         "A site file has the key `sites`, with one entry a cluster, and `default`, the name of the "
-        "one to use. [Write a site file](../how-to/site-file.md) shows one.",
-        _settings(list(setting_rows(Site))),
-    ]
-    return _page(text)
+        "one to use. [Write a site file](../how-to/site-file.md) shows one."
+    )
+    yield _settings(list(setting_rows(Site)))
 
 
-def _models_and_data() -> str:
+def _models_and_data() -> Iterator[str]:
     from gnnhpc.data.registry import DATA
     from gnnhpc.models.model_registry import BUILT_IN, model_class
-
-    models = [(name, model_class(name)) for name in sorted(BUILT_IN)]
-    text = ["# Models and data", "## Models"]
-    text += [_named_settings(name, cls) for name, cls in models if cls is not None]
-    by_class: dict[type[Any], list[str]] = {}
-    for name, cls in sorted(DATA.items()):
-        by_class.setdefault(cls, []).append(name)
-    text += ["## Data", "`gnnhpc data list` says which of them are on this machine."]
-    for cls, names in by_class.items():
-        text.append(_named_settings(", ".join(names), cls))
-    return _page(text)
-
-
-def _named_settings(name: str, cls: type[Any]) -> str:
     from jobs.sweep.settings_table import setting_rows
 
-    about = inspect.getdoc(cls) or ""
-    rows = [row for row in setting_rows(cls) if row.key != "name"]
-    return _page([f"### {name}", about, _settings(rows) if rows else ""]).rstrip()
+    names: dict[Any, list[str]] = {model_class(name): [name] for name in sorted(BUILT_IN)}
+    for name, cls in sorted(DATA.items()):
+        names.setdefault(cls, []).append(name)
+    yield "# Models and data"
+    yield "`gnnhpc data list` says which data are on this machine."
+    for cls, its_names in names.items():
+        yield f"## {', '.join(its_names)}"
+        yield inspect.getdoc(cls) or ""
+        yield _settings([row for row in setting_rows(cls) if row.key != "name"])
 
 
 def _settings(rows: list[Any]) -> str:
     """A table of settings; meanings stand last, as they are the longest."""
     body = [(f"`{row.key}`", row.kind, f"`{row.default}`", row.meaning) for row in rows]
-    return _table(("key", "value", "default", "meaning"), body)
+    return _table(("key", "value", "default", "meaning"), body) if body else ""
 
 
-def _commands() -> str:
+def _commands() -> Iterator[str]:
     from gnnhpc.console import COMMANDS, load
 
-    text = ["# Commands", "`gnnhpc COMMAND --help` prints the same in a terminal."]
+    yield "# Commands"
+    yield "`gnnhpc COMMAND --help` prints the same in a terminal."
     for name in COMMANDS:
-        text += list(_command(f"gnnhpc {name}", load(name), level=2))
-    return _page(text)
+        yield from _command(f"gnnhpc {name}", load(name), "##")
 
 
-def _command(name: str, command: Any, level: int) -> Iterator[str]:
-    yield f"{'#' * level} {name}"
+def _command(name: str, command: Any, level: str) -> Iterator[str]:
+    yield f"{level} {name}"
     yield inspect.cleandoc(command.help or "")
-    if command.epilog:
-        yield " ".join(command.epilog.split())
-    rows = []
-    for each in command.params:
-        if "--help" in each.opts:
-            continue
-        spelling = ", ".join(each.opts) if each.param_type_name == "option" else each.name.upper()
-        rows.append((f"`{spelling}`", " ".join((getattr(each, "help", None) or "").split())))
-    if rows:
-        yield _table(("option", "meaning"), rows)
+    yield " ".join((command.epilog or "").split())
+    options = [each for each in command.params if "--help" not in each.opts]
+    rows = [
+        (f"`{', '.join(each.opts)}`", " ".join((getattr(each, "help", None) or "").split()))
+        for each in options
+    ]
+    yield _table(("option", "meaning"), rows) if rows else ""
     for inner, each in getattr(command, "commands", {}).items():
-        yield from _command(f"{name} {inner}", each, level + 1)
+        yield from _command(f"{name} {inner}", each, f"{level}#")
 
 
-def _summary() -> str:
+def _summary() -> Iterator[str]:
     from analysis.summary.summary_columns import COLUMN_MEANINGS
 
-    text = [
-        "# summary.csv",
+    yield "# summary.csv"
+    yield (
         "One row a model, data, layout, micro-batches, other settings that vary, and phase. The "
         "columns below come first, in this order. Settings in which cells differ follow, then "
-        "losses and metrics. An empty value is one that was not measured.",
-        _table(("column", "meaning"), [(f"`{k}`", v) for k, v in COLUMN_MEANINGS.items()]),
-    ]
-    return _page(text)
+        "losses and metrics. An empty value is one that was not measured."
+    )
+    yield _table(("column", "meaning"), [(f"`{k}`", v) for k, v in COLUMN_MEANINGS.items()])
 
 
-def _run_folder() -> str:
+def _run_folder() -> Iterator[str]:
     from gnnhpc.records import result_file, schema
 
-    text = [
-        "# Run folder",
-        "```\n"
-        "RUN/ sweep.yaml  manifest.jsonl  provenance.json  arrays/<model>-<layout>.sbatch\n"
-        "     code/  cells/<cell id>/attempt-<n>/{rank-0000.jsonl, result.json, logs}\n"
-        "     report/ {summary.csv, steps.parquet, tables/, figures/, report.md, report.html}\n"
-        "```",
+    yield "# Run folder"
+    yield (
         "`manifest.jsonl` has one cell a line and is never rewritten. `code/` is what the run was "
-        "planned with. Every try at a cell is a new attempt.",
-        "## result.json",
-        _dataclass(result_file.Result),
-    ]
-    for title, cls in (
-        ("Checks", schema.Check),
-        ("Failure", schema.Failure),
-        ("Records: header", schema.Header),
-        ("Records: steps", schema.StepRecord),
-        ("Records: spans", schema.SpanRecord),
-        ("Records: events", schema.EventRecord),
-    ):
-        text += [f"## {title}", _dataclass(cls)]
-    return _page(text)
+        "planned with. Every try at a cell is a new attempt: `cells/<cell id>/attempt-<n>/` has "
+        "`result.json` and, of each rank, its records (`rank-0000.jsonl`) and its log."
+    )
+    for title, cls in {
+        "result.json": result_file.Result,
+        "Checks": schema.Check,
+        "Failure": schema.Failure,
+        "Records: header": schema.Header,
+        "Records: steps": schema.StepRecord,
+        "Records: spans": schema.SpanRecord,
+        "Records: events": schema.EventRecord,
+    }.items():
+        yield f"## {title}"
+        yield inspect.getdoc(cls) or ""
+        meanings = dict(_field_docstrings(cls))
+        names = {each.name: each.type for each in dataclasses.fields(cls)}
+        rows = [(f"`{name}`", f"`{kind}`", meanings.get(name, "")) for name, kind in names.items()]
+        yield _table(("field", "type", "meaning"), rows)
 
 
-def _dataclass(cls: type[Any]) -> str:
-    meanings = field_docstrings(cls)
-    rows = [
-        (f"`{each.name}`", f"`{each.type}`", meanings.get(each.name, ""))
-        for each in dataclasses.fields(cls)
-    ]
-    return _page([inspect.getdoc(cls) or "", _table(("field", "type", "meaning"), rows)]).rstrip()
-
-
-def field_docstrings(cls: type[Any]) -> Mapping[str, str]:
-    """Field -> the string that follows it in the source of a dataclass."""
+def _field_docstrings(cls: type[Any]) -> Iterator[tuple[str, str]]:
+    """A dataclass's fields, each with the string that follows it in the source."""
     (definition,) = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
-    found, name = {}, None
-    for node in definition.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            name = node.target.id
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and name:
-            found[name] = " ".join(str(node.value.value).split())
-            name = None
-        else:
-            name = None
-    return found
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            assert isinstance(text.value, ast.Constant)
+            yield ast.unparse(field.target), " ".join(str(text.value.value).split())
 
 
-def _extend() -> str:
-    """The section of CONTRIBUTING.md that says where to add what."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    _, _, rest = text.partition("## To add\n")
-    return f"# Extend gnnhpc\n{rest.partition(chr(10) + '## ')[0]}"
-
-
-def _readme(folder: str) -> str:
-    """A README with links that lead to pages of the site, or show the path of a file."""
-    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
-
-    def link(match: re.Match[str]) -> str:
-        label, path, anchor = match[1], match[2], match[3] or ""
-        target = (ROOT / folder / path).resolve()
-        for name, other in READMES.items():
-            if target == ROOT / other / "README.md":
-                return f"[{label}]({name}.md{anchor})"
-        if target == ROOT / "README.md":
-            return f"[{label}](../index.md)"
-        return f"{label} (`{target.relative_to(ROOT)}`)"
-
-    return re.sub(r"\[([^\]]*)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)", link, text)
+def _without_links(readme: Path) -> str:
+    """Its text; of links to other files of the checkout only the label."""
+    return re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", readme.read_text(encoding="utf-8"))
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     escaped = ([cell.replace("|", r"\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
-
-
-def _page(blocks: list[str]) -> str:
-    return "\n\n".join(block for block in blocks if block) + "\n"
