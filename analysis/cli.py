@@ -32,10 +32,10 @@ RunFolder = Annotated[
 
 
 @app.command(
-    epilog="Examples:\n\npython -m analysis report runs/quickstart\n\n"
-    "python -m analysis report runs/raffi --baseline seq:5 --out ~/reports/raffi\n\n"
-    "python -m analysis report runs/raffi --only speedup --format pdf --width 84mm\n\n"
-    "python -m analysis report runs/cluster-a runs/cluster-b --out ~/reports/both"
+    epilog="Examples:\n\ngnnhpc report runs/quickstart\n\n"
+    "gnnhpc report runs/raffi --baseline seq:5 --out ~/reports/raffi\n\n"
+    "gnnhpc report runs/raffi --only speedup --format pdf --width 84mm\n\n"
+    "gnnhpc report runs/cluster-a runs/cluster-b --out ~/reports/both"
 )
 def report(
     runs: Annotated[
@@ -143,8 +143,8 @@ def _print_invalid(loaded: RunData) -> int:
 
 
 @app.command(
-    epilog="Examples:\n\npython -m analysis compare runs/before runs/after --tolerance 0.05\n\n"
-    "python -m analysis compare runs/cluster-a runs/cluster-b --of median --out ~/compared"
+    epilog="Examples:\n\ngnnhpc compare runs/before runs/after --tolerance 0.05\n\n"
+    "gnnhpc compare runs/cluster-a runs/cluster-b --of median --out ~/compared"
 )
 def compare(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
@@ -190,8 +190,8 @@ def compare(
 
 
 @app.command(
-    epilog="Examples:\n\npython -m analysis check runs/raffi\n\n"
-    "python -m analysis check runs/raffi --repeats 5 --data-root /data"
+    epilog="Examples:\n\ngnnhpc check runs/raffi\n\n"
+    "gnnhpc check runs/raffi --repeats 5 --data-root /data"
 )
 def check(
     run: RunFolder,
@@ -217,8 +217,8 @@ def check(
 
 
 @app.command(
-    epilog="Examples:\n\npython -m analysis import-csv seq.csv pp2_m5.csv dp2-pp2_m5.csv\n\n"
-    "python -m analysis import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8"
+    epilog="Examples:\n\ngnnhpc import-csv seq.csv pp2_m5.csv dp2-pp2_m5.csv\n\n"
+    "gnnhpc import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8"
 )
 def import_csv(
     logs: Annotated[

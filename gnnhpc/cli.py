@@ -112,7 +112,7 @@ def run(
 @app.command(
     epilog="Exit status 1 unless everything agrees to 1e-9. Under srun or torchrun with as many "
     "tasks as the layout has ranks it runs in place; otherwise it starts the ranks here. "
-    "Example: python -m gnnhpc verify --model gat --layout dp2-pp2 --microbatches 3"
+    "Example: gnnhpc verify --model gat --layout dp2-pp2 --microbatches 3"
 )
 def verify(
     model: Model = None,

@@ -74,23 +74,14 @@ add_version(app)
 
 
 def load(name: str) -> Command:
-    """A command of COMMANDS, under its heading, with examples that begin with `gnnhpc`."""
+    """A command of COMMANDS, under its heading."""
     package, heading = COMMANDS[name]
     group = get_command(import_module(f"{package}.cli").app)
     assert isinstance(group, TyperGroup), f"{package}.cli.app has one command only"
     command = group.commands[name]
     assert isinstance(command, Command)
     command.rich_help_panel = heading
-    _respell(command, package)
     return command
-
-
-def _respell(command: Command, package: str) -> None:
-    """Write `gnnhpc status` for `python -m jobs status` in the examples of a command."""
-    if command.epilog:
-        command.epilog = command.epilog.replace(f"python -m {package} ", "gnnhpc ")
-    for inner in getattr(command, "commands", {}).values():
-        _respell(inner, package)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -25,15 +25,15 @@ STATUS_EPILOG = (
     "memory, cancelled, interrupted, lost (neither process nor result), missing (never started)."
     "\n\nExit status: 0 when every cell is done and valid, 3 while cells run, wait or may do so, 1 "
     "when none does and one is not done or not valid, 2 for wrong input.\n\n"
-    "Example: python -m jobs status runs/quickstart --cells"
+    "Example: gnnhpc status runs/quickstart --cells"
 )
-LIST_EPILOG = "Example: python -m jobs list --runs /scratch/me/runs"
+LIST_EPILOG = "Example: gnnhpc list --runs /scratch/me/runs"
 LOGS_EPILOG = (
     "Examples:\n\n"
-    "python -m jobs logs runs/quickstart vig-pp2:3 --rank 1\n\n"
-    "python -m jobs logs runs/quickstart vig-pp2:3 --follow"
+    "gnnhpc logs runs/quickstart vig-pp2:3 --rank 1\n\n"
+    "gnnhpc logs runs/quickstart vig-pp2:3 --follow"
 )
-CLEAN_EPILOG = "Example: python -m jobs clean runs/quickstart"
+CLEAN_EPILOG = "Example: gnnhpc clean runs/quickstart"
 
 
 def status(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from jobs.slurm.site import Site
     from jobs.sweep.settings_table import SettingRow
 
-INIT_EPILOG = "Example: python -m jobs site init --out site.yaml"
-SCHEMA_EPILOG = "Example: python -m jobs schema sweep --table"
+INIT_EPILOG = "Example: gnnhpc site init --out site.yaml"
+SCHEMA_EPILOG = "Example: gnnhpc schema sweep --table"
 
 
 class Written(StrEnum):

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 SUBMIT_EPILOG = (
     "Examples:\n\n"
-    "python -m jobs submit raffi-vig --paired --site my-cluster --data-root /data\n\n"
-    "python -m jobs submit quickstart --cluster local --wait\n\n"
-    "python -m jobs submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
+    "gnnhpc submit raffi-vig --paired --site my-cluster --data-root /data\n\n"
+    "gnnhpc submit quickstart --cluster local --wait\n\n"
+    "gnnhpc submit spec.yaml --set train_steps=5 --set layouts=\\[seq,pp2] --dry-run"
 )
 RERUN_EPILOG = (
     "Examples:\n\n"
-    "python -m jobs rerun runs/quickstart --failed\n\n"
-    "python -m jobs rerun runs/quickstart --array vig-pp2 --index 3,5-7"
+    "gnnhpc rerun runs/quickstart --failed\n\n"
+    "gnnhpc rerun runs/quickstart --array vig-pp2 --index 3,5-7"
 )
 
 
