@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from analysis.load.comparable import environment_of
 from analysis.load.read_records import RankFile
 from analysis.load.validate_records import check_result
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts, resume_chain
+from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
 
 
 @dataclass
@@ -48,23 +49,25 @@ class StoredCell:
             self.attempts[self.position] = replace(self.attempts[self.position], damage=words)
 
     def files(self) -> Iterator[RankFile]:
-        """The rank files of the attempt that counts and of those that it resumed.
+        """The rank files of the attempt that counts and, as its result lists them, of those that it
+        resumed.
 
-        Of an attempt that is not done only those that are there.
+        Of an attempt that is not done only its own that are there.
         """
         used = self.used
         if used is None or used.damage:
             return
         done = used.status == "done"
         written = used.result.records if used.result and done else {}
-        for one in resume_chain(used, self.attempts):
+        for folder in dict.fromkeys(["", *(entry.rpartition("rank-")[0] for entry in written)]):
+            name = Path(folder).name or used.paths.root.name
+            attempt = AttemptPaths(used.paths.root.with_name(name))
             for rank in range(self.plan.experiment.process_layout.world_size):
-                path = one.attempt.records(rank)
-                same = one.attempt.number == used.number
-                entry = path.name if same else f"../{one.attempt.root.name}/{path.name}"
+                path = attempt.records(rank)
                 if done or path.exists():
-                    expected = {"cell": self.plan.id, "attempt": one.attempt.number, "rank": rank}
-                    yield RankFile(path, self.name, expected, written.get(entry))
+                    expected = {"cell": self.plan.id, "attempt": attempt.number, "rank": rank}
+                    entry = written.get(f"{folder}{path.name}")
+                    yield RankFile(path, self.name, expected, entry)
 
 
 def read_cells(folders: Mapping[str, RunPaths]) -> list[StoredCell]:

@@ -1,14 +1,13 @@
-"""The attempts at a cell: reads them, chooses the one that counts, and follows its resumes."""
+"""The attempts at a cell: reads them and chooses the one that counts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
-from gnnhpc.core.versioned_json import parse_object
 from gnnhpc.records.result_file import Result
 
 
@@ -62,8 +61,7 @@ class Attempt:
 
 def read_attempts(cell: CellPaths) -> list[Attempt]:
     """All attempts at a cell, oldest first; an attempt whose result cannot be read is damaged."""
-    attempts = [_read_attempt(paths) for paths in cell.attempts()]
-    return [_with_checked_resumes(attempt, attempts) for attempt in attempts]
+    return [_read_attempt(paths) for paths in cell.attempts()]
 
 
 def _read_attempt(paths: AttemptPaths) -> Attempt:
@@ -73,80 +71,3 @@ def _read_attempt(paths: AttemptPaths) -> Attempt:
         return Attempt(paths, None)
     except InputError as error:
         return Attempt(paths, None, str(error))
-
-
-def _with_checked_resumes(attempt: Attempt, attempts: Sequence[Attempt]) -> Attempt:
-    try:
-        resume_chain(attempt, attempts)
-    except InputError as error:
-        return replace(attempt, damage=attempt.damage or str(error))
-    return attempt
-
-
-@dataclass(frozen=True)
-class UsedSteps:
-    """The training steps of one attempt that count: from `first` up to, but without, `stop`."""
-
-    attempt: AttemptPaths
-    first: int
-    stop: int | None
-    """None for all steps to the end."""
-
-
-def resume_chain(chosen: Attempt, attempts: Sequence[Attempt]) -> list[UsedSteps]:
-    """The attempts whose records make up `chosen`, newest first.
-
-    An attempt that resumed before step k of another one uses the other's steps before k, and so on
-    backwards. Raises InputError for a resume from an attempt that is missing or is not earlier.
-    """
-    by_number = {attempt.number: attempt for attempt in attempts}
-    used: list[UsedSteps] = []
-    current, stop = chosen, None
-    while True:
-        origin = resumed_from(current)
-        number, first = origin or (0, 0)
-        used.append(UsedSteps(current.paths, first, stop))
-        if origin is None:
-            return used
-        if number >= current.number or number not in by_number:
-            raise InputError(
-                current.paths.root,
-                "resumed_from.attempt",
-                number,
-                f"an earlier attempt in {current.paths.root.parent}",
-            )
-        stop = first if stop is None else min(stop, first)
-        current = by_number[number]
-
-
-def resumed_from(attempt: Attempt) -> tuple[int, int] | None:
-    """Attempt and training step of the checkpoint that an attempt resumed from; None for none.
-
-    Raises InputError where the result names neither.
-    """
-    raw = attempt.result.resumed_from if attempt.result else None
-    if raw is None and attempt.status != "done":
-        raw = _resume_event(attempt.paths)
-    if raw is None:
-        return None
-    try:
-        return int(raw["attempt"]), int(raw["step"])
-    except (KeyError, TypeError, ValueError):
-        raise InputError(attempt.paths.root, "resumed_from", raw, "an attempt and a step") from None
-
-
-def _resume_event(paths: AttemptPaths) -> dict[str, Any] | None:
-    """The detail of the event `resumed` in rank 0's records before its first step, if any."""
-    try:
-        with paths.records(0).open("rb") as stream:
-            for line in stream:
-                if b'"step"' in line and b'"event"' not in line:
-                    return None
-                record = parse_object(line, paths.records(0), "one record a line")
-                if record.get("kind") == "event" and record.get("name") == "resumed":
-                    detail: dict[str, Any] = record.get("detail") or {}
-                    return detail
-    except (OSError, InputError):
-        # The reader of the steps reports what is wrong with the file.
-        return None
-    return None

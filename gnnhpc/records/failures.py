@@ -8,7 +8,7 @@ import json
 import sysconfig
 import time
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
@@ -83,27 +83,19 @@ def find_first_failure(
     the cause.
     """
     deadline = time.monotonic() + SETTLE_S
-    while time.monotonic() < deadline:
-        failures = read_failures(attempt, world_size)
-        if len(failures) == world_size or any(not is_consequence(f) for f in failures):
+    while True:
+        failures = read_failures(attempt, world_size) or [this]
+        cause = next((each for each in failures if not is_consequence(each)), None)
+        if cause is not None:
+            return cause
+        if len(failures) == world_size or time.monotonic() > deadline:
             break
         time.sleep(0.1)
-    failures = read_failures(attempt, world_size) or [this]
-    for failure in failures:
-        if not is_consequence(failure):
-            return failure
-    missing = sorted(set(range(world_size)) - {failure.rank for failure in failures})
-    if not missing or not any(_is_lost_connection(failure) for failure in failures):
+    silent = sorted(set(range(world_size)) - {failure.rank for failure in failures})
+    if not silent or not any(_is_lost_connection(failure) for failure in failures):
         return failures[0]
-    rank = missing[0]
-    return Failure(
-        rank=rank,
-        host=hosts[rank] if rank < len(hosts) else "unknown host",
-        step=failures[0].step,
-        phase=failures[0].phase,
-        error=_LOST_RANK,
-        at=failures[0].at,
-    )
+    host = hosts[silent[0]] if hosts else "unknown host"
+    return replace(failures[0], rank=silent[0], host=host, error=_LOST_RANK)
 
 
 _LOST_RANK = "ended without an error message: killed, or out of memory"

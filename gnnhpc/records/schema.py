@@ -156,7 +156,7 @@ class SpanRecord:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """Something that happened once: a checkpoint written, a signal received, a resume."""
+    """Something that happened once, such as a checkpoint written."""
 
     name: str
     at_s: float

@@ -76,8 +76,11 @@ def set_up(
     batches = batches or build_batches(BatchPlan(experiment, layer_specs, mesh, root))
     planned = planned or _planned_cut(experiment, layer_specs, mesh, batches, loss)
     # A process that holds several stages holds all, and computes them one after the other.
-    alone = mesh.layout.stages == 1
-    mine = [range(len(layer_specs))] if alone else _of_stage(planned, experiment, mesh)
+    mine = [range(len(layer_specs))]
+    if mesh.layout.stages > 1:
+        places = range(len(planned) // mesh.layout.stages)
+        of_stage = experiment.schedule, mesh.stage, mesh.layout.stages
+        mine = [planned[virtual_stage_number(*of_stage, place)] for place in places]
     stage = build_stage(experiment, layer_specs, mine, timer).to(mesh.device)
     _check_parameters(experiment, stage)
     for each in stage.virtual_stages:
@@ -144,15 +147,6 @@ def _implementation(experiment: Experiment, dtype: torch.dtype, device: torch.de
     return note if experiment.compile == "off" else f"{note}, compiled ({experiment.compile})"
 
 
-def _of_stage(planned: Sequence[range], experiment: Experiment, mesh: Mesh) -> list[range]:
-    """The layers of each part that this rank's stage holds."""
-    of_stage = (mesh.stage, mesh.layout.stages)
-    places = range(len(planned) // mesh.layout.stages)
-    return [
-        planned[virtual_stage_number(experiment.schedule, *of_stage, place)] for place in places
-    ]
-
-
 def _virtual_stage_plans(
     stage: Stage, mine: Sequence[range], experiment: Experiment, mesh: Mesh, batches: Batches
 ) -> Iterator[VirtualStagePlan]:
@@ -214,9 +208,7 @@ def _planned_cut(
     loss: MeanLoss,
 ) -> list[range]:
     """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
-    if experiment.layout.stages == 1:
-        return cut(experiment, layer_specs)
-    if experiment.balance != "profile":
+    if experiment.layout.stages == 1 or experiment.balance != "profile":
         return cut(experiment, layer_specs)
     costs: list[tuple[float, float]] = []
     if mesh.rank == 0:

@@ -71,7 +71,6 @@ class TrainingRun:
 
         with self.parts.timer.outside("reading a checkpoint"):
             load(point.path, self.mesh, self.parts.stage, self.parts.optimizer)
-        self.writer.write(EventRecord("resumed", 0.0, dict(point.as_record)))
         return point.step
 
     def _loop(self) -> TrainingLoop:

@@ -24,7 +24,7 @@ from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.result_file import Result, final_key
-from gnnhpc.records.schema import Check, EventRecord, Failure, Header, Phase, Status
+from gnnhpc.records.schema import Check, Failure, Header, Phase, Status
 from gnnhpc.records.submissions import PROVENANCE_VERSION
 from tests.tools.made_steps import Machine, MadeSteps, all_shares, quality, whole_shares
 
@@ -148,10 +148,7 @@ def _beginning(attempt: AttemptPaths, cell: Cell, made: MadeSteps, rank: int, st
         started_at=STARTED,
         startup_s={"imports": 1.5, "rendezvous": 0.2},
     )
-    text = json.dumps(asdict(replace(header, **story.header))) + "\n"
-    if story.resumed_from:
-        text += json.dumps(asdict(EventRecord("resumed", 0.0, story.resumed_from))) + "\n"
-    return text
+    return json.dumps(asdict(replace(header, **story.header))) + "\n"
 
 
 def _host(rank: int) -> str:
