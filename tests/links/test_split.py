@@ -29,11 +29,3 @@ def test_the_splits_are_all_links_each_once(seed: int, val: float, test: float) 
     assert bool(((message[1] * 60 + message[0]).diff() > 0).all())
     assert message[:, split.both[:, 0]].equal(split.train.T)
     assert message[:, split.both[:, 1]].equal(split.train.T.flip(0))
-
-
-def test_which_end_comes_first_is_a_coin_and_another_seed_has_another_split() -> None:
-    graph = make_graph(300, 3_000, seed=3)
-    split = split_links(graph, 0, 0.1, 0.1)
-    ascending = int((split.train[:, 0] < split.train[:, 1]).sum())
-    assert abs(ascending - len(split.train) / 2) < 5 * len(split.train) ** 0.5 / 2
-    assert pairs_of(split.val) != pairs_of(split_links(graph, 1, 0.1, 0.1).val)

@@ -137,10 +137,3 @@ def test_the_modules_of_a_login_node_do_not_import_torch() -> None:
     seen = imported_by("-c", f"import {', '.join(sorted(names))}")
     assert names | {"gnnhpc.experiment.stage_cut", "gnnhpc.records.schema"} <= seen
     assert not {name for name in seen if name.split(".")[0] == "torch"}
-
-
-@pytest.mark.parametrize("command", ["jobs", "analysis", "gnnhpc"])
-def test_help_does_not_import_torch(command: str) -> None:
-    seen = imported_by("-m", command, "--help")
-    assert "argparse" in seen or "typer" in seen
-    assert "torch" not in seen

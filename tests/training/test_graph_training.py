@@ -42,15 +42,6 @@ def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     assert samples(found[1]) == expected
 
 
-def test_seconds_of_sampling_are_those_of_steps_that_make_a_mini_batch(run_once: RunOnce) -> None:
-    """What is evaluated is made before the first step."""
-    alone = run_once(graphs(**TRAIN))
-    for phase, made in (("train", True), ("test", False)):
-        for step in alone.steps(0, phase):
-            for name in ("sample_s", "gather_s", "sampled_edges"):
-                assert (step[name] is not None) == made, (phase, name)
-
-
 @pytest.mark.slow
 def test_it_learns(run_once: RunOnce) -> None:
     """Far better on graphs it was not trained on than the half that a guess gets."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnnhpc.kernels import sample_neighbors as sample
-from tests.tools.cells import Ran, RunOnce, linked, manifest_of, run
+from tests.tools.cells import Ran, RunOnce, linked
 from tests.training.same_losses import Way, both, invalid, samples
 
 pytestmark = [
@@ -85,21 +84,3 @@ def refused(found: Ran) -> str:
     assert found.statuses == [2]
     (line,) = found.err[0].splitlines()
     return line
-
-
-def few_edges_at_once() -> None:
-    from gnnhpc.batches.sampled import link_evaluation
-
-    link_evaluation.EDGES_AT_ONCE = 400
-
-
-def test_links_of_a_large_graph_are_learnt_but_not_evaluated(tmp_path: Path) -> None:
-    def ran(name: str, **changes: Any) -> Ran:
-        (cell,) = manifest_of(tmp_path / name, linked(**TRAIN | changes))
-        return run(tmp_path / name, cell, plant=few_edges_at_once)
-
-    line = refused(ran("evaluated"))
-    assert re.search("edges: found 5.. of links to train on; allowed: at most 400", line)
-    learnt = ran("learnt", test_steps=0, test_every=None, train_steps=4)
-    assert not invalid(learnt)
-    assert learnt.steps(0, "test") == []

@@ -56,7 +56,7 @@ def batch_of(*microbatches: dict[str, list[int]]) -> Batch:
 
 @given(labels, st.integers(0, 99))
 def test_the_loss_is_the_sum_over_valid_targets(target: list[int], seed: int) -> None:
-    logits = logits_of(len(target), seed)
+    logits, expected = logits_of(len(target), seed), 0.0
     expected = loss_of(logits, target)
     targets = {"train": torch.tensor(target), "test": torch.full((len(target),), IGNORED)}
     of_shares = Classification("log_probabilities", splits=True)
@@ -65,6 +65,17 @@ def test_the_loss_is_the_sum_over_valid_targets(target: list[int], seed: int) ->
     assert float(of_shares.summed_loss(shares, targets, "train")) == pytest.approx(expected)
     assert float(IMAGES.summed_loss(logits, targets, "test")) == 0.0
     assert NODES.valid_targets(targets, "train") == counted(target)
+
+
+def test_log_probabilities_are_not_normalised_again() -> None:
+    of_shares = Classification("log_probabilities", splits=True)
+    given = {"train": torch.tensor([1, IGNORED, 0])}
+    assert float(of_shares.summed_loss(torch.arange(6.0).view(3, 2), given, "train")) == -(1 + 4)
+
+
+def test_training_and_images_have_no_splits() -> None:
+    assert NODES.metrics("train") == IMAGES.metrics("train") == ("loss", "accuracy")
+    assert IMAGES.metrics("test") == ("loss", "accuracy")
 
 
 @given(labels, labels, st.integers(0, 99))
@@ -136,3 +147,20 @@ def test_links_are_ranked_among_their_negatives(*, ties: bool) -> None:
         shares = [torch.cat((pairs[a:b], pairs[7:])) for a, b in ((0, 3), (3, 3), (3, 7))]
         for name, (value, count) in ranked(2, outputs, *shares).items():
             assert sums[name] == (pytest.approx(value), count), "shares of links add up"
+
+
+def test_links_are_trained_by_the_cross_entropy_of_their_scores() -> None:
+    generator, task = torch.Generator().manual_seed(5), LinkPrediction(2)
+    outputs = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    pairs = [pairs_of(generator, 3, 4), pairs_of(generator, 2, 1)]
+    parts = [SimpleNamespace(targets={"train": each}) for each in pairs]
+    batch = cast("Batch", SimpleNamespace(microbatches=parts))
+    # A link's loss is that of its score being large, a negative's that of its being small.
+    expected = sum(
+        float(np.logaddexp(0, -score if is_link else score))
+        for u, v, is_link in torch.cat(pairs).tolist()
+        for score in [float(outputs[u] @ outputs[v])]
+    )
+    assert task.metrics("train") == ("loss",)
+    sums = task.metric_sums("train", [outputs, outputs], batch)
+    assert sums == {"loss": (pytest.approx(expected, rel=1e-12), 10)}

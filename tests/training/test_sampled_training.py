@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.kernels import sample_neighbors as sample
-from tests.tools.cells import RunOnce, manifest_of, run, sampled
-from tests.tools.data_files import custom_arrays
+from tests.tools.cells import RunOnce, sampled
 from tests.training.same_losses import LIBRARIES, Way, both, invalid, samples
 
 pytestmark = [
@@ -112,15 +108,3 @@ def test_the_libraries_samplers_run_in_replicas(
     assert all(step["sampled_edges"] > 0 for step in steps)
     workers = found.result.experiment["sampling"]["workers"]
     assert {step["sample_s"] is None for step in steps} == {workers > 0}
-
-
-def test_more_nodes_than_there_are_to_train_on_is_one_line(tmp_path: Path) -> None:
-    """Of a custom graph, which planning does not read."""
-    np.savez(tmp_path / "g.npz", **custom_arrays())
-    own = CustomGraph(path="g.npz").planned(tmp_path)
-    (cell,) = manifest_of(tmp_path / "run", sampled(data=own, layout="dp2", batch_size=15))
-    found = run(tmp_path / "run", cell)
-    assert set(found.statuses) == {2}
-    for err in found.err:
-        (line,) = err.splitlines()
-        assert "batch_size: found 15 x 2 replicas; allowed: at most the 20 nodes" in line
