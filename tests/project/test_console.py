@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from typer.main import get_command
 import analysis.cli
 import gnnhpc.cli
 import jobs.cli
-from gnnhpc.console import COMMANDS, load, main
-from gnnhpc.core.cli_options import as_typed
+from gnnhpc.console import COMMANDS, main
 from tests.tools.console import Console
 
 HEAVY = {"torch", "pandas", "numpy", "matplotlib", "yaml", "jinja2", "jobs.sweep"}
@@ -47,46 +45,6 @@ def test_help_lists_all_commands_under_their_headings_and_loads_nothing_heavy(
     assert not modules & HEAVY
 
 
-def test_help_of_a_command_loads_its_package_alone(console: Console) -> None:
-    said, modules = console.loaded("status", "--help")
-    assert "Usage: gnnhpc status " in said
-    assert "jobs.cli" in modules
-    assert not modules & {*HEAVY, "gnnhpc.cli", "analysis", "analysis.cli"}
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_examples_are_spelled_as_they_were_asked_for(name: str) -> None:
-    package = COMMANDS[name][0]
-    group = get_command(APPS[package])
-    assert isinstance(group, TyperGroup)
-    theirs, ours = group.commands[name].epilog or "", load(name).epilog or ""
-    assert "python -m" not in ours
-    assert ours.count(f"gnnhpc {name} ") >= theirs.count(f"python -m {package} {name} ")
-
-
-@pytest.mark.parametrize(
-    ("program", "next_"),
-    [
-        ("/venv/bin/gnnhpc", "next: gnnhpc status '/runs/my run'"),
-        ("/repo/jobs/__main__.py", "next: python -m jobs status '/runs/my run'"),
-        ("/repo/gnnhpc/__main__.py", "next: python -m jobs status '/runs/my run'"),
-    ],
-)
-def test_hints_are_spelled_as_the_command_was(
-    program: str, next_: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from jobs.cli.terminal_tables import print_submitted
-    from jobs.slurm.launch import Launch
-    from jobs.submission.submission import Submission
-    from jobs.submission.submit import Submitted
-
-    monkeypatch.setattr(sys, "argv", [program, "submit"])
-    submission = Submission(Path("/runs/my run"), "slurm", (), (), Launch())
-    print_submitted(Submitted(submission, ()))
-    assert capsys.readouterr().out.splitlines()[-1] == next_
-    assert as_typed("analysis", "report").startswith(next_.split()[1])
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -102,25 +60,6 @@ def test_a_mistake_is_one_line(
     assert main(arguments.split()) == 2
     said = capsys.readouterr().err
     assert said == f"error: command line: found {line}; allowed: what --help says\n"
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("gnnhpc re", "rerun report"),
-        ("gnnhpc site ", "init check"),
-        ("gnnhpc submit --clus", "--cluster"),
-    ],
-)
-def test_bash_completes(typed: str, offered: str, console: Console) -> None:
-    source = console.run("gnnhpc", _GNNHPC_COMPLETE="source_bash")
-    words = " ".join(f'"{word}"' for word in typed.split(" "))
-    script = (
-        f"{source.stdout}\nCOMP_WORDS=({words}); COMP_CWORD={len(typed.split(' ')) - 1}\n"
-        '_gnnhpc_completion gnnhpc\necho "${COMPREPLY[*]}"'
-    )
-    done = console.run("bash", "-c", script)
-    assert done.stdout.split() == offered.split(), done.stderr
 
 
 def plant(place: Path, name: str) -> Path:
