@@ -12,7 +12,7 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
-from tests.tools.cells import GAT, manifest_of, run
+from tests.tools.cells import GAT, Ran, manifest_of, run
 from tests.training.test_resume import warn_at
 from tests.validation.custom_models import GRAPH, write_model
 
@@ -35,10 +35,9 @@ CHANGES = (
     ),
 )
 HELD = {
-    "torch, numpy and python": (
-        "self.lin.weight.data *= 0.5 + np.random.rand()",
-        "x = nn.functional.dropout(x, 0.3) * (np.random.rand() + random.gauss(0.5, 0.1))",
-    ),
+    "torch": ("pass", "x = nn.functional.dropout(x, 0.3)"),
+    "numpy": ("self.lin.weight.data *= 0.5 + np.random.rand()", "x = x * (0.5 + np.random.rand())"),
+    "python": ("pass", "x = x * (0.5 + random.gauss(0.5, 0.1))"),
     "buffer": (
         "self.register_buffer('n', torch.ones(()), persistent=False)",
         "self.n += 1; x = x / float(self.n)",
@@ -46,24 +45,55 @@ HELD = {
 }
 
 
-CASES = [("torch, numpy and python", "pp2"), ("buffer", "dp2")]
-
-
-@pytest.mark.parametrize(("kind", "layout"), CASES)
-def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_path: Path) -> None:
-    made, forward = HELD[kind]
-    changes = *CHANGES, ("MADE", made), ("FORWARD", forward)
-    source = tmp_path / "source"
-    model = CustomModel.model_validate(write_model(source, GRAPH, *changes)).planned(source)
+def cell(root: Path, kind: tuple[str, str], **changes: object) -> Experiment:
+    made, forward = kind
+    changes_of_text = *CHANGES, ("MADE", made), ("FORWARD", forward)
+    model = CustomModel.model_validate(write_model(root, GRAPH, *changes_of_text)).planned(root)
     steps = {"train_steps": 10, "test_steps": 1, "save_every": 5, "microbatches": 2}
-    experiment = Experiment.model_validate(GAT | {"model": model, "layout": layout, **steps})
+    return Experiment.model_validate(GAT | {"model": model, **steps, **changes})
+
+
+def whole_and_in_parts(
+    root: Path,
+    kind: tuple[str, str],
+    layout: str,
+    env: dict[str, str] | None = None,
+    **changes: object,
+) -> tuple[Ran, list[Ran]]:
+    experiment = cell(root / "source", kind, layout=layout, **changes)
+    warned = functools.partial(warn_at, 3, rank=experiment.layout.world_size - 1)
     found = []
-    for name, plants in (("whole", [None]), ("parts", [functools.partial(warn_at, 3), None])):
-        (one,) = manifest_of(tmp_path / name, experiment)
-        copy_models(RunPaths(tmp_path / name), [experiment])
-        found.append([run(tmp_path / name, one, plant=plant) for plant in plants])
+    for name, plants in (("whole", [None]), ("parts", [warned, None])):
+        (one,) = manifest_of(root / name, experiment)
+        copy_models(RunPaths(root / name), [experiment])
+        found.append([run(root / name, one, plant=plant, env=env) for plant in plants])
     (whole,), parts = found
     assert set(parts[0].statuses) == {EXIT_UNFINISHED}, parts[0].err
     assert parts[1].result.resumed_from is not None
+    return whole, parts
+
+
+CASES = [("torch", "dp2"), ("numpy", "pp2"), ("python", "dp2"), ("buffer", "pp2")]
+
+
+@pytest.mark.quick("numpy-pp2")
+@pytest.mark.parametrize(("kind", "layout"), CASES)
+def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_path: Path) -> None:
+    whole, parts = whole_and_in_parts(tmp_path, HELD[kind], layout)
     assert whole.losses() == [loss for part in parts for loss in part.losses()]
     assert parts[1].result.valid
+
+
+def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> None:
+    grows = (
+        "self.register_buffer('seen', torch.zeros(0), persistent=False)",
+        "self.seen = torch.cat([self.seen, torch.ones(1)])",
+    )
+    experiment = cell(tmp_path / "source", grows)
+    (one,) = manifest_of(tmp_path / "run", experiment)
+    copy_models(RunPaths(tmp_path / "run"), [experiment])
+    run(tmp_path / "run", one, plant=functools.partial(warn_at, 3, rank=0))
+    again = run(tmp_path / "run", one).result
+    assert again.status == "failed"
+    assert again.failure is not None
+    assert "step-00000004: cannot be read (" in again.failure.error
