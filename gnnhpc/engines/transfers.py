@@ -73,22 +73,18 @@ class StageTransfers:
         gradients = most_held(first="backward") + 1
         self._done_before = done_before_posting(*place, virtual_stages=parts, training=training)
         learns = part.upstream_trains or bool(parameters_of(part.stage))
-        self.activations_in = (
-            None
-            if part.is_first
-            else self._receiver("forward", part.input_shape, min(held, plan.microbatches))
-        )
-        self.activations_out = None if part.is_last else self._sender("forward", part.output_shape)
-        self.gradients_in = (
-            None
-            if part.is_last or not training or not learns
-            else self._receiver("backward", part.output_shape, gradients)
-        )
-        self.gradients_out = (
-            None
-            if part.is_first or not training or not part.upstream_trains
-            else self._sender("backward", part.input_shape)
-        )
+        before, after = part.input_shape, part.output_shape
+        self.activations_in = self.activations_out = self.gradients_in = self.gradients_out = None
+        if not part.is_first:
+            self.activations_in = self._receiver(
+                "forward", -1, before, min(held, plan.microbatches)
+            )
+        if not part.is_last:
+            self.activations_out = self._sender("forward", 1, after)
+        if not part.is_last and training and learns:
+            self.gradients_in = self._receiver("backward", 1, after, gradients)
+        if not part.is_first and training and part.upstream_trains:
+            self.gradients_out = self._sender("backward", -1, before)
         receivers = (self.activations_in, self.gradients_in)
         self.limited = [r for r in receivers if isinstance(r, Receiver) and r.needs is not None]
         """The receivers that are to be notified of the stage's actions."""
@@ -99,23 +95,13 @@ class StageTransfers:
         if self.training and there.part.upstream_trains:
             self.gradients_in = there.gradients_out = Handover()
 
-    def _peer(self, step: int) -> int | None:
-        """The rank that holds the part before (-1) or after (1) this one; None where it is here."""
-        mesh = self.plan.mesh
-        number, stages = self.part.number + step, mesh.layout.stages
-        stage, _ = place_of_virtual_stage(self.plan.schedule, number, stages)
-        return None if stage == mesh.stage else mesh.layout.rank_of(mesh.replica, stage)
-
     def _receiver(
-        self, direction: Direction, shape: tuple[int, ...], buffers: int
+        self, direction: Direction, step: int, shape: tuple[int, ...], buffers: int
     ) -> Receiver | None:
         plan, mesh = self.plan, self.plan.mesh
-        peer = self._peer(-1 if direction == "forward" else 1)
-        if peer is None:
+        channel = self._channel(SharedReceiver, direction, step, shape)
+        if channel is None:
             return None
-        channel = self._channel(
-            SharedReceiver, direction, peer, -1 if direction == "forward" else 0, shape
-        )
         if mesh.staged:
             hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
             return StagedReceiver(channel, hosts, mesh.device)
@@ -129,27 +115,26 @@ class StageTransfers:
         kind = Receiver if plan.fixed_rows else UnevenReceiver
         return kind(channel, tensors, needs if mesh.links else None)
 
-    def _sender(self, direction: Direction, shape: tuple[int, ...]) -> Sender | None:
-        mesh = self.plan.mesh
-        peer = self._peer(1 if direction == "forward" else -1)
-        if peer is None:
+    def _sender(self, direction: Direction, step: int, shape: tuple[int, ...]) -> Sender | None:
+        channel = self._channel(SharedSender, direction, step, shape)
+        if channel is None:
             return None
-        channel = self._channel(
-            SharedSender, direction, peer, 0 if direction == "forward" else -1, shape
-        )
-        return StagedSender(channel) if mesh.staged else Sender(channel)
+        return StagedSender(channel) if self.plan.mesh.staged else Sender(channel)
 
     def _channel(
-        self,
-        shared: type[Shared],
-        direction: Direction,
-        peer: int,
-        before: int,
-        shape: tuple[int, ...],
-    ) -> Shared | GroupChannel:
-        """One end, of kind `shared` where both ranks can share memory; `before` as in `_tag`."""
-        plan, mesh = self.plan, self.plan.mesh
-        by_group = GroupChannel(peer, mesh.link(direction, peer), self._tag(before))
+        self, shared: type[Shared], direction: Direction, step: int, shape: tuple[int, ...]
+    ) -> Shared | GroupChannel | None:
+        """One end towards the virtual stage before (-1) or after (1) this one, of kind `shared`
+        where both ranks can share memory; None where that virtual stage is here."""
+        plan, mesh, number = self.plan, self.plan.mesh, self.part.number
+        stages = mesh.layout.stages
+        stage, _ = place_of_virtual_stage(plan.schedule, number + step, stages)
+        if stage == mesh.stage:
+            return None
+        peer = mesh.layout.rank_of(mesh.replica, stage)
+        # The tag is the same on both sides, and differs between cuts of the same two stages.
+        tag = (number + min(step, 0)) // stages
+        by_group = GroupChannel(peer, mesh.link(direction, peer), tag)
         # A slot has room for so many rows, and NCCL's groups are there to be used.
         if peer not in mesh.peers or not plan.fixed_rows or mesh.links or mesh.staged:
             self.ways.add(mesh.transfers or "")
@@ -164,11 +149,6 @@ class StageTransfers:
         """Wait for the other ends; both must have been made, or be made by another thread."""
         for channel in self._shared:
             channel.open()
-
-    def _tag(self, before: int) -> int:
-        """A tag for the cut after this virtual stage, or before it (-1). It is the same on both
-        sides, and differs between cuts of the same two stages."""
-        return (self.part.number + before) // self.plan.mesh.layout.stages
 
     def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
         """`backwards` are the micro-batches in the order of their gradients."""
