@@ -112,24 +112,19 @@ def input_error(
     return InputError(where, key, short_value(first["input"]), allowed)
 
 
-# pydantic's error type -> what is allowed, to be filled from the error's context.
+# pydantic's error type, or how it begins -> what is allowed, to be filled from the error's context.
 _ALLOWED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
     "string_type": "text",
     "string_too_short": "text of at least {min_length} character",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "a mapping of keys to values",
-    "model_type": "a mapping of keys to values",
-    "model_attributes_type": "a mapping of keys to values",
-    "literal_error": "{expected}",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a mapping of keys to values",
+    "model": "a mapping of keys to values",
+    "literal": "{expected}",
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",
@@ -140,7 +135,8 @@ _ALLOWED = {
 
 
 def _allowed(error: ErrorDetails) -> str:
-    text = _ALLOWED.get(error["type"])
+    kind = error["type"]
+    text = _ALLOWED.get(kind) or _ALLOWED.get(kind.partition("_")[0])
     return text.format(**error.get("ctx", {})) if text else error["msg"]
 
 

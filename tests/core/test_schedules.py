@@ -129,16 +129,6 @@ def test_an_evaluation_has_forwards_alone() -> None:
     assert picture("zbv", 2, 4, 2, training=False) == inspect.cleandoc(expected).strip()
 
 
-def test_virtual_stages_that_a_schedule_does_not_have() -> None:
-    with pytest.raises(ValueError, match="'zbv' has two virtual stages a stage, not 1"):
-        stage_order("zbv", 0, 2, 4)
-    with pytest.raises(ValueError, match="one virtual stage a stage"):
-        stage_order("1f1b", 0, 2, 4, virtual_stages=2)
-    with pytest.raises(ValueError, match="5 micro-batches are no multiple of 2 stages"):
-        stage_order("interleaved", 0, 2, 5, virtual_stages=2)
-    assert [str(action) for action in stage_order("zbv", 0, 1, 1)] == ["F0", "B0", "W0"]
-
-
 @given(plans())
 def test_virtual_stages_have_numbers_and_places(plan: Plan) -> None:
     schedule, stages, _, count = plan
