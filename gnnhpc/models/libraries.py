@@ -37,10 +37,6 @@ def import_dgl(where: str = "model", key: str = "implementation") -> Any:
     _give_setuptools_its_packaging()
     try:
         dgl = importlib.import_module("dgl")
-    except ModuleNotFoundError as error:
-        if error.name != "dgl":
-            raise _missing(where, key, f"DGL, which cannot be imported ({error})") from None
-        raise _missing(where, key, "dgl, which is not installed") from None
     except (ImportError, OSError) as error:
         raise _missing(where, key, f"DGL, which cannot be imported ({error})") from None
     if dgl.__version__.partition("+")[0] != DGL_VERSION:

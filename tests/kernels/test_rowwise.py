@@ -6,11 +6,9 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional
 
 from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
 from gnnhpc.kernels.rowwise import drop, relu_drop, relu_of_product, rows_with_gradient
-from gnnhpc.models.layers.linear import linear
 from tests.tools.backends import computed_by, has_kernel, needs_compiler, threads
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -63,22 +61,3 @@ def test_rows_are_those_with_a_number_other_than_zero(
     assert rows.tolist() == [3, 17, 39]
     assert rows_with_gradient(upstream + 1) is None
     assert rows_with_gradient(upstream[:0]) is not None
-
-
-@pytest.mark.parametrize("live", [0, 3, 40])
-@pytest.mark.parametrize("needs_input", [True, False])
-def test_a_product_has_the_gradients_of_torchs(live: int, needs_input: bool) -> None:
-    draw = torch.Generator().manual_seed(live)
-
-    def numbers(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=draw, dtype=torch.float64)
-
-    x, weight, bias, upstream = numbers(40, 6), numbers(5, 6), numbers(5), numbers(40, 5)
-    upstream[live:] = 0
-    sides = []
-    for product in (linear, functional.linear):
-        given = [x.clone().requires_grad_(needs_input)]
-        given += [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-        product(*given).backward(upstream)
-        sides.append([each.grad for each in given])
-    torch.testing.assert_close(*sides, rtol=1e-12, atol=1e-13)

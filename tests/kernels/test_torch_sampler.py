@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -84,17 +82,3 @@ def star(degree: int) -> tuple[Tensor, Tensor]:
     """Node 0 has so many neighbours, the others have it."""
     ends = torch.cat((torch.tensor([0]), torch.arange(degree, 2 * degree + 1)))
     return ends, torch.cat((torch.arange(1, degree + 1), torch.zeros(degree))).int()
-
-
-@needs_sampler
-@pytest.mark.parametrize("fanout", [1, 4, 32, 33, 60])
-@pytest.mark.parametrize("more", [-1, 0, 1, "2k - 1", "2k", "2k + 1", 40_000])
-def test_degrees_about_the_fan_out(fanout: int, more: Any) -> None:
-    near = {"2k - 1": 2 * fanout - 1, "2k": 2 * fanout, "2k + 1": 2 * fanout + 1}
-    graph = star(max(near.get(more, 0) or fanout + more, 1))
-    compiled, ours = Sampler(*graph), TorchSampler(*graph)
-    for each in (compiled, ours):
-        each.begin(torch.tensor([0]))
-    for number in range(2):
-        layer = Layer(fanout, 2**63 + 5, 9, number)
-        assert same(ours.draw(layer), compiled.draw(layer))

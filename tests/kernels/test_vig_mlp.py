@@ -1,11 +1,7 @@
-"""The C++ kernel's arithmetic, as built here and as built for the plainest machine."""
+"""The C++ kernel's arithmetic; `test_instruction_sets` has it built for other machines."""
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -13,32 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gnnhpc.kernels import compile as build
-from gnnhpc.kernels.compile import ARCHITECTURE_VARIABLE as VARIABLE
 from gnnhpc.kernels.vig import torch_vig as vig_torch
 from gnnhpc.kernels.vig import vig_mlp as vig
 
 EPS = (1e-5, 1e-5)
 UNIT = 2.0**-24
 """The most that a rounding to single precision changes a number of 1."""
-pytestmark = pytest.mark.skipif(
-    os.environ.get("GNNHPC_KERNELS") == "off" or not any(map(shutil.which, build.COMPILERS)),
-    reason="no C++ compiler",
-)
-
-
-@pytest.fixture(scope="module", params=["as set", "portable"])
-def built(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The kernel as the environment asks for it, then one for any machine of this one's kind."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "portable":
-            if platform.machine() != "x86_64":
-                pytest.skip("portable flags are known for x86-64 only")
-            patch.setenv(VARIABLE, "x86-64")
-        build.load_kernel.cache_clear()
-        assert vig.available(), build.kernel_status(vig.KERNEL)
-        yield request.param
-    build.load_kernel.cache_clear()
+pytestmark = pytest.mark.skipif(not vig.available(), reason="no compiled kernel")
 
 
 def weights(hidden: int, *, conv: bool) -> vig_torch.Weights:
@@ -52,7 +29,7 @@ def weights(hidden: int, *, conv: bool) -> vig_torch.Weights:
     )
 
 
-def test_gelu(built: str) -> None:
+def test_gelu() -> None:
     """One hidden unit that hands channel 0 through: y is GELU of it."""
     one, none = torch.ones(1), torch.zeros(1)
     first = torch.tensor([[1.0, 0.0, 0.0]])
@@ -72,7 +49,7 @@ def test_gelu(built: str) -> None:
     assert float(((found - exact).abs() / bound).max()) < 10 * UNIT
 
 
-def test_the_slope_of_gelu(built: str) -> None:
+def test_the_slope_of_gelu() -> None:
     """Of the same network by the batch, whose normalised inputs go from -12 to 12."""
     u = torch.linspace(-1.7, 1.7, 20_001)
     x, g = torch.stack([u, u.square(), u.sin()], 1), torch.ones(len(u), 3) * u.sign()[:, None]
@@ -102,7 +79,7 @@ def test_the_slope_of_gelu(built: str) -> None:
 )
 @pytest.mark.parametrize("by_batch", [True, False])
 def test_is_the_torch_form_in_float64(
-    built: str, conv: bool, by_batch: bool, count: int, grid: vig_torch.Grid, mean: int
+    conv: bool, by_batch: bool, count: int, grid: vig_torch.Grid, mean: int
 ) -> None:
     """Of a mean far above the spread, too, where large numbers nearly cancel."""
     given, rows = weights(9, conv=conv), count * grid[0] * grid[1]

@@ -69,8 +69,3 @@ def test_evaluation_and_p_0_change_nothing(p: float, training: bool) -> None:
     assert torch.equal(features.to_dense(), graph.features.to_dense())
     x = torch.rand(20, 16)
     assert Dropout("layer1.dropout", p).train(training)(x, context) is x
-
-
-def test_graph_layers_need_a_graph() -> None:
-    with pytest.raises(ValueError, match="chunk of a graph"):
-        Dropout("layer0.dropout", 0.6)(torch.zeros(3, 3), Context())

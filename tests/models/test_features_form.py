@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import BatchPlan
-from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_batch import features_form
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import hops
@@ -18,7 +17,6 @@ from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
-from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import SparseRows, feature_rows
 from gnnhpc.models.context import Context
@@ -75,13 +73,3 @@ def plan(features: str, device: str = "cpu") -> BatchPlan:
     experiment = Experiment.model_validate(settings)
     mesh = Mesh(Layout(), 0, torch.device(device))
     return BatchPlan(experiment, outline(experiment), mesh, None)
-
-
-def test_a_run_has_the_form_that_its_record_says() -> None:
-    graph: Graph = GRAPH
-    for asked in ("auto", "dense"):
-        batches = ChunkBatches(plan(asked), graph)
-        x = batches.example().inputs
-        assert isinstance(x, SparseRows)
-        assert batches.graph_metadata()["features"] == ("dense" if x.dense else "stored")
-        assert x.dense == (asked == "dense")

@@ -10,7 +10,6 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv
 
 from gnnhpc.graphs.halo_chunks import build_chunks
-from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat
 from tests.tools.graphs import (
@@ -61,19 +60,3 @@ def test_halo_chunks_have_the_full_graphs_gradient(
         loss, found = gradients(model, chunkset, seed=3, step=5)
         assert loss == pytest.approx(expected_loss, rel=TOLERANCE[dtype])
         assert worst_layer_error(found, expected) < (TOLERANCE[dtype], ""), count
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_dense_boundary_after_the_first_dropout_changes_nothing(
-    implementation: Implementation,
-) -> None:
-    # The published cut [1, 2, 1, 2] sends the dropped features to the next rank.
-    graph = make_graph(60, 100, seed=4)
-    config = Gat(implementation=implementation)
-    model = make_model(graph, config)
-    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
-    context = Context(graph=chunk)
-    dropped = model[0](feature_rows(graph.features, chunk.nodes, torch.float64), context)
-    assert not isinstance(dropped, torch.Tensor)
-    direct, through = model[1](dropped, context), model[1](dropped.to_dense(), context)
-    assert relative_error(through, direct) < 1e-12

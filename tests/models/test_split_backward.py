@@ -75,16 +75,6 @@ def test_both_halves_are_the_whole(name: str, sparse: bool) -> None:
     assert set(added.values()) == {2}
 
 
-def test_an_ordinary_forward_defers_nothing() -> None:
-    model, context = built("gcn", sparse=True)
-    deferred: list[DeferredGradient] = []
-    loss = forward(model, context).sum()
-    with deferring_to(deferred):
-        loss.backward()
-    assert not deferred
-    assert all(p.grad is not None and p.grad.any() for p in model.parameters() if p.ndim == 2)
-
-
 def test_a_deferred_gradient_cannot_be_lost() -> None:
     model, context = built("gcn", sparse=False)
     with split_backward():

@@ -11,7 +11,6 @@ from torch import nn
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.data.data_settings import Cifar10
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.models.vig import reference as vig
@@ -77,18 +76,6 @@ def test_both_implementations_start_alike() -> None:
             assert torch.equal(ours.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("implementation", ["fused", "pyg"])
-def test_images_in_logits_out(implementation: Literal["fused", "pyg"]) -> None:
-    config = SMALL.model_copy(update={"implementation": implementation})
-    facts = Facts("images", 3, 7, image_size=5, train=10, test=10)
-    x = torch.rand(4, 25, 3, dtype=torch.float64)
-    for layer, paper in zip(layers(config, facts), config.outline(facts), strict=True):
-        assert x.shape[1:] == paper.inputs
-        x = layer(x, Context())
-        assert x.shape[1:] == paper.shape
-    assert x.shape == (4, 7)
-
-
 @pytest.mark.parametrize(("nodes", "channels"), [(15, 3), (16, 1)])
 def test_images_that_do_not_fit_are_refused(nodes: int, channels: int) -> None:
     shape = (nodes, channels)
@@ -102,11 +89,3 @@ def test_batchnorm_mode_reaches_every_norm() -> None:
         module = SMALL.build(layer, BuildOptions(torch.float32, "deferred"))
         modes = [m.mode for m in module.modules() if isinstance(m, BatchNorm)]
         assert modes == ["deferred", "deferred"]
-
-
-def test_notes_say_what_runs() -> None:
-    cpu = torch.device("cpu")
-    reference = SMALL.model_copy(update={"implementation": "pyg"})
-    assert reference.implementation_note(torch.float32, cpu) == "pyg"
-    assert SMALL.implementation_note(torch.float64, cpu) == "fused/torch"
-    assert SMALL.implementation_note(torch.float32, cpu).startswith("fused/")

@@ -17,7 +17,6 @@ from dgl.nn import pytorch as dgl_nn
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
@@ -161,11 +160,10 @@ class MeanSageLayer(_Sage):
 
 
 class MaxSageLayer(_Sage):
-    """SAGEConv with DGL's pooling aggregator; raises InputError without `pool`."""
+    """SAGEConv with DGL's pooling aggregator, which `pool` must ask for."""
 
     def __init__(self, hop: int, inputs: int, outputs: int, *, pool: bool) -> None:
-        if not pool:
-            raise InputError("model", "implementation", "dgl, which lacks aggregator max", "pool")
+        assert pool
         super().__init__(hop, inputs, outputs, "pool")
 
 
