@@ -34,7 +34,7 @@ RunFolder = Annotated[
 @app.command(
     epilog="Examples:\n\ngnnhpc report runs/quickstart\n\n"
     "gnnhpc report runs/raffi --baseline seq:5 --out ~/reports/raffi\n\n"
-    "gnnhpc report runs/raffi --only speedup --format pdf --width 84mm\n\n"
+    "gnnhpc report runs/raffi --only speedup --width 84mm\n\n"
     "gnnhpc report runs/cluster-a runs/cluster-b --out ~/reports/both"
 )
 def report(
@@ -68,17 +68,6 @@ def report(
             "speedup-vig-cifar10, into DIR or RUN/report/only.",
         ),
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="png|pdf", help="With --only: one format; default both.")
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="Columns of the LaTeX tables, such as layout,microbatches,speedup; each table has "
-            "those that it knows. Else the ones that a paper has room for.",
-        ),
-    ] = None,
     width: Annotated[
         str | None,
         typer.Option(
@@ -97,22 +86,15 @@ def report(
 
     if only is not None:
         summary, paths = write_single_figures(
-            runs, only, out, baseline, separate=separate, width=width, format=format
+            runs, only, out, baseline, separate=separate, width=width
         )
         for path in paths:
             print(f"figure: {path}")
         _print_left_out(summary.run)
         return _print_invalid(summary.run)
-    for flag, given in (("--format", format), ("--width", width)):
-        if given is not None:
-            raise InputError(flag, None, given, "with --only FIGURE")
-    summary, folder = write_report(
-        runs,
-        out,
-        baseline,
-        separate=separate,
-        columns=[name.strip() for name in (columns or "").split(",") if name.strip()],
-    )
+    if width is not None:
+        raise InputError("--width", None, width, "with --only FIGURE")
+    summary, folder = write_report(runs, out, baseline, separate=separate)
     for line in summary.run.notes:
         print(line)
     measured = summary.table[summary.table["n"] > 0]

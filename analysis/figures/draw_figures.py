@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from analysis.figures.catalog import FIGURES, FigureKind
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
-from analysis.figures.style import COLUMN_IN, FORMATS, Format, at_width, save_figure
+from analysis.figures.style import COLUMN_IN, at_width, save_figure
 from analysis.figures.timeline import cell_named, draw_timeline
 from analysis.load.comparable import SEPARATE
 from analysis.render.document import Picture
@@ -113,7 +113,6 @@ def draw(
     summary: Summary,
     task: FigureTask,
     folder: Path,
-    formats: Sequence[Format] = FORMATS,
     width: str | None = None,
 ) -> Picture | str:
     """Draw one figure, or say why it cannot be; an OSError is raised, as the next one meets it too.
@@ -126,7 +125,7 @@ def draw(
             return made
         figure, caption = made
         name = task.name if width is None else f"{task.name}-{width.strip()}"
-        files = save_figure(figure, folder, name, origin_of(summary, task, width), formats)
+        files = save_figure(figure, folder, name, origin_of(summary, task, width))
     except OSError:
         raise
     except Exception as error:
@@ -188,20 +187,11 @@ def parse_width(text: str) -> float:
     return inches
 
 
-def parse_format(text: str | None) -> tuple[Format, ...]:
-    """Both formats for None; raises InputError for one that is not made."""
-    chosen = tuple(one for one in FORMATS if text in (None, one))
-    if not chosen:
-        raise InputError("--format", None, repr(text), " or ".join(FORMATS))
-    return chosen
-
-
 def remake_figures(
     summary: Summary,
     only: str,
     folder: Path,
     *,
-    formats: Sequence[Format] = FORMATS,
     width: str | None = None,
 ) -> list[Path]:
     """Draw the figures of this name or kind into `folder`; returns their files.
@@ -221,13 +211,12 @@ def remake_figures(
         known = ", ".join(task.name for task in tasks)
         raise InputError("--only", None, repr(only), known or "a run with valid cells")
     with at_width(None if width is None else parse_width(width)):
-        made = [draw(summary, task, folder, formats, width) for task in chosen]
+        made = [draw(summary, task, folder, width) for task in chosen]
     pictures = [one for one in made if isinstance(one, Picture)]
     if not pictures:
         reasons = "; ".join(f"{task.title}: {why}" for task, why in zip(chosen, made, strict=True))
         raise InputError("--only", None, reasons, "a figure that the run has data for")
-    # With one format both paths are the same.
-    return [path for one in pictures for path in dict.fromkeys((one.png, one.pdf))]
+    return [path for one in pictures for path in (one.png, one.pdf)]
 
 
 _tasks: list[Callable[[], Picture | str]] = []

@@ -1,23 +1,19 @@
 """Tables as LaTeX that a two-column paper can take: booktabs, notes below.
 
-What all rows share is a note, so that columns hold what differs. Sentences are broken into lines, a
-table that is still wider than the page is scaled down to it (adjustbox), and one that is longer
-than a page is several.
+What all rows share is a note, so that columns hold what differs. Sentences are broken into lines,
+and a table that is still wider than the page is scaled down to it (adjustbox).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from analysis.render.document import Table, page_table
 
-MAX_LINES = 40
-"""The most lines of a page, besides notes."""
 SENTENCE = 30
-"""Letters beyond which a column is one of sentences, whose lines have as many."""
+"""Letters beyond which a column is one of sentences."""
 _SENTENCE_COLUMN = r"p{0.26\textwidth}"
 _COLUMN_LETTERS = 54
 """Letters in \\footnotesize that one column of the page has room for, with a gap a column."""
@@ -38,24 +34,14 @@ _ESCAPES = str.maketrans(
 )
 
 
-def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
-    """One or more table environments; needs \\usepackage{booktabs,adjustbox}.
-
-    `columns` are those of `table.frame` to show, where it has any of them.
-    """
-    chosen = chosen_columns(table, columns)
-    frame = table.frame if chosen or table.paper is None else table.paper
-    if chosen:
-        if "phase" in frame and "phase" not in chosen:
-            # Rows of two phases look the same without it.
-            frame = frame[frame["phase"] == "train"]
-        frame = frame[chosen].reset_index(drop=True)
-    shown = page_table(frame, "").shown()
+def table_to_latex(table: Table) -> str:
+    """A table environment; needs \\usepackage{booktabs,adjustbox}."""
+    shown = page_table(table.frame if table.paper is None else table.paper, "").shown()
     names = ["m" if name == "micro-batches" else name for name in shown.headings]
     texts = pd.DataFrame(shown.texts, columns=names, dtype=object)
     notes = list(table.notes)
     shared = [name for name in names if len(texts) > 1 and texts[name].nunique() == 1]
-    if not chosen and 0 < len(shared) < len(names):
+    if 0 < len(shared) < len(names):
         same = ", ".join(f"{name} {texts[name].iloc[0]}" for name in shared)
         notes.append(f"All rows: {same}.")
         texts = texts.drop(columns=shared)
@@ -66,30 +52,8 @@ def table_to_latex(table: Table, columns: Sequence[str] = ()) -> str:
         for name, wide in letters.items()
     )
     fits = sum(letters.values()) + 1.4 * len(letters) <= _COLUMN_LETTERS
-    parts = list(_pages(texts))
-    return "".join(
-        _environment(
-            rows,
-            f"{table.title} ({number} of {len(parts)})" if len(parts) > 1 else table.title,
-            f"tab:{table.name}{f'-{number}' if len(parts) > 1 else ''}",
-            form,
-            "table" if fits else "table*",
-            notes if number == 1 else (),
-        )
-        for number, rows in enumerate(parts, 1)
-    )
-
-
-def _pages(texts: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows, as many at a time as a page has lines for."""
-    start, lines = 0, 0
-    for place, row in enumerate(texts.itertuples(index=False)):
-        needed = math.ceil(max(map(len, row)) / SENTENCE)
-        if lines and lines + needed > MAX_LINES:
-            yield texts.iloc[start:place]
-            start, lines = place, 0
-        lines += needed
-    yield texts.iloc[start:]
+    kind = "table" if fits else "table*"
+    return _environment(texts, table.title, f"tab:{table.name}", form, kind, notes)
 
 
 def _environment(
@@ -122,15 +86,6 @@ def _environment(
     for old, new in changes.items():
         text = text.replace(old, new)
     return text
-
-
-def chosen_columns(table: Table, columns: Sequence[str]) -> list[str]:
-    """Columns of `columns` that the table has, each with the bounds of its interval."""
-    found = []
-    for name in columns:
-        stem = name.removesuffix("_s")
-        found += [each for each in (name, f"{stem}_low", f"{stem}_high") if each in table.frame]
-    return found
 
 
 def _escape(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.versioned_json import write_atomically
 
 
-def write_table(table: Table, folder: Path, latex_columns: Sequence[str] = ()) -> None:
+def write_table(table: Table, folder: Path) -> None:
     """Write `<name>.csv` with all digits, `.md` and `.tex` into `folder`."""
     texts = {
         ".csv": table.frame.to_csv(index=False, lineterminator="\n"),
         ".md": table_to_markdown(table),
-        ".tex": table_to_latex(table, latex_columns),
+        ".tex": table_to_latex(table),
     }
     for ending, text in texts.items():
         write_atomically(folder / f"{table.name}{ending}", text)

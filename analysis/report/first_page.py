@@ -45,7 +45,6 @@ def first_page_section(found: Summary, figures: Figures | None = None) -> Sectio
         *(text for text in checked if text.kind == "bad"),
         *_headline(summary, figures or Figures()),
         *(Text(line, "warning") for line in split_backward_in_name(summary)),
-        *_torchgpipe_on_cpus(run.cells),
         *(text for text in checked if text.kind != "bad"),
         *_flags(run, summary),
         *_cells_without_numbers(run),
@@ -171,16 +170,6 @@ def _remarks(row: dict[Any, Any]) -> str:
     elif row["speedup_from"] == ONE_RUN:
         words.append("baseline of one run")
     return "; ".join(words)
-
-
-def _torchgpipe_on_cpus(cells: pd.DataFrame) -> Iterator[Text]:
-    chosen = (cells["engine"] == "torchgpipe") & (cells["device"] == "cpu") & (cells["stages"] > 1)
-    if chosen.any():
-        yield Text(
-            f"Engine torchgpipe on a CPU ({int(chosen.sum())} cells): all stages of a replica are "
-            "one process there and share one worker, so its chunks bring no speed, whatever the "
-            "bound says."
-        )
 
 
 def _flags(run: RunData, summary: pd.DataFrame) -> Iterator[Block]:

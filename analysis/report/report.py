@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.draw_figures import (
-    Figures,
-    make_figures,
-    parse_format,
-    remake_figures,
-)
+from analysis.figures.draw_figures import Figures, make_figures, remake_figures
 from analysis.load.run_data import RunData, load_runs
 from analysis.render.document import Document, Table
 from analysis.render.output_files import atomic_output_folder, write_page, write_table
@@ -34,30 +29,24 @@ def write_report(
     baseline: str = "seq",
     *,
     separate: bool = False,
-    columns: Sequence[str] = (),
 ) -> tuple[Summary, Path]:
     """Load the runs at `roots` and write their report; returns the summary and its folder.
 
     With `separate`, cells that are not comparable with most others of their model and data are rows
-    of their own. `columns` are those of LaTeX tables; without any, the ones that a paper has room
-    for. `out` is RUN/report unless given, as it must be for several runs. It is written completely
-    or not at all; files of the same names are replaced, others stay. Raises InputError if one of
-    `roots` is no run folder, none has the `baseline`, no table has one of `columns`, `out` cannot
-    be written, or a path is no UTF-8.
+    of their own. `out` is RUN/report unless given, as it must be for several runs. It is written
+    completely or not at all; files of the same names are replaced, others stay. Raises InputError
+    if one of `roots` is no run folder, none has the `baseline`, `out` cannot be written, or a path
+    is no UTF-8.
     """
     report = _folder(roots, out)
     summary = _load(roots, baseline, separate=separate)
     tables = make_tables(summary)
-    known = dict.fromkeys(str(name) for table in tables for name in table.frame)
-    for name in columns:
-        if name not in known:
-            raise InputError("--columns", None, repr(name), ", ".join(known))
     with atomic_output_folder(report) as folder:
         rows = summary.table.to_csv(index=False, lineterminator="\n")
         write_atomically(folder / "summary.csv", rows)
         steps_frame(summary.run).to_parquet(folder / "steps.parquet", index=False)
         for table in tables:
-            write_table(table, folder / "tables", columns)
+            write_table(table, folder / "tables")
         figures = make_figures(summary, folder / "figures")
         write_page(report_document(summary, tables, figures, folder), folder)
     return summary, report
@@ -71,19 +60,17 @@ def write_single_figures(
     *,
     separate: bool = False,
     width: str | None = None,
-    format: str | None = None,
 ) -> tuple[Summary, list[Path]]:
-    """Remake the figures of one name or kind, of one width and format.
+    """Remake the figures of one name or kind, of one width.
 
     Returns the summary, and the figures' files. `out` is RUN/report/only unless given. Raises
     InputError as `remake_figures` does, for a `baseline` that is not there, and where `out` cannot
     be written.
     """
-    formats = parse_format(format)
     folder = _folder(roots, out) / ("only" if out is None else "")
     summary = _load(roots, baseline, separate=separate)
     try:
-        paths = remake_figures(summary, only, folder, formats=formats, width=width)
+        paths = remake_figures(summary, only, folder, width=width)
     except OSError as error:
         found = f"{folder} ({error.strerror})"
         raise InputError("--out", None, found, "a folder you may write in") from None

@@ -148,7 +148,7 @@ def _facts_table(run: RunData) -> Table:
         ("implementations", _distinct(cells["implementation"])),
         ("layouts", _distinct(cells["layout"])),
         ("ran on", some_hosts(run)),
-        ("attempts", _attempts_text(run)),
+        ("attempts", f"{int(cells['attempts'].sum())} for {len(cells)} cells"),
         ("it cost", cost_text(run)),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
@@ -163,26 +163,6 @@ def some_hosts(run: RunData) -> str:
 
 def _distinct(values: pd.Series[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if str(value)))
-
-
-def _attempts_text(run: RunData) -> str:
-    text = f"{int(run.cells['attempts'].sum())} for {len(run.cells)} cells"
-    again = len(measured_again(run.attempts))
-    if again:
-        text += f"; {again} valid, of jobs that Slurm requeued after their result: the newer counts"
-    return text
-
-
-def measured_again(attempts: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `RunData.attempts` that are valid and that a later attempt of the same job
-    replaced, as after a requeue by Slurm.
-    """
-    in_jobs = attempts[attempts["job"].notna() & attempts["valid"].astype(bool)]
-    used = in_jobs["used"].astype(bool)
-    theirs = set(zip(in_jobs[used]["cell"], in_jobs[used]["job"], strict=True))
-    others = in_jobs[~used]
-    places = zip(others["cell"], others["job"], strict=True)
-    return others[pd.Series([place in theirs for place in places], others.index, dtype=bool)]
 
 
 def cost_text(run: RunData) -> str:

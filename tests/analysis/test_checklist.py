@@ -30,9 +30,7 @@ def test_a_golden_run_is_ok(folders: dict[str, Path], name: str) -> None:
         "cells that must learn the same do",
         "no flags",
         "3 repeats or more of each configuration",
-        "5 steps or more after warm-up in each configuration and phase",
         "compared cells have equal code, versions, CPU, threads and kernels",
-        "one code",
     ):
         assert found[question].ok, found[question].line
     assert not found["the code that ran is in the run folder, unchanged"].ok
@@ -46,7 +44,6 @@ def test_a_golden_run_is_ok(folders: dict[str, Path], name: str) -> None:
         (Story(audit=(Check("labels", "invalid", "3 differ"),)), "all cells valid"),
         (Story(audit=(Check("parity", "inconclusive", "dropout"),)), "every cell was validated"),
         (Story(audit=(Check("noisy", "suspect", "stolen"),)), "no flags"),
-        (Story(header={"code": "f" * 16}), "one code"),
         (Story(header={"cpu_model": "Other CPU"}), "one machine type"),
     ],
 )
@@ -75,17 +72,10 @@ def test_a_result_that_contradicts_its_records_is_found(tmp_path: Path) -> None:
     assert cell in answer.detail and "step counts" in answer.detail
 
 
-def test_a_replaced_valid_measurement_is_found(tmp_path: Path) -> None:
-    experiments = experiments_of("chunks", repeats=1)
-    root = make_run(tmp_path / "run", experiments, stories={experiments[0].id: [Story(), Story()]})
-    answer = answers(root, 1)["no valid measurement was replaced by a later one"]
-    assert not answer.ok and "attempt 1" in answer.detail
-
-
 def test_the_command_prints_a_line_a_question(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", str(folders["images"])]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].endswith("ok") and len(lines) == 18
+    assert lines[-1].endswith("ok") and len(lines) == 14
     assert main(["check", str(folders["images"]), "--repeats", "0"]) == 2
