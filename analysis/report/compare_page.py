@@ -18,7 +18,6 @@ from analysis.summary.compare_runs import (
     groups_frame,
     steps_frame,
 )
-from analysis.summary.configurations import Configuration
 from analysis.summary.match_runs import Match
 
 STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
@@ -82,17 +81,11 @@ def _when(train: Sequence[Match]) -> str:
     turns = sum(match.alternated for match in train)
     if turns == len(train):
         return "time: the runs took turns, and their repeats are compared in pairs"
-    spans = [_span([match.a for match in train]), _span([match.b for match in train])]
     some = f", but for {turns} configurations" if turns else ""
     return (
-        f"time: A started its cells from {spans[0]}, B from {spans[1]}, one after the other"
-        f"{some}: a change of the machines between them counts as a difference of the runs"
+        f"time: the runs were measured one after the other{some}: a change of the machines between "
+        "them counts as a difference of the runs"
     )
-
-
-def _span(rows: Sequence[Configuration]) -> str:
-    times = sorted(str(time) for one in rows for time in one.used["started_at"] if time)
-    return f"{times[0][:19]} to {times[-1][:19]}" if times else "unknown times"
 
 
 def result_lines(found: Comparison) -> Iterator[str]:
@@ -104,12 +97,6 @@ def result_lines(found: Comparison) -> Iterator[str]:
     for name, words in slower.items():
         every = f"all {len(words)}: " if len(words) == recorded[name] > 1 else ""
         yield f"layer groups slower in {name}: {every}{', '.join(words)}"
-    for step in found.slower_steps:
-        if step.phase == "train" and recorded[step.name] and step.name not in slower:
-            yield (
-                f"layer groups of {step.name}: none shown to be slower, so look at waiting, "
-                "communication and the optimizer"
-            )
     yield _verdict(found, len(slower))
 
 

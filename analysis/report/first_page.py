@@ -23,7 +23,6 @@ from analysis.render.document import (
 )
 from analysis.render.number_text import join_intervals
 from analysis.report.run_facts import equivalence, live_code, validation, what_was_run
-from analysis.report.tables import split_backward_in_name
 from analysis.report.texts import advice_of
 from analysis.statistics.intervals import ONE_RUN, Interval
 from analysis.statistics.power import CONFIDENCE
@@ -44,7 +43,6 @@ def first_page_section(found: Summary, figures: Figures | None = None) -> Sectio
         *_verdict(run.cells),
         *(text for text in checked if text.kind == "bad"),
         *_headline(summary, figures or Figures()),
-        *(Text(line, "warning") for line in split_backward_in_name(summary)),
         *(text for text in checked if text.kind != "bad"),
         *_flags(run, summary),
         *_cells_without_numbers(run),
@@ -69,20 +67,6 @@ def _verdict(cells: pd.DataFrame) -> Iterator[Text]:
             f"This report is preliminary: {' and '.join(waiting)}. `gnnhpc status RUN` shows what "
             "still runs; `gnnhpc rerun RUN --missing` submits the rest.",
             "warning",
-        )
-    counted = cells[cells["valid"].astype(bool)]
-    if len(counted) and counted["flags"].str.split(";").map(lambda f: "shared-node" in f).all():
-        yield Text(
-            f"All {len(counted)} valid cells shared their node with other jobs, so no speedup here "
-            "is the layout's alone. Set `exclusive: true` in the site file, and submit with "
-            "`--paired`.",
-            "bad",
-        )
-    if damaged := int((cells["status"] == DAMAGED).sum()):
-        yield Text(
-            f"{damaged} of the invalid cells have damaged records and are set apart: the table "
-            "below names file and line.",
-            "bad",
         )
     if valid < len(cells):
         yield Text("Only valid cells are in averages, speedups and figures.")

@@ -14,11 +14,7 @@ from analysis.load.equivalent_cells import NO_SEQUENTIAL, ONLY_REPEATS
 from analysis.load.flags import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Block, Table, Text, rows_table
-from analysis.report.texts import advice_of
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.models.model_registry import BUILT_IN
-from gnnhpc.records.accounted_cost import read_accounted
 
 _PROVENANCE = {
     "commit": "code",
@@ -63,10 +59,6 @@ def validation(run: RunData) -> Iterator[Text]:
             f"For custom models ({', '.join(custom)}) validation checks engine, data, loss and "
             "evaluation; their layers are compared with themselves in one process."
         )
-    unsure = run.checks[run.checks["verdict"] == "inconclusive"]
-    for detail, cells in unsure.groupby("detail", sort=False)["cell"]:
-        words = f"Validation could not compare {_some(list(dict.fromkeys(cells)))}: {detail}. "
-        yield Text(words + advice_of("inconclusive"), "warning")
 
 
 def equivalence(run: RunData) -> Iterator[Text]:
@@ -149,7 +141,7 @@ def _facts_table(run: RunData) -> Table:
         ("layouts", _distinct(cells["layout"])),
         ("ran on", some_hosts(run)),
         ("attempts", f"{int(cells['attempts'].sum())} for {len(cells)} cells"),
-        ("it cost", cost_text(run)),
+        ("it cost", _cost_text(run)),
     ]
     return rows_table("What was run", ("what", "value"), [row for row in rows if row[1]])
 
@@ -165,37 +157,12 @@ def _distinct(values: pd.Series[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if str(value)))
 
 
-def cost_text(run: RunData) -> str:
-    """Core-hours, CPU efficiency and energy, each where it is known; empty for a run never tried.
-
-    What Slurm's accounting says is in the run folder once `status --cost` or a report job has asked
-    it; several runs have their results alone.
-    """
-    parts = [] if len(run.runs) > 1 else _accounted(RunPaths(run.root))
+def _cost_text(run: RunData) -> str:
+    """Core-hours as the results have them; `status --cost` has those of Slurm's accounting."""
     known = run.attempts["core_s"].dropna()
-    if len(known):
-        parts.append(
-            f"{known.sum() / 3600:.3g} core-hours of {len(known)} attempts, from their ranks' "
-            "start to their results"
-        )
-    if unknown := len(run.attempts) - len(known):
-        parts.append(f"of {unknown} attempts without a result it is not known")
-    return "; ".join(parts)
-
-
-def _accounted(paths: RunPaths) -> list[str]:
-    """The cost that Slurm's accounting has, if it was asked."""
-    try:
-        cost = read_accounted(paths)
-    except InputError as error:
-        return [str(error)]
-    if cost is None:
-        return []
-    text = f"{cost.core_s / 3600:.3g} core-hours of {cost.tasks} tasks"
-    if cost.running:
-        text += f", {cost.running} of them still running"
-    known = "unknown" if cost.efficiency is None else f"{cost.efficiency:.0%}"
-    text += f", as Slurm's accounting had them at {cost.at}; CPU efficiency {known}"
-    if cost.energy_j is not None:
-        text += f"; {cost.energy_j / 3.6e6:.3g} kWh of the nodes while the ranks ran"
-    return [text]
+    if known.empty:
+        return ""
+    return (
+        f"{known.sum() / 3600:.3g} core-hours of the {len(known)} attempts with a result, from "
+        "their ranks' start to it"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -11,10 +10,8 @@ from analysis.render.document import Table
 from analysis.report.texts import texts
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
-from analysis.summary.ideal_step import LEAST_SHARE
 from analysis.summary.settings_in_words import (
     ROW_KEYS,
-    settings_in_words,
     varying_settings,
     with_study,
 )
@@ -68,11 +65,10 @@ def make_tables(found: Summary) -> list[Table]:
     """All tables; those of a published study only if the run has its model on its data."""
     summary = found.table
     split = summary["weights_s"].notna().any()
-    notes = split_backward_in_name(summary)
     unsplit = () if split else _OF_BACKWARD
     tables = [
         _table("speedup", summary),
-        _table("efficiency", summary, but=unsplit, notes=notes),
+        _table("efficiency", summary, but=unsplit),
         _table("noise", summary),
     ]
     train = summary[summary["phase"] == "train"]
@@ -93,7 +89,6 @@ def _table(
     rows: pd.DataFrame,
     *,
     but: Sequence[str] = (),
-    notes: Sequence[str] = (),
     keys: int = 1,
 ) -> Table:
     """A table of these rows of the summary, without the columns in `but`."""
@@ -106,35 +101,4 @@ def _table(
     whole = [one for one in (*_SETTING, *varied, *columns) if one not in but]
     paper = [one for one in (*ROW_KEYS, "phase", *of_paper) if one not in but]
     frames = (measured[names].reset_index(drop=True) for names in (whole, paper))
-    return Table(name, title, next(frames), (*words, *notes), next(frames), keys=keys)
-
-
-def split_backward_in_name(summary: pd.DataFrame) -> tuple[str, ...]:
-    """A sentence for each model and data whose gradients of weights take hardly any time.
-
-    There zero-bubble is 1F1B in all but name, and zbv has its virtual stages alone.
-    """
-    if summary.empty:
-        return ()
-    few = summary[summary["weights_share"] < LEAST_SHARE]
-    varied = [one for one in varying_settings(summary) if one not in ("schedule", "virtual_stages")]
-    meaning = {
-        "zero-bubble": "zero-bubble is 1F1B there in all but name, and does not pay",
-        "zbv": "zbv can pay there by its two virtual stages a rank alone",
-    }
-    lines = []
-    for (model, data), rows in few.groupby(["model", "data"], sort=False):
-        where = dict.fromkeys(_place(row, varied) for row in rows.to_dict("records"))
-        means = "; ".join(meaning[name] for name in meaning if name in set(rows["schedule"]))
-        lines.append(
-            f"Model {model} on {data} ({'; '.join(where)}): separate gradients of weights took "
-            f"{rows['weights_share'].max():.1%} of backward at most, as its layers compute both "
-            f"halves in one. So {means}."
-        )
-    return tuple(lines)
-
-
-def _place(row: dict[Any, Any], varied: list[str]) -> str:
-    count = row["microbatches"]
-    name = f"{row['layout']}, {count} micro-batch{'' if count == 1 else 'es'}"
-    return ", ".join(filter(None, (name, settings_in_words(row, varied))))
+    return Table(name, title, next(frames), tuple(words), next(frames), keys=keys)

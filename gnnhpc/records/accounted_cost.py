@@ -18,7 +18,7 @@ VERSION = 1
 class AccountedCost:
     """RUN/accounting.json: the last answer of Slurm's accounting for all jobs of the run.
 
-    It is kept since a report may be made where there is no Slurm, or after Slurm has forgotten.
+    It is kept since Slurm forgets, and since a copy of the run may be where there is no Slurm.
     """
 
     at: str

@@ -72,24 +72,6 @@ def test_a_page_fits_and_its_tables_sort(page: Path, width: int, tmp_path: Path)
     assert found["down"] == sorted(found["given"], reverse=True)
 
 
-def test_on_a_phone_a_row_is_a_card_with_its_key_on_top(page: Path, tmp_path: Path) -> None:
-    script = """
-      const row = document.querySelector(".beside tbody tr");
-      return [...row.cells].map((cell) => {
-        const { top, left, right } = cell.getBoundingClientRect();
-        const label = getComputedStyle(cell, "::before").content;
-        return { key: cell.classList.contains("key"), top, left, right, label };
-      });
-    """
-    cells, _ = look_at(page, PHONE, script, tmp_path)
-    keys = [cell for cell in cells if cell["key"]]
-    others = [cell for cell in cells if not cell["key"] and cell["right"] > cell["left"]]
-    assert len(keys) == 3
-    assert max(cell["top"] for cell in keys) < min(cell["top"] for cell in others)
-    assert [cell["label"] for cell in others] == ['"step time (s)"', '"speedup"', '"bound"']
-    assert all(0 <= cell["left"] < cell["right"] <= PHONE for cell in [*keys, *others])
-
-
 def test_what_is_folded_is_printed(page: Path, tmp_path: Path) -> None:
     script = """
       const open = () => [...document.querySelectorAll("details")].map((one) => one.open);
