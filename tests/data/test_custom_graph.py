@@ -282,7 +282,7 @@ def test_weights_follow_their_edges(tmp_path: Path) -> None:
     found = dict(zip(map(tuple, graph.edges.T.tolist()), graph.edge_weight.tolist(), strict=True))
     listed = map(tuple, arrays["edge_index"].T.tolist())
     assert found == pytest.approx(dict(zip(listed, arrays["edge_weight"].tolist(), strict=True)))
-    with pytest.raises(ValueError, match="found gat, which does not use weights of edges; allowed"):
+    with pytest.raises(ValueError, match="found 'file' with weights of edges; allowed"):
         Experiment.model_validate({"model": "gat", "data": config})
     ignored = CustomGraph(path="graph.npz", ignore=("edge_weight",)).planned(tmp_path)
     assert not ignored.weighted
