@@ -5,8 +5,6 @@ Real ranks with torchrun's variables, in what says that it is a task of a Slurm 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from gnnhpc.distributed.environment import read_environment
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.training.attempt import finished_before
-from tests.distributed.test_environment import SRUN, TORCHRUN
+from tests.distributed.test_environment import SRUN
 from tests.tools.cells import Ran, gat, manifest_of, run
 from tests.tools.result_files import rewrite_result
 
@@ -44,9 +42,9 @@ def done_once(root: Path, experiment: Experiment) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return done_once(tmp_path_factory.mktemp("done"), CELLS["one rank"])
+@pytest.fixture
+def done(tmp_path: Path) -> Path:
+    return done_once(tmp_path, CELLS["one rank"])
 
 
 def attempts(root: Path) -> list[AttemptPaths]:
@@ -84,40 +82,16 @@ def test_a_job_requeued_more_often_than_it_may_be_is_interrupted(tmp_path: Path)
     assert ran.result.failure.error == reported
 
 
-def found(root: Path, env: dict[str, str]) -> int | None:
-    (cell,) = RunPaths(root).cells.iterdir()
-    attempt = finished_before(RunPaths(root).cell(cell.name), read_environment(env))
-    return attempt and attempt.number
+def test_only_the_same_job_started_again_is_finished(done: Path) -> None:
+    cell = RunPaths(done).cell(attempts(done)[0].cell)
 
+    def found(env: dict[str, str]) -> int | None:
+        attempt = finished_before(cell, read_environment(env))
+        return attempt and attempt.number
 
-@pytest.mark.parametrize(
-    ("env", "number"),
-    [
-        (SRUN | AGAIN, 1),
-        (SRUN | TASK, None),
-        (SRUN | AGAIN | {"SLURM_ARRAY_TASK_ID": "5"}, None),
-        (SRUN | AGAIN | {"SLURM_CLUSTER_NAME": "another"}, None),
-        (TORCHRUN | {"SLURM_RESTART_COUNT": "1"}, None),
-    ],
-    ids=range(5),
-)
-def test_only_the_same_job_started_again_is_finished(
-    done: Path, env: dict[str, str], number: int | None
-) -> None:
-    assert found(done, env) == number
-
-
-CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "interrupted": lambda result: result.update(status="interrupted"),
-    "flagged": lambda result: result["audit"][0].update(verdict="invalid"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_cell_that_is_not_done_or_not_valid_is_run_again(
-    done: Path, tmp_path: Path, change: str
-) -> None:
-    root = tmp_path / "run"
-    shutil.copytree(done, root)
-    rewrite_result(attempts(root)[0].result, CHANGES[change])
-    assert found(root, SRUN | AGAIN) is None
+    assert found(SRUN | AGAIN) == 1
+    assert found(SRUN | TASK) is None, "its first start"
+    assert found(SRUN | AGAIN | {"SLURM_ARRAY_TASK_ID": "5"}) is None, "another task"
+    assert found(SRUN | AGAIN | {"SLURM_CLUSTER_NAME": "another"}) is None
+    rewrite_result(attempts(done)[0].result, lambda result: result.update(status="interrupted"))
+    assert found(SRUN | AGAIN) is None
