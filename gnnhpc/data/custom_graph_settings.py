@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Positive, Whole, expand_user
+from gnnhpc.core.settings import Positive, expand_user
 from gnnhpc.data.data_files import sha256
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.published_graphs import PUBLISHED
 
 if TYPE_CHECKING:
-    from gnnhpc.data.readers.custom_graph_file import CustomArrays
     from gnnhpc.data.synthetic.ordered_edges import Arrays
 
 
@@ -26,19 +23,14 @@ class CustomGraph(Data):
 
     - `edge_index`: int [2, edges], sources above targets. Duplicates and self-loops are left out,
       as they are of published graphs.
-    - `edge_weight` (may be absent): float [edges], from 0. A model that does not use weights is
-      refused, unless `ignore` has the key.
-    - `x`: numbers [nodes, features]; or CSR rows in `x_indptr` int [nodes + 1], `x_indices` int
-      [n], `x_data` [n], `x_shape` int [2].
-    - `y`: int [nodes], the classes from 0; -1 or NaN for a node outside of all splits.
-    - `train_mask`, `val_mask`, `test_mask`: bool [nodes], or [nodes, splits], of which `split`
-      chooses a column; or `train_idx`, `val_idx`, `test_idx`: int [n], node numbers. No node is in
-      two of them, and none is empty.
+    - `edge_weight` (may be absent): float [edges], from 0, of distinct edges without self-loops. A
+      model that does not use weights is refused.
+    - `x`: numbers [nodes, features].
+    - `y`: int [nodes], the classes from 0; -1 for a node outside of all splits.
+    - `train_mask`, `val_mask`, `test_mask`: bool [nodes]. No node is in two of them, and none is
+      empty.
 
-    Or with those of gnn-benchmark's files: `adj_indptr`, `adj_indices`, `adj_data` and `adj_shape`,
-    `attr_*` (or a dense `attr_matrix`), and `labels`. Without masks they get the random split of
-    Shchur et al. 2018. Nothing in a file may be pickled. Planning fills in sizes and digest, which
-    are content: a manifest is read without the file.
+    Planning fills in sizes and digest, which are content: a manifest is read without the file.
     """
 
     elsewhere: ClassVar[frozenset[str]] = frozenset({"path"})
@@ -46,19 +38,14 @@ class CustomGraph(Data):
     name: Literal["file"] = "file"
     path: str
     """The file, relative to the folder of the spec; absolute once planned."""
-    split: Annotated[Whole, Field(ge=0)] = 0
-    """The column of masks [nodes, splits]."""
-    directed: bool | None = None
-    """`true` takes edges as they are; `false` adds the reverse of each edge. A file of which hardly
-    an edge has its reverse needs one of them; gnn-benchmark's files get reverses by default."""
-    ignore: tuple[Literal["edge_weight", "edge_attr"], ...] = ()
-    """Arrays of the file that are left out on purpose."""
+    directed: bool = False
+    """Whether edges have a direction. A file of another graph has both directions of each edge."""
     nodes: Positive | None = None
     edges: Positive | None = None
-    """The number of edges in the file."""
+    """The number of edges in the file, without duplicates and self-loops."""
     features: Positive | None = None
     classes: Positive | None = None
-    """The highest label and one; may be higher, where no node has the last classes."""
+    """The highest label and one."""
     weighted: bool | None = None
     """Whether edges have weights."""
     digest: str | None = None
@@ -84,13 +71,13 @@ class CustomGraph(Data):
         that are not the file's.
         """
         path = (folder / expand_user(self.path, f"data {self.name}", "path")).resolve()
-        graph = self._read(path)
+        arrays = self._read(path)
         found: dict[str, Any] = {
-            "nodes": len(graph.arrays["labels"]),
-            "edges": graph.edges,
-            "features": graph.features,
-            "classes": graph.classes,
-            "weighted": "edge_weight" in graph.arrays,
+            "nodes": len(arrays["labels"]),
+            "edges": arrays["edges"].shape[1],
+            "features": arrays["dense"].shape[1],
+            "classes": int(arrays["labels"].max()) + 1,
+            "weighted": "edge_weight" in arrays,
             "digest": sha256(path),
         }
         for key, value in found.items():
@@ -105,18 +92,12 @@ class CustomGraph(Data):
         if found != self.digest:
             allowed = f"{self.digest}, the file as it was planned; submit again for a new one"
             raise InputError(path, "digest", found, allowed)
-        return self._read(path).arrays
+        return self._read(path)
 
-    def _read(self, path: Path) -> CustomArrays:
+    def _read(self, path: Path) -> Arrays:
         from gnnhpc.data.readers.custom_graph_file import read_custom_graph
 
-        return read_custom_graph(
-            path,
-            split=self.split,
-            directed=self.directed,
-            ignore=self.ignore,
-            classes=self.classes,
-        )
+        return read_custom_graph(path, directed=self.directed)
 
     def check(self, root: Path | None) -> None:
         if not os.access(self.path, os.R_OK):

@@ -55,7 +55,7 @@ def _data(e: ExperimentSettings) -> Iterator[str]:
     if e.kind not in e.model.kinds():
         yield f"{data}; allowed: {' or '.join(e.model.kinds())} data for {model}"
     if _is_weighted(e) and not e.model.weighs_edges():
-        yield f"{data} with weights of edges; allowed: data.ignore: [edge_weight] for {model}"
+        yield f"{data} with weights of edges; allowed: a file without them for {model}"
     if e.sampling is not None and e.kind != "graph":
         yield f"sampling: found a mapping; allowed: none for {e.kind}"
     is_cut = e.kind == "graph" and e.sampling is None
@@ -104,7 +104,7 @@ def _links(e: ExperimentSettings) -> Iterator[str]:
     if isinstance(e.model, CustomModel):
         yield f"model: found {e.model.name!r}; allowed: a built-in model with task links"
     if _is_weighted(e):
-        yield "data: found edge_weight; allowed: data.ignore: [edge_weight] with task links"
+        yield "data: found edge_weight; allowed: a file without it with task links"
 
 
 def _pipeline(e: ExperimentSettings) -> Iterator[str]:

@@ -244,7 +244,7 @@ def test_a_graph_of_ones_own_is_read_once_for_all_grids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = np.arange(6)
-    masks = {f"{name}_idx": nodes[n::3] for n, name in enumerate(("train", "val", "test"))}
+    masks = {f"{name}_mask": nodes % 3 == n for n, name in enumerate(("train", "val", "test"))}
     edges = np.stack([nodes, np.roll(nodes, 1)])
     np.savez(tmp_path / "g.npz", edge_index=edges, x=np.ones((6, 2)), y=nodes % 2, **masks)
     read: list[Path] = []

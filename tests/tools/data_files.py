@@ -238,12 +238,3 @@ def custom_arrays(nodes: int = 60, columns: int = 12, classes: int = 3) -> dict[
         "val_mask": (place >= 20) & (place < 35),
         "test_mask": place >= 35,
     }
-
-
-def as_csr(arrays: dict[str, Any]) -> dict[str, Any]:
-    """The same with CSR features and lists of nodes."""
-    rows = scipy.sparse.csr_array(arrays["x"])
-    others = {"edge_index": arrays["edge_index"], "y": arrays["y"]}
-    lists = {f"{s}_idx": np.flatnonzero(arrays[f"{s}_mask"]) for s in ("train", "val", "test")}
-    parts = {f"x_{part}": getattr(rows, part) for part in ("indptr", "indices", "data", "shape")}
-    return others | lists | parts
