@@ -64,5 +64,5 @@ def test_a_cell_of_weighted_edges_agrees_with_the_reference(
 
 
 def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="gat, which does not use weights of edges; allowed: gcn"):
+    with pytest.raises(InputError, match="with weights of edges; allowed: a file without"):
         plan(spec_of(tmp_path, "gat"))
