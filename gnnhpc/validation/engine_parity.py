@@ -42,7 +42,6 @@ from gnnhpc.validation.reference.graph_batches import GraphData, Rows
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
 from gnnhpc.validation.steps.comparable_layers import check_comparable
-from gnnhpc.validation.steps.guarded_layers import GuardedLayers
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
 from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
@@ -158,10 +157,7 @@ def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | Non
 
 
 def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> tuple[Capture, str]:
-    """What this rank computes, and the message of a loss that is not finite.
-
-    Raises LayerFailedError on all ranks where a layer fails on one.
-    """
+    """What this rank computes, and the message of a loss that is not finite."""
     sampling, names = part.experiment.sampling, [spec.name for spec in part.layer_specs]
     by_library = sampling is not None and sampling.sampler != "ours"
     hops = [number for number, spec in enumerate(part.layer_specs) if spec.rows == "hop"]
@@ -170,13 +166,12 @@ def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> tuple
         *(separate.stage, separate.optimizer, mesh.replica, mesh.stage, after_hop),
         keeps_edges=by_library,
     )
-    guarded, not_finite = GuardedLayers(separate.stage, mesh.device), ""
+    not_finite = ""
     try:
         TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
     # It is the same on all ranks.
     except NotFiniteError as error:
         not_finite = str(error)
-    on_all_ranks(mesh, lambda: guarded.check(mesh.rank))
     return captures.found, not_finite
 
 

@@ -51,10 +51,6 @@ class CheckError(Exception):
     """Nothing can be compared, or a check itself failed; the message is the reason."""
 
 
-class LayerFailedError(CheckError):
-    """A layer raised an error."""
-
-
 def on_all_ranks(mesh: Mesh, work: Callable[[], T]) -> list[T]:
     """What `work`, in which ranks do not wait for each other, returns on each rank; a collective.
 

@@ -26,7 +26,6 @@ from gnnhpc.distributed.environment import Environment, local_rank_variables, re
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.validation.verdicts import LayerFailedError
 
 if TYPE_CHECKING:
     from gnnhpc.validation.engine_parity import Parity
@@ -107,9 +106,7 @@ def _print_parity(experiment: Experiment, parity: Parity) -> None:
         worst = ", ".join(f"{what} {value:.1e}" for what, value in parity.worst.items())
         console.print(f"largest relative differences: {worst}; tolerance {TOLERANCE:.0e}")
     check = parity.check
-    layer_failed = isinstance(parity.not_comparable, LayerFailedError)
-    verdict = "FAILED" if layer_failed else _VERDICTS[check.verdict]
-    console.print(f"{verdict}: {check.detail}", soft_wrap=True, highlight=False)
+    console.print(f"{_VERDICTS[check.verdict]}: {check.detail}", soft_wrap=True, highlight=False)
 
 
 def _start_ranks(cell: Cell, steps: int) -> int:

@@ -14,12 +14,10 @@ from torch import Tensor
 from gnnhpc.batches.sampled import sampled_batches
 from gnnhpc.engines.transfers import Sender
 from gnnhpc.graphs import layerwise
-from gnnhpc.models.layers.dropout import Dropout
 from tests.defects.defect import around, rank
 from tests.defects.plants.transfers import buffer_reused
 from tests.tools.backends import needs_compiler
 from tests.tools.cells import GAT, SAMPLED, gat, manifest_of, run
-from tests.tools.forked import started
 from tests.tools.ranks import ROOT
 from tests.validation.parity import checked
 
@@ -27,17 +25,6 @@ pytestmark = pytest.mark.distributed
 
 PIPELINE = GAT | {"layout": "pp2", "balance": [3, 3]}
 """The second stage begins with a dropout, whose backward does not read its input."""
-
-
-def last_layers_fail() -> None:
-    """On the second of two ranks, in float64 alone."""
-
-    def failing(original: Any, layer: Dropout, x: Any, context: Any) -> Any:
-        if rank() == 1 and isinstance(x, Tensor) and x.dtype == torch.float64:
-            raise RuntimeError("planted")
-        return original(layer, x, context)
-
-    around(Dropout, "forward", failing)
 
 
 def sending_fails() -> None:
@@ -49,24 +36,6 @@ def sending_fails() -> None:
     around(Sender, "send", failing)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
-def test_a_layer_that_fails_on_one_rank_is_inconclusive(schedule: str) -> None:
-    check = checked(PIPELINE | {"schedule": schedule}, last_layers_fail)
-    assert check.verdict == "inconclusive"
-    expected = "layer layer1.dropout fails: RuntimeError: planted"
-    assert check.detail.startswith(expected)
-    assert check.detail.endswith("on rank 1")
-
-
-def test_a_run_goes_on_where_a_layer_fails_in_the_check_alone(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, gat(layout="pp2", balance=[3, 3]))
-    ran = run(tmp_path, cell, plant=last_layers_fail)
-    assert ran.statuses == [0, 0], ran.err
-    found = {c.name: c.detail for c in ran.result.audit if c.verdict == "inconclusive"}
-    assert found.keys() == {"engine-parity", "kernel-parity"}
-    assert all("RuntimeError: planted" in detail for detail in found.values())
-
-
 def test_a_rank_that_fails_between_others_ends_the_attempt_as_invalid(tmp_path: Path) -> None:
     (cell,) = manifest_of(tmp_path, gat(layout="pp2"))
     ran = run(tmp_path, cell, plant=sending_fails)
@@ -75,14 +44,6 @@ def test_a_rank_that_fails_between_others_ends_the_attempt_as_invalid(tmp_path: 
     assert (check.name, check.verdict) == ("engine-parity", "invalid")
     assert "RuntimeError: planted" in check.detail
     assert not ran.result.valid
-
-
-def test_verify_fails_where_a_layer_does(tmp_path: Path) -> None:
-    command = ["verify", "--model", "gat", "--microbatches", "3", "--layout", "pp2"]
-    command += ["--set", "data.nodes=121", "--set", "data.edges=500", "--set", "balance=[3,3]"]
-    with started(command, 2, tmp_path, plant=last_layers_fail) as ranks:
-        assert 1 in ranks.wait()
-        assert "FAILED: layer layer1.dropout fails" in " ".join(ranks.out(0).split())
 
 
 def test_an_input_overwritten_before_its_backward_is_found() -> None:

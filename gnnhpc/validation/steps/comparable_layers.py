@@ -11,7 +11,7 @@ from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.records.failures import line_of_user
 from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.fresh_layers import FreshLayers, called, dense, parameters_of
-from gnnhpc.validation.verdicts import CheckError, LayerFailedError
+from gnnhpc.validation.verdicts import CheckError
 
 SAME = 1e-9
 """Two outputs of a layer on one input are the same up to this relative difference."""
@@ -41,7 +41,7 @@ def check_comparable(model: FreshLayers, batch: ReferenceBatch) -> None:
                 try:
                     outputs.append(dense(called(layers[name].train(), x, batch.context)))
                 except Exception as error:
-                    raise LayerFailedError(f"layer {name} fails: {in_words(error)}") from error
+                    raise CheckError(f"layer {name} fails: {in_words(error)}") from error
             x = outputs[0]
             if x.dtype != torch.float64:
                 returns = f"layer {name} returns {_name(x.dtype)} in a model of float64"
