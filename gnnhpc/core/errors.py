@@ -16,6 +16,8 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_UNFINISHED = 3
+EXIT_INTERRUPTED = 130
+"""The status of a command that SIGINT ended, as in a shell."""
 
 
 class GnnhpcError(Exception):

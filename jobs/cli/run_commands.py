@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 from gnnhpc.core.errors import (
     EXIT_DONE,
     EXIT_FAILED,
+    EXIT_INTERRUPTED,
     EXIT_UNFINISHED,
     InputError,
     print_note,
@@ -26,7 +28,11 @@ STATUS_EPILOG = (
     "Example: gnnhpc status runs/quickstart --cells"
 )
 LIST_EPILOG = "Example: gnnhpc list --runs /scratch/me/runs"
-LOGS_EPILOG = "Example: gnnhpc logs runs/quickstart vig-pp2:3 --rank 1"
+LOGS_EPILOG = (
+    "Examples:\n\n"
+    "gnnhpc logs runs/quickstart vig-pp2:3 --rank 1\n\n"
+    "gnnhpc logs runs/quickstart vig-pp2:3 --follow"
+)
 CLEAN_EPILOG = "Example: gnnhpc clean runs/quickstart"
 
 
@@ -87,12 +93,22 @@ def logs(
     ],
     rank: Annotated[
         int | None,
-        typer.Option(help="The rank; by default the first that failed, or 0."),
+        typer.Option(
+            help="The rank; by default the first that failed, or 0, and with --follow all ranks."
+        ),
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print new log lines until the cell ends.")
+    ] = False,
 ) -> int:
-    """Print the newest log of one rank of a cell; its path, for `tail -F`, goes to stderr."""
+    """Print the newest log of one rank of a cell; its path goes to stderr.
+
+    With --follow the status is 0 when the cell has ended done and valid, else 1.
+    """
     from jobs.run.logs import find_log, read_log
 
+    if follow:
+        return _follow(run, cell, rank)
     path = find_log(run, cell, rank)
     print(path, file=sys.stderr)
     sys.stdout.write(read_log(path).decode(errors="replace"))
@@ -123,3 +139,14 @@ def clean(
     removed = clean_run(run, found)
     print(f"removed {removed} folder{'s' if removed != 1 else ''} of checkpoints")
     return EXIT_DONE
+
+
+def _follow(run: Path, name: str, rank: int | None) -> int:
+    from jobs.run.logs import follow, open_cell
+
+    paths, cell = open_cell(run, name, rank)
+    try:
+        ended = follow(paths, cell, rank, partial(print, flush=True))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return EXIT_DONE if ended.state == "done" else EXIT_FAILED

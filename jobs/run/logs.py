@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.failures import recorded_cause
 from jobs.run.attempt_files import lines_from_the_end, memory_cause, newest_job_log
+from jobs.run.cell_state import MAY_RUN, CellState
 from jobs.run.run_state import open_run
+from jobs.run.status import status
+
+READ_S = 1.0
+"""Pause between two readings of the logs."""
+ASK_S = 11.0
+"""Pause between two questions about the cell's state; Slurm's answers are kept for ten seconds."""
+_ENDED_FOR_GOOD = ("done", "invalid", "failed", "cancelled", "out of memory", "missing")
+"""States after which Slurm does not queue the cell again."""
 
 
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:
@@ -67,3 +77,65 @@ def read_log(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def follow(paths: RunPaths, cell: Cell, rank: int | None, show: Callable[[str], None]) -> CellState:
+    """Show new lines of a cell's logs until it has ended; returns its last state.
+
+    It begins with the last ten lines. A note is printed whenever the state or attempt changes.
+    """
+    logs = _GrowingLogs(paths, cell, rank)
+    noted, ask_at, times_ended = "", 0.0, 0
+    while True:
+        logs.show_new(show)
+        if time.monotonic() < ask_at:
+            time.sleep(READ_S)
+            continue
+        current = next(one for one in status(paths.root).cells if one.cell == cell.id)
+        ask_at = time.monotonic() + ASK_S
+        which = "" if logs.attempt is None else f", attempt {logs.attempt}"
+        if noted != f"{which}: {current.state}":
+            noted = f"{which}: {current.state}"
+            why = f": {current.detail}" if current.detail else ""
+            print_note(f"{cell.array} {cell.index}{noted}{why}")
+        times_ended = 0 if current.state in MAY_RUN else times_ended + 1
+        if current.state in _ENDED_FOR_GOOD or times_ended == 2:
+            # The result is written a moment before the ranks and their job end.
+            time.sleep(READ_S)
+            logs.show_new(show, ended=True)
+            return current
+
+
+class _GrowingLogs:
+    """The newest attempt's rank logs and the newest job's log of a cell, read as they grow."""
+
+    def __init__(self, paths: RunPaths, cell: Cell, rank: int | None) -> None:
+        self.paths, self.cell = paths, cell
+        self.ranks = range(cell.world_size) if rank is None else (rank,)
+        self.attempt: int | None = None
+        self._offsets: dict[Path, int] = {}
+        for path in self._logs().values():
+            lines = read_log(path).splitlines(keepends=True)
+            self._offsets[path] = sum(map(len, lines[:-10]))
+
+    def show_new(self, show: Callable[[str], None], *, ended: bool = False) -> None:
+        """Show the lines since the last call: `job: ` or the rank comes before each.
+
+        An incomplete line waits for its rest, unless the cell has `ended`.
+        """
+        for label, path in self._logs().items():
+            offset = self._offsets.setdefault(path, 0)
+            data = read_log(path)[offset:]
+            whole = data if ended else data[: data.rfind(b"\n") + 1]
+            self._offsets[path] = offset + len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                show(f"{label}: {line}")
+
+    def _logs(self) -> dict[str, Path]:
+        attempts = self.paths.cell(self.cell.id).attempts()
+        job = newest_job_log(self.paths, self.cell.array, self.cell.index)
+        found = {} if job is None else {"job": job}
+        if attempts:
+            self.attempt = attempts[-1].number
+            found |= {str(rank): attempts[-1].log(rank) for rank in self.ranks}
+        return found

@@ -8,6 +8,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.records.failures import utc_now, write_failure
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli.terminal_tables import cost_lines
+from jobs.run import logs
 from jobs.run.clean import clean, find_removable
 from jobs.run.cost import run_cost
 from jobs.run.logs import find_log
@@ -114,3 +115,14 @@ def test_a_log_that_there_is_not(run: MadeRun, name: str, rank: int | None, word
     with pytest.raises(InputError) as caught:
         find_log(run.root, name, rank)
     assert words in str(caught.value)
+
+
+def test_follow_shows_the_end_of_the_logs_of_a_cell_that_is_done(
+    run: MadeRun, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "READ_S", 0.0)
+    slurm.set_queue()
+    cell, shown = run.cell(), []
+    run.finish(cell, job="101_0").log(0).write_text("".join(f"step {n}\n" for n in range(20)))
+    assert logs.follow(run.paths, cell, None, shown.append).state == "done"
+    assert shown == [f"0: step {n}" for n in range(10, 20)]
