@@ -63,7 +63,6 @@ FIGURES = (
     FigureKind(scaling.bubble, "speed", applies=_waits),
     FigureKind(step_time.step_times, "speed"),
     FigureKind(scaling.memory, "speed", "peak memory of each rank"),
-    FigureKind(scaling.messages, "speed", "bytes sent by each rank"),
     FigureKind(training_curves.loss, "learning", "training loss by layout"),
     FigureKind(training_curves.learning_over_time, "learning", "accuracy or loss against time"),
     FigureKind(training_curves.copies, "learning", "loss of data-parallel copies", _waits),

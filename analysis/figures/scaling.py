@@ -1,4 +1,4 @@
-"""Figures of speed: against micro-batches and against ranks, with memory and messages.
+"""Figures of speed: against micro-batches and against ranks, with memory.
 
 Each function takes the cells of a model on a data set and returns a figure, or the reason why the
 run has no data for it. Docstrings of figures are their captions.
@@ -6,8 +6,6 @@ run has no data for it. Docstrings of figures are their captions.
 
 from __future__ import annotations
 
-import json
-import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -177,32 +175,6 @@ def memory(group: ModelOnData) -> Figure | str:
     by_cell = ranks.groupby(["cell", "rank"], observed=True)[column].max().reset_index()
     settings = ["cell", "layout", "microbatches", *group.variants]
     rows = by_cell.merge(group.cells[settings], on="cell")
-    return _bars_of_ranks(group, rows, column, label)
-
-
-def messages(group: ModelOnData) -> Figure | str:
-    """What each rank sends in a training step, a bar a rank, from the shapes of tensors: outputs to
-    the next stage, gradients to the one before, and around the ring of replicas, with the most
-    micro-batches that the layout was run with. Chunks count as the largest one does.
-    """
-    settings = ["layout", "microbatches", *group.variants]
-    cells = group.cells[[*settings, "bytes_sent"]].dropna(subset="bytes_sent").drop_duplicates()
-    rows = pd.DataFrame(
-        [
-            (*values, rank, sent / 2**20)
-            for *values, text in cells.itertuples(index=False)
-            for rank, sent in enumerate(json.loads(text) or [math.nan])
-        ],
-        columns=[*settings, "rank", "mib"],
-    )
-    if not rows["mib"].fillna(0).any():
-        return "no messages, or of sizes that differ from step to step"
-    return _bars_of_ranks(group, rows, "mib", "sent by a rank in a step (MiB)")
-
-
-def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, column: str, label: str) -> Figure:
-    """A panel a variant, a bar a rank, mean and range over runs, of the most micro-batches of each
-    layout."""
 
     def draw(axes: Axes, part: pd.DataFrame) -> None:
         most = part.groupby("layout")["microbatches"].transform("max")
@@ -217,8 +189,7 @@ def _bars_of_ranks(group: ModelOnData, rows: pd.DataFrame, column: str, label: s
                 edgecolor="white", linewidth=0,
             )  # fmt: skip
             error_bars(axes, across, mine, "mean", ("min", "max"))
-            unknown = "\nnot known" if mine["mean"].isna().all() else ""
-            labels.append(f"{name}\nm {mine['microbatches'].iloc[0]}{unknown}")
+            labels.append(f"{name}\nm {mine['microbatches'].iloc[0]}")
         count_ticks(axes, labels, "layout (m: micro-batches)")
 
     limits = axis_limits(rows[column], rows[column], rows[column])

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis.load.bytes_sent import bytes_sent
 from analysis.load.comparable import RUN_FOLDER
 from analysis.load.stored_cells import StoredCell
 from gnnhpc.experiment.experiment import Experiment
@@ -82,7 +81,6 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
         **(_epoch(graph) if experiment.epochs_end_unevenly else {}),
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
-        "bytes_sent": json.dumps(bytes_sent(experiment, result, headers)) if result else None,
         "startup_s": max(map(_startup_s, headers), default=None),
         "failure": _failure(stored),
         "digest": _digest(used),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -160,23 +159,6 @@ def test_learning_is_drawn_against_the_seconds_of_steps(root: Path) -> None:
     steps = group.steps[(group.steps["layout"] == "seq") & (group.steps["phase"] == "train")]
     totals = steps.groupby(["microbatches", "cell"], observed=True)["step_s"].sum()
     assert curve[-1] == pytest.approx(totals.groupby("microbatches").mean().min())
-
-
-def test_messages_follow_from_the_shapes_of_tensors(root: Path) -> None:
-    """Of two stages each sends one tensor a step, and replicas average gradients besides."""
-    group = group_of(root)
-    (axes,) = drawn("messages", group).axes
-    assert axes.get_ylabel() == "sent by a rank in a step (MiB)"
-    of = group.cells.drop_duplicates("layout").set_index("layout")["bytes_sent"].map(json.loads)
-    assert of["seq"] == [0.0]
-    first, second = of["pp2"]
-    assert first == second > 0
-    # A stage in the middle sends to both sides.
-    assert of["pp4"][1] > of["pp4"][0]
-    assert sum(of["dp2-pp2"]) > 2 * sum(of["pp2"])
-    group.cells.loc[group.cells["layout"] == "pp2", "bytes_sent"] = "null"
-    labels = [each.get_text() for each in drawn("messages", group).axes[0].get_xticklabels()]
-    assert [each.split("\n")[0] for each in labels if "not known" in each] == ["pp2"]
 
 
 def test_implementations_have_panels_of_memory_and_are_baselines_of_their_own(
