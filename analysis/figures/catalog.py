@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.figures import graph_figures, sampled_figures, scaling, step_time, training_curves
+from analysis.figures import (
+    graph_figures,
+    sampled_figures,
+    speedup_figures,
+    step_time,
+    training_curves,
+)
 from analysis.figures.model_on_data import ModelOnData
 
 if TYPE_CHECKING:
@@ -55,14 +61,14 @@ def _of_frameworks(group: ModelOnData) -> bool:
 
 
 FIGURES = (
-    FigureKind(scaling.speedup, "headline"),
-    FigureKind(scaling.efficiency, "speed", applies=_waits),
-    FigureKind(scaling.strong_scaling, "speed", applies=_waits),
-    FigureKind(scaling.weak_scaling, "speed", applies=lambda group: not group.graphs),
+    FigureKind(speedup_figures.speedup, "headline"),
+    FigureKind(speedup_figures.efficiency, "speed", applies=_waits),
+    FigureKind(speedup_figures.strong_scaling, "speed", applies=_waits),
+    FigureKind(speedup_figures.weak_scaling, "speed", applies=lambda group: not group.graphs),
     FigureKind(step_time.waterfall, "speed", "where a step loses time"),
-    FigureKind(scaling.bubble, "speed", applies=_waits),
+    FigureKind(speedup_figures.bubble, "speed", applies=_waits),
     FigureKind(step_time.step_times, "speed"),
-    FigureKind(scaling.memory, "speed", "peak memory of each rank"),
+    FigureKind(speedup_figures.memory, "speed", "peak memory of each rank"),
     FigureKind(training_curves.loss, "learning", "training loss by layout"),
     FigureKind(training_curves.learning_over_time, "learning", "accuracy or loss against time"),
     FigureKind(training_curves.copies, "learning", "loss of data-parallel copies", _waits),

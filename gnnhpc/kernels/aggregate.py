@@ -12,7 +12,7 @@ from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import IndexedRows, computed_dtype
 from gnnhpc.kernels import cpp_aggregate
 from gnnhpc.kernels.dispatch import backend
-from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate
 
 

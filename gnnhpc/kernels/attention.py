@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.kernels.dispatch import backend, call, filled, index_of, mask_argument, structures
 from gnnhpc.kernels.dropout_mask import Mask
-from gnnhpc.kernels.neighbour_weights import SLOPE
+from gnnhpc.kernels.neighbor_weights import SLOPE
 from gnnhpc.kernels.torch import torch_attention
 
 KERNEL = "attention"

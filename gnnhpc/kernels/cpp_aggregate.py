@@ -13,7 +13,7 @@ from gnnhpc.kernels.dispatch import call, filled, index_of, structures
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 
 KERNEL = "aggregate"
 _SUMS = structures(

@@ -18,7 +18,7 @@ from torch import Tensor
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import cpp_aggregate as aggregate
-from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate
 from tests.tools.backends import needs_compiler, threads
 from tests.tools.graphs import make_graph

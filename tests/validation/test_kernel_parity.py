@@ -131,7 +131,7 @@ def test_a_run_that_diverged_is_not_compared() -> None:
 def test_sums_reach_rows_beyond_2_to_the_31st_number(index: torch.dtype, width: int) -> None:
     """Three rows lie so far apart that their places need more than 32 bits."""
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 
     apart = 2**30 + 1
     try:

@@ -17,7 +17,7 @@ from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 
 
 def sum_forward(

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
-from gnnhpc.kernels.neighbour_weights import SLOPE
+from gnnhpc.kernels.neighbor_weights import SLOPE
 from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
 
 if TYPE_CHECKING:

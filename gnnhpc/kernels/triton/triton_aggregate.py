@@ -12,7 +12,7 @@ from gnnhpc.kernels.triton.launch import at_once, launch, power_of_two, warps
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
-    from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+    from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 
 _COLUMNS, _OF_MAXIMA = 256, 128
 """The most numbers of a row that a program computes; maxima take one warp."""

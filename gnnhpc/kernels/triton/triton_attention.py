@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gnnhpc.kernels.dropout_mask import Mask
-from gnnhpc.kernels.neighbour_weights import SLOPE
+from gnnhpc.kernels.neighbor_weights import SLOPE
 from gnnhpc.kernels.triton import attention_programs as programs
 from gnnhpc.kernels.triton.launch import attention_sizes, launch, mask_arguments
 

@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from gnnhpc.kernels import triton_sampler
 from gnnhpc.kernels.dropout_mask import MaskKeys
-from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
 from gnnhpc.kernels.vig import triton_vig

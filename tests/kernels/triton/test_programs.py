@@ -17,7 +17,7 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, layer_mask, number_entries
-from gnnhpc.kernels.neighbour_weights import NeighbourWeights
+from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.torch import torch_aggregate, torch_attention, torch_products
 from gnnhpc.kernels.triton import launch as here
 from tests.tools.graphs import make_graph
