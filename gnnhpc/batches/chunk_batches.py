@@ -98,6 +98,4 @@ class ChunkBatches:
             "edges_kept": chunkset.edges_kept,
             "node_redundancy": chunkset.node_redundancy,
             "edge_redundancy": chunkset.edge_redundancy,
-            "rows": list(chunkset.rows),
-            "own": [chunk.own for chunk in chunkset.chunks],
         }

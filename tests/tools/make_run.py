@@ -26,7 +26,7 @@ from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.result_file import Result, final_key
 from gnnhpc.records.schema import Check, Failure, Header, Phase, Status
 from gnnhpc.records.submissions import PROVENANCE_VERSION
-from tests.tools.made_steps import Machine, MadeSteps, all_shares, quality, whole_shares
+from tests.tools.made_steps import Machine, MadeSteps, all_shares, quality
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"
@@ -236,7 +236,6 @@ def _graph(experiment: Experiment) -> dict[str, Any]:
             "edges_kept": 1.0,
             "node_redundancy": 1.3,
             "edge_redundancy": 1.1,
-            "own": whole_shares(experiment),
         }
     shares = all_shares(experiment)[0]
     trained = "train_nodes" if experiment.task is None else "train_links"
