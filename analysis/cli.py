@@ -218,7 +218,7 @@ def import_csv(
         list[str] | None,
         typer.Option(
             metavar="FILE=LAYOUT[:M]",
-            help="Layout and micro-batches of a log whose name, unlike pp2_m5.csv, has none.",
+            help="Layout and micro-batches of a log whose name does not give them.",
         ),
     ] = None,
     baseline: Annotated[

@@ -76,7 +76,7 @@ def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> 
             )
             for reference, meaning in {
                 "bare": "bare",
-                "rested": "bare after a pause as long as the run's",
+                "paused": "bare after a pause as long as the run's",
             }.items()
         ],
         rounds=rounds,

@@ -41,7 +41,7 @@ STEPS = 10
 
 def run(settings: dict[str, Any], turns: int) -> Callable[[], dict[str, float]]:
     """A function that takes one turn of a run, after its first steps. A turn returns the `seconds`
-    of a recorded step, those of a `bare` one, and those of a `rested` one: a bare one that follows
+    of a recorded step, those of a `bare` one, and those of a `paused` one: a bare one that follows
     a pause as long as that between two recorded ones."""
     settings = {
         "warmup_steps": 2,
@@ -97,7 +97,7 @@ class BareSteps(Listener):
         self._parts, self._answers = parts, answers
         self._recorded: list[StepRecord] = []
         self._before: tuple[float, float] | None = None
-        """Seconds of the bare and the rested steps before the present measured ones."""
+        """Seconds of the bare and the paused steps before the present measured ones."""
         self._bare_steps = 0
 
     def step_taken(self, taken: StepTaken) -> None:
@@ -113,14 +113,14 @@ class BareSteps(Listener):
         )
         after = self._bare_seconds(taken, 0.0), self._bare_seconds(taken, pause_s)
         if self._before is not None:
-            bare, rested = (fmean(pair) for pair in zip(self._before, after, strict=True))
+            bare, paused = (fmean(pair) for pair in zip(self._before, after, strict=True))
             seconds = median(each.wall_s for each in self._recorded)
-            measured = {"seconds": seconds, "bare": bare, "rested": rested}
+            measured = {"seconds": seconds, "bare": bare, "paused": paused}
             print(json.dumps(measured), file=self._answers, flush=True)
             _wait_for_turn()
             self._bare_seconds(taken, 0.0)
-        rested = self._bare_seconds(taken, pause_s)
-        self._before = self._bare_seconds(taken, 0.0), rested
+        paused = self._bare_seconds(taken, pause_s)
+        self._before = self._bare_seconds(taken, 0.0), paused
         self._recorded.clear()
 
     def _bare_seconds(self, taken: StepTaken, pause_s: float) -> float:

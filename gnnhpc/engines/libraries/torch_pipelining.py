@@ -49,11 +49,10 @@ _OF_VIRTUAL_STAGES = {
     "zbv": ScheduleZBVZeroBubble,
 }
 _DDP_OPTIONS = inspect.signature(DistributedDataParallel).parameters
-_SYNC_BUFFERS = "forward_sync_buffers"
-"""The option of DDP; `broadcast_buffers` before torch 2.13."""
-_NO_SYNC: dict[str, Any] = {
-    _SYNC_BUFFERS if _SYNC_BUFFERS in _DDP_OPTIONS else "broadcast_buffers": False
-}
+_BUFFERS_OPTION = (
+    "forward_sync_buffers" if "forward_sync_buffers" in _DDP_OPTIONS else "broadcast_buffers"
+)
+"""DDP's option to keep buffers equal; torch 2.13 renamed it."""
 _ONE_BUCKET_MIB = 1024
 """Large enough for all gradients of a stage, so that there is one all-reduce."""
 
@@ -210,12 +209,13 @@ class DdpReplicas(StageGradients):
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
         if mesh.replicas is not None and self._parameters:
+            own_buffers: dict[str, Any] = {_BUFFERS_OPTION: False}
             self.module = DistributedDataParallel(
                 stage,
                 process_group=mesh.replicas,
                 # No device_ids: with them DDP moves every tensor argument to the GPU, and the
                 # number of the micro-batch, read there, would stop the host at each forward.
-                **_NO_SYNC,
+                **own_buffers,
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=_ONE_BUCKET_MIB,
             )

@@ -51,7 +51,7 @@ class Values:
 
     @property
     def gradients_differ(self) -> bool:
-        """Whether a gradient differs where other parameters may tell why."""
+        """Whether a gradient differs where other parameters may show why."""
         every = [*self.gradients.values()]
         if self.input_gradient is not None:
             every.append(self.input_gradient)
