@@ -1,10 +1,10 @@
 """Kernel parity: the layers that a run measures, at their real shape, against plain torch.
 
 Every rank takes one layer of each kind that its stage has. The layer computes its output and all
-gradients once, on the input that training brings it, in the run's precision on the run's device.
-The same layer in plain torch and float64 says what they should be. Grids that leave out
-rows, indices of 32 bits that overflow, races, and rows that are wrong at a block's border show as
-differences.
+gradients once, on the data of a micro-batch where it is the model's first and on random numbers
+where it is not, in the run's precision on the run's device. The same layer in plain torch and
+float64 says what they should be. Grids that leave out rows, indices of 32 bits that overflow,
+races, and rows that are wrong at a block's border show as differences.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gnnhpc.validation.layers.layer_differences import TOLERANCE, Comparison
 from gnnhpc.validation.layers.layer_inputs import (
     When,
     compared_layers,
+    layer_inputs,
     one_of_each_kind,
-    real_inputs,
     stacked_layers,
 )
 from gnnhpc.validation.reference.fresh_layers import build_layers
@@ -51,7 +51,7 @@ def check_kernels(
     layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
     if when == "start":
         layers += stacked_layers(parts.stage)
-    inputs = real_inputs(experiment, parts, layers, when)
+    inputs = layer_inputs(experiment, parts, layers, when)
     # The reference moves running statistics itself.
     deferred = experiment.model_copy(update={"batchnorm": "deferred"})
 

@@ -55,8 +55,6 @@ def compare_layer(
         for spec, layer in zip(layers.specs, layers.layers, strict=True)
     }
     last = modules[layers.specs[-1].name]
-    if isinstance(given.x, Tensor) and not layers.takes_data:
-        given = dataclasses.replace(given, x=_without_equal_rows(given.x, generator))
     rows = compared_rows(layers, given, generator)
     if not len(rows.outputs):
         return Comparison(implementation_of(last, {}), 0.0, 0.0)
@@ -167,16 +165,6 @@ def _buffers(layers: Layers) -> dict[str, Tensor]:
         for name, layer in layers.items()
         for key, buffer in layer.named_buffers()
     }
-
-
-def _without_equal_rows(x: Tensor, generator: torch.Generator) -> Tensor:
-    """The input with noise of a hundredth of its size, the same for all numbers of a row.
-
-    Libraries divide the gradient of a maximum between equal neighbours, our layers give it to the
-    first of them.
-    """
-    noise = torch.randn(len(x), generator=generator).to(x).view(-1, *[1] * (x.ndim - 1))
-    return x + 0.01 * x.std() * noise
 
 
 def _gradient(x: Tensor) -> Tensor:

@@ -1,8 +1,4 @@
-"""The layers that kernel parity compares, and the real inputs of one micro-batch to them.
-
-The inputs come from one forward pass of a training mini-batch through the engine, in evaluation
-mode and without gradients. It takes place outside of all steps, and its hooks are removed after it.
-"""
+"""The layers that kernel parity compares, and inputs to them in the shapes of one micro-batch."""
 
 from __future__ import annotations
 
@@ -10,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Inputs
-from gnnhpc.core.layer_specs import LayerSpec
+from gnnhpc.core.layer_specs import LayerSpec, row_changes
+from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
@@ -104,43 +102,39 @@ def one_of_each_kind(layers: Sequence[ComparedLayers], when: When) -> list[Compa
     return list({each.kind: each for each in in_order}.values())
 
 
-def real_inputs(
+def layer_inputs(
     experiment: Experiment, parts: TrainingParts, layers: Iterable[ComparedLayers], when: When
 ) -> dict[nn.Module, LayerInput]:
-    """What the first of these layers get; a collective.
+    """What the first of these layers get.
 
-    It is what the first micro-batch of the first training step brings at the start, and the last
-    one of the last step at the end.
+    The micro-batch is the first one of the first training step at the start, and the last one of
+    the last step at the end. The model's first layer gets its data. The others get random numbers
+    in the shape that training brings them, so that no layer before them has to compute.
     """
-    step, microbatch = 0, 0
+    step, number = 0, 0
     if when == "end":
-        step, microbatch = experiment.train_steps - 1, experiment.microbatches - 1
+        step, number = experiment.train_steps - 1, experiment.microbatches - 1
+    generator = torch.Generator().manual_seed(experiment.seed)
     found: dict[nn.Module, LayerInput] = {}
-    keep = _Keep(microbatch, found)
-    firsts = {each.layers[0] for each in layers}
-    handles = [module.register_forward_pre_hook(keep) for module in firsts]
-    trains = parts.stage.training
-    parts.stage.eval()
-    try:
-        with parts.batches.open("train", step, step + 1) as batches:
-            parts.engine.evaluate(next(batches))
-    finally:
-        for handle in handles:
-            handle.remove()
-        parts.stage.train(trains)
+    with parts.batches.open("train", step, step + 1) as batches:
+        microbatch = next(batches).microbatches[number]
+        for each in layers:
+            if each.takes_data:
+                x = first_input(microbatch)
+                # A loader reads the next mini-batch into the same memory.
+                x = x.clone() if isinstance(x, Tensor) else x
+            else:
+                shape = _input_shape(parts, each.specs[0], microbatch.context)
+                x = torch.randn(shape, generator=generator).to(
+                    parts.plan.mesh.device, parts.plan.dtype
+                )
+            found[each.layers[0]] = LayerInput(x, microbatch.context)
     return found
 
 
-@dataclass(frozen=True)
-class _Keep:
-    """A hook that keeps a copy of a layer's input in one micro-batch."""
-
-    microbatch: int
-    found: dict[nn.Module, LayerInput]
-
-    def __call__(self, layer: nn.Module, arguments: tuple[Inputs, Context]) -> None:
-        x, context = arguments
-        if context.microbatch == self.microbatch:
-            # An engine receives the next micro-batch into the same memory.
-            own = x.detach().clone() if isinstance(x, Tensor) else x
-            self.found[layer] = LayerInput(own, context)
+def _input_shape(parts: TrainingParts, spec: LayerSpec, context: Context) -> tuple[int, ...]:
+    """The shape of a layer's input in one micro-batch."""
+    before = parts.layer_specs[: parts.layer_specs.index(spec)]
+    if context.graph is None:
+        return parts.batches.shape_after(len(before) - 1)
+    return (context.graph.rows[row_changes(before)], *spec.inputs)
