@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import resource
 import statistics
@@ -22,6 +21,8 @@ SCHEDSTAT = Path("/proc/self/schedstat")
 STAT = Path("/proc/stat")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
+_MOST_BYTES = 2**16
+"""Longer than any of them; /proc/stat has some seventy bytes a CPU before what is read no more."""
 
 
 @dataclass(frozen=True)
@@ -66,27 +67,37 @@ def _difference(now: float | None, before: float | None) -> float | None:
 def _run_delay_s() -> float | None:
     """The second number of schedstat, in nanoseconds (proc(5))."""
     try:
-        return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
+        return int(_read(SCHEDSTAT).split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
 
 
 def _steal_s() -> float | None:
     """Field 8 of each CPU's line, in clock ticks (proc(5))."""
-    allowed = _cpu_names()
     try:
-        with STAT.open(encoding="ascii") as stream:
-            cpus = itertools.takewhile(lambda line: line.startswith("cpu"), stream)
-            ticks = [int(fields[8]) for fields in map(str.split, cpus) if fields[0] in allowed]
+        lines = _read(STAT).partition(b"\nintr")[0].splitlines()
+        fields = [line.split() for line in lines]
+        ticks = [int(each[8]) for each in fields if each[0] in _cpu_names()]
         return statistics.fmean(ticks) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         return None
 
 
+def _read(path: Path) -> bytes:
+    """What a file of /proc says now; it stays open, as opening takes longer than reading."""
+    return os.pread(_descriptor(path, os.getpid()), _MOST_BYTES, 0)
+
+
 @functools.cache
-def _cpu_names() -> frozenset[str]:
+def _descriptor(path: Path, process: int) -> int:
+    """The open file, of this process: after a fork /proc/self is another."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+@functools.cache
+def _cpu_names() -> frozenset[bytes]:
     """Names of the CPUs of this process, as in /proc/stat."""
-    return frozenset(f"cpu{number}" for number in process_cpus())
+    return frozenset(b"cpu%d" % number for number in process_cpus())
 
 
 def reset_peak_memory(devices: Sequence[torch.device]) -> None:
@@ -108,10 +119,8 @@ def peak_rss_mib() -> float:
     VmHWM of proc(5), in KiB. Without it ru_maxrss, which is too large in a process that a larger
     one has started, because it is kept across exec.
     """
-    with contextlib.suppress(OSError), STATUS.open(encoding="ascii", errors="replace") as stream:
-        for line in stream:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024.0
+    with contextlib.suppress(OSError, IndexError):
+        return int(_read(STATUS).partition(b"VmHWM:")[2].split()[0]) / 1024.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 

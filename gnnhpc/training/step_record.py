@@ -45,27 +45,26 @@ def gather_metrics(
     from when the last replica had come.
     """
     names = task.metrics(phase)
-    mine = torch.zeros(2 * len(names) + 2, dtype=torch.float64)
+    mine = [0.0] * (2 * len(names))
     if mesh.has_loss:
         sums = task.metric_sums(phase, output.outputs, batch)
-        flat = [part for name in names for part in sums[name]]
-        mine[:-2] = torch.tensor(flat, dtype=torch.float64)
-    mine[-2] = times.gradients_ready_s or 0.0
-    mine[-1] = float(stop_requested)
-    everyone = mesh.gather(mine)
+        mine = [part for name in names for part in sums[name]]
+    rest = [times.gradients_ready_s or 0.0, float(stop_requested)]
+    values = torch.tensor([*mine, *rest], dtype=torch.float64)
+    everyone: list[list[float]] = mesh.gather(values).tolist()
     peers = mesh.layout.replica_ranks(mesh.stage)
-    times.count_late_replicas_as_waiting(float(everyone[peers, -2].max()))
-    totals = everyone[:, :-2].sum(0).view(-1, 2)
+    times.count_late_replicas_as_waiting(max(everyone[peer][-2] for peer in peers))
+    *totals, _, stops = (sum(column) for column in zip(*everyone, strict=True))
     means = {
-        name: float(total / count)
-        for name, (total, count) in zip(names, totals, strict=True)
+        name: total / count if count else math.nan
+        for name, total, count in zip(names, totals[::2], totals[1::2], strict=True)
         if name == "loss" or count > 0
     }
     loss = means.pop("loss")
     if mesh.has_loss and mesh.layout.replicas > 1 and mine[1] > 0:
         # This replica's own loss; `loss` is the mean over the replicas.
-        means["replica_loss"] = float(mine[0] / mine[1])
-    return StepMetrics(loss, means, bool(everyone[:, -1].max()))
+        means["replica_loss"] = mine[0] / mine[1]
+    return StepMetrics(loss, means, bool(stops))
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,10 @@ class SampleOrder(Listener):
             if np.array_equal(ids, schedule.share(step, self._mesh.replica)):
                 return None
             return f"the samples are not those of the permutation of epoch {schedule.epoch(step)}"
-        before = self._unchanged.setdefault(taken.phase, ids.copy())
+        before = self._unchanged.setdefault(taken.phase, ids)
         if before is not ids and not np.array_equal(before, ids):
             return "the samples are not those of the steps before"
-        if taken.phase not in self._observed.covered:
-            self._observed.covered[taken.phase] = ids.copy()
+        self._observed.covered.setdefault(taken.phase, ids)
         return None
 
     def checks(self) -> list[Check]:
