@@ -10,9 +10,11 @@ import ast
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[1]
 READMES = {
@@ -61,34 +63,56 @@ def pages() -> dict[str, str]:
 
 
 def _sweep() -> Iterator[str]:
-    from jobs.sweep.settings_table import sweep_rows
+    from gnnhpc.experiment.experiment import Experiment
+    from gnnhpc.experiment.link_prediction import Links
+    from gnnhpc.experiment.sampling import Sampling
+    from gnnhpc.optimizers.optimizer import OptimizerConfig
+    from gnnhpc.optimizers.registry import (
+        LR_SCHEDULES,
+        OPTIMIZERS,
+        lr_schedule_class,
+        optimizer_class,
+    )
+    from jobs.sweep.sweep import AXES, Grid, Sweep
 
     yield "# Sweeps"
     yield (
-        "A sweep is a YAML file with `defaults` and `grids`. `gnnhpc schema sweep --table` prints "
-        "these tables in a terminal, and `gnnhpc schema sweep` the JSON Schema for editors."
+        "A sweep is a YAML file with `defaults` and `grids`. `gnnhpc schema sweep` prints a JSON "
+        "Schema by which editors complete and check it."
     )
-    for title, rows in sweep_rows():
-        yield f"## {title}"
-        yield _settings(rows)
+    yield "## A sweep"
+    yield _settings(Sweep)
+    yield "## `defaults` and each grid"
+    yield _settings(Grid, {AXES.get(k, k): v for k, v in Experiment.model_fields.items()})
+    yield "## `optimizer`"
+    yield _settings(OptimizerConfig)
+    for name in OPTIMIZERS:
+        yield f"`{name}` has:"
+        yield _settings(optimizer_class(name), without=OptimizerConfig.model_fields)
+    yield "## `optimizer.lr_schedule`"
+    for name in LR_SCHEDULES:
+        yield f"`{name}` has:"
+        yield _settings(lr_schedule_class(name), without=("name",))
+    yield "## `sampling`"
+    yield _settings(Sampling)
+    yield "## `task`"
+    yield _settings(Links)
 
 
 def _site() -> Iterator[str]:
     from jobs.slurm.site import Site
-    from jobs.sweep.settings_table import setting_rows
 
     yield "# Site files"
     yield (
         "A site file has the key `sites`, with one entry a cluster, and `default`, the name of the "
         "one to use. [Write a site file](../how-to/site-file.md) shows one."
     )
-    yield _settings(list(setting_rows(Site)))
+    yield _settings(Site)
 
 
 def _models_and_data() -> Iterator[str]:
     from gnnhpc.data.registry import DATA
     from gnnhpc.models.model_registry import BUILT_IN, model_class
-    from jobs.sweep.settings_table import setting_rows
 
     names: dict[Any, list[str]] = {model_class(name): [name] for name in sorted(BUILT_IN)}
     for name, cls in sorted(DATA.items()):
@@ -98,13 +122,24 @@ def _models_and_data() -> Iterator[str]:
     for cls, its_names in names.items():
         yield f"## {', '.join(its_names)}"
         yield inspect.getdoc(cls) or ""
-        yield _settings([row for row in setting_rows(cls) if row.key != "name"])
+        yield _settings(cls, without=("name",))
 
 
-def _settings(rows: list[Any]) -> str:
-    """A table of settings; meanings stand last, as they are the longest."""
-    body = [(f"`{row.key}`", row.kind, f"`{row.default}`", row.meaning) for row in rows]
-    return _table(("key", "value", "default", "meaning"), body) if body else ""
+def _settings(cls: Any, fields: Mapping[str, Any] = {}, without: Collection[str] = ()) -> str:
+    """A table of a class's settings; the defaults of `fields` come before its own."""
+    rows = []
+    for key, field in cls.model_fields.items():
+        if key not in without:
+            first = fields.get(key, field)
+            default = first.get_default(call_default_factory=True)
+            shown = "none" if default is None else default
+            if isinstance(default, BaseModel):
+                shown = "its defaults"
+            meaning = " ".join((field.description or "").split())
+            if get_origin(first.annotation) is Literal:
+                meaning += f" One of {', '.join(map(str, get_args(first.annotation)))}."
+            rows.append((f"`{key}`", "required" if first.is_required() else f"`{shown}`", meaning))
+    return _table(("key", "default", "meaning"), rows) if rows else "No settings."
 
 
 def _commands() -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -17,10 +16,9 @@ from jobs.cli.options import SiteFile, SiteName
 if TYPE_CHECKING:
     from jobs.slurm.partitions import Partition
     from jobs.slurm.site import Site
-    from jobs.sweep.settings_table import SettingRow
 
 INIT_EPILOG = "Example: gnnhpc site init --out site.yaml"
-SCHEMA_EPILOG = "Example: gnnhpc schema sweep --table"
+SCHEMA_EPILOG = "Example: gnnhpc schema sweep > sweep.schema.json"
 
 
 class Written(StrEnum):
@@ -84,9 +82,6 @@ def _mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
 
 def schema(
     what: Annotated[Written, typer.Argument(help="Sweeps or site files.")],
-    table: Annotated[
-        bool, typer.Option("--table", help="Print a table of every key instead.")
-    ] = False,
 ) -> int:
     """Print the JSON Schema of sweeps or site files, by which editors complete and check them.
 
@@ -94,30 +89,9 @@ def schema(
     """
     import json
 
-    from jobs.slurm.site import Site
     from jobs.slurm.site_files import site_schema
-    from jobs.sweep.settings_table import setting_rows, sweep_rows
     from jobs.sweep.sweep_schema import sweep_schema
 
-    if table:
-        sites = [("A site", list(setting_rows(Site)))]
-        _print_settings(sweep_rows() if what == Written.sweep else sites)
-        return EXIT_DONE
     found = sweep_schema() if what == Written.sweep else site_schema()
     print(json.dumps(found, indent=1, ensure_ascii=False))
     return EXIT_DONE
-
-
-def _print_settings(tables: list[tuple[str, list[SettingRow]]]) -> None:
-    """Print a table of keys for each place where they stand, in the width of the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)
-    for title, rows in tables:
-        table = Table(title=title.replace("`", ""), title_justify="left", show_lines=True)
-        for column in ("key", "value", "default", "meaning"):
-            table.add_column(column, overflow="fold")
-        for row in rows:
-            table.add_row(row.key, row.kind, row.default, row.meaning)
-        console.print(table)

@@ -58,7 +58,7 @@ def _one_line(text: str) -> str:
     return text
 
 
-Word = Annotated[str, Field(pattern=r"^[^\s'\"\\`$;&|<>]+$")]
+Word = Annotated[str, Field(pattern=r"""^[^\s'"\\`$;&|<>]+$""")]
 Line = Annotated[str, AfterValidator(_one_line)]
 
 
@@ -84,7 +84,7 @@ class Site(Strict):
     """Account that the jobs are charged to."""
     qos: Word | None = None
     """Quality of service."""
-    constraint: Annotated[str, Field(pattern=r"^[^\s'\"\\`$;<>]+$")] | None = None
+    constraint: Annotated[str, Field(pattern=r"""^[^\s'"\\`$;<>]+$""")] | None = None
     """Features that nodes must have, as --constraint takes them, such as `zen3&ib`."""
     gres: Word | None = None
     """GPUs a node, as --gres takes them, such as `gpu:a100:2`; for cells with device gpu."""

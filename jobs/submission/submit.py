@@ -92,7 +92,7 @@ def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -
     run = folder / plan.name
     submission = make_submission(run, plan.cells, blocks, launch, cluster, waits, plan)
     scheduler.check(submission)
-    for note in (*plan.notes(), *scheduler.notes(submission)):
+    for note in scheduler.notes(submission):
         print_note(note)
     return submission
 

@@ -24,12 +24,14 @@ Planned = dict[str, Model | Data]
 """Models and data sets after planning, which may read a large file, by their settings."""
 
 _UNUSED = {
-    "images": (("chunks", "rebuild", "features", "sampling"), "graph data"),
-    "graphs": (("chunks", "rebuild", "sampling"), "data of one graph"),
-    "whole": (("batch_size",), "images, many graphs and sampled graphs"),
-    "sampled": (("chunks", "rebuild"), "graphs that are not sampled"),
+    "images": ("chunks", "rebuild", "features", "sampling"),
+    "graphs": ("chunks", "rebuild", "sampling"),
+    "whole": ("batch_size",),
+    "sampled": ("chunks", "rebuild"),
 }
-"""Kind of mini-batches -> fields without a meaning there, and what these fields are for."""
+"""Kind of mini-batches -> fields without a meaning there."""
+_PLAIN_AXES = ("chunks", "sampling", "batch_size", "compile")
+"""Axes that are multiplied, and whose values do not depend on other axes."""
 
 
 def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
@@ -43,17 +45,18 @@ def expand(sweep: Sweep, where: object, folder: Path) -> list[Experiment]:
     grids = [_Grid(sweep, number, where, folder, planned) for number in range(len(sweep.grids))]
     count = sum(grid.most_cells for grid in grids)
     if count > MOST_CELLS:
-        raise InputError(where, "grids", f"{count} cells", f"at most {MOST_CELLS} in a sweep")
-    interleaved = any(grid.is_interleaved for grid in grids)
-    for grid in grids:
-        grid.check_virtual_stages(interleaved)
-    return [
+        allowed = f"at most {MOST_CELLS} in a sweep"
+        raise InputError(where, "grids", f"up to {count} cells", allowed)
+    experiments = [
         experiment
         for repeat in range(max(grid.repeats for grid in grids))
         for grid in grids
         if repeat < grid.repeats
         for experiment in grid.experiments(repeat)
     ]
+    for grid in grids:
+        grid.check_all_are_used()
+    return experiments
 
 
 class _Grid:
@@ -63,7 +66,6 @@ class _Grid:
         self, sweep: Sweep, number: int, where: object, folder: Path, planned: Planned
     ) -> None:
         self.where, self.key = where, f"grids.{number}"
-        self._cut: set[tuple[object, ...]] = set()
         self.own: dict[str, Any] = sweep.grids[number].given()
         self.defaults: dict[str, Any] = sweep.defaults.given()
         self.values = self.defaults | self.own
@@ -77,67 +79,63 @@ class _Grid:
         self.schedules: list[str] = self._axis("schedule", ["gpipe"])
         self.virtual_stages: list[int] = self._axis("virtual_stages", [1])
         self.seeds: list[int] = self._axis("seed", [0])
-        self.chunks = self._axis("chunks", [None])
-        self.batch_sizes = self._axis("batch_size", [None])
-        self.sampling = self._axis("sampling", [None])
-        self.compile = self._axis("compile", [None])
         self.repeats: int = self.values.get("repeats", 1)
         others = [1, *(count for count in self.microbatches if count != 1)]
         self.seq_microbatches: list[int] = self.values.get("seq_microbatches", others)
-        self._check_no_duplicates()
+        self.plain = {name: self._axis(name) for name in _PLAIN_AXES if AXES[name] in self.values}
         axes = {*AXES.values(), "repeats", "seq_microbatches"}
         self.fixed = {name: value for name, value in self.values.items() if name not in axes}
-        several = any(layout.stages > 1 for layout in self.layouts)
-        self.is_interleaved = several and "interleaved" in self.schedules
-        if "virtual_stages" in self.own:
-            self.check_virtual_stages(self.is_interleaved)
-        if "bucket_mib" in self.own and all(layout.replicas == 1 for layout in self.layouts):
-            raise self._unused_error("bucket_mib", "bucket_mib is for layouts with replicas")
+        self._used: set[str] = set()
+        self._cut: set[tuple[object, ...]] = set()
 
     @property
     def most_cells(self) -> int:
-        """The number of cells, of which some may be equal."""
-        axes = (
-            *(self.seeds, self.data, self.models, self.chunks, self.sampling, self.batch_sizes),
-            self.compile,
-        )
-        stages = sum(len(self._virtual_stages_of(schedule)) for schedule in self.schedules)
-        layouts = sum(len(self._microbatches_of(layout)) for layout in self.layouts)
-        return self.repeats * math.prod(map(len, axes)) * stages * layouts
+        """The most cells that there can be; some may be equal."""
+        microbatches = max(len(self.microbatches), len(self.seq_microbatches))
+        axes = (self.models, self.data, self.layouts, self.schedules, self.virtual_stages)
+        lengths = map(len, (*axes, self.seeds, *self.plain.values()))
+        return self.repeats * microbatches * math.prod(lengths)
 
     def experiments(self, repeat: int) -> Iterator[Experiment]:
         """The product of all axes for one repeat."""
-        for seed, data, model in itertools.product(self.seeds, self.data, self.models):
-            self._check_all_are_used(model, data)
-            for chunks, sampling, batch_size, mode, schedule in itertools.product(
-                self.chunks, self.sampling, self.batch_sizes, self.compile, self.schedules
-            ):
-                axes = {"chunks": chunks, "sampling": sampling, "batch_size": batch_size}
-                axes["compile"] = mode
-                given = {name: value for name, value in axes.items() if value is not None}
-                unused = _unused_fields(model, data, sampling)
-                base = {name: v for name, v in (self.fixed | given).items() if name not in unused}
-                base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
-                for count in self._virtual_stages_of(schedule):
-                    yield from self._over_layouts(base, schedule, count)
+        axes = (self.seeds, self.data, self.models, *self.plain.values())
+        for seed, data, model, *plain in itertools.product(*axes):
+            given = self.fixed | dict(zip(self.plain, plain, strict=True))
+            unused = _unused_fields(model, data, given.get("sampling"))
+            base = {name: value for name, value in given.items() if name not in unused}
+            base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
+            for schedule in self.schedules:
+                of_pipelines = {"schedule": schedule}
+                if schedule != "interleaved":
+                    yield from self._over_layouts(base, of_pipelines)
+                    continue
+                for count in self.virtual_stages:
+                    yield from self._over_layouts(base, of_pipelines | {"virtual_stages": count})
 
-    def check_virtual_stages(self, is_interleaved: bool) -> None:
-        """Raises InputError for several virtual stages where no pipeline is interleaved."""
-        if not is_interleaved and self.virtual_stages != [1]:
-            reason = "virtual_stages is for pipelines with schedule interleaved"
-            raise self._unused_error("virtual_stages", reason)
+    def check_all_are_used(self) -> None:
+        """Raises InputError for a key of this grid that none of its cells has a use for."""
+        for field in Experiment.model_fields:
+            key = AXES.get(field, field)
+            if key in self.own and field not in self._used:
+                value = self.own[key]
+                shown = value[0] if isinstance(value, list) and len(value) == 1 else value
+                allowed = "nothing here, since no cell of this grid has a use for it"
+                raise InputError(self.where, self._key(field), short_value(shown), allowed)
 
     def _over_layouts(
-        self, base: Mapping[str, Any], schedule: str, virtual_stages: int
+        self, base: Mapping[str, Any], of_pipelines: Mapping[str, Any]
     ) -> Iterator[Experiment]:
-        counts = {layout: self._microbatches_of(layout) for layout in self.layouts}
+        counts = {
+            layout: self.seq_microbatches if layout == Layout() else self.microbatches
+            for layout in self.layouts
+        }
         for position in range(max(len(values) for values in counts.values())):
             for layout in self.layouts:
                 if position >= len(counts[layout]):
                     continue
                 raw = {**base, "layout": layout, "microbatches": counts[layout][position]}
                 if layout.stages > 1:
-                    raw |= {"schedule": schedule, "virtual_stages": virtual_stages}
+                    raw |= of_pipelines
                 elif isinstance(raw.get("balance"), tuple):
                     del raw["balance"]
                 if layout.replicas == 1:
@@ -146,6 +144,7 @@ class _Grid:
 
     def _experiment(self, raw: dict[str, Any]) -> Experiment:
         """The checked experiment, with at least one layer for each of its stages."""
+        self._used |= raw.keys()
         try:
             experiment = Experiment.model_validate(raw)
         except ValidationError as error:
@@ -171,13 +170,10 @@ class _Grid:
         return InputError(self.where, key, error.found, error.allowed)
 
     def _axis(self, field: str, default: list[Any] | None = None) -> list[Any]:
-        axis = AXES[field]
-        if axis not in self.values:
-            if default is None:
-                key = f"{self.key}.{axis}"
-                raise InputError(self.where, key, "nothing", "a value or a list of them")
-            return default
-        values: list[Any] = self.values[axis]
+        values: list[Any] | None = self.values.get(AXES[field], default)
+        if values is None:
+            key = f"{self.key}.{AXES[field]}"
+            raise InputError(self.where, key, "nothing", "a value or a list of them")
         return values
 
     def _key(self, field: str) -> str:
@@ -198,36 +194,6 @@ class _Grid:
                 raise InputError(self.where, place, error.found, error.allowed) from error.__cause__
         return planned[settings]  # type: ignore[return-value]
 
-    def _check_no_duplicates(self) -> None:
-        """Raises InputError for equal values of one axis, which would be one cell."""
-        for axis in (*AXES.values(), "seq_microbatches"):
-            values = self.values.get(axis, [])
-            for number, value in enumerate(values):
-                if value in values[:number]:
-                    allowed = "each value once, and repeats for more than one measurement"
-                    found = f"{short_value(_as_written(value))} twice"
-                    raise InputError(self.where, self._key(axis), found, allowed)
-
-    def _virtual_stages_of(self, schedule: str) -> list[int]:
-        if schedule == "interleaved":
-            return self.virtual_stages
-        return [2 if schedule == "zbv" else 1]
-
-    def _microbatches_of(self, layout: Layout) -> list[int]:
-        return self.seq_microbatches if layout == Layout() else self.microbatches
-
-    def _check_all_are_used(self, model: Model, data: Data) -> None:
-        """Raises InputError for a field of this grid that has no meaning for any of its cells."""
-        unused = [_unused_fields(model, data, one) for one in self.sampling]
-        for name, reason in unused[0].items():
-            if name in self.own and all(name in each for each in unused):
-                raise self._unused_error(name, reason)
-
-    def _unused_error(self, field: str, reason: str) -> InputError:
-        value = self.values[field]
-        shown = short_value(value[0] if isinstance(value, list) and len(value) == 1 else value)
-        return InputError(self.where, self._key(field), shown, f"nothing here, {reason}")
-
 
 def _merged(before: Any, value: Any) -> Any:
     """Settings over those of the defaults; a list, or no mapping, is merged one by one."""
@@ -237,18 +203,8 @@ def _merged(before: Any, value: Any) -> Any:
     return before | value if isinstance(before, dict) and isinstance(value, dict) else value
 
 
-def _unused_fields(model: Model, data: Data, sampling: object) -> dict[str, str]:
-    """Fields without a meaning for this model and data, each with the reason."""
+def _unused_fields(model: Model, data: Data, sampling: object) -> tuple[str, ...]:
+    """Fields without a meaning for this model and data; as defaults they are left out."""
     kind = data.facts().kind
-    batches = ("whole" if sampling is None else "sampled") if kind == "graph" else kind
-    names, purpose = _UNUSED[batches]
-    unused = {name: f"{name} is for {purpose}" for name in names}
-    if not model.loaded.uses_batchnorm:
-        unused["batchnorm"] = f"{model.label} has no BatchNorm"
-    return unused
-
-
-def _as_written(value: object) -> object:
-    if isinstance(value, Model | Data):
-        return value.name
-    return str(value) if isinstance(value, Layout) else value
+    unused = _UNUSED[("whole" if sampling is None else "sampled") if kind == "graph" else kind]
+    return unused if model.loaded.uses_batchnorm else (*unused, "batchnorm")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from gnnhpc.experiment.manifest import Cell, assign_indices
 from gnnhpc.experiment.yaml_file import read_mapping, read_text
 from jobs.sweep.expand import expand
 from jobs.sweep.overrides import apply_overrides
-from jobs.sweep.sweep import Sweep, plural_spec, read_sweep
+from jobs.sweep.sweep import Sweep, read_sweep
 
 SHIPPED = Path(__file__).parents[1] / "sweeps"
 """Folder of the sweeps that a bare name finds: `submit quickstart`."""
@@ -45,28 +44,6 @@ class Plan:
     @property
     def experiments(self) -> list[Experiment]:
         return [cell.experiment for cell in self.cells]
-
-    def notes(self) -> list[str]:
-        """What a user should know about a correct plan: its unmeasured cells."""
-        unmeasured: Counter[str] = Counter()
-        for each in self.experiments:
-            warmup, train, test = each.warmup_steps, each.train_steps, each.test_steps
-            if 0 < train <= warmup:
-                unmeasured[f"training step: warmup_steps {warmup} of train_steps {train}"] += 1
-            if 0 < test * _evaluations(each) <= warmup:
-                unmeasured[
-                    f"test step: warmup_steps {warmup} of test_steps {test}, so their test rows "
-                    "have no times"
-                ] += 1
-        return [
-            f"{count} of {len(self.cells)} cells measure no {what}"
-            for what, count in unmeasured.items()
-        ]
-
-
-def _evaluations(experiment: Experiment) -> int:
-    every = experiment.test_every
-    return 1 if every is None else max(1, experiment.train_steps // every)
 
 
 def missing_data(experiments: Iterable[Experiment], root: str | None) -> list[str]:
@@ -102,7 +79,9 @@ def plan(
         source, base = str(path), path.resolve().parent
         text = read_text(path, "a sweep spec, such as jobs/sweeps/quickstart.yaml")
     raw = read_mapping(text, source, ", ".join(Sweep.model_fields))
-    sweep = read_sweep(apply_overrides(plural_spec(raw, source), overrides), source)
+    sweep = read_sweep(raw, source)
+    if overrides:
+        sweep = read_sweep(apply_overrides(raw, overrides), source)
     experiments = expand(sweep, source, base)
     where = _data_root(root, sweep, base, source)
     if check:

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, create_model
 from pydantic.json_schema import WithJsonSchema
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Positive, Strict, input_error, short_value
+from gnnhpc.core.settings import Positive, Strict, input_error
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.yaml_file import as_mapping, check_keys
+from gnnhpc.experiment.yaml_file import check_keys
 
 AXES = {
     "model": "models",
@@ -40,8 +39,6 @@ AXES = {
     "compile": "compile",
 }
 """Field of an experiment -> key of a grid that takes one value or a list of them."""
-SINGULAR = {field: axis for field, axis in AXES.items() if field != axis}
-"""Other names of these keys, for a single value: `layout: pp2`."""
 NAMED = ("model", "data", "layout")
 """Fields whose JSON Schema `sweep_schema` writes, since it depends on the registries."""
 MERGED = ("optimizer", "sampling")
@@ -99,7 +96,6 @@ if TYPE_CHECKING:
     Grid = _Grid
 else:
     Grid = create_model("Grid", __base__=_Grid, __doc__=_Grid.__doc__, **_grid_fields())
-GRID_KEYS = frozenset(Grid.model_fields) | SINGULAR.keys()
 
 
 class Sweep(Strict):
@@ -118,50 +114,20 @@ class Sweep(Strict):
     `{models: [gat], data: [cora], layouts: [seq, pp2]}`."""
 
 
-def plural_spec(raw: Mapping[str, Any], where: object) -> dict[str, Any]:
-    """A spec with `layouts` for `layout`, and so on. Raises InputError for an unknown key."""
+def read_sweep(raw: Mapping[str, Any], where: object) -> Sweep:
+    """The checked content of a spec.
+
+    Raises InputError for an unknown key, and for the first value that does not fit.
+    """
     check_keys(raw, Sweep.model_fields, where, None)
     grids = raw.get("grids")
-    if not isinstance(grids, list) or not grids:
-        raise InputError(where, "grids", short_value(grids), "a list of at least one grid")
-    defaults = _plural_names(raw.get("defaults", {}), where, "defaults")
-    plural = [_plural_names(grid, where, f"grids.{i}") for i, grid in enumerate(grids)]
-    return {**raw, "defaults": defaults, "grids": plural}
-
-
-def read_sweep(plural: Mapping[str, Any], where: object) -> Sweep:
-    """The checked content of a spec, as `plural_spec` returns it.
-
-    Raises InputError for the first value that does not fit.
-    """
+    named = {"defaults": raw.get("defaults")}
+    named |= {f"grids.{n}": grid for n, grid in enumerate(grids if isinstance(grids, list) else ())}
+    for key, mapping in named.items():
+        if isinstance(mapping, dict):
+            check_keys(mapping, Grid.model_fields, where, key)
     try:
         # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
-        return Sweep.model_validate_json(json.dumps(plural), strict=True)
+        return Sweep.model_validate_json(json.dumps(raw), strict=True)
     except ValidationError as error:
-        plain = input_error(error, where)
-        key = _without_only_indices(plain.key or "", plural)
-        raise InputError(where, key or None, plain.found, plain.allowed) from None
-
-
-def _without_only_indices(key: str, value: Any) -> str:
-    """A key without the index of a value that is the only one of its list."""
-    kept: list[str] = []
-    for part in key.split("."):
-        index = int(part) if part.isdigit() else None
-        is_list = isinstance(value, list)
-        if index is None or (is_list and len(value) > 1) or kept == ["grids"]:
-            kept.append(part)
-        if is_list and index is not None and index < len(value):
-            value = value[index]
-        elif isinstance(value, dict):
-            value = value.get(part)
-    return ".".join(kept)
-
-
-def _plural_names(mapping: object, where: object, key: str) -> dict[str, Any]:
-    grid = as_mapping(mapping, where, key)
-    check_keys(grid, GRID_KEYS, where, key)
-    for name, axis in SINGULAR.items():
-        if name in grid and axis in grid:
-            raise InputError(where, f"{key}.{name}", f"both {name} and {axis}", "one of them")
-    return {SINGULAR.get(name, name): value for name, value in grid.items()}
+        raise input_error(error, where) from None

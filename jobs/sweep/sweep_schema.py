@@ -15,7 +15,7 @@ from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model_registry import BUILT_IN, model_class
 from gnnhpc.optimizers.registry import OPTIMIZERS, optimizer_class
-from jobs.sweep.sweep import SINGULAR, Sweep
+from jobs.sweep.sweep import Sweep
 
 Schema = dict[str, Any]
 
@@ -31,16 +31,12 @@ _LAYOUT: Schema = {
 def sweep_schema() -> Schema:
     """The schema of a sweep: its names, lists of names, and entries with settings."""
     schema = plain_schema(Sweep)
-    grid = schema["$defs"]["Grid"]
-    # Both are merged into the settings of the defaults, so no setting of them is required.
-    kinds = [optimizer_class(name) for name in OPTIMIZERS]
-    optimizers = [settings_schema(kind, partial=True) for kind in kinds if kind is not None]
-    grid["properties"]["optimizer"] = {"anyOf": optimizers}
-    one = {"anyOf": [settings_schema(Sampling, partial=True), {"type": "null"}]}
-    several = {"type": "array", "items": one, "minItems": 1}
-    grid["properties"]["sampling"] |= {"anyOf": [*one["anyOf"], several]}
-    for field, axis in SINGULAR.items():
-        grid["properties"][field] = grid["properties"][axis]
+    grid = schema["$defs"]["Grid"]["properties"]
+    optimizers = [optimizer_class(name) for name in OPTIMIZERS]
+    grid["optimizer"] = {"anyOf": [_entry(cls) for cls in optimizers if cls is not None]}
+    sampling = {"anyOf": [_entry(Sampling), {"type": "null"}]}
+    several = {"type": "array", "items": sampling, "minItems": 1}
+    grid["sampling"] |= {"anyOf": [*sampling["anyOf"], several]}
     schema["$defs"] |= {"model": _models(), "data": _data(), "layout": _LAYOUT}
     return {"$schema": DRAFT, "title": "gnnhpc sweep"} | schema
 
@@ -52,15 +48,15 @@ def plain_schema(cls: type[BaseModel]) -> Schema:
     return schema
 
 
-def settings_schema(cls: type[BaseModel], *, partial: bool = False, **known: Schema) -> Schema:
-    """The schema of an entry with settings; `known` replaces properties of these names.
+def _entry(cls: type[BaseModel], **names: Schema) -> Schema:
+    """The schema of settings of which only `name` is required, where its values are given.
 
-    With `partial` no setting is required. `name` is required where it is `known`.
+    The other settings may come from the defaults of the sweep.
     """
     schema = plain_schema(cls)
-    schema["properties"] |= known
-    required = {*schema.pop("required", ()), *({"name"} & known.keys())}
-    return schema | ({"required": sorted(required)} if required and not partial else {})
+    schema["properties"] |= names
+    schema.pop("required", None)
+    return schema | ({"required": ["name"]} if names else {})
 
 
 def _models() -> Schema:
@@ -72,21 +68,20 @@ def _models() -> Schema:
     }
     name = {"anyOf": [{"enum": sorted(BUILT_IN)}, {"type": "string", "pattern": _CUSTOM_MODEL}]}
     classes = [(each, model_class(each)) for each in BUILT_IN]
-    entries = [settings_schema(cls, name={"const": each}) for each, cls in classes if cls]
-    return {"anyOf": [name, *entries, custom]}
+    return {"anyOf": [name, *(_entry(c, name={"const": each}) for each, c in classes if c), custom]}
 
 
 def _data() -> Schema:
     by_class: dict[type[BaseModel], list[str]] = {}
     for name in sorted(DATA):
         by_class.setdefault(DATA[name], []).append(name)
-    entries = [settings_schema(cls, name={"enum": names}) for cls, names in by_class.items()]
+    entries = [_entry(cls, name={"enum": names}) for cls, names in by_class.items()]
     # The name `file` alone does not say which file.
     return {"anyOf": [{"enum": sorted(DATA.keys() - {"file"})}, *entries]}
 
 
 def _cleaned(schema: Any) -> Any:
-    """Without titles and null defaults; patterns as ECMAScript has them, where \\" is no escape."""
+    """Without titles and null defaults, and with each description in one line."""
     if isinstance(schema, list):
         return [_cleaned(each) for each in schema]
     if not isinstance(schema, dict):
@@ -94,10 +89,6 @@ def _cleaned(schema: Any) -> Any:
     clean = {key: _cleaned(value) for key, value in schema.items() if key != "title"}
     if "x-named" in clean:
         clean["$ref"] = f"#/$defs/{clean.pop('x-named')}"
-    if "patternProperties" in clean:
-        clean["additionalProperties"] = False
-    if isinstance(clean.get("pattern"), str):
-        clean["pattern"] = clean["pattern"].replace('\\"', '"')
     if isinstance(clean.get("description"), str):
         clean["description"] = " ".join(clean["description"].split())
     if clean.get("default", "") is None:

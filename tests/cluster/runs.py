@@ -27,7 +27,7 @@ LONG_S = 480.0
 """For what ranks must start for and compute, on a machine that may be busy with anything else."""
 
 TINY_VIG: dict[str, Any] = {
-    "model": {
+    "models": {
         "name": "vig",
         "blocks": 4,
         "grapher_width": 8,
@@ -40,7 +40,7 @@ TINY_VIG: dict[str, Any] = {
     "test_steps": 2,
 }
 TINY_GAT: dict[str, Any] = {
-    "model": {"name": "gat", "layers": 2, "heads": 2, "hidden": 4},
+    "models": {"name": "gat", "layers": 2, "heads": 2, "hidden": 4},
     "data": {"name": "synthetic-citation", "nodes": 120, "edges": 480, "features": 16},
     "train_steps": 3,
     "test_steps": 2,

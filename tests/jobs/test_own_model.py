@@ -22,7 +22,7 @@ from jobs.sweep.plan import plan
 pytestmark = pytest.mark.distributed
 
 EXAMPLE = Path(__file__).parents[2] / "jobs" / "sweeps" / "own-model"
-SMALL = ["repeats=1", "train_steps=4", "seq_microbatches=[2]", "model.layers=2"]
+SMALL = ["repeats=1", "train_steps=4", "seq_microbatches=[2]", "models.layers=2"]
 
 
 @pytest.mark.slow

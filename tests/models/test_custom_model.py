@@ -82,7 +82,7 @@ BAD_VALIDATOR = """
 MISTAKES: list[tuple[str, Any, str]] = [
     (NET, "other:Net", "grids.0.models: model other:Net: found no module other in "),
     (NET, "net:Nett", "grids.0.models: model net:Nett: found no Nett in "),
-    (NET, ":Net", "grids.0.models.name: found ':Net'; allowed: gat, gatv2, gcn, "),
+    (NET, ":Net", "grids.0.models.0.name: found ':Net'; allowed: gat, gatv2, gcn, "),
     ("Net = 3", "net:Net", "grids.0.models: model net:Net: found Net, which is no gnnhpc.Model; "),
     ("class Net(Model): pass", "net:Net", "grids.0.models: model net:Net: found Net without outli"),
     (NET + "    build = Model.build", "net:Net", "grids.0.models: model net:Net: found Net withou"),

@@ -18,7 +18,7 @@ PACKAGES = ("gnnhpc", "jobs", "analysis")
 # One cell of one layout, a few milliseconds a step, on the compiled kernels.
 SMALL = [
     *("--set", "data={name: synthetic-cifar10, image_size: 8, train: 64, test: 32}"),
-    *("--set", "model={name: vig, blocks: 2, grapher_width: 8, ffn_width: 16, readout_width: 16}"),
+    *("--set", "models={name: vig, blocks: 2, grapher_width: 8, ffn_width: 16, readout_width: 16}"),
     *("--set", "layouts=seq", "--set", "repeats=1", "--set", "batch_size=8"),
     *("--set", "microbatches=2", "--set", "seq_microbatches=1"),
     *("--set", "train_steps=3", "--set", "test_steps=1", "--set", "warmup_steps=1"),
