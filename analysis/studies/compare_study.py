@@ -7,88 +7,116 @@ pair are compared; a conclusion holds or does not by an interval over three runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.statistics.intervals import Interval
+from analysis.load.comparable import differences
+from analysis.statistics.intervals import Interval, t_bounds
 from analysis.statistics.pairs import FEWEST_PAIRS
-from analysis.studies.quantities import OF_PAIRS, like, with_accuracy_lost
 from analysis.studies.study import Claim, Study
-from analysis.studies.study_rows import Row, measured_rows, published_rows
-from analysis.summary.baseline_and_speedup import Baseline, find_baseline
+from analysis.studies.study_rows import Row, measured_rows, published_rows, selected
+from analysis.summary.baseline_and_speedup import same_value
+from analysis.summary.frameworks import DEPENDS_ON_IMPLEMENTATION
 from analysis.summary.summary_table import Summary
 
 Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
+_WHO_COMPUTES = (
+    *("layout", "microbatches", "engine", "schedule", "virtual_stages", "balance"),
+    *("chunks", "rebuild", "activation_checkpointing", "bucket_mib"),
+)
+"""What rows may differ in that learn the same from the whole graph."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A claim's quantity in one row, published or measured."""
+
+    claim: Claim
+    row: Row
+    other: Row | None
+    """The other row of the pair."""
+    value: Interval
+
+    @cached_property
+    def setting(self) -> str:
+        return self.claim.setting.format_map(self.row.columns)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Equal for a published and a measured side of the same comparison."""
+        return self.row.columns["phase"], self.row.columns["model_name"], self.setting
+
+    @property
+    def bound(self) -> float | None:
+        known = self.claim.bound
+        return float(self.row.columns[known]) if isinstance(known, str) else known
+
+    @property
+    def judgement(self) -> tuple[Outcome, str]:
+        """Whether a conclusion holds, by the interval; and why it does not or is undecided."""
+        claim, low, high = self.claim, self.value.low, self.value.high
+        rows = [one for one in (self.row, self.other) if one is not None]
+        runs = min(row.runs for row in rows)
+        if low is None or high is None:
+            return "cannot be decided", f", no interval, {self.value.basis}"
+        if claim.of_devices and any(row.shares_processors for row in rows):
+            return "cannot be decided", ", its ranks took turns on fewer processors"
+        if runs < FEWEST_PAIRS:
+            return "cannot be decided", f", {runs} runs are fewer than {FEWEST_PAIRS}"
+        furthest = max(high - claim.nothing, claim.nothing - low)
+        if claim.negligible is not None and furthest < claim.negligible:
+            return "does not hold", f", the difference is less than {claim.negligible:g}"
+        if not self.value.excludes(claim.nothing):
+            return "cannot be decided", f", the interval contains {claim.nothing:g}"
+        side = "more" if low > claim.nothing else "less"
+        return "holds" if claim.expected in ("either", side) else "does not hold", ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison, published or measured or both; `ours` is None where a run lacks it."""
+    """One comparison; either side may be missing, but not both."""
 
     claim: Claim
-    setting: str
-    phase: str
-    table: str
-    model: str
-    bound: float | None = None
-    published: float | None = None
-    published_verdict: str = ""
-    ours: Interval | None = None
-    runs: int = 0
-    """Runs of the side that has fewer."""
-    run: str = ""
-    """Which rows of the run were compared."""
-    shares_processors: bool = False
-    """Whether ranks had to take turns on fewer processors or GPUs."""
+    printed: Side | None
+    ours: Side | None
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """Equal for a published and a measured comparison of the same."""
-        return self.phase, self.model, self.setting
-
-    @property
-    def judgement(self) -> tuple[Outcome, str]:
-        """Whether the conclusion holds, by our interval; and why it does not or is undecided."""
-        ours, claim = self.ours, self.claim
-        if ours is None:
-            return "not measured", ""
-        why = ""
-        if ours.low is None or ours.high is None:
-            why = f"no interval, {ours.basis}"
-        elif claim.of_devices and self.shares_processors:
-            why = "its ranks took turns on fewer processors"
-        elif self.runs < FEWEST_PAIRS:
-            why = f"{self.runs} runs are fewer than {FEWEST_PAIRS}"
-        if why or ours.low is None or ours.high is None:
-            return "cannot be decided", f", {why}"
-        furthest = max(ours.high - claim.nothing, claim.nothing - ours.low)
-        if claim.negligible is not None and furthest < claim.negligible:
-            return "does not hold", f", the difference is less than {claim.negligible:g}"
-        if not ours.excludes(claim.nothing):
-            return "cannot be decided", f", the interval contains {claim.nothing:g}"
-        side = "more" if ours.low > claim.nothing else "less"
-        return "holds" if claim.expected in ("either", side) else "does not hold", ""
+    def side(self) -> Side:
+        """Ours, or the printed one where the run lacks it."""
+        found = self.ours or self.printed
+        assert found is not None
+        return found
 
     @property
     def verdict(self) -> str:
         """The verdict in words, with the reason where it is unknown."""
         if self.claim.text:
-            outcome, why = self.judgement
+            outcome, why = self.ours.judgement if self.ours else ("not measured", "")
             return f"{self.claim.text}: {outcome}{why}"
-        words = [self.published_verdict]
-        if self.ours is not None and self.bound is not None:
-            above = self.ours.value > self.bound
-            if not above:
-                words.append("Ours is within the bound")
-            elif self.ours.low is None:
-                words.append(f"Ours is above the bound; no interval: {self.ours.basis}")
-            else:
-                by = "less" if self.ours.low <= self.bound else "more"
-                words.append(f"Ours is above the bound by {by} than its interval")
+        words = [_printed_verdict(self.printed) if self.printed else "", self._ours_and_bound()]
         return ". ".join(filter(None, words))
+
+    def _ours_and_bound(self) -> str:
+        if self.ours is None or self.ours.bound is None:
+            return ""
+        value, bound = self.ours.value, self.ours.bound
+        if value.value <= bound:
+            return "Ours is within the bound"
+        if value.low is None:
+            return f"Ours is above the bound; no interval: {value.basis}"
+        by = "less" if value.low <= bound else "more"
+        return f"Ours is above the bound by {by} than its interval"
+
+
+def _printed_verdict(printed: Side) -> str:
+    known = {**printed.row.columns, "value": printed.value.value, "bound": printed.bound}
+    frame = pd.DataFrame([known])
+    verdicts = printed.claim.verdicts
+    return next((text for query, text in verdicts if len(frame.query(query, engine="python"))), "")
 
 
 @dataclass(frozen=True)
@@ -107,94 +135,98 @@ def compare_study(study: Study, summary: Summary) -> Comparison:
     measured = with_accuracy_lost(measured_rows(study, summary))
     findings: list[Finding] = []
     for claim in study.claims:
-        select = claim.published_select or claim.select
-        printed = {one.key: one for one in _findings(claim, published, select)}
-        ours = list(_findings(claim, measured, claim.select))
-        if not claim.text:
-            ours = [one for one in ours if one.key in printed]
-        for one in ours:
-            beside = printed.get(one.key)
-            findings.append(
-                replace(
-                    one,
-                    published=beside.published,
-                    table=beside.table,
-                    published_verdict=beside.published_verdict,
-                )
-                if beside
-                else one
-            )
+        printed = {one.key: one for one in _sides(claim, published)}
+        ours = [one for one in _sides(claim, measured) if claim.text or one.key in printed]
+        findings += [Finding(claim, printed.get(one.key), one) for one in ours]
         matched = {one.key for one in ours}
-        findings += [one for key, one in printed.items() if key not in matched]
+        findings += [Finding(claim, one, None) for k, one in printed.items() if k not in matched]
     return Comparison(study, published, measured, findings)
 
 
-def _findings(claim: Claim, rows: Sequence[Row], select: str) -> Iterator[Finding]:
-    for row in selected(rows, select):
-        other = _partner(row, rows, claim)
+def _sides(claim: Claim, rows: Sequence[Row]) -> Iterator[Side]:
+    for row in selected(rows, claim.select):
         if claim.pair is None:
-            value = row.interval(claim.quantity)
+            other, value = None, row.interval(claim.quantity)
         else:
-            value = OF_PAIRS[claim.quantity](row, other, rows) if other else None
-        if value is None:
-            continue
-        found = Finding(
-            claim,
-            claim.setting.format_map(row.columns),
-            claim.phase or str(row.columns["phase"]),
-            claim.table or str(row.columns["table"]),
-            str(row.columns["model_name"]),
-            row.columns[claim.bound] if isinstance(claim.bound, str) else claim.bound,
-        )
-        if row.configuration is None:
-            known = pd.DataFrame([row.columns | {"value": value.value, "bound": found.bound}])
-            verdicts = (text for query, text in claim.verdicts if len(_query(known, query)))
-            yield replace(found, published=value.value, published_verdict=next(verdicts, ""))
-            continue
-        partners = [row] if other is None else [row, other]
-        yield replace(
-            found,
-            ours=value,
-            runs=min(len(one.means) for one in partners),
-            run=row.columns["run"],
-            shares_processors=any(one.shares_processors for one in partners),
-        )
+            other = _like(row, rows, claim.pair, claim.free)
+            value = OF_PAIRS[claim.quantity](row, other) if other else None
+        if value is not None:
+            yield Side(claim, row, other, value)
 
 
-def _query(frame: pd.DataFrame, query: str) -> pd.DataFrame:
-    return frame.query(query, engine="python")
+def _like(
+    row: Row, rows: Sequence[Row], changes: Mapping[str, Any], free: Sequence[str]
+) -> Row | None:
+    """The row with these settings that equals `row` in all others but the free ones.
+
+    It was measured in the same environment, but for what the implementation decides. Of several the
+    one that differs in the fewest free settings is taken.
+    """
+    expected = {**row.settings, **changes}
+    candidates = []
+    for other in rows:
+        differing = {k for k, v in expected.items() if not same_value(other.settings.get(k), v)}
+        if other is not row and differing <= set(free) and _same_environment(row, other):
+            candidates.append((len(differing), other))
+    return min(candidates, key=lambda one: one[0])[1] if candidates else None
 
 
-def selected(rows: Sequence[Row], query: str) -> list[Row]:
-    """The rows that a query of pandas chooses."""
-    if not rows:
-        return []
-    return [rows[place] for place in _query(pd.DataFrame([r.columns for r in rows]), query).index]
+def _same_environment(row: Row, other: Row) -> bool:
+    if row.configuration is None or other.configuration is None:
+        return True
+    both = row.configuration.environment, other.configuration.environment
+    return differences(*both).keys() <= DEPENDS_ON_IMPLEMENTATION
 
 
-def _partner(row: Row, rows: Sequence[Row], claim: Claim) -> Row | None:
-    if claim.pair is None:
-        return None
-    if claim.pair == "baseline":
-        return _baseline(row, rows)
-    changes = dict(claim.pair)
-    if changes.get("workers") == "fewer":
-        counts = {one.columns["workers"] for one in rows}
-        fewer = sorted((n for n in counts if n < row.columns["workers"]), reverse=True)
-        tries = (like(row, rows, {**changes, "workers": n}, claim.free) for n in fewer)
-        return next(filter(None, tries), None)
-    return like(row, rows, changes, claim.free)
+def with_accuracy_lost(rows: Sequence[Row]) -> list[Row]:
+    """The rows with the accuracy that chunks lost against the whole graph, on validation nodes."""
+    whole_graphs = [row for row in rows if row.columns["chunk_count"] == 1]
+    found = []
+    for row in rows:
+        in_chunks = row.columns["chunk_count"] > 1
+        whole = _like(row, whole_graphs, {}, _WHO_COMPUTES) if in_chunks else None
+        lost = _difference_of_seeds(whole, row, "val_accuracy") if whole else None
+        found.append(row.with_intervals({"accuracy_lost": lost}) if lost else row)
+    return found
 
 
-def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The sequential run in one micro-batch."""
+def _difference_of_seeds(row: Row, other: Row, metric: str) -> Interval | None:
+    """The row's less the other's, from the seeds that both have, or of published rows; None
+    without any."""
     if row.configuration is None:
-        sequential = {"layout": "seq", "microbatches": 1, "phase": row.columns["phase"]}
-        chosen = (
-            one for one in rows if all(one.columns.get(k) == v for k, v in sequential.items())
-        )
-        return next(chosen, None)
-    configurations = [one.configuration for one in rows if one.configuration is not None]
-    base, _ = find_baseline(row.configuration, configurations, Baseline())
-    whole = (one for one in rows if one.configuration is base and "way" not in one.settings)
-    return next(whole, None) if base else None
+        mine, theirs = row.interval(metric), other.interval(metric)
+        return Interval(mine.value - theirs.value, None, None) if mine and theirs else None
+    both = pd.concat([row.of_seeds(metric), other.of_seeds(metric)], axis=1).dropna()
+    less = (both.iloc[:, 0] - both.iloc[:, 1]).to_numpy()
+    if not less.size:
+        return None
+    basis = f"{less.size} seed{'s' if less.size > 1 else ''}"
+    if less.size < FEWEST_PAIRS:
+        return Interval(float(less.mean()), None, None, f"of {basis} only")
+    low, high = t_bounds(less)
+    return Interval(float(less.mean()), float(low), float(high), basis)
+
+
+def _speedup(row: Row, other: Row) -> Interval | None:
+    """Samples a second of the row over those of the other."""
+    if row.configuration is None or other.configuration is None:
+        work = row.columns.get("work", 1.0) / other.columns.get("work", 1.0)
+        return Interval(work * other.columns["seconds"] / row.columns["seconds"], None, None)
+    return row.configuration.speedup_over(other.configuration)
+
+
+def _share_of_step(row: Row, other: Row) -> Interval | None:
+    """All groups of one kind, of the step of their sequential run."""
+    part, step = row.interval("seconds"), other.interval("seconds")
+    return part.over(step.value / row.columns["groups"]) if part and step else None
+
+
+OF_PAIRS: dict[str, Callable[[Row, Row], Interval | None]] = {
+    "speedup": _speedup,
+    "difference of test accuracy": lambda row, other: _difference_of_seeds(
+        row, other, "test_accuracy"
+    ),
+    "share of the step": _share_of_step,
+}
+"""Each is a function of a row and the row that it is paired with; None where it was not measured.
+"""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,49 +11,35 @@ import pandas as pd
 
 from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
-from analysis.studies.study import Study, published_studies, read_published
+from analysis.studies.study import PublishedFile, Study, published_studies, read_published
 from analysis.summary.configurations import Configuration
-from analysis.summary.frameworks import DEPENDS_ON_IMPLEMENTATION
-from analysis.summary.ideal_step import has_split_backward
-from analysis.summary.settings_in_words import (
-    IMPLEMENTATIONS,
-    SAMPLERS,
-    is_missing,
-    settings_in_words,
-    varying_settings,
-)
+from analysis.summary.settings_in_words import IMPLEMENTATIONS, SAMPLERS, is_missing, with_study
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound
 
-_MEASURES = {
-    *("seconds", "std_s", "min_s", "max_s", "n", "note", "work", "groups", "way"),
-    *("test_accuracy", "val_accuracy", "train_loss", "edges_lost", "epoch_ms"),
-    "published_workers",
-}
-"""Columns of a published row that are no settings."""
+_LAYER_GROUPS = ("block", "readout")
 _CROWDED = ("oversubscribed", "shared_gpu")
 """Flags of ranks that had no processor each."""
-_LAYER_GROUPS = ("block", "readout")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row; `columns` has its settings, words for them, and what was measured."""
+    """One row of a run, or a published one."""
 
     columns: dict[str, Any]
-    """`run` names a row of the run, such as `cora, pp4, halo, DGL, engine native`."""
+    """Its settings, words for them, and what was measured; `run` names a row of a run."""
     settings: Mapping[str, Any]
-    """Those of the experiment, with the phase; of layers also which, and the way."""
+    """Those of the experiment, with the phase; `layout` of a row of layers is which layers."""
     configuration: Configuration | None = None
     """None for a published row."""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
-    """Quantities that it was measured for, besides those columns that have bounds."""
+    """Measures whose interval has a reason, or words for why there is none."""
 
     @property
-    def is_measured(self) -> bool:
-        """Whether a cell of it counts."""
-        return self.configuration is not None and bool(self.configuration.step_times)
+    def runs(self) -> int:
+        """How many runs were measured; 0 for a published row."""
+        return len(self.configuration.step_times) if self.configuration else 0
 
     @property
     def shares_processors(self) -> bool:
@@ -65,28 +50,11 @@ class Row:
         takes_turns = (self.settings["engine"], self.settings["device"]) == ("torchgpipe", "cpu")
         return takes_turns or not flags.isdisjoint(_CROWDED)
 
-    @cached_property
-    def environment(self) -> dict[str, str]:
-        """What it ran in, but for what the implementation decides."""
-        known = self.configuration.environment.items() if self.configuration else ()
-        return {name: value for name, value in known if name not in DEPENDS_ON_IMPLEMENTATION}
-
-    @cached_property
-    def means(self) -> dict[tuple[int, int, str], float]:
-        """Mean seconds a step by seed, repeat and run folder."""
-        assert self.configuration is not None
-        sample = self.configuration.sample
-        return {
-            (one.seed, one.number, one.folder): float(mean)
-            for one, mean in zip(sample.repeats, sample.means, strict=True)
-        }
-
     def interval(self, name: str) -> Interval | None:
-        """A quantity with its bounds; None where it was not measured."""
+        """A measure with its bounds; None where it was not measured."""
         if name in self.intervals:
             return self.intervals[name]
-        names = (name, f"{name}_low", f"{name}_high")
-        value, low, high = (self.columns.get(each) for each in names)
+        value, low, high = (self.columns.get(f"{name}{end}") for end in ("", "_low", "_high"))
         if value is None or is_missing(value):
             return None
         return Interval(value, None if is_missing(low) else low, None if is_missing(high) else high)
@@ -99,22 +67,39 @@ class Row:
             return pd.Series(dtype=float)
         return used[metric].astype(float).groupby(used["seed"]).mean().dropna()
 
+    def with_intervals(self, intervals: Mapping[str, Interval], **columns: Any) -> Row:
+        """The row with these measures, and their bounds as columns."""
+        known = dict(self.columns)
+        for name, one in intervals.items():
+            known |= one.columns(name)
+        together = {**self.intervals, **intervals}
+        return Row(known | columns, self.settings, self.configuration, together)
+
+
+def selected(rows: Sequence[Row], query: str) -> list[Row]:
+    """The rows that a query of pandas chooses."""
+    if not rows:
+        return []
+    frame = pd.DataFrame([row.columns for row in rows])
+    return [rows[place] for place in frame.query(query, engine="python").index]
+
 
 def published_rows(study: Study) -> list[Row]:
     """The printed rows of a study."""
-    return [
-        Row(
-            {"table": "", "way": "", "sampled": False} | record | _in_words(record, study),
-            {key: value for key, value in record.items() if key not in _MEASURES},
+    return [row for one in study.published_files for row in _printed_rows(one, study)]
+
+
+def _printed_rows(one: PublishedFile, study: Study) -> Iterator[Row]:
+    for line in read_published(one.file).to_dict("records"):
+        settings, measures = (
+            {
+                name: one.values[name].get(line[column]) if name in one.values else line[column]
+                for name, column in columns.items()
+            }
+            for columns in (one.settings, one.measures)
         )
-        for record in _records(study.published)
-    ]
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {str(key): value for key, value in record.items()} for record in frame.to_dict("records")
-    ]
+        settings = {**one.constants, **settings}
+        yield Row({**settings, **measures, **_in_words(settings, study)}, settings)
 
 
 def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, str] | None:
@@ -135,46 +120,74 @@ def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, 
 def measured_rows(study: Study, summary: Summary) -> list[Row]:
     """The rows of a run with which a study is compared; some may not be measured."""
     table = summary.table
-    chosen = table["model"].isin(list(study.models)) & table["data"].isin(study.data)
-    varying = varying_settings(table[chosen]) if chosen.any() else []
-    names = [name for name in varying if name not in study.label_settings]
-    lines = zip(summary.configurations, _records(table), chosen, strict=True)
+    table = table[table["model"].isin(list(study.models)) & table["data"].isin(study.data)]
     rows: list[Row] = []
-    for one, line, of_study in lines:
-        if of_study:
-            rows += _rows_of(one, line, study, names, summary)
-    if not rows:
-        return []
-    frame = pd.DataFrame([row.columns for row in rows])
-    return [rows[place] for place in frame.query(study.measured, engine="python").index]
+    for place, line in zip(table.index, with_study(table).to_dict("records"), strict=True):
+        row = _measured_row(summary.configurations[place], line, study)
+        rows += [row, *_rows_of_layers(row, summary)]
+    return selected(rows, study.measured)
 
 
-def _rows_of(
-    one: Configuration,
-    line: Mapping[str, Any],
-    study: Study,
-    names: list[str],
-    summary: Summary,
-) -> Iterator[Row]:
-    """The row of a configuration, and of a sequential one those of its groups of layers."""
-    columns = {**one.settings, "phase": one.phase, "table": "none", "groups": 1}
-    columns["way"] = "forward and backward" if one.phase == "train" else "forward"
-    columns |= _in_words(columns, study)
-    intervals = _intervals(one)
-    columns |= _measures(one, line, study, intervals)
-    columns["settings"] = settings_in_words(one.settings, names)
-    words = (str(columns[name]) for name in (*study.label, "settings") if columns[name])
-    columns["run"] = ", ".join(words)
+def _measured_row(one: Configuration, line: Mapping[Any, Any], study: Study) -> Row:
+    """A configuration with what its row of the summary says, and in the units of the tables."""
     settings = {**one.settings, "phase": one.phase}
-    yield Row(columns, settings, one, intervals)
-    if one.layout.world_size == one.microbatches == 1 and one.settings["model"] == "vig":
-        for kind in _LAYER_GROUPS:
-            for way, groups, sample, statistics in _layer_groups(one, kind, summary):
-                which = {"layout": kind, "way": way}
-                many = f", {groups} of them" if groups > 1 else ""
-                more = {"groups": groups, "run": columns["run"] + many}
-                seconds = {"seconds": sample.mean}
-                yield Row(columns | statistics | which | more, settings | which, one, seconds)
+    real = _has_real_features(settings)
+    columns = {name: v for name, v in line.items() if real or "accuracy" not in name}
+    columns |= {**settings, **_in_words(settings, study), "table": "none", "groups": 1}
+    columns["run"] = ", ".join(filter(None, (line["study"], f"{one.layout} m{one.microbatches}")))
+    columns["runs"] = len(one.step_times)
+    if not is_missing(line.get("edges_kept")):
+        columns["edges_lost"] = 100.0 * (1.0 - float(line["edges_kept"]))
+    return Row(columns, settings, one).with_intervals(dict(_intervals(one, study)))
+
+
+def _intervals(one: Configuration, study: Study) -> Iterator[tuple[str, Interval]]:
+    """Seconds, the share of a step that waits for its mini-batch, and the share of cells that did
+    not end; why they did not is not known, so it has no interval.
+    """
+    started = one.cells["status"][one.cells["status"] != "missing"]
+    share = float((started != "done").mean()) if len(started) else 0.0
+    words = f"{share:.0%} of {len(started)} cells did not end"
+    yield "unfinished", Interval(share, None, None, words) if share else Interval(0.0, 0.0, 0.0)
+    if one.step_times:
+        yield "seconds", one.sample.mean
+        yield "epoch_ms", one.sample.mean.over(1e-3)
+        data = one.cell_phases["data_s"].to_numpy(dtype=float)
+        step = np.array([times.mean() for times in one.step_times])
+        waiting = interval_of_shares(data / step, one.sample.values.size)
+        yield "waiting_percent", waiting.over(0.01)
+    if one.epoch is not None:
+        yield "epochs_s", one.epoch.over(1.0 / study.epochs)
+
+
+def _rows_of_layers(row: Row, summary: Summary) -> Iterator[Row]:
+    """For each kind of groups of layers of a sequential ViG, one row of the mean group.
+
+    Statistics are over groups and profiled steps; a step's time is the mean of its groups'.
+    """
+    one = row.configuration
+    if one is None or one.layout.world_size * one.microbatches > 1:
+        return
+    times = summary.run.layer_times
+    times = times[times["cell"].isin(one.cell_phases["cell"]) & (times["phase"] == one.phase)]
+    for kind in _LAYER_GROUPS:
+        mine = times[times["group"].astype(str).str.startswith(kind)]
+        if mine.empty:
+            continue
+        seconds = mine["forward_s"] + mine["backward_s"].fillna(0.0)
+        steps = seconds.groupby([mine["cell"], mine["step"]], observed=True).mean()
+        sample = Sample([part.to_numpy() for _, part in steps.groupby(level=0, observed=True)])
+        groups = mine["group"].nunique()
+        settings = {**row.settings, "layout": kind}
+        yield Row({**row.columns, "layout": kind}, settings, one).with_intervals(
+            {"seconds": sample.mean},
+            std_s=seconds.std(),
+            min_s=seconds.min(),
+            max_s=seconds.max(),
+            n=len(seconds),
+            groups=groups,
+            run=f"{row.columns['run']}, mean of {groups}",
+        )
 
 
 def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
@@ -195,97 +208,24 @@ def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
         "chunk_count": chunks,
         "chunk_words": f"{chunks} chunk{'s' if chunks > 1 else ''}",
         "mode": settings.get("chunks") if chunks > 1 else "whole graph",
-        "rebuilt": "rebuilt in each layer" if settings.get("rebuild") == "layer" else "",
+        "rebuilt": settings.get("rebuild") == "layer",
         "framework": framework,
         "library": framework,
+        "library_words": framework,
         "compute": str(settings.get("device", "")).upper(),
-        "schedule_words": "" if settings.get("schedule") == "gpipe" else settings.get("schedule"),
-        "split_backward": has_split_backward(str(settings.get("schedule")), layout.stages),
         "sampled": not is_missing(settings.get("sampler")),
         "of_nodes": is_missing(settings.get("task_name")),
     }
-    if not is_missing(settings.get("batch_size")):
-        found["batch"] = f"batch {settings['batch_size']:g}"
     if found["sampled"]:
-        sampler, semantics = SAMPLERS[str(settings["sampler"])], settings.get("semantics")
-        same = sampler == framework
-        found["library"] = sampler if same else f"{sampler} before layers of {framework}"
-        found["semantics_words"] = semantics if found["library"] == "ours" else ""
+        sampler = SAMPLERS[str(settings["sampler"])]
+        if sampler != framework:
+            found["library"] = f"{sampler} before layers of {framework}"
+        ours = found["library"] == "ours"
+        found["library_words"] = f"ours, {settings['semantics']}" if ours else found["library"]
         workers = int(settings["workers"])
         found["worker_words"] = f"{workers} worker{'' if workers == 1 else 's'}"
-    words = (found["library"], found.get("semantics_words"))
-    found["library_words"] = ", ".join(str(word) for word in words if word)
-    return found
-
-
-def _intervals(one: Configuration) -> dict[str, Interval]:
-    """Seconds of a step, the share of it that waits for its mini-batch, and the share of cells that
-    did not end; why they did not is not known, so it has no interval.
-    """
-    started = one.cells["status"][one.cells["status"] != "missing"]
-    share = float((started != "done").mean()) if len(started) else 0.0
-    words = f"{share:.0%} of {len(started)} cells did not end"
-    unfinished = Interval(share, None, None, words) if share else Interval(0.0, 0.0, 0.0)
-    if not one.step_times:
-        return {"unfinished": unfinished}
-    data = one.cell_phases["data_s"].to_numpy(dtype=float)
-    step = np.array([times.mean() for times in one.step_times])
-    waiting = interval_of_shares(data / step, one.sample.values.size)
-    return {"seconds": one.sample.mean, "waiting": waiting, "unfinished": unfinished}
-
-
-def _measures(
-    one: Configuration, line: Mapping[str, Any], study: Study, intervals: Mapping[str, Interval]
-) -> dict[str, Any]:
-    """What a configuration measured, with bounds, in the units of the tables."""
-    real = _has_real_features(one.settings)
-    found = {
-        name: value
-        for name, value in line.items()
-        if name not in one.settings and (real or "accuracy" not in name)
-    }
-    found |= {"n": len(one.sample.values), "runs": len(one.step_times)}
-    if one.step_times:
-        mean = one.sample.mean
-        found |= mean.columns("seconds") | mean.columns("epoch_ms", 1e3)
-    if one.epoch is not None:
-        found |= one.epoch.columns("epochs_s", study.epochs)
-        found |= intervals["waiting"].columns("waiting_percent", 100.0)
-    if not is_missing(line.get("edges_kept")):
-        found["edges_lost"] = 100.0 * (1.0 - float(line["edges_kept"]))
     return found
 
 
 def _has_real_features(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("data_features") != "made")
-
-
-def _layer_groups(
-    one: Configuration, kind: str, summary: Summary
-) -> Iterator[tuple[str, int, Sample, dict[str, Any]]]:
-    """Way, number of groups, step times and statistics of one kind of groups of layers.
-
-    Statistics are over groups and profiled steps; a step's time is the mean of its groups'.
-    """
-    times = summary.run.layer_times
-    times = times[times["cell"].isin(one.cell_phases["cell"]) & (times["phase"] == one.phase)]
-    times = times[times["group"].astype(str).str.startswith(kind)]
-    if times.empty:
-        return
-    ways = {"forward": times["forward_s"]}
-    if one.phase == "train":
-        ways["forward and backward"] = times["forward_s"] + times["backward_s"]
-    for way, seconds in ways.items():
-        steps = seconds.groupby([times["cell"], times["step"]], observed=True).mean()
-        sample = Sample([part.to_numpy() for _, part in steps.groupby(level=0, observed=True)])
-        statistics = {
-            **sample.mean.columns("mean_s"),
-            **sample.mean.columns("seconds"),
-            "mean_low": sample.mean.low,
-            "mean_high": sample.mean.high,
-            "std_s": seconds.std(),
-            "min_s": seconds.min(),
-            "max_s": seconds.max(),
-            "n": len(seconds),
-        }
-        yield way, times["group"].nunique(), sample, statistics
