@@ -26,6 +26,11 @@ app = typer.Typer(
 )
 add_version(app)
 
+_KEYS = ("model", "data", "layout", "microbatches")
+_MEASURES = (
+    *("n", "mean_s", "speedup", "speedup_low", "speedup_high", "bound", "efficiency", "flags"),
+)
+"""Columns of summary.csv that `report` prints, with the settings that vary."""
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")
 ]
@@ -80,7 +85,7 @@ def report(
     Runs with equal code, versions, CPU, threads and kernels share rows; other runs have rows of
     their own. Status 1 when records are damaged or equivalent cells learn something else.
     """
-    from analysis.render.terminal import print_frame, summary_columns
+    from analysis.render.table_formats import print_frame
     from analysis.report.report import write_report, write_single_figures
     from analysis.summary.settings_in_words import varying_settings
 
@@ -98,7 +103,9 @@ def report(
     for line in summary.run.notes:
         print(line)
     measured = summary.table[summary.table["n"] > 0]
-    print_frame(measured, summary_columns(varying_settings(measured) if len(measured) else ()))
+    if len(measured):
+        settings = varying_settings(measured)
+        print_frame(measured[[*_KEYS, *settings, "phase", *_MEASURES]])
     _print_left_out(summary.run)
     print(f"report: {folder / 'report.html'}")
     return _print_invalid(summary.run)
@@ -150,19 +157,14 @@ def compare(
     ] = None,
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
-    from analysis.render.terminal import print_frame
-    from analysis.report.compare_page import (
-        STEP_COLUMNS,
-        comparison_lines,
-        result_lines,
-        write_comparison,
-    )
+    from analysis.render.table_formats import print_frame
+    from analysis.report.compare_page import comparison_lines, result_lines, write_comparison
     from analysis.summary.compare_runs import compare_runs, steps_frame
 
     found = compare_runs(run_a, run_b, tolerance, of)
     for line in comparison_lines(found):
         print(line)
-    print_frame(steps_frame(found.steps, tolerance, of), STEP_COLUMNS)
+    print_frame(steps_frame(found.steps, tolerance, of).drop(columns="what"))
     for line in result_lines(found):
         print(line)
     if out is not None:
@@ -171,26 +173,17 @@ def compare(
     return EXIT_FAILED if found.slower_steps or found.slower_groups else EXIT_DONE
 
 
-@app.command(
-    epilog="Examples:\n\ngnnhpc check runs/raffi\n\n"
-    "gnnhpc check runs/raffi --repeats 5 --data-root /data"
-)
+@app.command(epilog="Examples:\n\ngnnhpc check runs/raffi\n\ngnnhpc check runs/raffi --repeats 5")
 def check(
     run: RunFolder,
     repeats: Annotated[
         int, typer.Option(metavar="N", help="The fewest repeats of a configuration that pass.")
     ] = 3,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder of the data sets; default the one that the run used."
-        ),
-    ] = None,
 ) -> int:
     """Answer what a reviewer asks of a run, one line a question; status 1 when one is not ok."""
     from analysis.report.checklist import check_run
 
-    answers = check_run(run, repeats, data_root)
+    answers = list(check_run(run, repeats))
     for answer in answers:
         print(answer.line)
     wrong = sum(not answer.ok for answer in answers)
@@ -198,46 +191,27 @@ def check(
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-@app.command(
-    epilog="Examples:\n\ngnnhpc import-csv seq.csv pp2_m5.csv dp2-pp2_m5.csv\n\n"
-    "gnnhpc import-csv a.csv b.csv --layout a.csv=seq --layout b.csv=pp2:8"
-)
+@app.command(epilog="Example: gnnhpc import-csv seq.csv pp2_m5.csv dp2-pp2_m5.csv")
 def import_csv(
     logs: Annotated[
         list[Path],
         typer.Argument(
             metavar="LOG...",
-            help="CSV files, or folders of them, with a row a step. Columns: seconds, step_time_s "
-            "or step_time_ms, and phase (train or test) if there are both.",
+            help="CSV files, or folders of them, with a row a step and the layout in their name. "
+            "Columns: seconds, step_time_s or step_time_ms, and phase (train or test) if there are "
+            "both.",
         ),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write tables and a page to.")
     ] = None,
-    layout: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE=LAYOUT[:M]",
-            help="Layout and micro-batches of a log whose name does not give them.",
-        ),
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="The baseline of speedups; default the log of seq."),
-    ] = None,
 ) -> int:
     """Make a table of step times and speedups, with their bounds, of any program's step logs."""
-    from analysis.render.terminal import LOG_COLUMNS, print_frame
+    from analysis.render.table_formats import print_frame
     from analysis.report.import_csv import import_logs, write_import_page
 
-    declared = {}
-    for text in layout or ():
-        file, _, setting = text.rpartition("=")
-        if not file:
-            raise InputError("--layout", None, repr(text), "FILE=LAYOUT or FILE=LAYOUT:M")
-        declared[file] = setting
-    table = import_logs(logs, declared, baseline)
-    print_frame(table.frame, LOG_COLUMNS)
+    table = import_logs(logs)
+    print_frame(table.frame)
     if out is not None:
         print(f"report: {write_import_page(table, out)}")
     return EXIT_DONE

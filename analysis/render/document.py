@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from analysis.render.number_text import format_value, join_intervals
 from analysis.statistics.intervals import Interval
+
+_HEADINGS = {
+    "microbatches": "micro-batches",
+    "samples_per_s": "samples/s",
+    "cpu_share": "CPU share",
+    "peak_rss_mib": "peak MiB",
+    "warmup_dropped": "warm-up steps",
+    "profiled_dropped": "profiled steps",
+    "redone": "steps redone",
+    "speedup_same_m": "speedup, same micro-batches",
+    "speedup_from": "interval of",
+    "test_at_best_val_accuracy": "test accuracy at the best validation step",
+    "val_accuracy": "validation accuracy",
+}
+_LONGEST = {"word": 28, "sentence": 120}
+"""Letters of the texts of these kinds; others are paragraphs."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +44,13 @@ class Bullets:
 
 
 class Cell(NamedTuple):
-    """A value in a table: its text, its key for sorting, and whether it is a number."""
+    """A value in a table."""
 
     text: str
     key: float | str
-    number: bool
-
-    @property
-    def kind(self) -> str:
-        """number, word, sentence or paragraph, which sets the width of its column."""
-        if self.number:
-            return "number"
-        lengths = {"word": 28, "sentence": 120}
-        return next((name for name, most in lengths.items() if len(self.text) <= most), "paragraph")
+    """What it is sorted by; an interval by its value."""
+    kind: str
+    """number, word, sentence or paragraph, which sets the width of its column."""
 
 
 class Shown(NamedTuple):
@@ -65,49 +76,52 @@ class Table:
     frame: pd.DataFrame
     """All digits."""
     notes: tuple[str, ...] = ()
-    paper: pd.DataFrame | None = None
-    """The few columns that a paper has room for; None for those of `frame`."""
-    headings: Mapping[str, str] | None = None
-    """The columns that a page shows, with their headings; None for all, by their names."""
+    paper: tuple[str, ...] | None = None
+    """The few columns that a paper has room for; None for all."""
+    columns: tuple[str, ...] | None = None
+    """The columns that a page shows; None for all."""
     keys: int = 1
     """The first columns, which name a row: the heading of its card on a phone."""
 
-    def shown(self, *, all_columns: bool = False) -> Shown:
-        """The columns of `headings`, without empty ones; or all columns by their names."""
-        joined, keys = join_intervals(self.frame), self.keys
-        names = {
-            name: name if all_columns else heading_of(name) for name in map(str, joined.columns)
-        }
-        if not all_columns:
-            names = names if self.headings is None else dict(self.headings)
-            filled = joined.columns[(joined.notna() & (joined != "")).any()]
-            keys = sum(name in filled for name in list(names)[:keys])
-            names = {name: heading for name, heading in names.items() if name in filled}
-        rows = joined[list(names)].astype(object).itertuples(index=False, name=None)
-        cells = tuple(tuple(map(as_cell, row)) for row in rows)
-        numbers = tuple(_are_numbers([row[place] for row in cells]) for place in range(len(names)))
-        return Shown(tuple(names.values()), numbers, cells, max(1, keys))
+    def shown(self) -> Shown:
+        """The columns that a page shows, without empty ones."""
+        joined = join_intervals(self.frame)
+        columns = tuple(map(str, joined.columns)) if self.columns is None else self.columns
+        filled = set(joined.columns[(joined.notna() & (joined != "")).any()])
+        keys = sum(name in filled for name in columns[: self.keys])
+        return _as_text(joined[[name for name in columns if name in filled]], max(1, keys))
+
+    def whole(self) -> Shown:
+        """All columns, by their names in the CSV file."""
+        return _as_text(join_intervals(self.frame), self.keys, heading=str)
+
+
+def _as_text(frame: pd.DataFrame, keys: int, heading: Any = None) -> Shown:
+    rows = frame.astype(object).itertuples(index=False, name=None)
+    cells = tuple(tuple(map(_cell, row)) for row in rows)
+    numbers = tuple(
+        all(cell.kind == "number" for cell in column if cell.text) and any(c.text for c in column)
+        for column in zip(*cells, strict=True)
+    )
+    headings = tuple(map(heading or heading_of, map(str, frame.columns)))
+    return Shown(headings, numbers or (False,) * len(headings), cells, keys)
+
+
+def _cell(item: Any) -> Cell:
+    text = format_value(item)
+    number = item.value if isinstance(item, Interval) else item
+    if text and isinstance(number, int | float | np.number) and not isinstance(number, bool):
+        return Cell(text, float(number), "number")
+    kinds = (name for name, most in _LONGEST.items() if len(text) <= most)
+    return Cell(text, text.casefold(), next(kinds, "paragraph"))
 
 
 def heading_of(name: str) -> str:
     """A column's name as a heading, with its unit."""
-    known = {
-        "microbatches": "micro-batches",
-        "samples_per_s": "samples/s",
-        "cpu_share": "CPU share",
-        "peak_rss_mib": "peak MiB",
-        "warmup_dropped": "warm-up steps",
-        "profiled_dropped": "profiled steps",
-        "redone": "steps redone",
-        "speedup_same_m": "speedup, same micro-batches",
-        "speedup_from": "interval of",
-        "test_at_best_val_accuracy": "test accuracy at the best validation step",
-        "val_accuracy": "validation accuracy",
-    }
-    unit = " (s)" if name.endswith("_s") and name not in known else ""
+    unit = " (s)" if name.endswith("_s") and name not in _HEADINGS else ""
     # The title of the table of lost time says that its columns are what is lost.
     stem = name.removeprefix("lost_").removesuffix("_s" if unit else "")
-    return known.get(name, stem.replace("_", " ") + unit)
+    return _HEADINGS.get(name, stem.replace("_", " ") + unit)
 
 
 @dataclass(frozen=True)
@@ -161,33 +175,12 @@ class Document:
 
 
 def page_table(
-    frame: pd.DataFrame,
-    title: str,
-    columns: Sequence[str] | Mapping[str, str] | None = None,
-    keys: int = 1,
+    frame: pd.DataFrame, title: str, columns: Sequence[str] | None = None, keys: int = 1
 ) -> Table:
     """A table of these columns, or of all, that has no files of its own."""
-    if columns is not None and not isinstance(columns, Mapping):
-        columns = {name: heading_of(name) for name in columns}
-    return Table("", title, frame, headings=columns, keys=keys)
+    return Table("", title, frame, columns=tuple(columns) if columns else None, keys=keys)
 
 
 def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A table of plain values."""
     return page_table(pd.DataFrame(list(rows), columns=list(columns), dtype=object), title)
-
-
-def as_cell(item: Any) -> Cell:
-    """A value as it is shown; one with an interval is sorted by itself."""
-    plain = item.item() if hasattr(item, "item") else item
-    text = format_value(plain)
-    if text and isinstance(plain, Interval):
-        return Cell(text, plain.value, True)
-    if text and isinstance(plain, int | float) and not isinstance(plain, bool):
-        return Cell(text, float(plain), True)
-    return Cell(text, text.casefold(), False)
-
-
-def _are_numbers(cells: Sequence[Cell]) -> bool:
-    filled = [cell for cell in cells if cell.text]
-    return bool(filled) and all(cell.number for cell in filled)

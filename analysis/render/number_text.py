@@ -7,7 +7,6 @@ both bounds. A value without one has four significant digits.
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import numpy as np
@@ -15,38 +14,36 @@ import pandas as pd
 
 from analysis.statistics.intervals import Interval
 
-DIGITS = 4
-INTERVAL_DIGITS = 2
+_DIGITS = 4
+_INTERVAL_DIGITS = 2
 """Significant digits of an interval's width that are printed."""
-BARE_DIGITS = 3
+_BARE_DIGITS = 3
 """Significant digits of an estimate without an interval."""
-NO_WIDTH = 1e-6
+_NO_WIDTH = 1e-6
 """Relative width of an interval that is rounding alone, as of the baseline over itself."""
 
 
 def format_value(value: Any) -> str:
     """One value as text: yes or no for booleans, nothing for what is missing."""
-    if value is None or value is pd.NA:
+    if isinstance(value, Interval):
+        return interval_text(value)
+    if value is None or pd.isna(value):
         return ""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
-    if isinstance(value, Interval):
-        return interval_text(value)
-    if isinstance(value, numbers.Real):
+    if isinstance(value, int | float | np.number):
         return _number_text(float(value))
     return str(value)
 
 
 def _number_text(number: float) -> str:
     """A number of few digits is exact, or was published so, and stays as it is."""
-    if math.isnan(number):
-        return ""
     if number.is_integer() and abs(number) < 1e15:
         return str(int(number))
-    short = f"{number:.{DIGITS}g}"
+    short = f"{number:.{_DIGITS}g}"
     if float(short) == number and "e" not in short:
         return short
-    return significant(number, DIGITS)
+    return significant(number, _DIGITS)
 
 
 def interval_text(interval: Interval) -> str:
@@ -55,9 +52,9 @@ def interval_text(interval: Interval) -> str:
     if not math.isfinite(value):
         return ""
     if low is None or high is None:
-        return significant(value, BARE_DIGITS)
-    if high - low <= NO_WIDTH * abs(value):
-        return f"{value:.{BARE_DIGITS}g}"
+        return significant(value, _BARE_DIGITS)
+    if high - low <= _NO_WIDTH * abs(value):
+        return f"{value:.{_BARE_DIGITS}g}"
     decimals = decimals_of(high - low)
     if low > 0.0:
         # A positive value is never shown as 0, however wide its interval.
@@ -68,13 +65,12 @@ def interval_text(interval: Interval) -> str:
 
 def decimals_of(width: float) -> int:
     """Decimal places at which `width` > 0 has two significant digits; negative: tens, hundreds."""
-    return INTERVAL_DIGITS - 1 - math.floor(math.log10(width))
+    return _INTERVAL_DIGITS - 1 - math.floor(math.log10(width))
 
 
 def _rounded(number: float, decimals: int) -> str:
     """The number as text, without an exponent and without a minus zero."""
-    near = round(number, decimals) + 0.0
-    return f"{near:.{max(0, decimals)}f}"
+    return f"{round(number, decimals) + 0.0:.{max(0, decimals)}f}"
 
 
 def significant(number: float, digits: int) -> str:
@@ -88,16 +84,14 @@ def join_intervals(frame: pd.DataFrame) -> pd.DataFrame:
 
     A value without bounds, which may be a published one, stays a number.
     """
-    bounds = {name: name.removesuffix("_s") for name in map(str, frame.columns)}
-    whole = [name for name, stem in bounds.items() if {f"{stem}_low", f"{stem}_high"} <= set(frame)]
-    joined = frame.drop(
-        columns=[f"{bounds[name]}_{end}" for name in whole for end in ("low", "high")]
-    )
-    for name in whole:
-        lows, highs = (frame[f"{bounds[name]}_{end}"] for end in ("low", "high"))
-        cells = [
-            value if pd.isna(low) or pd.isna(high) else Interval(value, float(low), float(high))
-            for value, low, high in zip(frame[name], lows, highs, strict=True)
-        ]
-        joined[name] = pd.Series(cells, index=frame.index, dtype=object)
+    joined = frame.copy()
+    for name in map(str, frame.columns):
+        low, high = (f"{name.removesuffix('_s')}_{end}" for end in ("low", "high"))
+        if {low, high} <= set(frame.columns):
+            cells = [
+                value if pd.isna(a) or pd.isna(b) else Interval(value, float(a), float(b))
+                for value, a, b in zip(frame[name], frame[low], frame[high], strict=True)
+            ]
+            joined[name] = pd.Series(cells, index=frame.index, dtype=object)
+            joined = joined.drop(columns=[low, high])
     return joined

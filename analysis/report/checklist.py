@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -19,220 +18,123 @@ from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.validation.record_audit import audit_attempt
 
 REPEATS = 3
-_MACHINE = ("CPU model", "instructions", "GPU", "GPU driver", "CUDA", "NCCL")
-_SUBMISSION = ("command", "created_at", "host", "user", "versions")
+_MOST_FAULTS = 3
+"""How many faults a line has; it counts the others."""
 
 
 @dataclass(frozen=True)
 class Answer:
+    """A question is ok where there is no fault."""
+
     question: str
-    ok: bool
-    detail: str
+    faults: Sequence[str]
+    fine: str
+    """What is said without any fault."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
 
     @property
     def line(self) -> str:
-        return f"{'ok' if self.ok else 'NOT OK':<7} {self.question}: {self.detail}"
+        left = len(self.faults) - _MOST_FAULTS
+        words = "; ".join(self.faults[:_MOST_FAULTS]) or self.fine
+        more = f" and {left} more" if left > 0 else ""
+        return f"{'ok' if self.ok else 'NOT OK':<7} {self.question}: {words}{more}"
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What a run folder offers, and what is asked of it."""
-
-    run: RunData
-    paths: RunPaths
-    repeats: int
-    data_root: Path | None
-    """Folder of the data; None for the folder of each cell."""
-
-    @property
-    def cells(self) -> pd.DataFrame:
-        return self.run.cells
-
-    @property
-    def done(self) -> pd.DataFrame:
-        return self.cells[self.cells["status"] == "done"]
-
-
-Found = tuple[list[str], str]
-"""Faults, and what is said without any; a question is not ok with a fault, or with neither."""
-
-
-def check_run(root: Path, repeats: int = REPEATS, data_root: Path | None = None) -> list[Answer]:
+def check_run(root: Path, repeats: int = REPEATS) -> Iterator[Answer]:
     """One answer a question; raises InputError for a path that is no run folder."""
     if repeats < 1:
         raise InputError("--repeats", None, repeats, "1 or more")
-    evidence = Evidence(load_run(root), RunPaths(root), repeats, data_root)
-    answers = []
-    for question, answer in QUESTIONS.items():
-        faults, fine = answer(evidence)
-        words = _few(faults) or fine or "nothing to look at"
-        answers.append(Answer(question.format(repeats=repeats), bool(fine) and not faults, words))
-    return answers
+    run, paths = load_run(root), RunPaths(root)
+    cells, checks = run.cells, run.checks
+    done = cells[cells["status"] == "done"]
+    every, of_done = f"{len(cells)} cells", f"{len(done)} cells"
 
-
-def _cells_done(evidence: Evidence) -> Found:
-    left = evidence.cells[evidence.cells["status"] != "done"]
-    return _all_but(evidence, [f"{cell}: {status}" for cell, status in _pairs(left, "status")])
-
-
-def _cells_valid(evidence: Evidence) -> Found:
-    left = evidence.cells[~evidence.cells["valid"].astype(bool)]
-    faults = [f"{cell}: {flags or 'no result'}" for cell, flags in _pairs(left, "flags")]
-    return _all_but(evidence, faults)
-
-
-def _all_but(evidence: Evidence, faults: list[str]) -> Found:
-    """How many cells have no fault, before the first fault."""
-    total = len(evidence.cells)
-    count = f"{total - len(faults)} of {total}"
-    return [f"{count}; {faults[0]}", *faults[1:]] if faults else [], count if total else ""
-
-
-def _records_agree(evidence: Evidence) -> Found:
-    """Records are as they were written, and agree with each other and with the result."""
-    checks = evidence.run.checks
-    faults, count = list(checks.loc[checks["name"] == DAMAGED, "detail"]), 0
-    for cell, number in _pairs(evidence.done, "attempt"):
-        for check in audit_attempt(evidence.paths.cell(cell).attempt(int(number))):
-            count += 1
-            if check.verdict == "invalid":
-                faults.append(f"{cell}: {check.name}: {check.detail}")
-    return faults, f"{count} checks of {len(evidence.done)} cells" if count else ""
-
-
-def _cells_validated(evidence: Evidence) -> Found:
-    """Every done cell was validated, and validation could compare it."""
-    off = evidence.done[evidence.done["checks"] == 0]
-    unsure = evidence.run.checks[evidence.run.checks["verdict"] == "inconclusive"]
-    faults = [f"{cell}: no check" for cell in off["cell"].astype(str)]
-    faults += [f"{cell}: {detail}" for cell, detail in _pairs(unsure, "detail")]
-    checks = evidence.done["checks"].sum()
-    return faults, f"{checks} checks of {len(evidence.done)} cells" if checks else ""
-
-
-def _equivalent_cells_agree(evidence: Evidence) -> Found:
-    checks = evidence.run.checks
+    yield Answer("all cells done", _named(cells[cells["status"] != "done"], "status"), every)
+    invalid = cells[~cells["valid"].astype(bool)]
+    yield Answer("all cells valid", _named(invalid, "flags"), every)
+    damaged = list(checks.loc[checks["name"] == DAMAGED, "detail"])
+    yield Answer("records are as written, and agree", damaged + _audited(paths, done), of_done)
+    unchecked, unsure = done[done["checks"] == 0], checks[checks["verdict"] == "inconclusive"]
+    faults = _named(unchecked, "status") + _named(unsure, "detail")
+    yield Answer("every cell was validated, and could be compared", faults, of_done)
+    compared = cells["compared_steps"].count()
     left = checks[(checks["name"] == EQUIVALENT) & (checks["verdict"] == "invalid")]
-    faults = [f"{cell}: {cause}" for cell, cause in _pairs(left, "detail")]
-    compared = evidence.cells["compared_steps"].count()
-    if not compared:
-        return [*faults, "no cell of this run was compared with another one"], ""
-    return faults, f"{compared} cells compared with their sequential cell"
+    faults = _named(left, "detail") + ([] if compared else ["no cells were compared"])
+    yield Answer("cells that must learn the same do", faults, f"{compared} cells compared")
+    flags = count_flags(cells["flags"])
+    yield Answer("no flags", flags, every)
+    question = f"{repeats} repeats or more of each configuration"
+    yield Answer(question, _too_few(run, repeats), every)
+    other = cells[cells["not_comparable"] != ""]
+    question = "compared cells have equal code, versions, CPU, threads and kernels"
+    yield Answer(question, _named(other, "not_comparable"), every)
+    yield _code_kept(paths, done)
+    commit = str((run.provenance or {}).get("commit") or "no commit is recorded")
+    dirty = commit.endswith("+dirty") or " " in commit
+    yield Answer("submitted from a clean commit", [commit] if dirty else [], commit)
+    yield _data_unchanged(run)
 
 
-def _no_flags(evidence: Evidence) -> Found:
-    flags = count_flags(evidence.cells["flags"])
-    return [", ".join(flags)] if flags else [], f"none on {len(evidence.cells)} cells"
+def _named(frame: pd.DataFrame, column: str) -> list[str]:
+    """Each cell with its value in the column."""
+    return [f"{cell}: {v}" for cell, v in zip(frame["cell"], frame[column], strict=True)]
 
 
-def _repeats(evidence: Evidence) -> Found:
-    keys = list(evidence.run.settings)
-    counted = evidence.cells.assign(counts=evidence.cells["counts"].astype(int))
-    groups = counted.groupby(keys, dropna=False, sort=False)
+def _audited(paths: RunPaths, done: pd.DataFrame) -> list[str]:
+    """What the audit of all records finds again."""
+    return [
+        f"{cell}: {check.name}: {check.detail}"
+        for cell, number in zip(done["cell"], done["attempt"], strict=True)
+        for check in audit_attempt(paths.cell(str(cell)).attempt(int(number)))
+        if check.verdict == "invalid"
+    ]
+
+
+def _too_few(run: RunData, repeats: int) -> list[str]:
+    counted = run.cells.assign(counts=run.cells["counts"].astype(int))
+    groups = counted.groupby(list(run.settings), dropna=False, sort=False)
     many = groups.agg(cell=("cell", "first"), counts=("counts", "sum"))
-    few = many[many["counts"] < evidence.repeats]
-    fine = f"{len(many)} configurations, {many['counts'].min()} or more that count"
-    return [f"{cell}: {n}" for cell, n in _pairs(few, "counts")], fine if len(many) else ""
+    return _named(many[many["counts"] < repeats], "counts")
 
 
-def _cells_comparable(evidence: Evidence) -> Found:
-    other = evidence.cells[evidence.cells["not_comparable"] != ""]
-    faults = [f"{cell}: {how}" for cell, how in _pairs(other, "not_comparable")]
-    return faults, f"all {int(evidence.cells['valid'].sum())} valid ones"
-
-
-def _one_machine(evidence: Evidence) -> Found:
-    """Each part of a machine is the same in all environments."""
-    every = list(evidence.run.environments.values())
-    values = {name: {one.get(name, "not recorded") for one in every} for name in _MACHINE}
-    faults = [f"{name}: {', '.join(sorted(v))}" for name, v in values.items() if len(v) > 1]
-    known = [f"{name} {min(v)}" for name, v in values.items() if v - {"not recorded"}]
-    return faults, ", ".join(known)
-
-
-def _code_kept(evidence: Evidence) -> Found:
+def _code_kept(paths: RunPaths, done: pd.DataFrame) -> Answer:
+    question = "the code that ran is in the run folder, unchanged"
     try:
-        snapshot = check_snapshot(evidence.paths)
+        snapshot = check_snapshot(paths)
     except InputError as error:
-        return [str(error)], ""
+        return Answer(question, [str(error)], "")
     if snapshot is None:
-        return ["the run keeps no code"], ""
-    other = evidence.done[evidence.done["code_from"] != "snapshot"]
-    faults = [f"{len(other)} cells ran other code, such as {cell}" for cell in other["cell"][:1]]
-    return faults, f"{len(snapshot.files)} files, digest {snapshot.code}"
+        return Answer(question, ["the run keeps no code"], "")
+    faults = _named(done[done["code_from"] != "snapshot"], "code_from")
+    return Answer(question, faults, f"{len(snapshot.files)} files, digest {snapshot.code}")
 
 
-def _clean_commit(evidence: Evidence) -> Found:
-    commit = str((evidence.run.provenance or {}).get("commit") or "")
-    dirty = not commit or commit.endswith("+dirty")
-    return [commit or "no commit is recorded"] if dirty else [], commit
-
-
-def _submission_recorded(evidence: Evidence) -> Found:
-    provenance, sweep = evidence.run.provenance or {}, evidence.paths.sweep
-    faults = [f"no {name}" for name in _SUBMISSION if not provenance.get(name)]
-    faults += [] if sweep.is_file() else [f"no {sweep.name}"]
-    command = provenance.get("command") or ()
-    return faults, command if isinstance(command, str) else " ".join(map(str, command))
-
-
-def _data_unchanged(evidence: Evidence) -> Found:
+def _data_unchanged(run: RunData) -> Answer:
     """Files have the digests that were recorded when they were downloaded."""
-    distinct = {
-        (one.plan.experiment.data.model_dump_json(), one.plan.data_root): one.plan
-        for one in evidence.run.stored.values()
+    plans = [one.plan for one in run.stored.values()]
+    distinct = {(plan.experiment.data.label, plan.data_root): plan for plan in plans}
+    faults = {
+        _why_not_known(plan.experiment.data, Path(plan.data_root) if plan.data_root else None)
+        for plan in distinct.values()
     }
-    found: dict[str, bool] = {}
-    for cell in distinct.values():
-        root = evidence.data_root or (Path(cell.data_root) if cell.data_root else None)
-        words, ok = _data_answer(cell.experiment.data, root)
-        found[words] = ok
-    return [words for words, ok in found.items() if not ok], _few(list(found), 5)
+    names = sorted({label for label, _ in distinct})
+    return Answer("data are as recorded", sorted(faults - {""}), ", ".join(names))
 
 
-def _data_answer(data: Data, root: Path | None) -> tuple[str, bool]:
-    """The finding in words, and whether the data are known to be unchanged."""
+def _why_not_known(data: Data, root: Path | None) -> str:
+    """Why it is not known that the data are unchanged; empty where it is known."""
     files = data.files(root)
     if files is None:
-        digest = getattr(data, "digest", None)
-        if digest:
-            # The digest is part of the cell's id, and every rank checks the file.
-            return f"{data.label} has the SHA-256 {digest[:12]} of its cells", True
-        return f"{data.label} is made from its settings", True
+        # Made from its settings, or with a digest that is part of the cell's id.
+        return ""
     folder = files.directory(root) if root else None
     if root is None or folder is None or files.missing(root):
-        return f"{data.label} is not in {root or 'a data root'}: --data-root", False
+        return f"{data.label} is not in {root or 'a data root'}"
     if not read_checksums(folder).keys() >= set(files.names):
         how = f"`gnnhpc data record {data.name}` writes them"
-        return f"{data.label}: {folder} has no digests of its files; {how}", False
-    changed = changed_files(folder)
-    if changed:
-        return f"{data.label}: {', '.join(changed)} in {folder} differs from {CHECKSUMS}", False
-    return f"{data.label}: {len(files.names)} files as {CHECKSUMS} says", True
-
-
-def _few(items: Sequence[str], most: int = 3) -> str:
-    """The first items, and how many more there are."""
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return "; ".join(items[:most]) + more
-
-
-def _pairs(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, Any]]:
-    return zip(frame["cell"].astype(str), frame[column], strict=True)
-
-
-QUESTIONS: dict[str, Callable[[Evidence], Found]] = {
-    "all cells done": _cells_done,
-    "all cells valid": _cells_valid,
-    "records are as written, and agree": _records_agree,
-    "every cell was validated": _cells_validated,
-    "cells that must learn the same do": _equivalent_cells_agree,
-    "no flags": _no_flags,
-    "{repeats} repeats or more of each configuration": _repeats,
-    "compared cells have equal code, versions, CPU, threads and kernels": _cells_comparable,
-    "the code that ran is in the run folder, unchanged": _code_kept,
-    "submitted from a clean commit": _clean_commit,
-    "one machine type": _one_machine,
-    "data are as recorded": _data_unchanged,
-    "how it was submitted is recorded": _submission_recorded,
-}
+        return f"{data.label}: {folder} has no digests of its files; {how}"
+    changed = ", ".join(changed_files(folder))
+    return f"{data.label}: {changed} in {folder} differs from {CHECKSUMS}" if changed else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.load.comparable import differences
 from analysis.load.flags import count_flags
 from analysis.render.document import Table
-from analysis.render.output_files import atomic_output_folder, write_table
+from analysis.render.pages import atomic_output_folder, write_table
 from analysis.report.run_facts import some_hosts
 from analysis.statistics.power import CONFIDENCE
 from analysis.summary.compare_runs import (
@@ -20,7 +20,6 @@ from analysis.summary.compare_runs import (
 )
 from analysis.summary.match_runs import Match
 
-STEP_COLUMNS = ("cell", "phase", "runs", "a_s", "b_s", "b_over_a", "low", "high", "from", "verdict")
 _NOTES = (
     "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
     f"together at {CONFIDENCE:.0%}.",

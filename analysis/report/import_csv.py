@@ -2,7 +2,7 @@
 
 A log is one run. A row is one step, with its time in a column of `TIMES` and its phase in a column
 `phase`; a log without phases is of training. Other columns are ignored. The file's name contains
-layout and micro-batches, as `pp2_m5.csv` does, or `--layout` gives them.
+layout and micro-batches, as `pp2_m5.csv` does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import Any
 import pandas as pd
 
 from analysis.render.document import Block, Document, Section, Table, Text, page_table
-from analysis.render.output_files import atomic_output_folder, write_page, write_table
-from analysis.statistics.intervals import ONE_RUN, Interval
+from analysis.render.pages import atomic_output_folder, write_page, write_table
+from analysis.statistics.intervals import ONE_RUN
 from analysis.statistics.sample import Sample
 from analysis.statistics.warmup import detect_warmup, mark_outliers, step_statistics
-from analysis.summary.baseline_and_speedup import Baseline
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound
@@ -32,50 +31,38 @@ TIMES = {"seconds": 1.0, "step_time_s": 1.0, "batch_time(s)": 1.0, "step_time_ms
 PHASES = {"train": "train", "0": "train", "test": "test", "1": "test"}
 _NOTE = (
     f"A log is one run: {ONE_RUN}, so there are no intervals. Standard deviations are the sample's "
-    "(n - 1), over steps. All steps count. Speedups are of samples a second, for mini-batches of "
-    "one size a replica; the bound is that of balanced stages, R S M / (M + S - 1)."
+    "(n - 1), over steps. All steps count. Speedups over the log of seq are of samples a second, "
+    "for mini-batches of one size a replica; the bound is that of balanced stages, R S M / (M + S "
+    "- 1)."
 )
 
 
 @dataclass(frozen=True)
 class StepLog:
-    """The steps of one run; layout and micro-batches are None where nobody gives them."""
+    """The steps of one run."""
 
-    path: Path
     name: str
+    layout: Layout
+    microbatches: int
     steps: pd.DataFrame
     """Columns seconds and phase."""
-    layout: Layout | None
-    microbatches: int | None
 
     def sample(self, phase: str) -> Sample:
         return Sample([self.steps.loc[self.steps["phase"] == phase, "seconds"].to_numpy()])
 
 
-def import_logs(
-    paths: Sequence[Path],
-    declared: Mapping[str, str] | None = None,
-    baseline: str | None = None,
-) -> Table:
+def import_logs(paths: Sequence[Path]) -> Table:
     """The table of the logs, and of the CSV files in folders, with a row a log and phase.
 
-    `declared` maps a file's name to LAYOUT:MICROBATCHES; `baseline` is the name of the log that
-    speedups are over, by default the one of `seq` with the shortest name. Raises InputError for a
-    file that cannot be read, and for names that are not among the files.
+    Speedups are over the log of `seq` with the shortest name. Raises InputError for a file that
+    cannot be read, or whose name has no layout.
     """
-    files = [file for path in paths for file in _files(path)]
-    settings = dict(declared or {})
-    logs = [read_log(file, settings.pop(file.name, None)) for file in files]
-    names = ", ".join(file.name for file in files)
-    for unknown in settings:
-        raise InputError("--layout", None, unknown, names)
-    if baseline is None:
-        sequential = [log for log in logs if (log.layout, log.microbatches) == (Layout(), 1)]
-        base = min(sequential, key=lambda log: len(log.name), default=None)
-    else:
-        base = next((log for log in logs if baseline in (log.path.name, str(log.path))), None)
-        if base is None:
-            raise InputError("--baseline", None, baseline, names)
+    files = [f for path in paths for f in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
+    if not files:
+        raise InputError(paths[0], None, "no CSV file", "a folder with .csv files")
+    logs = [read_log(file) for file in files]
+    sequential = [log for log in logs if (log.layout, log.microbatches) == (Layout(), 1)]
+    base = min(sequential, key=lambda log: len(log.name), default=None)
     rows = [
         _log_row(log, phase, base)
         for log in logs
@@ -86,19 +73,9 @@ def import_logs(
     return Table("step_times", title, pd.DataFrame(rows), (_NOTE,))
 
 
-def _files(path: Path) -> list[Path]:
-    found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
-    if not found:
-        raise InputError(path, None, "no CSV file", "a folder with .csv files")
-    return found
-
-
-def read_log(path: Path, declared: str | None = None) -> StepLog:
+def read_log(path: Path) -> StepLog:
     """Read one file; raises InputError with its line for what is no step."""
-    layout, microbatches = setting_in_name(path.stem)
-    if declared is not None:
-        chosen = Baseline.parse(declared, "--layout")
-        layout, microbatches = chosen.layout, chosen.microbatches
+    layout, microbatches = setting_in_name(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
@@ -114,7 +91,7 @@ def read_log(path: Path, declared: str | None = None) -> StepLog:
     if not steps:
         raise InputError(path, None, "no steps", "at least one row with a time")
     frame = pd.DataFrame(steps, columns=["seconds", "phase"])
-    return StepLog(path, path.stem, frame, layout, microbatches)
+    return StepLog(path.stem, layout, microbatches, frame)
 
 
 def _read_step(row: Mapping[str, str | None], column: str, where: str) -> tuple[float, str]:
@@ -130,55 +107,42 @@ def _read_step(row: Mapping[str, str | None], column: str, where: str) -> tuple[
     return seconds, PHASES[phase]
 
 
-def setting_in_name(stem: str) -> tuple[Layout | None, int | None]:
-    """Layout and micro-batches in a name such as `dp2-pp2_m5` or `pipe_0_micro5_stage2`."""
-    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", stem)
-    stages = re.search(r"stage(\d+)", stem)
-    layout = None
-    if spelled:
-        layout = Layout.parse(spelled[1])
-    elif stages:
-        layout = Layout(1, int(stages[1]))
-    microbatches = re.search(r"(?:micro|(?<![a-z])m)(\d+)", stem)
-    if microbatches is None:
-        return layout, 1 if layout == Layout() else None
-    return layout, int(microbatches[1])
+def setting_in_name(path: Path) -> tuple[Layout, int]:
+    """Layout and micro-batches in a name such as `dp2-pp2_m5` or `pipe_0_micro5_stage2`; one
+    micro-batch unless named. Raises InputError for a name without a layout."""
+    spelled = re.search(r"(?<![a-z0-9])((?:dp\d+-)?pp\d+|dp\d+|seq)(?![a-z0-9])", path.stem)
+    stages = re.search(r"stage(\d+)", path.stem)
+    if spelled is None and stages is None:
+        raise InputError(path, "file name", path.name, "a layout in it, such as dp2-pp2_m5.csv")
+    microbatches = re.search(r"(?:micro|(?<![a-z])m)(\d+)", path.stem)
+    layout = Layout.parse(spelled[1] if spelled else f"pp{stages[1]}" if stages else "")
+    return layout, int(microbatches[1]) if microbatches else 1
 
 
 def _log_row(log: StepLog, phase: str, base: StepLog | None) -> dict[str, Any]:
-    sample, speedup, most = log.sample(phase), None, None
-    if log.layout is not None and log.microbatches is not None:
-        most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
-    if base is not None and log.layout is not None and base.sample(phase).values.size:
-        share = log.layout.replicas / (base.layout.replicas if base.layout else 1)
-        speedup = base.sample(phase).over(sample, share)
+    sample, speedup = log.sample(phase), None
+    most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
+    if base is not None and base.sample(phase).values.size:
+        speedup = base.sample(phase).over(sample, log.layout.replicas).value
+    verdict = "within the bound"
+    if log is base or speedup is None:
+        verdict = "baseline" if log is base else "no log of seq to compare with"
+    elif speedup > most:
+        verdict = f"above the bound: {speedup:.3f}, at most {most:.3f}"
     return {
         "log": log.name,
-        "layout": str(log.layout) if log.layout else None,
+        "layout": str(log.layout),
         "microbatches": log.microbatches,
         "phase": phase,
-        **step_statistics(sample.values),
         "n": sample.values.size,
+        **step_statistics(sample.values),
         "median_s": sample.median.value,
         "warmup_steps": detect_warmup(sample.values),
         "outliers": int(mark_outliers(sample.values).sum()),
-        "speedup": speedup.value if speedup else None,
+        "speedup": speedup,
         "bound": most,
-        "verdict": "baseline" if log is base else _verdict(log, speedup, most),
+        "verdict": verdict,
     }
-
-
-def _verdict(log: StepLog, speedup: Interval | None, most: float | None) -> str:
-    """A log is one run, so how far above a bound another run would be is not known."""
-    if log.layout is None:
-        return "no speedup: unknown layout, use --layout"
-    if speedup is None:
-        return "no speedup: no baseline"
-    if most is None:
-        return "unknown bound: the number of micro-batches is not known"
-    if speedup.value > most:
-        return f"above the bound: {speedup.value:.3f}, at most {most:.3f}; {ONE_RUN}"
-    return "within the bound"
 
 
 def write_import_page(table: Table, out: Path) -> Path:
@@ -186,8 +150,7 @@ def write_import_page(table: Table, out: Path) -> Path:
 
     Files of other names in `out` stay. Raises InputError where it cannot be written.
     """
-    shown = page_table(table.frame, table.title)
-    blocks: tuple[Block, ...] = (shown, *map(Text, table.notes))
+    blocks: tuple[Block, ...] = (page_table(table.frame, table.title), *map(Text, table.notes))
     names = ", ".join(dict.fromkeys(table.frame["log"]))
     section = Section("steps", "Step times and speedups", blocks)
     with atomic_output_folder(out) as folder:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.figures.draw_figures import Figures, make_figures, remake_figures
+from analysis.figures.draw_figures import make_figures, remake_figures
 from analysis.load.run_data import RunData, load_runs
-from analysis.render.document import Document, Table
-from analysis.render.output_files import atomic_output_folder, write_page, write_table
+from analysis.render.document import Document
+from analysis.render.pages import atomic_output_folder, write_page, write_table
 from analysis.report.first_page import first_page_section
 from analysis.report.sections import report_sections
 from analysis.report.tables import make_tables
@@ -40,15 +40,19 @@ def write_report(
     """
     report = _folder(roots, out)
     summary = _load(roots, baseline, separate=separate)
-    tables = make_tables(summary)
+    run, tables = summary.run, make_tables(summary)
     with atomic_output_folder(report) as folder:
         rows = summary.table.to_csv(index=False, lineterminator="\n")
         write_atomically(folder / "summary.csv", rows)
-        steps_frame(summary.run).to_parquet(folder / "steps.parquet", index=False)
+        _steps_frame(run).to_parquet(folder / "steps.parquet", index=False)
         for table in tables:
             write_table(table, folder / "tables")
         figures = make_figures(summary, folder / "figures")
-        write_page(report_document(summary, tables, figures, folder), folder)
+        sections = (first_page_section(summary, figures), *report_sections(tables, figures))
+        commit = (run.provenance or {}).get("commit")
+        code = f"code {commit}" if commit else "no commit recorded"
+        subtitle = f"{len(run.cells)} cells, {int(run.cells['valid'].sum())} valid; {code}"
+        write_page(Document(f"Report of {run.name}", subtitle, sections, folder), folder)
     return summary, report
 
 
@@ -91,27 +95,8 @@ def _load(roots: Sequence[Path], baseline: str, *, separate: bool) -> Summary:
     return summarize(run, requested)
 
 
-def steps_frame(run: RunData) -> pd.DataFrame:
+def _steps_frame(run: RunData) -> pd.DataFrame:
     """`run.steps` with the settings of each step's cell as columns."""
     row = run.steps["cell"].cat.codes.to_numpy()
     settings = {name: run.cells[name].to_numpy()[row] for name in _CELL_COLUMNS}
     return run.steps.assign(**settings, valid=run.cells["valid"].to_numpy()[row])
-
-
-def report_document(
-    summary: Summary, tables: Sequence[Table], figures: Figures, out: Path
-) -> Document:
-    """The page: verdict, numbers, figures, statistics."""
-    run = summary.run
-    commit = str((run.provenance or {}).get("commit") or "")
-    # The commits of several runs have the runs' names before them.
-    code = f"code {commit if ': ' in commit else commit[:12]}" if commit else "no commit recorded"
-    return Document(
-        title=f"Report of {run.name}",
-        subtitle=f"{len(run.cells)} cells, {int(run.cells['valid'].sum())} valid; {code}",
-        sections=(
-            first_page_section(summary, figures),
-            *report_sections(summary.table, tables, figures),
-        ),
-        folder=out,
-    )

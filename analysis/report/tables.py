@@ -1,4 +1,4 @@
-"""All tables of a report: speedup, efficiency, noise, and the published ones."""
+"""The tables of a report: a list of columns of the summary each, and those of published studies."""
 
 from __future__ import annotations
 
@@ -10,95 +10,65 @@ from analysis.render.document import Table
 from analysis.report.texts import texts
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
-from analysis.summary.settings_in_words import (
-    ROW_KEYS,
-    varying_settings,
-    with_study,
-)
+from analysis.summary.learnt_columns import is_share
+from analysis.summary.settings_in_words import ROW_KEYS, with_study
 from analysis.summary.summary_table import DROPPED_COLUMNS, Summary
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
 
-_SETTING = ("model", "data", "layout", "microbatches", "phase", "n")
-_OF_BACKWARD = ("weights_s", "weights_share")
-_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+_COLUMNS: dict[str, Sequence[str]] = {
+    "step_times": (
+        *("n", "mean_s", "mean_low", "mean_high", "median_s", "std_s", "min_s", "max_s"),
+        "samples_per_s",
+    ),
     "speedup": (
-        (
-            *("samples_per_s", "speedup", "speedup_low", "speedup_high", "bound"),
-            *("of_bound", "of_bound_low", "of_bound_high", "speedup_median", "speedup_from"),
-            *("speedup_same_m", "baseline", "effect", "flags"),
-        ),
-        ("speedup", "speedup_low", "speedup_high", "bound", "flags"),
+        *("n", "speedup", "speedup_low", "speedup_high", "bound"),
+        *("of_bound", "of_bound_low", "of_bound_high", "speedup_from", "speedup_same_m"),
+        *("effect", "flags", "note"),
     ),
     "efficiency": (
-        (
-            *("mean_s", "mean_low", "mean_high", "median_s", "ideal_step_s"),
-            *("efficiency", "efficiency_low", "efficiency_high", "bubble", "recompute_s"),
-            *(*_OF_BACKWARD, "flags"),
-        ),
-        (
-            *("mean_s", "mean_low", "mean_high"),
-            *("efficiency", "efficiency_low", "efficiency_high"),
-            *("bubble", "bubble_low", "bubble_high"),
-        ),
+        *("ideal_step_s", "efficiency", "efficiency_low", "efficiency_high"),
+        *("bubble", "bubble_low", "bubble_high", "recompute_s", "weights_s", "weights_share"),
+    ),
+    "lost_time": (*LOST_COLUMNS, "mean_s", "of_bound"),
+    "sampled": (
+        *("epoch_s", "epoch_low", "epoch_high", "epoch_from", "mean_s", "data_s"),
+        *("sample_s", "gather_s", "compute_s", "allreduce_s", "sampled_edges_per_s"),
+        *("peak_rss_mib", "peak_host_mib"),
     ),
     "noise": (
-        (
-            *("cells_used", "cells", *DROPPED_COLUMNS, "outliers", "drift"),
-            *("cpu_share", "steal_share", "switches_per_step", "data_s", "note"),
-        ),
-        ("n", "drift", "cpu_share"),
-    ),
-    "lost_time": ((*LOST_COLUMNS, "mean_s", "of_bound"), (*LOST_COLUMNS, "mean_s")),
-    "sampled": (
-        (
-            *("epoch_s", "epoch_low", "epoch_high", "epoch_from", "mean_s", "data_s"),
-            *("sample_s", "gather_s", "compute_s", "allreduce_s", "sampled_edges_per_s"),
-            *("peak_rss_mib", "peak_host_mib"),
-        ),
-        ("epoch_s", "epoch_low", "epoch_high", "data_s", "compute_s"),
+        *("n", "cells_used", "cells", "attempts", "redone", *DROPPED_COLUMNS, "outliers"),
+        *("drift", "cpu_share", "steal_share", "switches_per_step", "peak_rss_mib", "startup_s"),
     ),
 }
-"""Name -> columns after those of the setting, and those for which a paper has room."""
+_OF_TRAINING = ("lost_time", "sampled", "learnt")
 
 
 def make_tables(found: Summary) -> list[Table]:
-    """All tables; those of a published study only if the run has its model on its data."""
-    summary = found.table
-    split = summary["weights_s"].notna().any()
-    unsplit = () if split else _OF_BACKWARD
-    tables = [
-        _table("speedup", summary),
-        _table("efficiency", summary, but=unsplit),
-        _table("noise", summary),
-    ]
-    train = summary[summary["phase"] == "train"]
-    if (taken := train[train["lost_linear_s"].notna()]).size:
-        tables.append(_table("lost_time", taken, but=("phase",)))
+    """All tables that have a row; those of a published study only if the run has its model on its
+    data.
+    """
+    measured = found.table[found.table["n"] > 0]
+    learnt = [name for name in map(str, measured.columns) if _is_learnt(name)]
+    tables = [_table(name, measured, columns) for name, columns in _COLUMNS.items()]
+    tables.append(_table("learnt", measured, [*learnt, "cells_used"]))
     compared = frameworks_frame(found)
-    if len(compared):
-        title, *words = texts()["tables"]["frameworks"]
-        paper = compared.drop(columns="flags")
-        tables.append(Table("frameworks", title, compared, tuple(words), paper, keys=5))
-    if "sampler" in train and (sampled := train[train["sampler"].notna()]).size:
-        tables.append(_table("sampled", sampled, but=("phase",), keys=4))
-    return [*tables, *study_tables(found)]
+    title, *words = texts()["tables"]["frameworks"]
+    tables.append(Table("frameworks", title, compared, tuple(words), keys=5))
+    return [table for table in tables if len(table.frame)] + study_tables(found)
 
 
-def _table(
-    name: str,
-    rows: pd.DataFrame,
-    *,
-    but: Sequence[str] = (),
-    keys: int = 1,
-) -> Table:
-    """A table of these rows of the summary, without the columns in `but`."""
-    columns, of_paper = _COLUMNS[name]
+def _is_learnt(name: str) -> bool:
+    """Whether a column of the summary is a loss or a share, or a bound of one."""
+    stem = name.removesuffix("_low").removesuffix("_high")
+    return stem.endswith("_loss") or is_share(stem)
+
+
+def _table(name: str, rows: pd.DataFrame, columns: Sequence[str]) -> Table:
+    """The rows that have a value in the first of these columns."""
     title, *words = texts()["tables"][name]
-    if "weights_s" in but:
-        words = words[:-1]
-    measured = with_study(rows[rows["n"] > 0])
-    varied = varying_settings(rows) if len(rows) else []
-    whole = [one for one in (*_SETTING, *varied, *columns) if one not in but]
-    paper = [one for one in (*ROW_KEYS, "phase", *of_paper) if one not in but]
-    frames = (measured[names].reset_index(drop=True) for names in (whole, paper))
-    return Table(name, title, next(frames), tuple(words), next(frames), keys=keys)
+    keys = [*ROW_KEYS, "phase"]
+    if name in _OF_TRAINING:
+        rows, keys = rows[rows["phase"] == "train"], keys[:-1]
+    rows = rows[rows[columns[0]].notna()] if columns[0] in rows else rows[:0]
+    frame = with_study(rows)[[*keys, *(each for each in columns if each in rows)]]
+    return Table(name, title, frame.reset_index(drop=True), tuple(words), keys=len(keys))

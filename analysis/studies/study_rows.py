@@ -157,7 +157,7 @@ def _intervals(one: Configuration, study: Study) -> Iterator[tuple[str, Interval
         waiting = interval_of_shares(data / step, one.sample.values.size)
         yield "waiting_percent", waiting.over(0.01)
     if one.epoch is not None:
-        yield "epochs_s", one.epoch.over(1.0 / study.epochs)
+        yield "seconds_in_all", one.epoch.over(1.0 / study.epochs)
 
 
 def _rows_of_layers(row: Row, summary: Summary) -> Iterator[Row]:

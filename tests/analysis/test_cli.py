@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.render.output_files import atomic_output_folder
+from analysis.render.pages import atomic_output_folder
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.data.published_graphs import PublishedGraph

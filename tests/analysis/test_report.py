@@ -139,7 +139,7 @@ def test_advice_names_flags_that_exist() -> None:
 
 def test_the_page_says_what_was_checked(folders: dict[str, Path]) -> None:
     page = first_page(folders["images"])
-    (line,) = [line for line in page.splitlines() if line.startswith("Checked in all 24")]
+    (line,) = [line for line in page.splitlines() if line.startswith("Checked in 24 cells")]
     (result, *_) = folders["images"].glob("cells/*/attempt-1/result.json")
     assert all(each["name"] in line for each in json.loads(result.read_text())["audit"])
 
