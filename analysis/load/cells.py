@@ -9,7 +9,6 @@ from typing import Any
 from analysis.load.comparable import RUN_FOLDER
 from analysis.load.stored_cells import StoredCell
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.accounted_cost import attempt_core_s
 from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.failures import recorded_cause
 
@@ -130,5 +129,5 @@ def attempt_rows(stored: StoredCell) -> Iterator[dict[str, Any]]:
             "valid": attempt.valid,
             "used": attempt is stored.used,
             "job": result.slurm_job if result else None,
-            "core_s": attempt_core_s(result) if result else None,
+            "core_s": result.core_s if result else None,
         }

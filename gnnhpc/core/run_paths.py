@@ -122,11 +122,6 @@ class RunPaths:
         return self.root / "submissions.jsonl"
 
     @property
-    def accounting(self) -> Path:
-        """The last answer of Slurm's accounting."""
-        return self.root / "accounting.json"
-
-    @property
     def logs(self) -> Path:
         """Output of a job before its worker has made an attempt's folder."""
         return self.root / "logs"

@@ -28,8 +28,8 @@ SlurmOptions = Annotated[
     typer.Option(
         "--slurm",
         metavar="NAME=VALUE",
-        help="Set an option of sbatch instead of the site's, such as reservation=x, time=30 or "
-        "exclusive; may be repeated.",
+        help="Set an option of sbatch instead of the site's, such as time=4:00:00, mem=64G, "
+        "exclude=n3 or exclusive; may be repeated.",
     ),
 ]
 After = Annotated[

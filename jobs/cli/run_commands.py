@@ -15,7 +15,6 @@ from gnnhpc.core.errors import (
     EXIT_INTERRUPTED,
     EXIT_UNFINISHED,
     InputError,
-    print_note,
 )
 from jobs.cli.options import Run
 
@@ -41,13 +40,13 @@ def status(
     json_: Annotated[bool, typer.Option("--json", help="Print everything, for scripts.")] = False,
     cells: Annotated[bool, typer.Option("--cells", help="Print a line for each cell.")] = False,
     cost: Annotated[
-        bool, typer.Option("--cost", help="Print the core-hours used and the CPU efficiency.")
+        bool, typer.Option("--cost", help="Print the core-hours used, as sacct says.")
     ] = False,
 ) -> int:
     """Show the state of every cell, from its folder and from Slurm's queue.
 
     Slurm is asked at most once in ten seconds. It works without Slurm, without sacct and on a
-    copied folder. --cost asks sacct too, and keeps its answer in the run folder for reports.
+    copied folder; --cost then sums what the results say.
     """
     from jobs.cli.terminal_tables import print_status, status_json
     from jobs.run.cost import run_cost
@@ -69,28 +68,19 @@ def status(
 def list_runs(
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
 ) -> int:
-    """List the runs of a folder, newest first: age, cells and their states.
-
-    Damaged folders are named. Slurm is asked once for all, and only if cells are unfinished.
-    """
+    """List the runs of a folder, newest first: age, cells and their states; damage is named."""
     from gnnhpc.core.settings import expand_user
     from jobs.cli.terminal_tables import runs_lines
     from jobs.run.known_runs import known_runs
 
     found = known_runs(expand_user(runs, "--runs"))
     print("\n".join(runs_lines(found)) if found else f"no run in {runs}")
-    for answer in {
-        one.status.slurm for one in found if one.status and "unknown" in one.status.counts()
-    }:
-        print_note(f"unknown cells may run or wait: {answer}")
     return EXIT_DONE
 
 
 def logs(
     run: Run,
-    cell: Annotated[
-        str, typer.Argument(metavar="CELL", help="A cell's id, the start of one, or array:index.")
-    ],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell's id or array:index.")],
     rank: Annotated[
         int | None,
         typer.Option(
@@ -105,13 +95,18 @@ def logs(
 
     With --follow the status is 0 when the cell has ended done and valid, else 1.
     """
-    from jobs.run.logs import find_log, read_log
+    from jobs.run import logs as cell_logs
 
+    paths, found = cell_logs.open_cell(run, cell, rank)
     if follow:
-        return _follow(run, cell, rank)
-    path = find_log(run, cell, rank)
+        try:
+            ended = cell_logs.follow(paths, found, rank, partial(print, flush=True))
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        return EXIT_DONE if ended.state == "done" else EXIT_FAILED
+    path = cell_logs.find_log(paths, found, rank)
     print(path, file=sys.stderr)
-    sys.stdout.write(read_log(path).decode(errors="replace"))
+    sys.stdout.write(path.read_text(encoding="utf-8", errors="replace"))
     return EXIT_DONE
 
 
@@ -139,14 +134,3 @@ def clean(
     removed = clean_run(run, found)
     print(f"removed {removed} folder{'s' if removed != 1 else ''} of checkpoints")
     return EXIT_DONE
-
-
-def _follow(run: Path, name: str, rank: int | None) -> int:
-    from jobs.run.logs import follow, open_cell
-
-    paths, cell = open_cell(run, name, rank)
-    try:
-        ended = follow(paths, cell, rank, partial(print, flush=True))
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return EXIT_DONE if ended.state == "done" else EXIT_FAILED

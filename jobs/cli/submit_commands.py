@@ -35,7 +35,8 @@ SUBMIT_EPILOG = (
 RERUN_EPILOG = (
     "Examples:\n\n"
     "gnnhpc rerun runs/quickstart --failed\n\n"
-    "gnnhpc rerun runs/quickstart --array vig-pp2 --index 3,5-7"
+    "gnnhpc rerun runs/quickstart --array vig-pp2 --index 3,5-7\n\n"
+    "gnnhpc rerun runs/quickstart --failed --slurm time=4:00:00 --slurm mem=64G --slurm exclude=n3"
 )
 
 
@@ -134,13 +135,6 @@ def rerun(
     ] = None,
     site: SiteName = None,
     site_file: SiteFile = None,
-    time_: Annotated[
-        str | None, typer.Option("--time", metavar="2:00:00", help="Time limit of a cell.")
-    ] = None,
-    mem: Annotated[str | None, typer.Option(metavar="64G", help="Memory of a node.")] = None,
-    exclude: Annotated[
-        str | None, typer.Option(metavar="NODES", help="Nodes that no cell uses, such as n3,n7.")
-    ] = None,
     slurm: SlurmOptions = None,
     after: After = None,
     paired: Annotated[
@@ -163,13 +157,11 @@ def rerun(
     from jobs.submission import rerun as rerunning
     from jobs.submission.submission import Options
 
-    flags = {"time": time_, "mem": mem, "exclude": exclude}
-    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
     selection = rerunning.Selection(array, index, failed, missing, flagged, force)
     options = Options(
         cluster=cluster.value if cluster else None,
         site=load_site(site_file, site) if site or site_file else None,
-        settings=parse_options([*(slurm or []), *given]),
+        settings=parse_options(slurm or []),
         after=after or (),
         paired=paired,
         live=live,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from itertools import islice
 from shlex import quote
 
 from gnnhpc.core.cli_options import as_typed
-from jobs.run.cell_state import MAY_RUN
+from jobs.run.cell_state import MAY_RUN, CellState
 from jobs.run.cost import RunCost
 from jobs.run.known_runs import KnownRun
 from jobs.run.status import RunStatus, status
@@ -21,14 +20,6 @@ from jobs.submission.clusters import SCHEDULERS
 from jobs.submission.submission import Submission
 from jobs.submission.submit import Submitted
 from jobs.sweep.plan import missing_data
-
-_ANSI = {"done": "", "running": "36", "pending": "34", "unknown": "33", "missing": "2"}
-_ANSI_OF_OTHERS = "31"
-_PASSING = frozenset(
-    ("None", "Priority", "Resources", "Dependency", "BeginTime", "JobArrayTaskLimit", "Prolog")
-)
-"""Slurm's reasons that pass by themselves."""
-_UNITS = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"))
 
 
 def print_dry_run(submission: Submission) -> None:
@@ -39,10 +30,6 @@ def print_dry_run(submission: Submission) -> None:
         print(submission.script(arrays[0]))
     for cell in submission.cells:
         print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
-    for array in arrays:
-        for task in array.tasks if array.is_paired else ():
-            cells = ", ".join(f"{cell.array} {cell.index}" for cell in task.cells)
-            print(f"{array.name} {task.number}: {cells}")
     count = submission.tasks if submission.is_paired else len(arrays)
     what = f"{count} {'block' if submission.is_paired else 'array'}{'s' if count != 1 else ''}"
     cells = f"{len(submission.cells)} cell{'s' if len(submission.cells) != 1 else ''}"
@@ -54,32 +41,12 @@ def print_dry_run(submission: Submission) -> None:
         there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
-    for line in (*_resource_lines(submission), *_edges_lines(submission)):
+    for line in (*_resource_lines(submission), *SCHEDULERS[submission.cluster].summary(submission)):
         print(line)
-    for line in SCHEDULERS[submission.cluster].summary(submission):
-        print(line)
-
-
-def _edges_lines(submission: Submission) -> Iterator[str]:
-    """What cutting a graph into chunks does to its edges, for each way of cutting it."""
-    cut: dict[tuple[str, int], None] = {}
-    for cell in submission.cells:
-        experiment = cell.experiment
-        graph = experiment.data.facts().kind == "graph" and experiment.sampling is None
-        if graph and experiment.total_chunks > 1:
-            cut[experiment.chunks, experiment.total_chunks] = None
-    for mode, count in sorted(cut):
-        if mode == "halo":
-            words = "keeps all edges; rows near the cuts are computed several times"
-        elif mode == "contiguous":
-            words = f"keeps about {1 / count:.0%} of the edges where nodes have no order"
-        else:
-            words = f"keeps more than {1 / count:.0%} of the edges, as METIS finds clusters"
-        more = "" if mode == "halo" else "; chunks: halo keeps all"
-        yield f"chunks: {mode} in {count} chunks {words}{more}"
 
 
 def _resource_lines(submission: Submission) -> list[str]:
+    """A line for each array: what it asks Slurm for."""
     rows: list[tuple[str, ...]] = [
         ("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")
     ]
@@ -120,24 +87,29 @@ def print_submitted(done: Submitted) -> None:
 
 def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
     """Print a line for each array, or each cell; then the counts, and what it cost."""
-    lines = list(_cell_lines(current) if cells else _array_lines(current))
+    lines = _cell_lines(current) if cells else _array_lines(current)
     lines.append(status_line(current))
     if not cells:
-        ended = (c for c in current.cells if c.detail and c.state not in ("done", *MAY_RUN))
-        lines += [f"  {c.array} {c.index}: {c.state}: {c.detail}" for c in islice(ended, 10)]
-    flags = Counter(flag for c in current.cells if c.state == "done" for flag in c.flags)
-    if flags and not cells:
+        lines += _details(current)
+    if cost is not None:
+        lines.append(cost_line(cost))
+    print("\n".join([*lines, *next_steps(current)]))
+
+
+def _details(current: RunStatus) -> Iterator[str]:
+    """Why cells failed, one line for each of the first ten; why others wait; flags."""
+    ended = (cell for cell in current.cells if cell.state not in ("done", *MAY_RUN))
+    for cell in islice((cell for cell in ended if cell.detail), 10):
+        yield f"  {cell.array} {cell.index}: {cell.state}: {cell.detail}"
+    for state in ("pending", "unknown"):
+        reasons = Counter(cell.detail for cell in current.cells if cell.state == state)
+        for reason, count in reasons.most_common(3):
+            if reason:
+                yield f"  {state}: {count} cells, {reason}"
+    flags = Counter(flag for cell in current.cells if cell.state == "done" for flag in cell.flags)
+    if flags:
         shown = ", ".join(f"{flag} ({count})" for flag, count in flags.items())
-        lines.append(f"  flags of done cells: {shown}; --cells shows which")
-    reasons = Counter(c.reason for c in current.cells if c.state == "pending" and c.reason)
-    for reason, count in reasons.items():
-        if reason not in _PASSING:
-            lines.append(f"  pending: {count} cells wait, Slurm says {reason}")
-    unknown = [cell for cell in current.cells if cell.state == "unknown"]
-    if unknown:
-        lines.append(f"  unknown: {len(unknown)} cells may run or wait; {unknown[0].detail}")
-    lines += [*(cost_lines(cost) if cost else ()), *next_steps(current)]
-    print("\n".join(lines))
+        yield f"  flags of done cells: {shown}; --cells shows which"
 
 
 def next_steps(current: RunStatus) -> Iterator[str]:
@@ -145,25 +117,15 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     if current.live:
         return
     run = quote(str(current.run))
-    rerun = f"{as_typed('jobs', 'rerun')} {run}"
-    paired = " --paired" if current.paired else ""
-    if current.complete:
+    states = {cell.state for cell in current.cells} - {"done"}
+    if not states:
         yield f"next: {as_typed('analysis', 'report')} {run}"
         return
-    wrong = current.custom_models_to_correct()
-    if wrong:
-        yield (
-            f"next: where {', '.join(sorted(set(wrong.values())))} is wrong: correct it, and "
-            f"{as_typed('jobs', 'submit')} SPEC.yaml --name NEW; a rerun runs the copy in the run"
-        )
-    others = {cell.state for cell in current.cells if cell.cell not in wrong} - {"done"}
-    if others == {"invalid"}:
-        yield f"next: {rerun} --flagged{paired}"
-    elif others:
-        which = "--missing" if "missing" in others else "--failed"
-        more = f"more than {current.mem}" if current.mem else "more than each node gave"
-        mem = f" --mem SIZE, with {more}" if "out of memory" in others else ""
-        yield f"next: {rerun} {which}{paired}{mem}"
+    which = "--missing" if "missing" in states else "--failed"
+    which = "--flagged" if states == {"invalid"} else which
+    paired = " --paired" if current.paired else ""
+    memory = " --slurm mem=SIZE, with more memory" if "out of memory" in states else ""
+    yield f"next: {as_typed('jobs', 'rerun')} {run} {which}{paired}{memory}"
 
 
 def status_line(current: RunStatus) -> str:
@@ -174,54 +136,40 @@ def status_line(current: RunStatus) -> str:
 
 def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
     """Run, counts, every cell, and what it cost if that was asked for."""
-    facts: dict[str, object] = {
+    shown: dict[str, object] = {
         "run": str(current.run),
         "slurm": current.slurm,
         "counts": current.counts(),
         "cells": [asdict(cell) for cell in current.cells],
     }
-    if cost is not None:
-        efficiency = cost.accounted.efficiency if cost.accounted else None
-        facts["cost"] = asdict(cost) | {"efficiency": efficiency}
-    return json.dumps(facts, indent=1)
+    return json.dumps(shown | ({"cost": asdict(cost)} if cost else {}), indent=1)
 
 
-def cost_lines(cost: RunCost) -> Iterator[str]:
-    """What a run has cost, in core-hours and energy."""
-    known = cost.accounted
-    if known is None:
-        line = (
-            f"cost: {cost.recorded_core_s / 3600:.3g} core-hours of {cost.attempts} attempts, from "
-            "their ranks' start to their results, since sacct says nothing; CPU efficiency unknown"
-        )
-        yield f"{line}; {cost.unknown} attempts without a result" if cost.unknown else line
-        return
-    share = "unknown" if known.efficiency is None else f"{known.efficiency:.0%}"
-    running = f", {known.running} of them running" if known.running else ""
-    yield (
-        f"cost: {known.core_s / 3600:.3g} core-hours of {known.tasks} tasks{running}, as sacct "
-        f"said at {known.at}; CPU efficiency {share}"
-    )
-    if known.energy_j is not None:
-        yield f"energy: {known.energy_j / 3.6e6:.3g} kWh of the nodes while the ranks ran"
+def cost_line(cost: RunCost) -> str:
+    """The core-hours that a run has cost, and who says so."""
+    hours = f"cost: {cost.core_s / 3600:.3g} core-hours of {cost.tasks}"
+    if cost.accounted:
+        running = f", {cost.running} of them running" if cost.running else ""
+        return f"{hours} tasks{running}, as sacct says"
+    line = f"{hours} attempts, from their ranks' start to their results, since sacct says nothing"
+    return f"{line}; {cost.running} attempts without a result" if cost.running else line
 
 
 def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
     """A line for each run, in columns: its name, age, cells, and the counts of states."""
-    now = time.time()
     rows = [("run", "age", "cells", "state")]
     for one in runs:
-        cells = str(len(one.status.cells)) if one.status else ""
-        state = f"damaged: {one.damage}"
-        if one.status is not None:
+        cells, state = "", f"damaged: {one.status}"
+        if isinstance(one.status, RunStatus):
+            cells = str(len(one.status.cells))
             state = ", ".join(f"{count} {name}" for name, count in one.status.counts().items())
-        rows.append((one.run.name, format_age(now - one.created_at), cells, state))
+        rows.append((one.run.name, format_age(time.time() - one.created_at), cells, state))
     return _columns(rows, "<>>")
 
 
 def format_age(seconds: float) -> str:
     """Seconds as 3 d, 5 h, 12 min or now: whole units, of the largest that fits."""
-    for unit, name in _UNITS:
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{int(seconds // unit)} {name}"
     return "now"
@@ -241,24 +189,27 @@ def format_duration(seconds: float | None) -> str:
 
 def _array_lines(current: RunStatus) -> list[str]:
     """A line for each array, with the number of its cells in each state."""
+    arrays: dict[str, list[CellState]] = {}
+    for cell in current.cells:
+        arrays.setdefault(cell.array, []).append(cell)
     states = list(current.counts())
     rows = [("array", "cells", *states, "s a step", "left")]
-    for name, cells in current.arrays().items():
+    for name, cells in arrays.items():
         counts = Counter(cell.state for cell in cells)
-        step_s = [c.step_s for c in cells if c.state == "running" and c.step_s is not None]
-        etas = [c.eta_s for c in cells if c.eta_s is not None]
+        step_s = [cell.step_s for cell in cells if cell.step_s is not None]
+        etas = [cell.eta_s for cell in cells if cell.eta_s is not None]
         rows.append((
             name,
             str(len(cells)),
             *(str(counts[state] or "") for state in states),
             f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
-            format_duration(max(etas)) if etas else "",
+            format_duration(max(etas, default=None)),
         ))  # fmt: skip
     return _columns(rows, "<>" + ">" * (len(states) + 1))
 
 
-def _cell_lines(current: RunStatus) -> Iterator[str]:
-    """A line for each cell, coloured by its state in a terminal."""
+def _cell_lines(current: RunStatus) -> list[str]:
+    """A line for each cell."""
     rows = [("array", "index", "state", "attempts", "step", "time", "cell", "why")]
     for cell in current.cells:
         left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
@@ -272,10 +223,7 @@ def _cell_lines(current: RunStatus) -> Iterator[str]:
             cell.cell,
             cell.detail or "",
         ))  # fmt: skip
-    lines = _columns(rows, "<><>><<")
-    for line, cell_state in zip(lines, (None, *current.cells), strict=True):
-        code = _ANSI.get(cell_state.state, _ANSI_OF_OTHERS) if cell_state else ""
-        yield f"\x1b[{code}m{line}\x1b[0m" if code and sys.stdout.isatty() else line
+    return _columns(rows, "<><>><<")
 
 
 def _columns(rows: Sequence[tuple[str, ...]], sides: str) -> list[str]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import statistics
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from pydantic_core import from_json
 
@@ -32,22 +29,13 @@ _MEMORY_LINE = re.compile(
 """What Slurm prints into a job's log when it, or the kernel, kills a rank for its memory."""
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """The process of rank 0, from the first line of its records."""
 
     host: str
     pid: int
     job: str | None
     """Slurm's name of the array task, such as 1234_5."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Training steps that rank 0 has done, and seconds a step (median of the last ten)."""
-
-    step: int
-    step_s: float | None
 
 
 def read_process(attempt: AttemptPaths) -> Process | None:
@@ -69,18 +57,19 @@ def job_of(attempt: Attempt) -> str | None:
     return process.job if process is not None else None
 
 
-def read_progress(attempt: AttemptPaths) -> Progress:
-    """The progress that the end of rank 0's records shows."""
-    steps: list[tuple[int, float]] = []
-    for record in _last_records(attempt.records(0)):
-        if record.get("kind") == "step" and record.get("phase") == "train":
-            seconds = float(record["wall_s"]) + float(record.get("data_s") or 0)
-            steps.append((int(record["step"]), seconds))
-            if len(steps) == 10:
-                break
-    if not steps:
-        return Progress(0, None)
-    return Progress(steps[0][0] + 1, statistics.median(seconds for _, seconds in steps))
+def read_progress(attempt: AttemptPaths) -> tuple[int, float | None]:
+    """Training steps that rank 0 has done, and seconds a step (median of its last ten)."""
+    last, seconds = -1, []
+    for line in lines_from_the_end(attempt.records(0)):
+        # The first and the last line may be incomplete.
+        with contextlib.suppress(ValueError):
+            record = from_json(line)
+            if record.get("kind") == "step" and record.get("phase") == "train":
+                last = max(last, int(record["step"]))
+                seconds.append(float(record["wall_s"]) + float(record.get("data_s") or 0))
+        if len(seconds) == 10:
+            break
+    return last + 1, statistics.median(seconds) if seconds else None
 
 
 def failure_cause(attempt: Attempt, world_size: int) -> str | None:
@@ -101,9 +90,8 @@ def last_write(attempt: AttemptPaths) -> float:
     """When a file of the attempt was last written, seconds since the epoch."""
     newest = 0.0
     with contextlib.suppress(OSError):
-        newest = attempt.root.stat().st_mtime
-        with os.scandir(attempt.root) as entries:
-            newest = max([newest, *(entry.stat().st_mtime for entry in entries)])
+        for path in (attempt.root, *attempt.root.iterdir()):
+            newest = max(newest, path.stat().st_mtime)
     return newest
 
 
@@ -127,15 +115,6 @@ def epoch_seconds(iso: str) -> float:
         return 0.0
 
 
-def _last_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Records from the last to the first; an incomplete line at either end is left out."""
-    for line in lines_from_the_end(path):
-        with contextlib.suppress(ValueError):
-            record = from_json(line)
-            if isinstance(record, dict):
-                yield record
-
-
 def job_log(paths: RunPaths, array: str, number: int, job: str) -> Path:
     """The log of one array task, or of one cell of a block, which its script opens."""
     return paths.logs / f"{array}-{number}-{job}.log"
@@ -157,7 +136,7 @@ def lines_from_the_end(path: Path) -> list[str]:
         return []
 
 
-def memory_cause(lines: Iterable[str]) -> str | None:
+def memory_cause(lines: list[str]) -> str | None:
     """The line that says that a rank was killed for its memory."""
     return next((found[0] for line in lines if (found := _MEMORY_LINE.search(line))), None)
 

@@ -43,8 +43,6 @@ class CellState:
     step_s: float | None = None
     eta_s: float | None = None
     detail: str | None = None
-    """Slurm's reason, or the cause of the failure in one line."""
+    """Why it waits, or the cause of the failure, in one line."""
     flags: tuple[str, ...] = ()
     job: str | None = None
-    reason: str | None = None
-    """Slurm's reason alone, for a cell that waits in its queue."""

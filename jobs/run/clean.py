@@ -20,18 +20,16 @@ def find_removable(run: str | Path) -> list[Path]:
     Raises InputError while a cell of the run runs, waits or may do so.
     """
     state = read_run(run)
-    busy = [cell for cell in status_of(state, fresh=True).cells if cell.state in MAY_RUN]
+    busy = sum(cell.state in MAY_RUN for cell in status_of(state, fresh=True).cells)
     if busy:
-        first = f"{busy[0].array} {busy[0].index}, which is {busy[0].state}"
-        found = f"{first}, and {len(busy) - 1} more such cells" if len(busy) > 1 else first
+        found = f"{busy} cells that run, wait or may"
         allowed = "a run whose cells have ended: wait, or cancel first"
         raise InputError(state.paths.root, None, found, allowed)
-    found_folders = []
+    folders = []
     for attempts in state.attempts.values():
         last_done = max((one.number for one in attempts if one.status == "done"), default=0)
-        old = (one.paths.checkpoints for one in attempts if one.number <= last_done)
-        found_folders += [path for path in old if path.is_dir() and not path.is_symlink()]
-    return found_folders
+        folders += [one.paths.checkpoints for one in attempts if one.number <= last_done]
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def clean(run: str | Path, chosen: Collection[Path]) -> int:

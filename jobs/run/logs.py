@@ -19,8 +19,6 @@ READ_S = 1.0
 """Pause between two readings of the logs."""
 ASK_S = 11.0
 """Pause between two questions about the cell's state; Slurm's answers are kept for ten seconds."""
-_ENDED_FOR_GOOD = ("done", "invalid", "failed", "cancelled", "out of memory", "missing")
-"""States after which Slurm does not queue the cell again."""
 
 
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:
@@ -33,36 +31,28 @@ def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, C
 
 
 def _cell_named(cells: Sequence[Cell], name: str) -> Cell:
-    """The cell with this id, start of an id, or array:index; raises InputError unless it is one."""
-    array, colon, index = name.rpartition(":")
-    if colon:
-        found = [cell for cell in cells if (cell.array, str(cell.index)) == (array, index)]
-    else:
-        found = [cell for cell in cells if cell.id == name]
-        found = found or [cell for cell in cells if cell.id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    what = f"{name!r}, which {len(found)} cells begin with" if found else repr(name)
+    """The cell with this id or array:index; raises InputError for any other name."""
+    for cell in cells:
+        if name in (cell.id, f"{cell.array}:{cell.index}"):
+            return cell
     example = f"{cells[0].array}:{cells[0].index} or {cells[0].id}"
-    raise InputError("CELL", None, what, f"a cell's id or array:index, such as {example}")
+    allowed = f"a cell's id or array:index, such as {example}"
+    raise InputError("CELL", None, repr(name), allowed)
 
 
-def find_log(run: str | Path, name: str, rank: int | None) -> Path:
+def find_log(paths: RunPaths, cell: Cell, rank: int | None) -> Path:
     """The newest log of one rank: of `rank`, else of the first rank that failed, else of rank 0.
 
     It is the log of the cell's job where that is empty or missing, and where Slurm says in it that
-    it killed a rank for its memory. Raises InputError for an unknown cell or rank, and for a cell
-    that was never started.
+    it killed a rank for its memory. Raises InputError for a cell that was never started.
     """
-    paths, cell = open_cell(run, name, rank)
     attempts = paths.cell(cell.id).attempts()
     log_of_job = newest_job_log(paths, cell.array, cell.index)
     if log_of_job and rank is None and memory_cause(lines_from_the_end(log_of_job)):
         return log_of_job
     if attempts:
-        chosen = attempts[-1]
-        failure = recorded_cause(chosen, cell.world_size) if rank is None else None
-        log = chosen.log(rank or (failure.rank if failure else 0))
+        failure = recorded_cause(attempts[-1], cell.world_size) if rank is None else None
+        log = attempts[-1].log(rank or (failure.rank if failure else 0))
         if log.is_file() and log.stat().st_size:
             return log
     if log_of_job is None:
@@ -71,21 +61,13 @@ def find_log(run: str | Path, name: str, rank: int | None) -> Path:
     return log_of_job
 
 
-def read_log(path: Path) -> bytes:
-    """All of a log; nothing for a file that is missing."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
 def follow(paths: RunPaths, cell: Cell, rank: int | None, show: Callable[[str], None]) -> CellState:
     """Show new lines of a cell's logs until it has ended; returns its last state.
 
-    It begins with the last ten lines. A note is printed whenever the state or attempt changes.
+    It begins with the last ten lines. A note is printed whenever the state changes.
     """
     logs = _GrowingLogs(paths, cell, rank)
-    noted, ask_at, times_ended = "", 0.0, 0
+    noted, ask_at = "", 0.0
     while True:
         logs.show_new(show)
         if time.monotonic() < ask_at:
@@ -93,16 +75,14 @@ def follow(paths: RunPaths, cell: Cell, rank: int | None, show: Callable[[str], 
             continue
         current = next(one for one in status(paths.root).cells if one.cell == cell.id)
         ask_at = time.monotonic() + ASK_S
-        which = "" if logs.attempt is None else f", attempt {logs.attempt}"
-        if noted != f"{which}: {current.state}":
-            noted = f"{which}: {current.state}"
+        if noted != current.state:
+            noted = current.state
             why = f": {current.detail}" if current.detail else ""
-            print_note(f"{cell.array} {cell.index}{noted}{why}")
-        times_ended = 0 if current.state in MAY_RUN else times_ended + 1
-        if current.state in _ENDED_FOR_GOOD or times_ended == 2:
+            print_note(f"{cell.array} {cell.index}: {current.state}{why}")
+        if current.state not in MAY_RUN:
             # The result is written a moment before the ranks and their job end.
             time.sleep(READ_S)
-            logs.show_new(show, ended=True)
+            logs.show_new(show)
             return current
 
 
@@ -112,21 +92,17 @@ class _GrowingLogs:
     def __init__(self, paths: RunPaths, cell: Cell, rank: int | None) -> None:
         self.paths, self.cell = paths, cell
         self.ranks = range(cell.world_size) if rank is None else (rank,)
-        self.attempt: int | None = None
         self._offsets: dict[Path, int] = {}
         for path in self._logs().values():
-            lines = read_log(path).splitlines(keepends=True)
+            lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
             self._offsets[path] = sum(map(len, lines[:-10]))
 
-    def show_new(self, show: Callable[[str], None], *, ended: bool = False) -> None:
-        """Show the lines since the last call: `job: ` or the rank comes before each.
-
-        An incomplete line waits for its rest, unless the cell has `ended`.
-        """
+    def show_new(self, show: Callable[[str], None]) -> None:
+        """Show the whole lines since the last call: `job: ` or the rank comes before each."""
         for label, path in self._logs().items():
-            offset = self._offsets.setdefault(path, 0)
-            data = read_log(path)[offset:]
-            whole = data if ended else data[: data.rfind(b"\n") + 1]
+            offset = self._offsets.get(path, 0)
+            data = path.read_bytes()[offset:] if path.is_file() else b""
+            whole = data[: data.rfind(b"\n") + 1]
             self._offsets[path] = offset + len(whole)
             for line in whole.decode(errors="replace").splitlines():
                 show(f"{label}: {line}")
@@ -136,6 +112,5 @@ class _GrowingLogs:
         job = newest_job_log(self.paths, self.cell.array, self.cell.index)
         found = {} if job is None else {"job": job}
         if attempts:
-            self.attempt = attempts[-1].number
             found |= {str(rank): attempts[-1].log(rank) for rank in self.ranks}
         return found

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,11 +15,7 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
 from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
 from jobs.run.attempt_files import job_of
-from jobs.run.submission_records import (
-    Cluster,
-    SubmissionRecord,
-    read_submissions,
-)
+from jobs.run.submission_records import Cluster, SubmissionRecord, read_submissions
 from jobs.slurm.paired_blocks import Blocks, Key, read_blocks
 
 
@@ -99,12 +94,6 @@ class RunState:
     def supervisors(self) -> set[str]:
         """Process ids of local supervisors that run on this machine."""
         return {one.job_id for one in self.submissions if one.supervisor_is_alive}
-
-    def read_again(self, cells: Iterable[Cell]) -> RunState:
-        """The same state with the attempts at these cells as they are now."""
-        fresh = {cell.id: read_attempts(self.paths.cell(cell.id)) for cell in cells}
-        kept = {name: some for name, some in (self.attempts | fresh).items() if some}
-        return replace(self, attempts=kept)
 
 
 def read_run(run: str | Path) -> RunState:

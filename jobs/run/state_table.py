@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from gnnhpc.experiment.manifest import Cell
-from jobs.run.attempt_files import read_progress, script_error
+from jobs.run.attempt_files import memory_cause, read_progress, script_error
 from jobs.run.cell_evidence import Evidence
 from jobs.run.cell_state import CellState
 from jobs.run.run_state import RunState
@@ -24,10 +23,8 @@ _SLURM_ENDS = {
 }
 
 
-def cell_states(
-    state: RunState, queue: QueueAnswer, cells: Sequence[Cell] | None = None
-) -> list[CellState]:
-    """The state of every cell, or of some."""
+def cell_states(state: RunState, queue: QueueAnswer) -> list[CellState]:
+    """The state of every cell, in the manifest's order."""
     queued: dict[Key, QueuedJob] = {}
     # The newest job counts: a cell may be measured again while its old block still runs.
     for job in sorted(queue.jobs, key=lambda job: int(job.job_id)):
@@ -35,87 +32,91 @@ def cell_states(
             queued |= dict.fromkeys(state.blocks.keys(job.array, number), job)
     supervisors = state.supervisors
     known = (
-        Evidence(cell, state, queue, queued.get(cell.key), supervisors)
-        for cell in (cells or state.cells)
+        Evidence(cell, state, queue, queued.get(cell.key), supervisors) for cell in state.cells
     )
-    return [next(say(one) for applies, say in TABLE if applies(one)) for one in known]
+    return [next(state_of(one) for applies, state_of in TABLE if applies(one)) for one in known]
 
 
 def waiting(known: Evidence) -> CellState:
     """`pending`, or `unknown` where nobody says whether the job waits."""
-    job = known.job
-    state = "pending" if job.phase == "waits" else "unknown"
-    return replace(known.base, state=state, detail=job.detail, reason=job.reason, job=job.task)
+    state = "pending" if known.job.phase == "waits" else "unknown"
+    return replace(missing(known), state=state, detail=known.job.detail, job=known.task)
 
 
 def running(known: Evidence) -> CellState:
     """`running`, with the progress of the newest attempt."""
-    job = known.job
-    task, detail = job.task or known.task, job.detail or "starting"
-    found = replace(known.base, state="running", detail=detail, job=task)
+    found = replace(missing(known), state="running", detail="starting", job=known.task)
     if known.newest is None or known.newest.result is not None:
         return found
-    progress = read_progress(known.newest.paths)
-    if not progress.step:
-        return found
-    left = max(0, known.cell.train_steps - progress.step)
-    return replace(
-        found,
-        step=progress.step,
-        step_s=progress.step_s,
-        eta_s=None if progress.step_s is None else left * progress.step_s,
-        detail=job.detail,
-    )
+    step, step_s = read_progress(known.newest.paths)
+    left = max(0, known.cell.train_steps - step)
+    eta_s = None if step_s is None else left * step_s
+    return replace(found, step=step, step_s=step_s, eta_s=eta_s, detail=None) if step else found
 
 
 def with_result(known: Evidence) -> CellState:
     """`done`, or `invalid` where a check found an error."""
-    chosen = known.chosen
+    chosen, newest = known.chosen, known.newest
     assert chosen is not None
     assert chosen.result is not None
+    assert newest is not None
     flags = tuple(chosen.result.flags)
-    newer = known.base.attempt if chosen.number != known.base.attempt else None
+    newer = f"attempt {newest.number} is not valid" if newest.number != chosen.number else None
     return replace(
-        known.base,
+        missing(known),
         state="done" if chosen.valid else "invalid",
         attempt=chosen.number,
         step=known.cell.train_steps,
-        detail=f"attempt {newer} is not valid" if newer else ", ".join(flags) or None,
+        detail=newer or ", ".join(flags) or None,
         flags=flags,
     )
 
 
 def ended(known: Evidence) -> CellState:
     """How the newest attempt, or the job before it, ended; `missing` without either."""
-    newest, word, cause = known.newest, known.word, known.cause
+    newest, word = known.newest, known.word
+    cause = known.cause or script_error(known.log_lines)
+    memory = memory_cause(known.log_lines)
+    if newest is None and not (cause or word or memory):
+        return missing(known)
     if newest is not None and newest.status == "interrupted":
-        state = "interrupted"
+        state, memory = "interrupted", None
         cause = cause or "stopped by a signal; a rerun resumes from its checkpoint"
     else:
-        without = newest is not None and newest.result is None and cause is None
-        state = "lost" if without else "failed"
-        cause = cause or (None if known.is_local else script_error(known.log_lines))
-    memory = known.memory_line if state != "interrupted" else None
-    if newest is None and not (cause or word or memory):
-        return known.base
+        has_failed = newest is None or newest.result is not None or cause is not None
+        state = "failed" if has_failed else "lost"
     # The end of a block is not the end of a cell in it that had failed before.
     if newest is None or state != "failed" or not known.is_in_block:
         state = _SLURM_ENDS.get(word, state)
     return replace(
-        known.base,
+        missing(known),
         state="out of memory" if memory else state,
-        step=(read_progress(newest.paths).step or None) if newest else None,
-        detail=memory or cause or known.no_cause,
+        step=(read_progress(newest.paths)[0] or None) if newest else None,
+        detail=memory or cause or (f"no result; Slurm says {word}" if word else "no result"),
         job=known.task,
+    )
+
+
+def missing(known: Evidence) -> CellState:
+    """A cell that was never started; every other state adds to it."""
+    cell, newest = known.cell, known.newest
+    return CellState(
+        cell=cell.id,
+        array=cell.array,
+        index=cell.index,
+        state="missing",
+        attempts=len(known.attempts),
+        attempt=newest.number if newest else None,
+        steps=cell.train_steps,
     )
 
 
 TABLE: tuple[tuple[Callable[[Evidence], bool], Callable[[Evidence], CellState]], ...] = (
     (lambda known: known.job.phase == "waits", waiting),
     (lambda known: known.job.phase == "runs", running),
-    (lambda known: known.is_valid, with_result),
+    (lambda known: known.chosen is not None and known.chosen.valid, with_result),
     (lambda known: known.job.phase == "unknown", waiting),
-    (lambda known: known.is_done, with_result),
+    (lambda known: known.chosen is not None and known.chosen.status == "done", with_result),
     (lambda known: known.runs_by_hand, running),
     (lambda known: True, ended),
 )

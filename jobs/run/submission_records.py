@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -43,8 +43,6 @@ class SubmissionRecord:
     command: tuple[str, ...] = ()
     started: float | None = None
     """Start of the local supervisor's process, seconds since the epoch: process ids are reused."""
-    manifest: int | None = None
-    """Inode of the run's manifest: a copy of the folder has another, and no supervisor."""
     version: int = SUBMISSIONS_VERSION
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -54,11 +52,6 @@ class SubmissionRecord:
     @property
     def is_of_this_host(self) -> bool:
         return self.host == socket.gethostname()
-
-    @property
-    def place(self) -> str:
-        """The host and process of a local run, in words."""
-        return "on this machine" if self.is_of_this_host else f"on {self.host}"
 
     def task(self, number: int) -> str:
         """Slurm's name of the array task with this number: 1234_5."""
@@ -84,60 +77,44 @@ def process_start(pid: int) -> float | None:
 
     try:
         process = psutil.Process(pid)
-        ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-        return None if ended else process.create_time()
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
     except psutil.Error:
         return None
 
 
 def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     """All submissions, oldest first; raises InputError naming the damaged line."""
-    submissions = []
-    for where, raw in read_submission_lines(paths):
-        submission = build_record(SubmissionRecord, raw, where)
-        if submission.cluster == "local" and not submission.job_id.isdecimal():
-            raise InputError(where, "job_id", repr(submission.job_id), "a process id")
-        if submission.manifest != paths.manifest.stat().st_ino:
-            submission = replace(submission, started=None)
-        submissions.append(submission)
-    return submissions
+    return [build_record(SubmissionRecord, raw, at) for at, raw in read_submission_lines(paths)]
 
 
 @contextlib.contextmanager
 def run_lock(paths: RunPaths) -> Iterator[None]:
     """Hold the run's lock: one submit, rerun or clean at a time, the others wait.
 
-    Files written within the block are readable by everyone, whatever the umask is. Raises
-    InputError if this user may not write to the run.
+    Raises InputError if this user may not write to the run.
     """
     from filelock import FileLock
 
-    before = os.umask(0o022)
+    lock = FileLock(paths.root / ".lock")
     try:
-        lock = FileLock(paths.root / ".lock")
-        try:
-            lock.acquire()
-        except OSError as error:
-            allowed = "a run folder that this user may write to"
-            raise InputError(paths.root, None, f"{error.strerror}", allowed) from None
-        try:
-            yield
-        finally:
-            lock.release()
+        lock.acquire()
+    except OSError as error:
+        allowed = "a run folder that this user may write to"
+        raise InputError(paths.root, None, f"{error.strerror}", allowed) from None
+    try:
+        yield
     finally:
-        os.umask(before)
+        lock.release()
 
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to the end of a file, all of it or nothing; the caller holds the run's lock.
 
-    Raises GnnhpcError if the disk has no room, InputError if the file ends within a line.
+    Raises GnnhpcError if the disk has no room.
     """
     data = f"{line}\n".encode()
-    with path.open("a+b", buffering=0) as stream:
+    with path.open("ab", buffering=0) as stream:
         size = stream.seek(0, os.SEEK_END)
-        if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":
-            raise InputError(path, None, "a last line cut short", "whole lines")
         try:
             if stream.write(data) < len(data):
                 raise OSError(errno.ENOSPC, "the disk is full")

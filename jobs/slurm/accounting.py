@@ -1,21 +1,16 @@
-"""What Slurm's accounting has of a run's jobs: states, seconds, CPUs, memory, energy."""
+"""What Slurm's accounting has of a run's jobs: states, seconds and CPUs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.job_array import array_of_job, parse_indices
 
-_FIELDS = (
-    "JobID", "State", "JobName", "ElapsedRaw", "AllocCPUS", "TotalCPU", "ConsumedEnergyRaw",
-    "MaxRSS",
-)  # fmt: skip
+_FIELDS = ("JobID", "State", "JobName", "ElapsedRaw", "AllocCPUS")
 _SEPARATOR = "\x1f"
 _RUNNING = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "RESIZING")
-_TOTAL_CPU = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
 
 
 @dataclass(frozen=True)
@@ -28,12 +23,6 @@ class AccountedTask:
     """Slurm's word, such as TIMEOUT; OUT_OF_MEMORY if a step of the task has it."""
     elapsed_s: int = 0
     cpus: int = 0
-    cpu_s: float | None = None
-    """Processor time; None while it runs, or where Slurm does not gather it."""
-    energy_j: float | None = None
-    """Energy of its nodes while its ranks ran; None where Slurm does not measure it."""
-    peak_memory: str = ""
-    """The most memory that a rank used, as sacct writes it, such as 1500000K."""
 
     @property
     def core_s(self) -> int:
@@ -72,7 +61,8 @@ def parse_accounts(text: str, jobs: Mapping[str, str | None]) -> list[AccountedT
         job, _, step = row["JobID"].partition(".")
         number, array = job.partition("_")[0], jobs.get(job.partition("_")[0])
         if step and found and found[-1].task == job:
-            found[-1] = _with_step(found[-1], row, step)
+            if row["State"].startswith("OUT_OF_MEMORY"):
+                found[-1] = replace(found[-1], state="OUT_OF_MEMORY")
         elif not step and number in jobs and array in (None, array_of_job(row["JobName"])):
             found += [_task(name, row) for name in _array_tasks(job)]
     return found
@@ -85,39 +75,7 @@ def _task(name: str, row: Mapping[str, str]) -> AccountedTask:
         state=state,
         elapsed_s=int(row["ElapsedRaw"] or 0),
         cpus=int(row["AllocCPUS"] or 0),
-        cpu_s=None if state in _RUNNING else cpu_seconds(row["TotalCPU"]),
-        peak_memory=row["MaxRSS"],
     )
-
-
-def _with_step(task: AccountedTask, row: Mapping[str, str], step: str) -> AccountedTask:
-    """The task with what a step of it adds.
-
-    The numbered steps are srun's. Those of the batch script and of Slurm itself last for the same
-    time on the same nodes, so their energy is the same energy.
-    """
-    if row["State"].startswith("OUT_OF_MEMORY"):
-        task = replace(task, state="OUT_OF_MEMORY")
-    if _bytes(row["MaxRSS"]) > _bytes(task.peak_memory):
-        task = replace(task, peak_memory=row["MaxRSS"])
-    energy = float(row["ConsumedEnergyRaw"] or 0) if step.isdecimal() else 0.0
-    return replace(task, energy_j=(task.energy_j or 0.0) + energy) if energy else task
-
-
-def cpu_seconds(text: str) -> float | None:
-    """Slurm's `1-02:03:04`, `02:03:04` or `03:04.567` in seconds; None for nothing."""
-    match = _TOTAL_CPU.match(text.strip())
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    # No process takes no time: Slurm writes 0 where it gathers nothing.
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds or None
-
-
-def _bytes(text: str) -> float:
-    """Slurm's 1500000K or 1.5G; 0 for nothing."""
-    match = re.match(r"^([\d.]+)([KMGT]?)$", text)
-    return float(match[1]) * 1024.0 ** " KMGT".index(match[2] or " ") if match else 0.0
 
 
 def _array_tasks(job: str) -> list[str]:

@@ -71,7 +71,7 @@ def run_cells(run: LocalRun) -> int:
     started, as on a full disk.
     """
     failed = 0
-    with _interrupt_on_sigterm(), machine_lock(run.paths.root):
+    with _interrupt_on_sigterm(), machine_lock():
         cells = {cell.id: cell for cell in read_manifest(run.paths.manifest)}
         for number, cell in enumerate((cells[each] for each in run.cells), 1):
             before = run.paths.cell(cell.id).attempts()

@@ -92,7 +92,6 @@ def record_job(
         site=submission.launch.recorded(),
         command=tuple(command_line()),
         started=started,
-        manifest=paths.manifest.stat().st_ino,
     )
     try:
         append_line(paths.submissions, json.dumps(asdict(record), ensure_ascii=False))

@@ -13,8 +13,9 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from jobs.run.cell_state import MAY_RUN
+from jobs.run.run_jobs import live_jobs
 from jobs.run.run_state import RunState
-from jobs.run.status import live_jobs, status
+from jobs.run.status import status
 from jobs.slurm.launch import (
     longest_limit_min,
     slurm_limit,

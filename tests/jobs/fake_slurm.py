@@ -51,11 +51,10 @@ _PROGRAMS = {
 
 
 def account(
-    task: str, state: str = "COMPLETED", *, array: str = "gat-seq", seconds: int = 10,
-    memory: str = "",
-) -> tuple[str, ...]:  # fmt: skip
+    task: str, state: str = "COMPLETED", *, array: str = "gat-seq", seconds: int = 10
+) -> tuple[str, ...]:
     """One row of sacct: a task or step with two CPUs."""
-    return (task, state, f"{array}@run", str(seconds), "2", "00:15", "", memory)
+    return (task, state, f"{array}@run", str(seconds), "2")
 
 
 @dataclass(frozen=True)
