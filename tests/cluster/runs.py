@@ -220,11 +220,11 @@ class Run:
         assert done.returncode in (0, 1, 3), done.stderr
         return {cell["cell"]: cell for cell in json.loads(done.stdout)["cells"]}
 
-    def cost(self) -> dict[str, Any] | None:
-        """What the accounting says of the run's jobs."""
+    def accounted_tasks(self) -> int | None:
+        """How many tasks the accounting has of the run's jobs."""
         done = self.user.jobs("status", self.paths.root, "--cost", "--json")
-        accounted: dict[str, Any] | None = json.loads(done.stdout)["cost"]["accounted"]
-        return accounted
+        cost = json.loads(done.stdout)["cost"]
+        return int(cost["tasks"]) if cost["accounted"] else None
 
     def explain(self) -> str:
         """What Slurm says of the jobs and what they printed, for the message of a failed test."""

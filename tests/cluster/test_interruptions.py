@@ -60,7 +60,7 @@ def test_no_step_is_lost_or_doubled(sweeps: Sweeps, name: str) -> None:
 
 def test_a_requeued_task_costs_both_of_its_starts(sweeps: Sweeps) -> None:
     run = sweeps.ended("requeued")
-    wait_for(lambda: (run.cost() or {}).get("tasks") == 2, "both starts in the accounting", 30)
+    wait_for(lambda: run.accounted_tasks() == 2, "both starts in the accounting", 30)
 
 
 def test_a_cell_of_a_lost_node_goes_on_elsewhere(sweeps: Sweeps) -> None:

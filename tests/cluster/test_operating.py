@@ -64,7 +64,7 @@ def test_waiting_cells_have_slurms_reason_and_are_cancelled(user: User) -> None:
     assert "gat-seq 1, which is pending" in again.stderr
     refused = user.jobs("clean", run.paths.root, "--yes", check=False)
     assert refused.returncode == 2
-    assert "and 3 more such cells" in refused.stderr
+    assert "found 4 cells that run, wait or may" in refused.stderr
     user.jobs("cancel", run.paths.root)
     assert run.jobs() == []
     wait_for(lambda: set(run.states().values()) == {"cancelled"}, "cancelled cells", 30)
@@ -86,7 +86,8 @@ def test_options_of_site_and_rerun_reach_slurm(user: User) -> None:
     for word in ("OverSubscribe=NO", "MinMemoryNode=100M", "Nice=7", "TimeLimit=00:10:00"):
         assert word in words
     user.jobs("cancel", run.paths.root)
-    flags = ("--time", "0:20:00", "--mem", "300M", "--exclude", "n1,n3")
+    settings = ("time=0:20:00", "mem=300M", "exclude=n1,n3")
+    flags = [word for setting in settings for word in ("--slurm", setting)]
     done = user.jobs("rerun", run.paths.root, "--missing", *flags)
     assert "note: site test, not as submitted: mem 300M instead of 100M" in done.stderr
     words = shown(user, run.job("gat-seq"))

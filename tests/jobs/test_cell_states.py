@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,7 +234,7 @@ def test_cells_of_a_block_wait_for_their_turn(
 def test_status_names_the_next_command(
     run: MadeRun,
     slurm: FakeSlurm,
-    results: dict[str, object],
+    results: dict[str, Any],
     command: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -104,7 +104,7 @@ def test_follow_shows_the_end_of_the_logs_of_a_cell_that_is_done(
 ) -> None:
     monkeypatch.setattr(logs, "READ_S", 0.0)
     slurm.set_queue()
-    cell, shown = run.cell(), []
+    cell, shown = run.cell(), list[str]()
     run.finish(cell, job="101_0").log(0).write_text("".join(f"step {n}\n" for n in range(20)))
     assert logs.follow(run.paths, cell, None, shown.append).state == "done"
     assert shown == [f"0: step {n}" for n in range(10, 20)]
