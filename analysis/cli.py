@@ -158,13 +158,18 @@ def compare(
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
     from analysis.render.table_formats import print_frame
-    from analysis.report.compare_page import comparison_lines, result_lines, write_comparison
-    from analysis.summary.compare_runs import compare_runs, steps_frame
+    from analysis.report.compare_page import (
+        comparison_frame,
+        comparison_lines,
+        result_lines,
+        write_comparison,
+    )
+    from analysis.summary.compare_runs import compare_runs
 
     found = compare_runs(run_a, run_b, tolerance, of)
     for line in comparison_lines(found):
         print(line)
-    print_frame(steps_frame(found.steps, tolerance, of).drop(columns="what"))
+    print_frame(comparison_frame(found.steps, found).drop(columns="what"))
     for line in result_lines(found):
         print(line)
     if out is not None:

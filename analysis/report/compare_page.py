@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.load.comparable import differences
 from analysis.load.flags import count_flags
 from analysis.render.document import Table
 from analysis.render.pages import atomic_output_folder, write_table
 from analysis.report.run_facts import some_hosts
 from analysis.statistics.power import CONFIDENCE
-from analysis.summary.compare_runs import (
-    ComparedGroup,
-    Comparison,
-    groups_frame,
-    steps_frame,
-)
-from analysis.summary.match_runs import Match
+from analysis.statistics.sample import Sample
+from analysis.summary.compare_runs import Compared, Comparison
+from analysis.summary.match_runs import SOURCES, Match
 
 _NOTES = (
     "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "
@@ -31,7 +29,7 @@ _NOTES = (
 def comparison_lines(found: Comparison) -> Iterator[str]:
     """What the runs differ in, what only one has, and whether the losses agree."""
     train = [match for match in found.matches if match.phase == "train"]
-    for line in (*_environments(train), *_custom_sources(train), *_hosts(found), _when(train)):
+    for line in (*_environments(train), *_hosts(found), _when(train)):
         yield f"differs: {line}"
     for side, run in (("A", found.a), ("B", found.b)):
         if words := count_flags(run.cells.loc[run.cells["counts"].astype(bool), "flags"]):
@@ -44,29 +42,19 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
 
 
 def _environments(train: Sequence[Match]) -> Iterator[str]:
-    found = Counter(
-        (name, *values)
-        for match in train
-        for name, values in differences(match.a.environment, match.b.environment).items()
-    )
+    """Differing environments, and versions of a custom model, whose digest is a setting."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for match in train:
+        both = [
+            {**one.environment, "sources of the model": str(one.settings.get(SOURCES))}
+            for one in match.sides
+        ]
+        found.update((name, *values) for name, values in differences(*both).items())
     for (name, mine, theirs), times in found.items():
         share = "" if times == len(train) else f" ({times} of {len(train)} configurations)"
         yield f"{name}: {mine} in A, {theirs} in B{share}"
     if not found:
         yield "nothing of code, versions, CPU, threads and kernels"
-
-
-def _custom_sources(train: Sequence[Match]) -> Iterator[str]:
-    """Versions of a custom model, whose digest is a setting."""
-    found = {
-        (match.a.settings["model"], *digests)
-        for match in train
-        if (digests := tuple(one.settings.get("model_digest") for one in (match.a, match.b)))
-        and digests[0] != digests[1]
-        and all(isinstance(digest, str) for digest in digests)
-    }
-    for model, mine, theirs in sorted(found):
-        yield f"sources of {model}: {mine} in A, {theirs} in B"
 
 
 def _hosts(found: Comparison) -> Iterator[str]:
@@ -89,21 +77,18 @@ def _when(train: Sequence[Match]) -> str:
 
 def result_lines(found: Comparison) -> Iterator[str]:
     """The groups of layers that became slower, and the verdict."""
-    recorded = Counter(row.seconds.name for row in found.groups)
     slower: dict[str, list[str]] = {}
     for row in found.slower_groups:
-        slower.setdefault(row.seconds.name, []).append(_group(row, found.tolerance))
+        slower.setdefault(row.match.name, []).append(_slower_group(row, found.tolerance))
     for name, words in slower.items():
-        every = f"all {len(words)}: " if len(words) == recorded[name] > 1 else ""
-        yield f"layer groups slower in {name}: {every}{', '.join(words)}"
+        yield f"layer groups slower in {name}: {', '.join(words)}"
     yield _verdict(found, len(slower))
 
 
-def _group(row: ComparedGroup, tolerance: float) -> str:
-    shown = row.shown_by(tolerance) or row.seconds
-    ratio = shown.ratio
-    words = f"{shown.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-    return words if shown is row.seconds else f"{words} relative to the other layers of the step"
+def _slower_group(row: Compared, tolerance: float) -> str:
+    ratio = row.slower_by(tolerance) or row.ratio
+    words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    return words if ratio is row.ratio else f"{words} relative to the other layers of the step"
 
 
 def _verdict(found: Comparison, slower_groups: int) -> str:
@@ -122,10 +107,35 @@ def _verdict(found: Comparison, slower_groups: int) -> str:
     )
 
 
+def comparison_frame(rows: Sequence[Compared], found: Comparison) -> pd.DataFrame:
+    """One row a comparison: seconds in A and in B, the ratios, their intervals and the verdict."""
+    return pd.DataFrame(
+        {
+            "cell": row.match.name,
+            "phase": row.match.phase,
+            "what": row.what,
+            "runs": f"{len(row.a.runs)}, {len(row.b.runs)}",
+            "a_s": _seconds(row.a, found.of),
+            "b_s": _seconds(row.b, found.of),
+            "b_over_a": row.ratio.value,
+            "low": row.ratio.low,
+            "high": row.ratio.high,
+            "from": row.ratio.basis if row.ratio.low is not None else "",
+            "verdict": row.verdict(found.tolerance),
+            **(row.relative.columns("relative") if row.relative else {}),
+        }
+        for row in rows
+    )
+
+
+def _seconds(sample: Sample, of: str) -> float:
+    """The mean over runs of their means or medians."""
+    return (sample.mean if of == "mean" else sample.median).value
+
+
 def write_comparison(found: Comparison, out: Path) -> None:
     """Write tables of steps and groups as CSV, Markdown and LaTeX, and the lines as compare.txt."""
-    steps = steps_frame(found.steps, found.tolerance, found.of)
-    groups = groups_frame(found.groups, found.tolerance, found.of)
+    steps, groups = (comparison_frame(rows, found) for rows in (found.steps, found.groups))
     tables = (
         Table("compare_steps", "Seconds a step in run A and run B", steps, _NOTES[:1]),
         Table("compare_groups", "Seconds of groups of layers a training step", groups, _NOTES),
