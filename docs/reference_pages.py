@@ -66,13 +66,8 @@ def _sweep() -> Iterator[str]:
     from gnnhpc.experiment.experiment import Experiment
     from gnnhpc.experiment.link_prediction import Links
     from gnnhpc.experiment.sampling import Sampling
-    from gnnhpc.optimizers.optimizer import OptimizerConfig
-    from gnnhpc.optimizers.registry import (
-        LR_SCHEDULES,
-        OPTIMIZERS,
-        lr_schedule_class,
-        optimizer_class,
-    )
+    from gnnhpc.optimizers.lr_schedules import LR_SCHEDULES
+    from gnnhpc.optimizers.optimizer import OPTIMIZERS, OptimizerConfig
     from jobs.sweep.sweep import AXES, Grid, Sweep
 
     yield "# Sweeps"
@@ -86,13 +81,13 @@ def _sweep() -> Iterator[str]:
     yield _settings(Grid, {AXES.get(k, k): v for k, v in Experiment.model_fields.items()})
     yield "## `optimizer`"
     yield _settings(OptimizerConfig)
-    for name in OPTIMIZERS:
+    for name, optimizer in OPTIMIZERS.items():
         yield f"`{name}` has:"
-        yield _settings(optimizer_class(name), without=OptimizerConfig.model_fields)
+        yield _settings(optimizer, without=OptimizerConfig.model_fields)
     yield "## `optimizer.lr_schedule`"
-    for name in LR_SCHEDULES:
+    for name, schedule in LR_SCHEDULES.items():
         yield f"`{name}` has:"
-        yield _settings(lr_schedule_class(name), without=("name",))
+        yield _settings(schedule, without=("name",))
     yield "## `sampling`"
     yield _settings(Sampling)
     yield "## `task`"

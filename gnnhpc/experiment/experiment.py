@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from gnnhpc.experiment.capabilities import misfit
 from gnnhpc.experiment.experiment_settings import ExperimentSettings
-from gnnhpc.optimizers.torch_optimizers import Adam
+from gnnhpc.optimizers.optimizer import Adam
 
 SPEC_VERSION = 1
 

@@ -23,9 +23,7 @@ from gnnhpc.experiment.link_prediction import Links
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model import Model, OutputKind
 from gnnhpc.models.model_registry import parse_model
-from gnnhpc.optimizers.optimizer import OptimizerConfig
-from gnnhpc.optimizers.registry import OPTIMIZERS, optimizer_class
-from gnnhpc.optimizers.torch_optimizers import Adam
+from gnnhpc.optimizers.optimizer import OPTIMIZERS, Adam, OptimizerConfig
 
 
 def _parse_layout(value: object) -> Layout:
@@ -45,7 +43,7 @@ LayoutField = Annotated[
 def _parse_optimizer(value: object) -> object:
     if isinstance(value, Mapping):
         value = {"name": "adam", **value}
-    return parse_named(value, optimizer_class, ", ".join(OPTIMIZERS))
+    return parse_named(value, OPTIMIZERS.get, ", ".join(OPTIMIZERS))
 
 
 OptimizerField = Annotated[SerializeAsAny[OptimizerConfig], BeforeValidator(_parse_optimizer)]

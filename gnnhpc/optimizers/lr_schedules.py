@@ -70,3 +70,12 @@ class Warmup(LrSchedule):
         if self.then == "constant":
             return 1.0
         return Cosine().factor(step - self.steps, max(1, total - self.steps))
+
+
+LR_SCHEDULES: dict[str, type[LrSchedule]] = {
+    "constant": Constant,
+    "step": StepDecay,
+    "cosine": Cosine,
+    "warmup": Warmup,
+}
+"""Name in a spec -> the class behind it."""

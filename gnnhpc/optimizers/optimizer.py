@@ -1,4 +1,4 @@
-"""What all optimizers have in common: settings, the learning rate of a step, torch's classes."""
+"""Optimizers: their settings, the learning rate of a step, and torch's classes behind them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from gnnhpc.core.settings import Strict, parse_named
-from gnnhpc.optimizers.lr_schedules import Constant, LrSchedule
-from gnnhpc.optimizers.registry import LR_SCHEDULES, lr_schedule_class
+from gnnhpc.optimizers.lr_schedules import LR_SCHEDULES, Constant, LrSchedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _parse_lr_schedule(value: object) -> object:
-    return parse_named(value, lr_schedule_class, ", ".join(LR_SCHEDULES))
+    return parse_named(value, LR_SCHEDULES.get, ", ".join(LR_SCHEDULES))
 
 
 class OptimizerConfig(Strict):
@@ -81,6 +80,39 @@ class OptimizerConfig(Strict):
         if self.lr_schedule != Constant():
             settings["lr_schedule"] = self.lr_schedule.model_dump(mode="json")
         return settings
+
+
+class Adam(OptimizerConfig):
+    """Adam (Kingma & Ba 2015), with the paper's betas and epsilon."""
+
+    name: Literal["adam"] = "adam"
+
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        return self._torchs("Adam", parameters, fused=fused or None)
+
+
+class AdamW(OptimizerConfig):
+    """Adam whose weight decay does not pass through the gradient (Loshchilov & Hutter 2019)."""
+
+    name: Literal["adamw"] = "adamw"
+
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        return self._torchs("AdamW", parameters, fused=fused or None)
+
+
+class Sgd(OptimizerConfig):
+    """Stochastic gradient descent, with momentum where it is asked for."""
+
+    name: Literal["sgd"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of the last move's direction that is added to the gradient."""
+
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        return self._torchs("SGD", parameters, momentum=self.momentum)
+
+
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {"adam": Adam, "adamw": AdamW, "sgd": Sgd}
+"""Name in a spec -> the class behind it."""
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.models.model_registry import BUILT_IN, model_class
-from gnnhpc.optimizers.registry import OPTIMIZERS, optimizer_class
+from gnnhpc.optimizers.optimizer import OPTIMIZERS
 from jobs.sweep.sweep import Sweep
 
 Schema = dict[str, Any]
@@ -32,7 +32,7 @@ def sweep_schema() -> Schema:
     """The schema of a sweep: its names, lists of names, and entries with settings."""
     schema = plain_schema(Sweep)
     grid = schema["$defs"]["Grid"]["properties"]
-    optimizers = [optimizer_class(name) for name in OPTIMIZERS]
+    optimizers = list(OPTIMIZERS.values())
     grid["optimizer"] = {"anyOf": [_entry(cls) for cls in optimizers if cls is not None]}
     sampling = {"anyOf": [_entry(Sampling), {"type": "null"}]}
     several = {"type": "array", "items": sampling, "minItems": 1}
