@@ -1,15 +1,14 @@
-"""Rows of `RunData.cells` and `RunData.attempts`: settings, status and results as plain values."""
+"""Rows of `RunData.cells`: settings, status and results as plain values."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from analysis.load.comparable import RUN_FOLDER
 from analysis.load.stored_cells import StoredCell
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.attempts import Attempt
 from gnnhpc.records.failures import recorded_cause
 
 _NOT_SETTINGS = {"seed", "repeat", "spans", "save_every", "check", "profile_steps"}
@@ -54,8 +53,6 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
     return {
         "cell": stored.name,
         RUN_FOLDER: stored.run,
-        "array": stored.plan.array,
-        "index": stored.plan.index,
         **flat_settings(experiment),
         "stages": layout.stages,
         "replicas": layout.replicas,
@@ -63,7 +60,7 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
         "seed": experiment.seed,
         "repeat": experiment.repeat,
         "attempt": used.number if used else None,
-        "attempts": len(stored.attempts),
+        "attempts": stored.attempts,
         "status": used.status if used else "missing",
         "valid": bool(used and used.valid),
         "checks": len(result.audit) if result else 0,
@@ -82,7 +79,6 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
         "startup_s": max(map(_startup_s, headers), default=None),
         "failure": _failure(stored),
-        "digest": _digest(used),
         **(result.final if result else {}),
     }
 
@@ -98,13 +94,6 @@ def _startup_s(header: Mapping[str, Any]) -> float:
     return parts.get("total", sum(parts.values()))
 
 
-def _digest(used: Attempt | None) -> str:
-    """The SHA-256 of rank 0's records, which a copy of the measurement has too."""
-    if used is None or used.result is None:
-        return ""
-    return str(used.result.records.get(used.paths.records(0).name, {}).get("sha256", ""))
-
-
 def _failure(stored: StoredCell) -> str | None:
     """Damage, the failure in the result, or without one what the attempt wrote before it died."""
     used = stored.used
@@ -116,18 +105,3 @@ def _failure(stored: StoredCell) -> str | None:
         return None
     step = f" at {failure.phase} step {failure.step}" if failure.step is not None else ""
     return f"rank {failure.rank} on {failure.host}{step}: {failure.error}"
-
-
-def attempt_rows(stored: StoredCell) -> Iterator[dict[str, Any]]:
-    """The rows of `RunData.attempts` of one cell."""
-    for attempt in stored.attempts:
-        result = attempt.result
-        yield {
-            "cell": stored.name,
-            "attempt": attempt.number,
-            "status": attempt.status,
-            "valid": attempt.valid,
-            "used": attempt is stored.used,
-            "job": result.slurm_job if result else None,
-            "core_s": result.core_s if result else None,
-        }

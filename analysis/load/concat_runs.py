@@ -7,8 +7,8 @@ their cells are configurations of their own, by the setting `run`, with baseline
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +20,55 @@ from analysis.load.comparable import (
     environment_key,
     study_settings,
 )
-from analysis.load.equivalent_cells import Trajectory, compare_losses
-from analysis.load.stored_cells import StoredCell
+from analysis.load.stored_cells import StoredCell, read_cells
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.records.submissions import read_provenance
 
 RUN = "run"
 """The setting of cells whose run has another environment than another run of the report."""
-_NOT_MEASURED = ("missing", "unfinished")
 
 
 def run_folders(roots: Sequence[Path]) -> dict[str, RunPaths]:
-    """Each run's folder by its name, with as many of the folders above as distinguish them.
+    """Each run's folder by its name, or by its whole path where two have the same name.
 
     Raises InputError for a folder that is given twice.
     """
     places = [root.resolve() for root in roots]
-    for number, place in enumerate(places):
-        if place in places[:number]:
-            raise InputError(roots[number], None, "the same folder twice", "different runs")
-    depths = range(1, max(len(place.parts) for place in places) + 1)
-    tries = (["/".join(place.parts[-depth:]) for place in places] for depth in depths)
-    names = next(names for names in tries if len(set(names)) == len(names))
+    if len(set(places)) < len(places):
+        raise InputError(roots[-1], None, "the same folder twice", "different runs")
+    names = [place.name for place in places]
+    if len(set(names)) < len(names):
+        names = [str(place) for place in places]
     return {name: RunPaths(root) for name, root in zip(names, roots, strict=True)}
+
+
+def cells_of_runs(folders: Mapping[str, RunPaths]) -> tuple[list[StoredCell], list[str]]:
+    """Each measurement of each cell once, with a name; and how many cells of which run, in lines.
+
+    Raises InputError for a folder or manifest that is missing or damaged.
+    """
+    found = [cell for run, paths in folders.items() for cell in read_cells(run, paths)]
+    measured = {cell.plan.id for cell in found if cell.measured}
+    kept: dict[tuple[str, str], StoredCell] = {}
+    names: set[str] = set()
+    for cell in found:
+        one = cell.plan.id
+        # Copies have equal records, and of cells that no run measured one is enough.
+        measurement = (one, (cell.digest or cell.run) if cell.measured else "")
+        if measurement in kept or (one in measured and not cell.measured):
+            continue
+        cell.name = f"{one}@{cell.run}" if one in names else one
+        names.add(cell.name)
+        kept[measurement] = cell
+    if len(folders) == 1:
+        return list(kept.values()), []
+    counts = Counter(cell.run for cell in kept.values())
+    sizes = ", ".join(f"{run} ({counts[run]} cells)" for run in folders)
+    lines = [f"Several runs in one report: {sizes}."]
+    if left_out := len(found) - len(kept):
+        lines.append(f"{left_out} cells are copies, or were measured in another run.")
+    return list(kept.values()), lines
 
 
 def separate_runs(
@@ -52,55 +78,28 @@ def separate_runs(
     labels = pd.Series("", index=cells.index, dtype=object)
     lines: dict[str, None] = {}
     for _, study in cells.groupby(study_settings(settings), dropna=False, sort=False):
-        first = study[study["counts"]].drop_duplicates(RUN_FOLDER)
-        distinct: dict[str, StoredCell] = {}
-        for cell in first["cell"]:
-            distinct.setdefault(environment_key(stored[cell].environment), stored[cell])
-        for one in list(distinct.values())[1:]:
-            reference = next(iter(distinct.values()))
-            why = differences_in_words(one.environment, reference.environment)
-            lines[f"Rows are separate by run, {one.run}: {why}."] = None
-        if len(distinct) > 1:
+        of_runs = study[study["counts"]].drop_duplicates(RUN_FOLDER)["cell"]
+        first, *others = [stored[cell].environment for cell in of_runs] or [{}]
+        apart = [one for one in others if environment_key(one) != environment_key(first)]
+        for one in apart:
+            lines[f"Rows are separate by run: {differences_in_words(one, first)}."] = None
+        if apart:
             labels[study.index] = study[RUN_FOLDER]
     return labels, list(lines)
 
 
-def measured_once(
-    cells: pd.DataFrame, stored: Mapping[str, StoredCell]
-) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that measure something which no other has; and what was left out, in lines."""
-    cells = cells.assign(
-        id=[one.plan.id for one in stored.values()],
-        measured=~cells["status"].isin(_NOT_MEASURED),
-    )
-    same = ["id", RUN]
-    some = cells.groupby(same, sort=False)[["valid", "measured"]].transform("any").any(axis=1)
-    elsewhere = ~cells["measured"] & (some | cells.duplicated(same))
-    copied = (cells["digest"] != "") & cells.duplicated([*same, "digest"]) & cells["measured"]
-    kept = cells[~elsewhere & ~copied]
-    repeated = int(kept[kept["valid"]].duplicated(same).sum())
-    lines = [
-        line
-        for count, line in (
-            (elsewhere.sum(), f"{elsewhere.sum()} cells were not measured in one of the runs."),
-            (repeated, f"{repeated} cells were measured in two comparable runs: more repeats."),
-            (copied.sum(), f"{copied.sum()} measurements are copies in another run: counted once."),
-        )
-        if count
-    ]
-    return kept.drop(columns=["id", "measured"]), lines
-
-
-def joined_provenance(found: Mapping[str, Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """What is equal in all runs once, and what differs with the name of each run."""
-    known = {name: one for name, one in found.items() if one is not None}
+def joined_provenance(folders: Mapping[str, RunPaths]) -> dict[str, Any] | None:
+    """What is equal in all runs once, and what differs with the name of each run; None where no
+    run has a provenance.json, and InputError for a damaged one."""
+    read = {name: read_provenance(paths) for name, paths in folders.items()}
+    known = {name: one for name, one in read.items() if one is not None}
     joined: dict[str, Any] = {}
     for key in dict.fromkeys(key for one in known.values() for key in one):
-        values = {name: one.get(key) for name, one in known.items()}
-        first = next(iter(values.values()))
-        equal = all(value == first for value in values.values())
-        texts = (f"{name}: {provenance_text(value)}" for name, value in values.items())
-        joined[key] = first if equal else "; ".join(texts)
+        values = [one.get(key) for one in known.values()]
+        joined[key] = values[0]
+        if values != values[:1] * len(values):
+            texts = map(provenance_text, values)
+            joined[key] = "; ".join(map(": ".join, zip(known, texts, strict=True)))
     return joined or None
 
 
@@ -109,17 +108,3 @@ def provenance_text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value or "")
-
-
-def loss_notes(learnt: Mapping[str, Trajectory], stored: Mapping[str, StoredCell]) -> Iterator[str]:
-    """Whether the cells that two runs both measured learn the same."""
-    by_run: dict[str, dict[str, Trajectory]] = {one.run: {} for one in stored.values()}
-    for name, trajectory in learnt.items():
-        by_run[stored[name].run][stored[name].plan.id] = trajectory
-    for (a, of_a), (b, of_b) in itertools.combinations(by_run.items(), 2):
-        compared, apart = compare_losses(of_a, of_b)
-        both = f"{compared} cells that {a} and {b} both measured"
-        if apart:
-            yield f"{len(apart)} of {both} learn something else, such as {apart[0]}."
-        elif compared:
-            yield f"Losses agree within rounding in all {both}."

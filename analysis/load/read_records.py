@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from analysis.load.validate_records import check_file_digest, split_header
+from analysis.load.stored_cells import RankFile, StoredCell
 from gnnhpc.core.errors import InputError
 from gnnhpc.records.schema import read_lines
 
@@ -48,19 +48,6 @@ _SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class RankFile:
-    """One rank's record file in one attempt at a cell."""
-
-    path: Path
-    cell: str
-    """The cell's name in the frames."""
-    expected: Mapping[str, Any]
-    """What its header must have: `cell`, `attempt` and `rank`."""
-    written: Mapping[str, Any] | None = None
-    """Size and SHA-256 that the result has of this file; None for an attempt that is not done."""
-
-
 @dataclass
 class Records:
     """The records of all cells without a damaged file, with cell, rank, stage, replica and host.
@@ -68,12 +55,6 @@ class Records:
     Of a step that several attempts recorded the frames have the newest one's.
     """
 
-    headers: dict[str, list[Mapping[str, Any]]]
-    """Cell -> headers of its files that have one."""
-    damage: dict[str, str]
-    """Cell -> what is wrong with its first damaged file."""
-    redone: dict[str, int]
-    """Cell -> training steps that were recorded again after a resume."""
     steps: pd.DataFrame
     """One row a rank and mini-batch."""
     layer_times: pd.DataFrame
@@ -83,54 +64,49 @@ class Records:
     spans: pd.DataFrame
 
 
-def read_records(files: Sequence[RankFile], cells: pd.Index[str]) -> Records:
-    """Read all files; an incomplete last line is left out, as of a rank that died while writing.
+def read_records(cells: Sequence[StoredCell]) -> Records:
+    """Read the record files of all cells; a cell gets the headers of its files, or is damaged.
 
-    `cells` are the names of all cells in order, with and without files.
+    An incomplete last line is left out, as of a rank that died while writing.
     """
+    files = [(cell, file) for cell in cells for file in cell.files()]
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        parsed = list(zip(files, pool.map(_read_file, files), strict=True))
-    damage: dict[str, str] = {}
-    for file, one in parsed:
+        read = list(pool.map(_read_file, (file for _, file in files)))
+    parsed = [(cell, one) for (cell, _), one in zip(files, read, strict=True)]
+    for cell, one in parsed:
         if isinstance(one, InputError):
-            damage.setdefault(file.cell, str(one))
-    headers: dict[str, list[Mapping[str, Any]]] = {}
+            cell.mark_damaged(str(one))
     tables = [_SCHEMA.empty_table().append_column("source", pa.array([], pa.int32()))]
     places: list[tuple[Any, ...]] = []
-    for file, one in parsed:
-        if isinstance(one, InputError) or one is None or file.cell in damage:
+    for cell, one in parsed:
+        if isinstance(one, InputError) or one is None or cell.damaged:
             continue
         header, rows = one
-        headers.setdefault(file.cell, []).append(header)
+        cell.headers.append(header)
         if rows is not None:
             source = pa.array(np.full(rows.num_rows, len(places), np.int32))
             tables.append(rows.append_column("source", source))
-            places.append((file.cell, *(header[name] for name in _PLACE[1:])))
+            places.append((cell.name, *(header[name] for name in _PLACE[1:])))
     table = pa.concat_tables(tables, promote_options="permissive")
-    steps = table.filter(pc.equal(table["kind"], "step"))
-    frame = _step_frame(steps)
     of_files = pd.DataFrame(places, columns=list(_PLACE))
     of_files = of_files.astype(dict.fromkeys(("rank", "stage", "replica"), np.int16))
-    of_files["cell"] = pd.Categorical(of_files["cell"], cells)
+    of_files["cell"] = pd.Categorical(of_files["cell"], [cell.name for cell in cells])
     of_files["host"] = of_files["host"].astype("category")
+    steps = table.filter(pc.equal(table["kind"], "step"))
+    frame = _step_frame(steps)
     spans = _span_frame(table.filter(pc.equal(table["kind"], "span")))
-    placed = [
-        _placed(each, of_files)
-        for each in (frame, _layer_times(steps), _stage_times(steps, frame), spans)
-    ]
-    resumed = of_files.groupby("cell", observed=True)["attempt"].nunique().max() > 1
-    redone = _redone(placed[0]) if resumed else {}
-    kept = [each[_is_newest(each)] if resumed else each for each in placed]
-    frames = [each.drop(columns="attempt") for each in kept]
-    return Records(headers, damage, redone, *frames)
+    return Records(
+        *(
+            _newest(_placed(each, of_files))
+            for each in (frame, _layer_times(steps), _stage_times(steps, frame), spans)
+        )
+    )
 
 
 def _read_file(file: RankFile) -> tuple[Mapping[str, Any], pa.Table | None] | InputError | None:
     """The header and the table of one file; None without a header; or what is wrong with it."""
     try:
-        header, body = split_header(
-            check_file_digest(file.path, file.written), file.path, file.expected
-        )
+        header, body = file.read()
         if header is None:
             return None
         return header, _parse(body, file.path) if body else None
@@ -146,15 +122,12 @@ def _placed(frame: pd.DataFrame, of_files: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(data, copy=False)
 
 
-def _is_newest(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Whether each row's attempt is the newest one that recorded the row's step."""
-    step = rows.groupby(["cell", "rank", "phase", "step"], observed=True, sort=False)
-    return rows["attempt"] == step["attempt"].transform("max")
-
-
-def _redone(steps: pd.DataFrame) -> dict[str, int]:
-    again = steps[~_is_newest(steps) & (steps["phase"] == "train")]
-    return dict(again.drop_duplicates(["cell", "step"])["cell"].value_counts())
+def _newest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the newest attempt that recorded each step; only resumed cells have several."""
+    if (rows["attempt"].groupby(rows["cell"], observed=True).nunique() > 1).any():
+        step = rows.groupby(["cell", "rank", "phase", "step"], observed=True, sort=False)
+        rows = rows[rows["attempt"] == step["attempt"].transform("max")]
+    return rows.drop(columns="attempt")
 
 
 def _parse(body: bytes, path: Path) -> pa.Table:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.load.cells import attempt_rows, cell_row, flat_settings
-from analysis.load.comparable import RUN_FOLDER, SEPARATE, Environment, mark_comparable
+from analysis.load.cells import cell_row, flat_settings
+from analysis.load.comparable import SEPARATE, Environment, mark_comparable
 from analysis.load.concat_runs import (
     RUN,
+    cells_of_runs,
     joined_provenance,
-    loss_notes,
-    measured_once,
     run_folders,
     separate_runs,
 )
@@ -33,10 +32,9 @@ from analysis.load.flags import (
 )
 from analysis.load.rank_steps import rank_steps, steps_of_ranks
 from analysis.load.read_records import read_records
-from analysis.load.stored_cells import StoredCell, read_cells
+from analysis.load.stored_cells import StoredCell
 from analysis.statistics.noise import add_noise_columns, mark_steps
 from gnnhpc.models.custom_model import is_custom
-from gnnhpc.records.submissions import read_provenance
 
 AT_BEST_VALIDATION = "test_at_best_val_accuracy"
 """The column of cells that `accuracy_at_best_validation` fills."""
@@ -46,8 +44,6 @@ AT_BEST_VALIDATION = "test_at_best_val_accuracy"
 class RunData:
     """The records of run folders; `cell` is a categorical in every frame."""
 
-    root: Path
-    """The run folder; of several runs the first one's."""
     runs: tuple[str, ...]
     """The names of the runs."""
     stored: Mapping[str, StoredCell]
@@ -69,8 +65,6 @@ class RunData:
     """Forward, backward and weight-gradient seconds of each virtual stage and mini-batch."""
     spans: pd.DataFrame
     """What each rank did when inside mini-batches."""
-    attempts: pd.DataFrame
-    """One row an attempt: its status, and whether its records are used."""
     phases: pd.DataFrame
     """One row a cell and phase: warm-up, outliers, and noise of the machine."""
     checks: pd.DataFrame
@@ -108,44 +102,39 @@ def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
     Raises InputError as `load_run` does, and for a folder that is given twice.
     """
     folders = run_folders(roots)
-    stored = {cell.name: cell for cell in read_cells(folders)}
+    chosen, notes = cells_of_runs(folders)
+    records = read_records(chosen)
+    stored = {cell.name: cell for cell in chosen}
     names = pd.Index(stored)
-    records = read_records([file for cell in stored.values() for file in cell.files()], names)
-    for name, words in records.damage.items():
-        stored[name].mark_damaged(words)
-    for name, headers in records.headers.items():
-        stored[name].headers = headers
     ranks = rank_steps(records.steps)
-    cells = pd.DataFrame([cell_row(cell) for cell in stored.values()])
+    cells = pd.DataFrame([cell_row(cell) for cell in chosen])
     cells["cell"] = pd.Categorical(cells["cell"], names)
-    cells["redone"] = [records.redone.get(name, 0) for name in names]
     steps, phases = mark_steps(steps_of_ranks(ranks, cells["world_size"].to_numpy()))
     cells[AT_BEST_VALIDATION] = accuracy_at_best_validation(steps, cells)
-    raised = list(raised_by_results(stored.values()))
+    raised = list(raised_by_results(chosen))
     raised += _compare_equivalent(cells, stored, ranks, raised)
-    settings = tuple(
-        {key: None for one in stored.values() for key in flat_settings(one.plan.experiment)}
+    settings = list(
+        dict.fromkeys(key for one in chosen for key in flat_settings(one.plan.experiment))
     )
     environments = {name: one.environment for name, one in stored.items()}
     cells["not_comparable"] = mark_comparable(cells, environments, settings)
+    cells["counts"] = cells["valid"] & ((cells["not_comparable"] == "") | separate)
     if separate:
         cells[SEPARATE] = cells["not_comparable"]
-        settings = (*settings, SEPARATE)
+        settings.append(SEPARATE)
     else:
         raised += [
             Raised(name, NOT_COMPARABLE, "suspect", f"{words}; it is in no average")
             for name, words in zip(names, cells["not_comparable"], strict=True)
             if words
         ]
-    cells["counts"] = cells["valid"] & ((cells["not_comparable"] == "") | separate)
+    labels, separate_lines = separate_runs(cells, stored, settings)
+    if separate_lines:
+        cells[RUN] = labels
+        settings.append(RUN)
     checks = pd.DataFrame(raised, columns=list(Raised._fields))
     cells["flags"] = flags_of_cells(checks, names)
-    attempts = pd.DataFrame(
-        [row for cell in stored.values() for row in attempt_rows(cell)],
-        columns=["cell", "attempt", "status", "valid", "used", "job", "core_s"],
-    )
-    run = RunData(
-        root=roots[0],
+    return RunData(
         runs=tuple(folders),
         stored=stored,
         cells=cells,
@@ -154,45 +143,12 @@ def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
         layer_times=records.layer_times,
         stage_times=records.stage_times,
         spans=records.spans,
-        attempts=attempts.assign(cell=pd.Categorical(attempts["cell"], names)),
         phases=add_noise_columns(phases, ranks),
         checks=checks.assign(cell=pd.Categorical(checks["cell"], names)),
-        settings=settings,
-        provenance=joined_provenance({one: read_provenance(p) for one, p in folders.items()}),
+        settings=tuple(settings),
+        provenance=joined_provenance(folders),
+        notes=(*notes, *separate_lines),
     )
-    return _join_runs(run) if len(folders) > 1 else run
-
-
-def _join_runs(run: RunData) -> RunData:
-    """Only the cells that measure something which the other runs do not have."""
-    labels, separate = separate_runs(run.cells, run.stored, run.settings)
-    kept, left_out = measured_once(run.cells.assign(**{RUN: labels}), run.stored)
-    names = pd.Index(kept["cell"].astype(str))
-    values = {one.name: getattr(run, one.name) for one in fields(run)}
-    frames: dict[str, Any] = {
-        name: _of_cells(value, names)
-        for name, value in values.items()
-        if isinstance(value, pd.DataFrame)
-    }
-    counts = kept.groupby(RUN_FOLDER).size()
-    sizes = ", ".join(f"{name} ({counts.get(name, 0)} cells)" for name in run.runs)
-    return replace(
-        run,
-        **frames | {"cells": _of_cells(kept, names)},
-        stored={name: run.stored[name] for name in names},
-        settings=(*run.settings, RUN) if kept[RUN].any() else run.settings,
-        notes=(
-            f"Several runs in one report: {sizes}.",
-            *separate,
-            *left_out,
-            *loss_notes(valid_trajectories(run.ranks, run.cells), run.stored),
-        ),
-    )
-
-
-def _of_cells(frame: pd.DataFrame, names: pd.Index) -> pd.DataFrame:
-    rows = frame[frame["cell"].isin(names)].reset_index(drop=True)
-    return rows.assign(cell=rows["cell"].astype("category").cat.set_categories(names))
 
 
 def _compare_equivalent(

@@ -20,7 +20,6 @@ _HEADINGS = {
     "peak_rss_mib": "peak MiB",
     "warmup_dropped": "warm-up steps",
     "profiled_dropped": "profiled steps",
-    "redone": "steps redone",
     "speedup_same_m": "speedup, same micro-batches",
     "speedup_from": "interval of",
     "test_at_best_val_accuracy": "test accuracy at the best validation step",

@@ -36,7 +36,7 @@ _COLUMNS: dict[str, Sequence[str]] = {
         *("peak_rss_mib", "peak_host_mib"),
     ),
     "noise": (
-        *("n", "cells_used", "cells", "attempts", "redone", *DROPPED_COLUMNS, "outliers"),
+        *("n", "cells_used", "cells", "attempts", *DROPPED_COLUMNS, "outliers"),
         *("drift", "cpu_share", "steal_share", "switches_per_step", "peak_rss_mib", "startup_s"),
     ),
 }

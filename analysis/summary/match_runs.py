@@ -75,8 +75,8 @@ def match_runs(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
         and other.step_times
     ]
     if not matches:
-        found = f"no configuration that it and {a.root} both measured"
-        raise InputError(b.root, "cells", found, "two runs of one sweep")
+        found = f"no configuration that it and {a.name} both measured"
+        raise InputError(b.name, "cells", found, "two runs of one sweep")
     lines = [
         f"only in {side}: {names[key]}"
         for side, mine, other in (("A", ours, theirs), ("B", theirs, ours))

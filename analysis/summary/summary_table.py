@@ -270,7 +270,6 @@ def _quality_columns(row: Configuration) -> dict[str, Any]:
         "cells": len(row.cells),
         "cells_used": len(used),
         "attempts": int(row.cells["attempts"].sum()),
-        "redone": int(used["redone"].sum()),
         **{name: int(units[name].sum()) for name in DROPPED_COLUMNS},
         "outliers": int(units["outliers"].sum()),
         **{name: row.mean(name) for name in (*_NOISE, *_PARTS_OF_STEP)},
