@@ -81,21 +81,18 @@ class Trajectory:
     dtype: str = "float32"
 
 
-COMPARED, ONLY_REPEATS, NO_SEQUENTIAL = "compared", "only repeats", "no sequential cell"
-"""What the cells that are equivalent to a cell allow: `compared` is a cell of another configuration
-than its sequential cell."""
-
-
 class ComparedCell(NamedTuple):
     """What comparing a cell with its sequential cell found."""
 
-    equivalents: str = ""
     steps: int | None = None
-    """How many training steps were compared with another configuration's."""
+    """How many training steps were compared with another configuration's; None for repeats of the
+    sequential cell."""
     cause: str = ""
     """The first step that leaves the envelope, and its likely cause; empty for none."""
     suspect: bool = False
     """Whether the cause may be the BatchNorm of a custom model in other micro-batches."""
+    alone: bool = False
+    """Whether no sequential cell is equivalent to it."""
 
 
 def compare_equivalent_cells(
@@ -113,33 +110,22 @@ def compare_equivalent_cells(
     for group in groups.values():
         sequential = [name for name, one in group.items() if one.layout.world_size == 1]
         if not sequential:
-            found |= dict.fromkeys(group, ComparedCell(NO_SEQUENTIAL))
+            found |= dict.fromkeys(group, ComparedCell(alone=True))
             continue
         reference = min(sequential, key=lambda name: _plainest_first(group[name]))
-        only_repeats = len({_configuration(one) for one in group.values()}) == 1
         for name, one in group.items():
-            compared = _compare(one, learnt[name], group[reference], learnt[reference], reference)
-            repeats = compared._replace(equivalents=ONLY_REPEATS)
-            found[name] = repeats if only_repeats else compared
+            same = _configuration(one) == _configuration(group[reference])
+            cause = divergence(learnt[reference], learnt[name])
+            suspect = is_custom(one.model.name) and (
+                one.total_chunks != group[reference].total_chunks
+            )
+            if cause and suspect:
+                cause += ", or BatchNorm or other state of the model in other micro-batches"
+            if cause:
+                cause += f" (sequential cell: {reference})"
+            steps = None if same else compared_steps(learnt[reference], learnt[name])
+            found[name] = ComparedCell(steps, cause, suspect)
     return found
-
-
-def _compare(
-    one: Experiment, mine: Trajectory, reference: Experiment, its: Trajectory, name: str
-) -> ComparedCell:
-    """`name` is the cell id of the reference."""
-    cause = divergence(its, mine)
-    suspect = is_custom(one.model.name) and one.total_chunks != reference.total_chunks
-    if cause and suspect:
-        cause += (
-            ", halo rows that the model reads wrongly, state that it keeps between "
-            f"micro-batches, or its BatchNorm (sequential cell: {name})"
-        )
-    elif cause:
-        cause += f" (sequential cell: {name})"
-    if _configuration(one) == _configuration(reference):
-        return ComparedCell(cause=cause)
-    return ComparedCell(COMPARED, compared_steps(its, mine), cause, suspect)
 
 
 def equivalence_key(experiment: Experiment) -> str:
@@ -229,20 +215,10 @@ def valid_trajectories(ranks: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Tr
     return found
 
 
-def compare_losses(
-    a: Mapping[str, Trajectory], b: Mapping[str, Trajectory]
-) -> tuple[int, list[str]]:
-    """How many cell ids two runs have in common, and a line for each cell that learns something
-    else in `b`.
-    """
-    causes = {cell: divergence(a[cell], b[cell]) for cell in a if cell in b}
-    return len(causes), [f"{cell}: {cause}" for cell, cause in causes.items() if cause]
-
-
 def divergence(reference: Trajectory, other: Trajectory) -> str:
-    """The step at which `other` first leaves the envelope around `reference`, and why; empty if
-    none."""
-    found = []
+    """The step at which `other` first leaves the envelope around `reference`, and the likely cause;
+    empty if none."""
+    first: tuple[int, str] | None = None
     for quantity, envelope, one, two in (
         ("training loss", LOSS, reference.losses, other.losses),
         ("gradient norm", NORM, reference.norms, other.norms),
@@ -250,17 +226,14 @@ def divergence(reference: Trajectory, other: Trajectory) -> str:
         apart = relative_difference(one, two)
         allowed = envelope.allowed(apart, reference.dtype)
         outside = np.flatnonzero(apart > allowed)
-        if outside.size:
+        if outside.size and (first is None or outside[0] < first[0]):
             step = int(outside[0])
             words = (
                 f"{quantity} of step {step} is {two[step]:.7g}, of the sequential cell "
                 f"{one[step]:.7g}: {apart[step]:.1e} apart, {allowed[step]:.1e} allowed"
             )
-            found.append((step, quantity, words))
-    if not found:
-        return ""
-    step, quantity, words = min(found, key=lambda one: one[0])
-    return f"{words}; {_likely_cause(quantity, step)}"
+            first = step, f"{words}; {_likely_cause(quantity, step)}"
+    return first[1] if first else ""
 
 
 def _likely_cause(quantity: str, step: int) -> str:
@@ -269,9 +242,7 @@ def _likely_cause(quantity: str, step: int) -> str:
         return "the losses agree: backward pass, or the scale of gradients"
     if step == 0:
         return "nothing is learnt yet: initial values, data or forward pass"
-    if step == 1:
-        return "loss and gradient of step 0 agree: optimizer step, or the second mini-batch"
-    return "earlier steps agree: order of the data, an optimizer step, or kept state"
+    return "earlier steps agree: optimizer step, order of the data, or kept state"
 
 
 def compared_steps(reference: Trajectory, other: Trajectory) -> int:

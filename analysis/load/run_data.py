@@ -52,8 +52,8 @@ class RunData:
     """One row a cell of the manifest: its settings, the attempt that counts, status and results.
     `valid`: done, and no check is invalid. `not_comparable`: why its numbers cannot be averaged
     with the others'. `counts`: valid and comparable; averages and ratios have only these cells.
-    `equivalents`: which cells must learn the same; `compared_steps`: over how many training steps
-    it was compared with its sequential cell."""
+    `compared_steps`: over how many training steps it was compared with its sequential cell;
+    `no_sequential_cell`: whether there is none that must learn the same."""
     steps: pd.DataFrame
     """One row a cell and mini-batch that every rank recorded: `wall_s` and `step_s` are the slowest
     rank's seconds, `samples` those of all replicas. `kept`: counts in averages."""
@@ -170,8 +170,8 @@ def _compare_equivalent(
     }
     compared = compare_equivalent_cells(plans, valid_trajectories(ranks, cells))
     found = [compared.get(name, ComparedCell()) for name in stored]
-    cells["equivalents"] = [one.equivalents for one in found]
     cells["compared_steps"] = pd.Series([one.steps for one in found], dtype=float)
+    cells["no_sequential_cell"] = [one.alone for one in found]
     cells["valid"] &= pd.Series([one.suspect or not one.cause for one in found], dtype=bool)
     return [
         Raised(name, EQUIVALENT, "suspect" if one.suspect else "invalid", one.cause)

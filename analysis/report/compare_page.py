@@ -35,10 +35,11 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
         if words := count_flags(run.cells.loc[run.cells["counts"].astype(bool), "flags"]):
             yield f"flagged in {side}: {', '.join(words)}"
     yield from found.only_in_one
-    for line in found.losses_apart:
+    apart = [f"{cell}: {cause}" for cell, cause in found.losses.items() if cause]
+    for line in apart:
         yield f"learns something else: {line}"
-    if found.losses_compared and not found.losses_apart:
-        yield f"losses: they agree within rounding in all {found.losses_compared} common cells"
+    if found.losses and not apart:
+        yield f"losses: they agree within rounding in all {len(found.losses)} common cells"
 
 
 def _environments(train: Sequence[Match]) -> Iterator[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from analysis.load.comparable import values_in_words
 from analysis.load.concat_runs import provenance_text
-from analysis.load.equivalent_cells import NO_SEQUENTIAL
 from analysis.load.flags import EQUIVALENT
 from analysis.load.run_data import RunData
 from analysis.render.document import Table, Text, rows_table
@@ -63,7 +62,7 @@ def equivalence(run: RunData) -> Iterator[Text]:
     elif run.cells["valid"].any():
         words = "No cell was compared with another one that must learn the same."
         yield Text(words, "warning")
-    alone = run.cells.loc[run.cells["equivalents"] == NO_SEQUENTIAL, "cell"]
+    alone = run.cells.loc[run.cells["no_sequential_cell"], "cell"]
     if len(alone):
         yield Text(
             f"No sequential cell is equivalent to {len(alone)} cells, such as {alone.iloc[0]}, so "

@@ -120,8 +120,7 @@ def interval_of_runs(
     """
     x = finite_values(values)
     value = float(x.mean()) if x.size else math.nan
-    why = _why_none([x], steps)
-    if why:
+    if why := _why_none([x], steps):
         return Interval(value, None, None, why)
     return _around(value, np.exp(t_bounds(np.log(x), skewness=skewness)), f"{x.size} runs")
 
@@ -133,10 +132,9 @@ def interval_of_shares(values: ArrayLike, steps: int | None = None) -> Interval:
     """
     x = finite_values(values)
     value = float(x.mean()) if x.size else math.nan
-    if x.size < 2:
-        return Interval(value, None, None, ONE_RUN)
-    if steps is not None and steps < FEWEST_STEPS:
-        return Interval(value, None, None, FEW_STEPS)
+    # A share of 0 has an interval, unlike a time of 0.
+    if why := _why_none([x + 1.0], steps):
+        return Interval(value, None, None, why)
     return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")
 
 
@@ -169,15 +167,13 @@ def ratio_of_pairs(
     `by_ranks`: the interval and its centre are those of signed ranks of the logarithms, where there
     are enough pairs.
     """
-    why, basis = _why_none([top, bottom], steps), f"{top.size} pairs"
-    if why:
+    if why := _why_none([top, bottom], steps):
         return Interval(factor * _geometric_mean(top / bottom), None, None, why)
-    logarithms = np.log(top / bottom)
+    logarithms, basis = np.log(top / bottom), f"{top.size} pairs"
     ranked = signed_rank_interval(logarithms, confidence) if by_ranks else None
-    centre = ranked[0] if ranked else float(logarithms.mean())
-    bounds = np.array(ranked[1:] if ranked else t_bounds(logarithms, confidence), np.float64)
-    repeats = repeats_to_show(SHOWN, top.size, float(np.diff(bounds)[0]) / 2, confidence)
+    centre, *bounds = ranked or (logarithms.mean(), *t_bounds(logarithms, confidence))
     basis += ", by ranks" if ranked else ""
+    repeats = repeats_to_show(SHOWN, top.size, float(bounds[1] - bounds[0]) / 2, confidence)
     return _around(factor * math.exp(centre), factor * np.exp(bounds), basis, repeats)
 
 
@@ -190,13 +186,11 @@ def ratio_of_runs(
 ) -> Interval:
     """`factor` times the ratio of geometric means of runs that do not belong together."""
     value = factor * _geometric_mean(top) / _geometric_mean(bottom)
-    why = _why_none([top, bottom], steps)
-    if why:
+    if why := _why_none([top, bottom], steps):
         return Interval(value, None, None, why)
     low, high = welch_bounds(np.log(top), np.log(bottom), confidence)
-    fewer = min(top.size, bottom.size)
+    fewer, basis = min(top.size, bottom.size), f"{top.size} and {bottom.size} runs"
     repeats = repeats_to_show(SHOWN, fewer, float(high - low) / 2, confidence, pairs=False)
-    basis = f"{top.size} and {bottom.size} runs"
     return _around(value, factor * np.exp((low, high)), basis, repeats)
 
 
@@ -206,26 +200,17 @@ def _geometric_mean(values: Values) -> float:
     return float(np.exp(np.log(values).mean())) if (values > 0.0).all() else float(values.mean())
 
 
-def ratio_in_words(ratio: Interval, *, more: str = "faster", less: str = "slower") -> str:
+def ratio_in_words(ratio: Interval) -> str:
     """A ratio in words: faster, slower, or no difference where its interval contains 1."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.3f} times, no interval: {ratio.basis or ONE_RUN}"
-    shown = [f"{number:.{_decimals(ratio)}f}" for number in (ratio.value, ratio.low, ratio.high)]
-    span = f"{shown[0]} ({shown[1]} to {shown[2]})"
+    span = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     if not ratio.excludes(1.0):
         return f"no difference shown: {span} contains 1{repeats_in_words(ratio)}"
-    return f"{more if ratio.value > 1.0 else less}: {span}"
+    return f"{'faster' if ratio.value > 1.0 else 'slower'}: {span}"
 
 
 def repeats_in_words(ratio: Interval) -> str:
     """How many repeats show a difference of 5 %, to follow a verdict; empty where unknown."""
     repeats = ratio.repeats_for_5_percent
     return f"; {repeats} repeats would show a {SHOWN:.0%} difference" if repeats else ""
-
-
-def _decimals(ratio: Interval) -> int:
-    """Three, or as many more as show that a bound is not 1, which decides, and not 0."""
-    bounds = [number for number in (ratio.low, ratio.high) if number not in (None, 0.0, 1.0)]
-    return next(
-        (n for n in range(3, 9) if not any(round(one, n) in (0.0, 1.0) for one in bounds if one)), 9
-    )

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.load.comparable import differences
 from analysis.statistics.intervals import Interval, t_bounds
-from analysis.statistics.pairs import FEWEST_PAIRS
+from analysis.statistics.sample import FEWEST_PAIRS
 from analysis.studies.study import Claim, Study
 from analysis.studies.study_rows import Row, measured_rows, published_rows, selected
 from analysis.summary.baseline_and_speedup import same_value

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.render.document import Table
 from analysis.render.number_text import significant
-from analysis.statistics.pairs import FEWEST_PAIRS
+from analysis.statistics.sample import FEWEST_PAIRS
 from analysis.studies.compare_study import Comparison, Finding, compare_study
 from analysis.studies.study import Claim, StudyTable, published_studies
 from analysis.studies.study_rows import Row, selected

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.load.equivalent_cells import compare_losses, valid_trajectories
+from analysis.load.equivalent_cells import divergence, valid_trajectories
 from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import Interval, repeats_in_words
 from analysis.statistics.power import CONFIDENCE
@@ -98,9 +98,8 @@ class Comparison:
     """What only one of the runs has or counts, a line each."""
     steps: list[Compared]
     groups: list[Compared]
-    losses_compared: int
-    losses_apart: list[str]
-    """A line for each cell that learns something else in B."""
+    losses: dict[str, str]
+    """Cell id that both runs trained -> why it learns something else in B; empty for the same."""
 
     @property
     def slower_steps(self) -> list[Compared]:
@@ -129,8 +128,9 @@ def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Compa
         ratio = _ratio(mine, theirs, of, len(matches))
         steps.append(Compared(match, "step", mine, theirs, ratio))
     groups = _compare_groups([one for one in matches if one.phase == "train"], a, b, of)
-    losses = compare_losses(*(valid_trajectories(run.ranks, run.cells) for run in (a, b)))
-    return Comparison(a, b, tolerance, of, matches, only_in_one, steps, groups, *losses)
+    before, after = (valid_trajectories(run.ranks, run.cells) for run in (a, b))
+    causes = {cell: divergence(before[cell], after[cell]) for cell in before if cell in after}
+    return Comparison(a, b, tolerance, of, matches, only_in_one, steps, groups, causes)
 
 
 def _ratio(a: Sample, b: Sample, of: str, among: int) -> Interval:

@@ -21,8 +21,7 @@ from analysis.statistics.intervals import (
     interval_of_shares,
 )
 from analysis.statistics.noise import counted_step_times
-from analysis.statistics.pairs import Repeat
-from analysis.statistics.sample import Sample
+from analysis.statistics.sample import Repeat, Sample
 from analysis.summary.cell_measures import cell_phase_frame
 from analysis.summary.ideal_step import Shares, has_split_backward, shares_of
 from analysis.summary.time_breakdown import StepSeconds

@@ -11,8 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from analysis.load.run_data import RunData
-from analysis.statistics.pairs import paired
-from analysis.statistics.sample import Sample
+from analysis.statistics.sample import Sample, paired
 from analysis.summary.configurations import Configuration, make_configurations
 from analysis.summary.settings_in_words import value_text
 from gnnhpc.core.errors import InputError

@@ -23,9 +23,8 @@ from analysis.statistics.intervals import (
     t_bounds,
     welch_bounds,
 )
-from analysis.statistics.pairs import Repeat, paired
 from analysis.statistics.power import repeats_to_show, t_quantile
-from analysis.statistics.sample import Sample
+from analysis.statistics.sample import Repeat, Sample, paired
 from analysis.statistics.signed_ranks import signed_rank_interval
 from analysis.statistics.skewness import skewness_of_means
 from analysis.statistics.warmup import (
@@ -58,16 +57,13 @@ def test_an_interval_holds_its_value_and_scales_with_it(
 
 
 def test_an_interval_in_other_units() -> None:
-    interval = Interval(2.0, 1.0, 4.0, "3 runs")
+    interval, without = Interval(2.0, 1.0, 4.0, "3 runs"), Interval(2.0, None, None, ONE_RUN)
     assert interval.over(2.0) == Interval(1.0, 0.5, 2.0)
-    assert interval.columns("x") == {"x": 2.0, "x_low": 1.0, "x_high": 4.0}
-    assert interval.columns("x", 10.0) == {"x": 20.0, "x_low": 10.0, "x_high": 40.0}
-    assert interval.half_width == 1.5
-    assert [interval.excludes(other) for other in (0.9, 1.0, 4.0, 4.1)] == [1, 0, 0, 1]
-    without = Interval(2.0, None, None, ONE_RUN)
     assert without.over(2.0) == Interval(1.0, None, None)
+    assert interval.columns("x", 10.0) == {"x": 20.0, "x_low": 10.0, "x_high": 40.0}
     assert without.columns("x", 10.0) == {"x": 20.0, "x_low": None, "x_high": None}
-    assert without.half_width is None
+    assert (interval.half_width, without.half_width) == (1.5, None)
+    assert [interval.excludes(other) for other in (0.9, 1.0, 4.0, 4.1)] == [1, 0, 0, 1]
     assert not without.excludes(9.0)
 
 
@@ -159,8 +155,7 @@ def test_shares_stay_shares(values: list[float]) -> None:
     ("interval", "words"),
     [
         (Interval(1.5, 1.4, 1.6), "faster: 1.500 (1.400 to 1.600)"),
-        (Interval(0.95, 0.9, 0.99996), "slower: 0.95000 (0.90000 to 0.99996)"),
-        (Interval(1e-5, 0.0, 2e-5), "slower: 0.00001 (0.00000 to 0.00002)"),
+        (Interval(0.95, 0.9, 0.99), "slower: 0.950 (0.900 to 0.990)"),
         (Interval(1.02, 0.98, 1.05), "no difference shown: 1.020 (0.980 to 1.050) contains 1"),
         (Interval(1.0, None, 1.1), f"1.000 times, no interval: {ONE_RUN}"),
     ],
@@ -222,19 +217,21 @@ def test_slow_steps_at_the_start_are_warmup(extra: list[float]) -> None:
     assert len(extra) <= detect_warmup(values) <= len(extra) + 2
 
 
-@pytest.mark.parametrize("at", [0.3, 0.5, 0.7])
-@pytest.mark.parametrize("by", [0.92, 1.08])
-def test_a_later_change_is_no_warmup(at: float, by: float) -> None:
-    for seed, n in itertools.product(range(20), (10, 30, 100)):
-        values = np.random.default_rng(seed).normal(10, 0.1, n)
-        values[round(at * n) :] *= by
-        assert detect_warmup(values) == 0
+def test_warmup_needs_eight_steps_of_which_a_fifth_may_go() -> None:
+    steps = [9.0, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0]
+    assert detect_warmup(steps) == 1
+    assert detect_warmup(steps[:7]) == 0
+    assert detect_warmup([9.0, 9.0, *steps[1:]]) == 0, "two of nine steps are more than a fifth"
 
 
-def test_steady_series_are_seldom_cut() -> None:
+def test_steady_series_and_later_changes_are_seldom_cut() -> None:
     rng = np.random.default_rng(5)
     assert sum(detect_warmup(rng.normal(10, 0.1, n)) > 0 for n in (10, 50) * 500) <= 50
     assert detect_warmup([0.5, 0.5, *[1.0] * 20]) == 0, "fast steps at the start"
+    for at, by, n in itertools.product((0.3, 0.5, 0.7), (0.92, 1.08), (10, 30, 100) * 20):
+        values = rng.normal(10, 0.1, n)
+        values[round(at * n) :] *= by
+        assert detect_warmup(values) == 0
 
 
 def test_drift_is_the_last_third_over_the_first() -> None:
@@ -247,15 +244,7 @@ def test_statistics_of_steps_are_those_of_the_published_tables() -> None:
     """The standard deviation of a sample, which one step does not have."""
     found = step_statistics(np.array([1.0, 2.0, 6.0]))
     assert found == {"mean_s": 3.0, "std_s": 7.0**0.5, "min_s": 1.0, "max_s": 6.0, "n": 3.0}
-    assert step_statistics(np.array([1.0, 3.0]))["std_s"] == pytest.approx(2.0**0.5)
     assert math.isnan(step_statistics(np.array([2.0]))["std_s"])
-
-
-def test_warmup_needs_eight_steps_of_which_a_fifth_may_go() -> None:
-    steps = [9.0, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0]
-    assert detect_warmup(steps) == 1
-    assert detect_warmup(steps[:7]) == 0
-    assert detect_warmup([9.0, 9.0, *steps[1:]]) == 0, "two of nine steps are more than a fifth"
 
 
 def test_repeats_that_show_a_difference_are_more_for_a_smaller_one() -> None:
