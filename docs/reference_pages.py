@@ -10,11 +10,12 @@ import ast
 import dataclasses
 import inspect
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel
+from jobs.slurm.site_files import site_keys
+from jobs.sweep.settings_table import markdown_table, settings_table, sweep_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 READMES = {
@@ -48,8 +49,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def pages() -> dict[str, str]:
     """Path in the site -> Markdown."""
     reference = {
-        "sweep": _sweep(),
-        "site": _site(),
+        "sweep": sweep_keys(),
+        "site": site_keys(),
         "models-and-data": _models_and_data(),
         "commands": _commands(),
         "summary-csv": _summary(),
@@ -60,49 +61,6 @@ def pages() -> dict[str, str]:
         **{f"reference/{name}.md": "\n\n".join(blocks) for name, blocks in reference.items()},
         **{f"packages/{name}.md": _without_links(path) for name, path in readmes.items()},
     }
-
-
-def _sweep() -> Iterator[str]:
-    from gnnhpc.experiment.experiment import Experiment
-    from gnnhpc.experiment.link_prediction import Links
-    from gnnhpc.experiment.sampling import Sampling
-    from gnnhpc.optimizers.lr_schedules import LR_SCHEDULES
-    from gnnhpc.optimizers.optimizer import OPTIMIZERS, OptimizerConfig
-    from jobs.sweep.sweep import AXES, Grid, Sweep
-
-    yield "# Sweeps"
-    yield (
-        "A sweep is a YAML file with `defaults` and `grids`. `gnnhpc schema sweep` prints a JSON "
-        "Schema by which editors complete and check it."
-    )
-    yield "## A sweep"
-    yield _settings(Sweep)
-    yield "## `defaults` and each grid"
-    yield _settings(Grid, {AXES.get(k, k): v for k, v in Experiment.model_fields.items()})
-    yield "## `optimizer`"
-    yield _settings(OptimizerConfig)
-    for name, optimizer in OPTIMIZERS.items():
-        yield f"`{name}` has:"
-        yield _settings(optimizer, without=OptimizerConfig.model_fields)
-    yield "## `optimizer.lr_schedule`"
-    for name, schedule in LR_SCHEDULES.items():
-        yield f"`{name}` has:"
-        yield _settings(schedule, without=("name",))
-    yield "## `sampling`"
-    yield _settings(Sampling)
-    yield "## `task`"
-    yield _settings(Links)
-
-
-def _site() -> Iterator[str]:
-    from jobs.slurm.site import Site
-
-    yield "# Site files"
-    yield (
-        "A site file has the key `sites`, with one entry a cluster, and `default`, the name of the "
-        "one to use. [Write a site file](../how-to/site-file.md) shows one."
-    )
-    yield _settings(Site)
 
 
 def _models_and_data() -> Iterator[str]:
@@ -117,24 +75,7 @@ def _models_and_data() -> Iterator[str]:
     for cls, its_names in names.items():
         yield f"## {', '.join(its_names)}"
         yield inspect.getdoc(cls) or ""
-        yield _settings(cls, without=("name",))
-
-
-def _settings(cls: Any, fields: Mapping[str, Any] = {}, without: Collection[str] = ()) -> str:
-    """A table of a class's settings; the defaults of `fields` come before its own."""
-    rows = []
-    for key, field in cls.model_fields.items():
-        if key not in without:
-            first = fields.get(key, field)
-            default = first.get_default(call_default_factory=True)
-            shown = "none" if default is None else default
-            if isinstance(default, BaseModel):
-                shown = "its defaults"
-            meaning = " ".join((field.description or "").split())
-            if get_origin(first.annotation) is Literal:
-                meaning += f" One of {', '.join(map(str, get_args(first.annotation)))}."
-            rows.append((f"`{key}`", "required" if first.is_required() else f"`{shown}`", meaning))
-    return _table(("key", "default", "meaning"), rows) if rows else "No settings."
+        yield settings_table(cls, without=("name",))
 
 
 def _commands() -> Iterator[str]:
@@ -155,7 +96,7 @@ def _command(name: str, command: Any, level: str) -> Iterator[str]:
         (f"`{', '.join(each.opts)}`", " ".join((getattr(each, "help", None) or "").split()))
         for each in options
     ]
-    yield _table(("option", "meaning"), rows) if rows else ""
+    yield markdown_table(("option", "meaning"), rows) if rows else ""
     for inner, each in getattr(command, "commands", {}).items():
         yield from _command(f"{name} {inner}", each, f"{level}#")
 
@@ -169,7 +110,7 @@ def _summary() -> Iterator[str]:
         "columns below come first, in this order. Settings in which cells differ follow, then "
         "losses and metrics. An empty value is one that was not measured."
     )
-    yield _table(("column", "meaning"), [(f"`{k}`", v) for k, v in COLUMN_MEANINGS.items()])
+    yield markdown_table(("column", "meaning"), [(f"`{k}`", v) for k, v in COLUMN_MEANINGS.items()])
 
 
 def _run_folder() -> Iterator[str]:
@@ -195,7 +136,7 @@ def _run_folder() -> Iterator[str]:
         meanings = dict(_field_docstrings(cls))
         names = {each.name: each.type for each in dataclasses.fields(cls)}
         rows = [(f"`{name}`", f"`{kind}`", meanings.get(name, "")) for name, kind in names.items()]
-        yield _table(("field", "type", "meaning"), rows)
+        yield markdown_table(("field", "type", "meaning"), rows)
 
 
 def _field_docstrings(cls: type[Any]) -> Iterator[tuple[str, str]]:
@@ -211,9 +152,3 @@ def _field_docstrings(cls: type[Any]) -> Iterator[tuple[str, str]]:
 def _without_links(readme: Path) -> str:
     """Its text; of links to other files of the checkout only the label."""
     return re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", readme.read_text(encoding="utf-8"))
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    escaped = ([cell.replace("|", r"\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)

@@ -82,6 +82,9 @@ def _mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
 
 def schema(
     what: Annotated[Written, typer.Argument(help="Sweeps or site files.")],
+    table: Annotated[
+        bool, typer.Option("--table", help="Print a table of every key instead.")
+    ] = False,
 ) -> int:
     """Print the JSON Schema of sweeps or site files, by which editors complete and check them.
 
@@ -92,6 +95,16 @@ def schema(
     from jobs.slurm.site_files import site_schema
     from jobs.sweep.sweep_schema import sweep_schema
 
+    if table:
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        from jobs.slurm.site_files import site_keys
+        from jobs.sweep.settings_table import sweep_keys
+
+        blocks = sweep_keys() if what == Written.sweep else site_keys()
+        Console().print(Markdown("\n\n".join(blocks)))
+        return EXIT_DONE
     found = sweep_schema() if what == Written.sweep else site_schema()
     print(json.dumps(found, indent=1, ensure_ascii=False))
     return EXIT_DONE

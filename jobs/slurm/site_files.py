@@ -6,6 +6,7 @@ The system's, the user's, the folder's, and the one that the user names.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import expand_user, short_value
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
 from jobs.slurm.site import Site, check_site, parse_site
+from jobs.sweep.settings_table import settings_table
 from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema
 
 SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
@@ -120,3 +122,13 @@ def site_schema() -> Schema:
         "additionalProperties": False,
         "$defs": {"site": site},
     }
+
+
+def site_keys() -> Iterator[str]:
+    """Every key of a site file, as blocks of Markdown."""
+    yield "# Site files"
+    yield (
+        "A site file has the key `sites`, with one entry a cluster, and `default`, the name of the "
+        "one to use. [Write a site file](../how-to/site-file.md) shows one."
+    )
+    yield settings_table(Site)

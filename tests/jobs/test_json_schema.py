@@ -31,3 +31,10 @@ def test_the_schemas_have_the_docstrings_of_the_fields(capsys: pytest.CaptureFix
     assert gat["properties"]["hidden"]["description"] == hidden
     assert main(["schema", "site"]) == 0
     assert "GPUs a node, as --gres takes them" in capsys.readouterr().out
+
+
+def test_the_table_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "sweep", "--table"]) == 0
+    printed = capsys.readouterr().out
+    assert all(key in printed for key in ("microbatches", "lr_schedule", "fanouts", "momentum"))
+    assert "Micro-batches a mini-batch and" in printed
