@@ -10,7 +10,7 @@ import typer
 
 from gnnhpc.core.cli_options import add_version, run_app
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.data_commands import NamesOrFiles, Root
+from gnnhpc.data.data_commands import Names, Root
 from gnnhpc.data.data_commands import app as data_app
 
 if TYPE_CHECKING:
@@ -145,25 +145,30 @@ def verify(
 @data_app.command(
     epilog="Exit status 1 if one of them is not whole. Example: gnnhpc data check cora"
 )
-def check(names: NamesOrFiles, data_root: Root = None) -> int:
+def check(names: Names, data_root: Root = None) -> int:
     """Read data sets as a run would and a second time, and compare the arrays.
 
     An independent reader reads images and graphs as published. The digests of the second reading
-    are kept: later runs compare their data with them.
+    are kept, and so are those of files that were copied by hand: later runs compare their data with
+    them.
     """
-    from gnnhpc.data.data_commands import check_data_set, named_data
+    from gnnhpc.data.data_commands import find_fault, named_data, record_files
     from gnnhpc.data.data_files import data_root as find_root
     from gnnhpc.validation.data_digests import verify_data
 
     root, whole = find_root(data_root), True
     for name in names:
-        data = named_data(name, custom=True)
-        sound, text = check_data_set(data, root)
+        data = named_data(name)
+        text = find_fault(data, root)
+        if sound := text is None:
+            try:
+                digests = verify_data(data, root)
+                sound, text = digests.verdict == "ok", digests.detail
+            except InputError as error:
+                sound, text = False, f"damaged: {error}"
+        recorded = record_files(data, root) if sound else ""
+        print(f"{name}: {text}{recorded}")
         whole = whole and sound
-        if sound:
-            digests = verify_data(data, root)
-            text, whole = f"{text}; {digests.detail}", whole and digests.verdict == "ok"
-        print(f"{name}: {text}")
     return 0 if whole else 1
 
 

@@ -126,7 +126,7 @@ def _data_unchanged(run: RunData) -> Answer:
 
 def _why_not_known(data: Data, root: Path | None) -> str:
     """Why it is not known that the data are unchanged; empty where it is known."""
-    files = data.files(root)
+    files = data.files()
     if files is None:
         # Made from its settings, or with a digest that is part of the cell's id.
         return ""
@@ -134,7 +134,7 @@ def _why_not_known(data: Data, root: Path | None) -> str:
     if root is None or folder is None or files.missing(root):
         return f"{data.label} is not in {root or 'a data root'}"
     if not read_checksums(folder).keys() >= set(files.names):
-        how = f"`gnnhpc data record {data.name}` writes them"
+        how = f"`gnnhpc data check {data.name}` writes them"
         return f"{data.label}: {folder} has no digests of its files; {how}"
     changed = ", ".join(changed_files(folder))
     return f"{data.label}: {changed} in {folder} differs from {CHECKSUMS}" if changed else ""

@@ -15,7 +15,7 @@ from gnnhpc.data.data_settings import Data
 from gnnhpc.data.published_graphs import PUBLISHED
 
 if TYPE_CHECKING:
-    from gnnhpc.data.synthetic.ordered_edges import Arrays
+    from gnnhpc.data.edges_and_splits import Arrays
 
 
 class CustomGraph(Data):

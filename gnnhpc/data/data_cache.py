@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,10 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from gnnhpc.data.data_files import cache_root
+from gnnhpc.core.errors import InputError
+from gnnhpc.data.data_files import CACHE_VARIABLE, cache_root
 from gnnhpc.data.data_settings import Data
-from gnnhpc.data.synthetic.ordered_edges import Arrays
-
-log = logging.getLogger(__name__)
+from gnnhpc.data.edges_and_splits import Arrays
 
 CACHE_VERSION = 5
 """Part of every key. A higher number makes all graphs anew: raise it with a generator's change."""
@@ -40,7 +38,7 @@ def load_or_build(config: Data, raw: list[Path], build: Callable[[Path], Arrays]
     """The arrays of a data set from the cache or, once, from `build`, which gets a new folder.
 
     The key has the settings and the names, sizes and times of the raw files. One process builds
-    while others wait. Where nothing can be written, the arrays are built in memory.
+    while others wait. Raises InputError where the cache cannot be written.
     """
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in raw]
     text = json.dumps([CACHE_VERSION, config.model_dump(mode="json"), stats])
@@ -52,9 +50,8 @@ def load_or_build(config: Data, raw: list[Path], build: Callable[[Path], Arrays]
                     _write(build, target)
         return {path.stem: _mapped(path) for path in target.glob("*.npy")}
     except OSError as error:
-        log.warning("%s cannot be written (%s)", target, error)
-    with tempfile.TemporaryDirectory(prefix="gnnhpc-") as name:
-        return build(Path(name, "work"))
+        allowed = f"a folder that may be written, named by ${CACHE_VARIABLE}"
+        raise InputError(cache_root(), "cache", error.strerror or str(error), allowed) from error
 
 
 def _write(build: Callable[[Path], Arrays], target: Path) -> None:

@@ -39,11 +39,6 @@ def data_root(flag: str | Path | None) -> Path | None:
     return next((folder for folder in default_roots() if folder.is_dir()), None)
 
 
-def root_to_fill(flag: str | Path | None) -> Path:
-    """The folder for downloads: as `data_root`, else the user's cache, whether it exists or not."""
-    return data_root(flag) or default_roots()[-1]
-
-
 def default_roots() -> tuple[Path, ...]:
     """The folders where data are looked for without a flag or variable, in this order."""
     return Path("data").absolute(), cache_root() / "data"
@@ -51,24 +46,16 @@ def default_roots() -> tuple[Path, ...]:
 
 def existing_root(name: str, root: Path | None) -> Path:
     """`root`; raises InputError where there is none for the data set `name`."""
-    if root is None:
-        raise InputError(f"data {name}", "data root", "none", how_to_have(name))
-    if not (os.access(root, os.R_OK | os.X_OK) and root.is_dir()):
-        raise InputError(root, "data root", absence(root, "folder"), how_to_have(name))
+    if root is None or not os.access(root, os.R_OK | os.X_OK):
+        places = " or ".join(str(folder) for folder in default_roots())
+        raise InputError(
+            f"data {name}",
+            "data root",
+            "none" if root is None else f"no folder that may be read: {root}",
+            f"a folder by --data-root, data_root in the spec or ${ROOT_VARIABLE}, else {places}, "
+            f"which `gnnhpc data get {name}` makes",
+        )
     return root
-
-
-def how_to_have(name: str) -> str:
-    """Every place where a data root is looked for, and the command that gets this data set."""
-    defaults = " or ".join(str(folder) for folder in default_roots())
-    named = f"a data root by --data-root, data_root in the spec, or ${ROOT_VARIABLE}"
-    return f"{named}, else {defaults}, which `gnnhpc data get {name}` makes"
-
-
-def absence(path: Path, kind: str) -> str:
-    """Why `path` cannot be read."""
-    exists = os.access(path, os.F_OK)
-    return f"no {kind} that may be read" if exists else f"no such {kind}"
 
 
 @dataclass(frozen=True)
@@ -94,6 +81,8 @@ class Files:
     names: tuple[str, ...]
     """Relative to the folder, in a fixed order."""
     downloads: tuple[Download, ...]
+    source: str = ""
+    """Where files are published that no download gets."""
 
     def directory(self, root: Path) -> Path:
         return root / self.folder
@@ -102,15 +91,16 @@ class Files:
         """The names of files that do not exist."""
         return [name for name in self.names if not (self.directory(root) / name).is_file()]
 
-    def readable(
-        self, data: str, root: Path | None, names: tuple[str, ...], allowed: str
-    ) -> list[Path]:
-        """The paths of these files of a data set; raises InputError for one that cannot be read."""
+    def how_to_get(self, data: str) -> str:
+        return f"`gnnhpc data get {data}`" if self.downloads else f"the file of {self.source}"
+
+    def readable(self, data: str, root: Path | None) -> list[Path]:
+        """The paths of all files of a data set; raises InputError for one that cannot be read."""
         folder = self.directory(existing_root(data, root))
-        paths = [folder / name for name in names]
+        paths = [folder / name for name in self.names]
         for path in paths:
             if not os.access(path, os.R_OK):
-                raise InputError(path, None, absence(path, "file"), allowed)
+                raise InputError(path, None, "no file that may be read", self.how_to_get(data))
         return paths
 
 

@@ -1,15 +1,14 @@
 """The settings of data sets in a spec: images, synthetic graphs, and what all have in common.
 
-Does not import torch. Published graphs, TU's sets and custom graphs have files of their own.
+Does not import torch. Published graphs, sets of graphs and custom graphs have their own files.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
@@ -20,13 +19,10 @@ REDDIT_SHARES = {"train": 153_431 / 232_965, "val": 23_831 / 232_965}
 """The shares of nodes published with Reddit (Hamilton et al. 2017); the rest are to test."""
 SHCHUR_EACH = 20
 """Nodes of a class to train on: Shchur et al. 2018 (arXiv:1811.05868), section 4."""
-GRAPH_SHARES = (8, 1, 1)
-"""Tenths of a set of graphs: to train, to validate and to test."""
 
 Storage = Literal["float32", "float16"]
 """The precision in which dense features are stored. float16 halves their size and rounds them, the
 same for every model and sampler; what is computed with them is in the run's precision."""
-NodeInputs = Literal["stored", "one-hot", "degree", "constant"]
 
 
 class Data(Strict):
@@ -53,18 +49,21 @@ class Data(Strict):
         """
         return self
 
-    def files(self, root: Path | None = None) -> Files | None:
-        """The files under a data root, in the layout that they have in `root` if given.
-
-        None for synthetic data and for data outside of a data root.
-        """
+    def files(self) -> Files | None:
+        """The files under a data root; None for synthetic data and for data outside of one."""
         return None
+
+    def raw_files(self, root: Path | None) -> list[Path]:
+        """The files that are read, in a fixed order; raises InputError for a missing one."""
+        files = self.files()
+        return [] if files is None else files.readable(self.name, root)
 
     def check(self, root: Path | None) -> None:
         """Check on a login node that the data can be there, without opening a file.
 
         Raises InputError with what is missing under `root` and how to get it.
         """
+        self.raw_files(root)
 
     def content(self) -> dict[str, Any]:
         """The name, and the settings that differ from their defaults, for a cell's id."""
@@ -72,7 +71,11 @@ class Data(Strict):
         return {"name": self.name} | given
 
 
-CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "python": "cifar-10-batches-py"}
+CIFAR_FOLDER = "cifar-10-batches-bin"
+CIFAR_FILES = {
+    "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    "test": ("test_batch.bin",),
+}
 CIFAR_ARCHIVE = Download(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     archive="tar.gz",
@@ -81,48 +84,27 @@ CIFAR_ARCHIVE = Download(
 )
 
 
-def cifar_paths(folder: Path, split: str) -> list[Path]:
-    """The published batch files of a split; the folder's name says in which layout."""
-    suffix = ".bin" if folder.name == CIFAR_FOLDERS["binary"] else ""
-    names = [f"data_batch_{n}" for n in range(1, 6)] if split == "train" else ["test_batch"]
-    return [folder / f"{name}{suffix}" for name in names]
-
-
-def cifar_files(folder: Path, split: str) -> list[Path]:
-    """The batch files of a split that exist, in order."""
-    return [path for path in cifar_paths(folder, split) if path.is_file()]
-
-
 class Cifar10(Data):
-    """CIFAR-10 (Krizhevsky 2009) in either published layout; every file that exists is used."""
+    """CIFAR-10 (Krizhevsky 2009) in its binary layout; every file that exists is used."""
 
     name: Literal["cifar10"] = "cifar10"
 
     def facts(self) -> Facts:
         return Facts("images", 3, 10, image_size=32, train=50_000, test=10_000)
 
-    def files(self, root: Path | None = None) -> Files:
-        """The binary layout, which is the one that is downloaded, unless `root` has the other."""
-        layout = "binary"
-        if root and not (root / CIFAR_FOLDERS["binary"]).is_dir():
-            layout = "python" if (root / CIFAR_FOLDERS["python"]).is_dir() else "binary"
-        folder = Path(CIFAR_FOLDERS[layout])
-        paths = cifar_paths(folder, "train") + cifar_paths(folder, "test")
-        return Files(str(folder), tuple(path.name for path in paths), (CIFAR_ARCHIVE,))
+    def files(self) -> Files:
+        return Files(CIFAR_FOLDER, CIFAR_FILES["train"] + CIFAR_FILES["test"], (CIFAR_ARCHIVE,))
 
-    def check(self, root: Path | None) -> None:
-        """A run downloads CIFAR-10 into a data root that may be written."""
-        root = existing_root(self.name, root)
-        folders = [root / name for name in CIFAR_FOLDERS.values()]
-        present = [folder for folder in folders if folder.is_dir()]
-        if present:
-            if not any(cifar_files(folder, "train") for folder in present):
-                first = cifar_paths(present[0], "train")[0]
-                raise InputError(first, None, "no such file", "CIFAR-10 as published")
-        elif not os.access(root, os.W_OK):
-            found = "no such folder, and the data root is read-only"
-            allowed = "CIFAR-10 unpacked there, or a data root that may be written, to download it"
-            raise InputError(folders[0], None, found, allowed)
+    def raw_files(self, root: Path | None) -> list[Path]:
+        """The batch files that exist, in order; some of each split."""
+        files = self.files()
+        folder = files.directory(existing_root(self.name, root))
+        for names in CIFAR_FILES.values():
+            if not any((folder / name).is_file() for name in names):
+                raise InputError(
+                    folder / names[0], None, "no such file", files.how_to_get(self.name)
+                )
+        return [path for name in files.names if (path := folder / name).is_file()]
 
 
 class SyntheticCifar10(Data):
@@ -173,55 +155,6 @@ class RedditShaped(Data):
         return Facts("graph", self.features, self.classes, **sizes)
 
 
-class GraphSetData(Data):
-    """A set of graphs, each of one class.
-
-    A split is random: of the graphs in one random order, the first eight tenths are to train, the
-    next tenth to validate, the rest to test. Classes are not balanced in it.
-    """
-
-    features: NodeInputs = "one-hot"
-    """The input of a node: `stored` features, `one-hot` (its degree as one of `degrees` columns,
-    higher degrees in the last), its `degree` as a number, or a `constant` 1."""
-    degrees: Annotated[Whole, Field(ge=2)] = 64
-    """Columns of one-hot degrees."""
-    split: Whole = 0
-    """The number of the random split."""
-
-    def _facts(self, graphs: int, nodes: int, edges: int, stored: int, classes: int) -> Facts:
-        width = {"stored": stored, "one-hot": self.degrees}.get(self.features, 1)
-        train, val, test = graph_split_sizes(graphs)
-        sizes = {"graphs": graphs, "nodes": nodes, "edges": edges}
-        return Facts("graphs", width, classes, **sizes, train=train, val=val, test=test)
-
-    @model_validator(mode="after")
-    def _degrees_are_used(self) -> Self:
-        default = type(self).model_fields["degrees"].default
-        if self.features != "one-hot" and self.degrees != default:
-            raise ValueError(f"degrees: found {self.degrees}; allowed: none for {self.features}")
-        if self.split < 0:
-            raise ValueError(f"split: found {self.split}; allowed: a whole number from 0")
-        return self
-
-
-class SyntheticGraphs(GraphSetData):
-    """Random threads of discussion; the class is the share of answers to the first post."""
-
-    name: Literal["synthetic-graphs"] = "synthetic-graphs"
-    features: Literal["one-hot", "degree", "constant"] = "one-hot"
-    graphs: Annotated[Whole, Field(ge=10)] = 1_000
-    nodes: Positive = 24
-    """The mean number of nodes of a graph, which has half to one and a half times as many."""
-    degree: Annotated[float, Field(ge=0, le=1_000)] = 2.1
-    """Directed edges for each node, approximately: fewer where graphs are too small."""
-    classes: Annotated[Whole, Field(ge=2)] = 2
-
-    def facts(self) -> Facts:
-        nodes = self.graphs * self.nodes
-        edges = 2 * round(nodes * self.degree / 2)
-        return self._facts(self.graphs, nodes, edges, 0, self.classes)
-
-
 def planetoid_scale(nodes: int, classes: int) -> float:
     """The size of a graph's split relative to Planetoid's: 20 a class, 500 and 1000 nodes."""
     return min(1.0, nodes / (20 * classes + 1500))
@@ -237,9 +170,3 @@ def planetoid_each(nodes: int, classes: int) -> int:
 def reddit_trained(nodes: int) -> int:
     """The nodes to train on of a graph of Reddit's shape."""
     return max(1, round(REDDIT_SHARES["train"] * nodes))
-
-
-def graph_split_sizes(graphs: int) -> tuple[int, int, int]:
-    """The graphs to train, to validate and to test: eight tenths, one, and the rest."""
-    train, val = (graphs * tenths // 10 for tenths in GRAPH_SHARES[:2])
-    return train, val, graphs - train - val

@@ -15,20 +15,13 @@ from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_cache import load_or_build
-from gnnhpc.data.data_settings import (
-    Data,
-    GraphSetData,
-    RedditShaped,
-    SyntheticCitation,
-    SyntheticGraphs,
-)
+from gnnhpc.data.data_settings import Data, RedditShaped, SyntheticCitation
+from gnnhpc.data.edges_and_splits import DATA_SEED, Arrays, Ints, random_graph_split, shchur_split
+from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs
 from gnnhpc.data.published_graphs import PublishedGraph
-from gnnhpc.data.splits import DATA_SEED, Ints, random_graph_split, shchur_split
 from gnnhpc.data.synthetic.citation import made_words, synthetic_graph
-from gnnhpc.data.synthetic.ordered_edges import Arrays
 from gnnhpc.data.synthetic.reddit_shaped import skewed_graph
 from gnnhpc.data.synthetic.threads import synthetic_threads
-from gnnhpc.data.tu import TuGraphs
 from gnnhpc.graphs.graph import Graph, InEdges
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.node_features import sparse_tensor
@@ -76,9 +69,7 @@ def graph_arrays(config: Data, root: Path | None) -> Arrays:
     if isinstance(config, CustomGraph):
         return config.arrays()
     assert isinstance(config, PublishedGraph | RedditShaped)
-    raw: list[Path] = []
-    if isinstance(config, PublishedGraph):
-        raw = config.raw_files(root)
+    raw = config.raw_files(root)
 
     def build(work: Path) -> Arrays:
         arrays = _read(config, raw, work)
@@ -95,7 +86,7 @@ def _read(config: PublishedGraph | RedditShaped, raw: list[Path], work: Path) ->
     if isinstance(config, RedditShaped):
         return skewed_graph(config)
     # A cached graph needs no reader, which imports PyG.
-    from gnnhpc.data.readers.published_files import read_published
+    from gnnhpc.data.readers.pyg_and_ogb import read_published
 
     return read_published(config, raw, work)
 
@@ -139,7 +130,7 @@ def _tu_arrays(config: TuGraphs, root: Path | None) -> Arrays:
     raw = config.raw_files(root)
 
     def build(work: Path) -> Arrays:
-        from gnnhpc.data.readers.published_files import read_tu
+        from gnnhpc.data.readers.pyg_and_ogb import read_tu
 
         return read_tu(config, raw, work)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -42,19 +41,15 @@ class Pyg:
 
 
 @dataclass(frozen=True)
-class Ogb:
-    """OGB's folder of comma-separated files, read without its package.
-
-    The graph gets both directions of every edge: arxiv's citations have one, and OGB's examples
-    train on both; the file of products has each edge once.
-    """
-
-
-@dataclass(frozen=True)
 class Published:
     """One row of the table."""
 
-    reader: Pyg | Ogb
+    reader: Pyg | None
+    """PyG's class; None for OGB's tables, which are read without its package.
+
+    Graphs of OGB get both directions of every edge: arxiv's citations have one, and OGB's examples
+    train on both; the file of products has each edge once.
+    """
     files: Files
     facts: Facts
     splits: int = 0
@@ -65,7 +60,7 @@ class Published:
     @property
     def dense(self) -> bool:
         """Whether features are stored dense, not as sparse rows."""
-        return isinstance(self.reader, Ogb) or self.reader.dense
+        return self.reader is None or self.reader.dense
 
 
 def graph_sizes(nodes: int, edges: int, features: int, classes: int, train: int = 0) -> Facts:
@@ -168,7 +163,7 @@ def _ogb(name: str, split: str, megabytes: int, facts: Facts) -> Published:
     url = f"http://snap.stanford.edu/ogb/data/nodeproppred/{name}.zip"
     archive = Download(url, archive="zip", megabytes=megabytes)
     files = Files(f"ogbn_{name}", tables + splits, (archive,))
-    return Published(Ogb(), files, facts, splits=1, feature_files=tables[2:])
+    return Published(None, files, facts, splits=1, feature_files=tables[2:])
 
 
 PUBLISHED = {
@@ -262,19 +257,9 @@ class PublishedGraph(Data):
         # The random split of graphs that are published without one.
         return dataclasses.replace(row.facts, train=SHCHUR_EACH * row.facts.classes)
 
-    def files(self, root: Path | None = None) -> Files:
-        return self.published.files
-
-    def check(self, root: Path | None) -> None:
-        self.raw_files(root)
-
-    def raw_files(self, root: Path | None) -> list[Path]:
-        """The files that are read, in a fixed order; raises InputError naming a missing one."""
+    def files(self) -> Files:
+        """The files that are read; made features need none of their own."""
         row = self.published
         unneeded = () if self.features == "real" else row.feature_files
-        needed = tuple(name for name in row.files.names if name not in unneeded)
-        allowed = f"the file as published at {row.files.downloads[0].url}, or "
-        allowed += f"`gnnhpc data get {self.name}`"
-        if row.feature_files and self.features == "real":
-            allowed += ", or features: made, to time without real features"
-        return row.files.readable(self.name, root, needed, allowed)
+        names = tuple(name for name in row.files.names if name not in unneeded)
+        return dataclasses.replace(row.files, names=names)

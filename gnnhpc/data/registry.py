@@ -10,10 +10,9 @@ from gnnhpc.data.data_settings import (
     RedditShaped,
     SyntheticCifar10,
     SyntheticCitation,
-    SyntheticGraphs,
 )
+from gnnhpc.data.graph_sets import TU, SyntheticGraphs, TuGraphs
 from gnnhpc.data.published_graphs import PUBLISHED, PublishedGraph
-from gnnhpc.data.tu import TU, TuGraphs
 
 DATA: dict[str, type[Data]] = {
     "cifar10": Cifar10,

@@ -28,7 +28,7 @@ from gnnhpc.batches.image_batches import ImageBatches
 from gnnhpc.batches.sampled.sampled_batches import SampledBatches
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.versioned_json import read_object, write_atomically
-from gnnhpc.data import splits
+from gnnhpc.data import edges_and_splits
 from gnnhpc.data.custom_graph_settings import CustomGraph
 from gnnhpc.data.data_files import cache_root
 from gnnhpc.data.data_settings import Data
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 DIGEST_VERSION = 2
 NAME = "data"
-_GENERATORS = (splits, citation, images, reddit_shaped, threads)
+_GENERATORS = (edges_and_splits, citation, images, reddit_shaped, threads)
 _INDEPENDENT = "independent"
 _SHARED = 1 << 28
 """Bytes of arrays from which on one rank of a host compares them for all: they are mapped from the
@@ -87,12 +87,16 @@ def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh
 
 
 def verify_data(data: Data, root: Path | None) -> Check:
-    """Compare the data that the loaders give now with their digests, which are made if need be."""
+    """Compare the data that the loaders give now with their digests, which are made if need be.
+
+    Raises InputError for files that the loaders refuse.
+    """
+    loaded = loaded_arrays(data, root)
     try:
         expected = data_digests(data, root)
     except Exception as error:
         return Check(NAME, "inconclusive", f"the independent reader: {why_failed(error)}")
-    return verdict_of(NAME, differences(loaded_arrays(data, root), expected), _agreement(expected))
+    return verdict_of(NAME, differences(loaded, expected), _agreement(expected))
 
 
 def _agreement(expected: Digests) -> str:
@@ -133,7 +137,7 @@ def _files(data: Data, root: Path | None) -> list[Path]:
     """The files of a data set that are there; empty for synthetic data."""
     if isinstance(data, CustomGraph):
         return [Path(data.path)]
-    files = data.files(root)
+    files = data.files()
     if files is None or root is None:
         return []
     return [path for name in files.names if (path := files.directory(root) / name).is_file()]

@@ -18,15 +18,15 @@ import scipy.sparse
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.data.data_files import existing_root
-from gnnhpc.data.data_settings import Data, GraphSetData, SyntheticCifar10, SyntheticGraphs
+from gnnhpc.data.data_settings import Data, SyntheticCifar10
+from gnnhpc.data.edges_and_splits import DATA_SEED
+from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs
 from gnnhpc.data.load_graph import graph_arrays
 from gnnhpc.data.published_graphs import PublishedGraph, Pyg
 from gnnhpc.data.readers.safe_pickle import read_arrays as read_pickle
-from gnnhpc.data.splits import DATA_SEED
 from gnnhpc.data.synthetic.citation import made_words
 from gnnhpc.data.synthetic.images import synthetic_images
 from gnnhpc.data.synthetic.threads import synthetic_threads
-from gnnhpc.data.tu import TuGraphs
 from gnnhpc.records.schema import Phase
 
 Array = npt.NDArray[Any]
@@ -255,19 +255,15 @@ def _tu_text(data: TuGraphs, root: Path | None) -> tuple[Ids, Ids, Ids, Ids | No
 def read_images(data: Data, root: Path | None, split: Phase) -> tuple[Array, Array]:
     """Pixels uint8 [N, 3, H, W] and labels int64 [N] of one split.
 
-    The published files hold records of one byte for the label and three planes of 1,024 bytes, or
-    pickled dictionaries of `data` and `labels`. Files that are absent are left out. Raises
-    InputError where there is no data root, and OSError for files that cannot be read.
+    The published files hold records of one byte for the label and three planes of 1,024 bytes.
+    Files that are absent are left out. Raises InputError where there is no data root, and OSError
+    for files that cannot be read.
     """
     if isinstance(data, SyntheticCifar10):
         return synthetic_images(data, split)
-    folder = existing_root(data.name, root)
-    binary, pickled = folder / "cifar-10-batches-bin", folder / "cifar-10-batches-py"
-    paths = [binary / f"{name}.bin" for name in _CIFAR[split]]
-    read = _cifar_records
-    if not any(binary.glob("data_batch_*.bin")):
-        paths, read = [pickled / name for name in _CIFAR[split]], _cifar_pickle
-    parts = [read(path) for path in paths if path.is_file()]
+    folder = existing_root(data.name, root) / "cifar-10-batches-bin"
+    paths = [folder / f"{name}.bin" for name in _CIFAR[split]]
+    parts = [_cifar_records(path) for path in paths if path.is_file()]
     pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return pixels.reshape(-1, 3, 32, 32), labels
 
@@ -275,8 +271,3 @@ def read_images(data: Data, root: Path | None, split: Phase) -> tuple[Array, Arr
 def _cifar_records(path: Path) -> tuple[Array, Array]:
     records = np.frombuffer(path.read_bytes(), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
     return records[:, 1:], records[:, 0].astype(np.int64)
-
-
-def _cifar_pickle(path: Path) -> tuple[Array, Array]:
-    content = read_pickle(path, encoding="bytes")
-    return np.asarray(content[b"data"]), np.array(content[b"labels"], dtype=np.int64)

@@ -30,16 +30,19 @@ def write(path: Path, arrays: Arrays) -> CustomGraph:
 
 def test_a_graph_is_read_as_the_file_says(tmp_path: Path) -> None:
     arrays = custom_arrays()
+    arrays["test_mask"][50:] = False
+    arrays["y"] = np.where(np.arange(60) < 50, arrays["y"], -1)
     config = write(tmp_path / "graph.npz", arrays).planned(tmp_path)
     facts = config.facts()
     assert (facts.nodes, facts.edges, facts.features, facts.classes) == (60, 225, 12, 3)
     graph = load_graph(config, None)
-    check(graph, 12)
-    assert counts(graph) == [20, 15, 25]
+    assert graph.name == "graph"
+    assert counts(graph) == [20, 15, 15]
     assert np.array_equal(graph.features.numpy(), arrays["x"].astype(np.float32))
     listed = {(a, b) for a, b in arrays["edge_index"].T.tolist() if a != b}
     assert {tuple(ends) for ends in graph.edges.T.tolist()} == listed
-    assert graph.name == "graph"
+    # Nodes outside of all splits have no label and no target.
+    assert all((labels >= -100).all() for labels in graph.targets(torch.arange(60)).values())
 
 
 def _put(**values: Any) -> Callable[[Arrays], Arrays]:
@@ -66,20 +69,18 @@ def _without_x(arrays: Arrays) -> Arrays:
         (_put(edge_atr=np.ones(3)), "found an array edge_atr; allowed: edge_index, x, y, train_m"),
         (_put(x=np.ones((60, 2), object)), r"found no .npz file of plain arrays \(Object arrays"),
         (_put(x=np.ones((50, 2))), r"x: found \[50, 2\]; allowed: one row for each of 60 nodes"),
-        (_at("x", (4, 3), 1e300), r"x: found inf at \[4, 3\]; allowed: finite float32 numbers"),
+        (_at("x", (4, 3), 1e300), "x: found a number that is not finite in float32, in row 4;"),
         (_put(edge_index=np.ones((9, 2), int)), r"edge_index: found \[9, 2\]; allowed: int \[2"),
-        (_at("edge_index", (0, 7), 60), r"edge_index: found edge 7 from 60 to \d+; allowed: nodes"),
+        (_at("edge_index", (0, 7), 60), "edge_index: found another node at edge 7; allowed: nodes"),
         (_put(edge_index=np.array([[3], [3]])), "edge_index: found self-loops only"),
         (_put(y=np.zeros(60)), r"y: found float64 \[60\]; allowed: int \[nodes\], classes from 0"),
         (_put(y=np.zeros(60, int)), "y: found highest label 0 of 60 nodes; allowed: at least two"),
-        (_at("y", 9, 600), "y: found highest label 600 of 60 nodes; allowed: .* counted from 0"),
-        (_at("y", 9, -2), "y: found -2 of node 9; allowed: int"),
-        (_at("y", 9, -1), "train_mask: found node 9 without a label"),
+        (_at("y", 9, -2), "y: found a label below -1 of node 9; allowed: int"),
+        (_at("y", 9, -1), "train_mask: found without a label, node 9"),
         (_put(val_mask=np.zeros(60, bool)), "val_mask: found 0 of 60 nodes; allowed: at least one"),
-        (_put(val_mask=np.ones(50, bool)), "val_mask: found 50 of 50 nodes; allowed: at least one"),
-        (_at("test_mask", 0, True), "train_mask: found node 0 of two splits; allowed: one split"),
+        (_at("test_mask", 0, True), "train_mask: found in test_mask too, node 0"),
         (_put(edge_weight=np.ones(3)), r"edge_weight: found 3 weights of 242 edges"),
-        (_put(edge_weight=-np.ones(242)), "edge_weight: found -1.0 of edge 0; allowed: .*, from 0"),
+        (_put(edge_weight=-np.ones(242)), "edge_weight: found less than 0 at edge 0; allowed: "),
         (_put(edge_weight=np.ones(242)), r"edge_index: found \d+ self-loops or repeated"),
     ],
 )  # fmt: skip
@@ -91,25 +92,15 @@ def test_a_mistake_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def _overwrite(path: Path) -> None:
-    """Damage inside the last array, which the archive's own checksum finds."""
-    content = bytearray(path.read_bytes())
-    place = content.index(b"y.npy") + 200
-    content[place : place + 40] = b"\xff" * 40
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (Path.unlink, "found No such file or directory; allowed: a file written by numpy.savez"),
-        (lambda path: path.write_bytes(b""), "found no .npz file"),
         (lambda path: path.write_bytes(EVIL), "found no .npz file"),
         (lambda path: np.save(path.open("wb"), np.ones(3)), "found no .npz file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-300]), "found no .npz file"),
-        (_overwrite, r"found no .npz file of plain arrays \(Bad CRC-32"),
     ],
-    ids=["missing", "empty", "pickle", "npy", "cut off", "overwritten"],
+    ids=["missing", "pickle", "npy", "cut off"],
 )
 def test_a_file_that_is_none(
     tmp_path: Path, damage: Callable[[Path], object], message: str
@@ -140,48 +131,26 @@ def test_the_file_must_be_the_planned_one(tmp_path: Path) -> None:
     (tmp_path / "graph.npz").unlink()
     with pytest.raises(InputError, match=r"graph.npz: found no file that may be read"):
         config.check(None)
-    with pytest.raises(InputError, match=r"graph.npz: found No such file"):
-        load_graph(config, None)
 
 
-def test_what_the_spec_says_is_compared_with_the_file(tmp_path: Path) -> None:
-    write(tmp_path / "graph.npz", custom_arrays())
-    with pytest.raises(InputError, match="nodes: found 60; allowed: 61, which the spec says"):
-        CustomGraph(path="graph.npz", nodes=61).planned(tmp_path)
-
-
-def test_where_the_file_lies_is_no_content(tmp_path: Path) -> None:
-    arrays = custom_arrays()
+def test_a_cell_is_its_content_and_is_read_without_the_file(tmp_path: Path) -> None:
     for folder in ("here", "there"):
         (tmp_path / folder).mkdir()
-        write(tmp_path / folder / "graph.npz", arrays)
-    here, there = (CustomGraph(path="graph.npz").planned(tmp_path / f) for f in ("here", "there"))
-    assert Path(here.path) == tmp_path / "here" / "graph.npz"
-    assert here.content() == there.content()
-    assert here.content()["nodes"] == 60
-    assert "path" not in here.content()
-    again = CustomGraph(path="../here/graph.npz").planned(tmp_path / "there")
+        write(tmp_path / folder / "graph.npz", custom_arrays())
+    planned = [CustomGraph(path="graph.npz").planned(tmp_path / f) for f in ("here", "there")]
+    assert CustomGraph(path="../here/graph.npz").planned(tmp_path / "there") == planned[0]
+    here, there = (Experiment.model_validate({"model": "gat", "data": d}) for d in planned)
+    assert here.id == there.id
+    assert here.id.startswith("gat-graph-seq-")
+    (tmp_path / "here" / "graph.npz").unlink()
+    again = Experiment.model_validate(json.loads(json.dumps(here.model_dump(mode="json"))))
     assert again == here
-    cells = [Experiment.model_validate({"model": "gat", "data": data}) for data in (here, there)]
-    assert cells[0].id == cells[1].id
-    assert cells[0].id.startswith("gat-graph-seq-")
-
-
-def test_a_manifest_is_read_without_the_file(tmp_path: Path) -> None:
-    config = write(tmp_path / "graph.npz", custom_arrays()).planned(tmp_path)
-    experiment = Experiment.model_validate({"model": "gat", "data": config})
-    (tmp_path / "graph.npz").unlink()
-    dumped = json.loads(json.dumps(experiment.model_dump(mode="json")))
-    again = Experiment.model_validate(dumped)
-    assert again == experiment
-    assert again.id == experiment.id
     assert again.data.facts().nodes == 60
 
 
 @pytest.mark.parametrize(
     ("path", "label"),
     [
-        ("a/graph.npz", "graph"),
         ("my graph (2).npz", "my-graph-2"),
         ("../..npz", "graph"),
         ("pubmed.npz", "custom-pubmed"),
@@ -206,8 +175,8 @@ def symmetric() -> Arrays:
 def test_weights_follow_their_edges(tmp_path: Path) -> None:
     arrays = symmetric()
     config = write(tmp_path / "graph.npz", arrays).planned(tmp_path)
-    assert config.weighted
     graph = load_graph(config, None)
+    check(graph, 12)
     assert graph.edge_weight is not None
     found = dict(zip(map(tuple, graph.edges.T.tolist()), graph.edge_weight.tolist(), strict=True))
     listed = map(tuple, arrays["edge_index"].T.tolist())
@@ -226,13 +195,3 @@ def test_an_undirected_graph_has_both_directions(tmp_path: Path) -> None:
         config.planned(tmp_path)
     directed = CustomGraph(path="graph.npz", directed=True).planned(tmp_path)
     assert load_graph(directed, None).edges.shape[1] == directed.edges == half
-
-
-def test_nodes_outside_of_all_splits_may_have_no_label(tmp_path: Path) -> None:
-    arrays = custom_arrays()
-    arrays["test_mask"][50:] = False
-    arrays["y"] = np.where(np.arange(60) < 50, arrays["y"], -1)
-    graph = load_graph(write(tmp_path / "graph.npz", arrays).planned(tmp_path), None)
-    assert counts(graph) == [20, 15, 15]
-    assert graph.classes == 3
-    assert all((labels >= -100).all() for labels in graph.targets(torch.arange(60)).values())

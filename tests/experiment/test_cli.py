@@ -32,7 +32,7 @@ MISTAKES = {
     "run --model vig --set a={": "--set a:1: found unreadable YAML (expected the node content",
     "run --model vig --set layout.x=3": "--set: layout.x: found layout is no mapping; allowed: ",
     "run --model vig --set blocks=3": "flags: blocks: found an unknown key; allowed: activation_c",
-    "run --model gat --data cora": "data cora: data root: found none; allowed: a data root by",
+    "run --model gat --data cora": "data cora: data root: found none; allowed: a folder by --",
     "run --model vig --layout pp2": "environment: world size under alone: found 1; allowed: 2",
 }
 

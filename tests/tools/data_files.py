@@ -67,19 +67,6 @@ def write_binary(root: Path, name: str, records: npt.NDArray[np.uint8]) -> Path:
     return path
 
 
-def write_python(root: Path, name: str, records: npt.NDArray[np.uint8]) -> Path:
-    path = root / "cifar-10-batches-py" / name
-    path.parent.mkdir(exist_ok=True)
-    content = {
-        b"batch_label": b"made up",
-        b"labels": records[:, 0].tolist(),
-        b"data": records[:, 1:].copy(),
-        b"filenames": [b"none.png"] * len(records),
-    }
-    path.write_bytes(pickle.dumps(content, protocol=2))
-    return path
-
-
 def cifar_archive(site: Path, address: str) -> Download:
     """A small archive of CIFAR-10's six binary files, in a folder that `address` serves."""
     packed = io.BytesIO()

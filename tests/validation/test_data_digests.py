@@ -16,10 +16,9 @@ from gnnhpc.data.data_settings import (
     RedditShaped,
     SyntheticCifar10,
     SyntheticCitation,
-    SyntheticGraphs,
 )
+from gnnhpc.data.graph_sets import SyntheticGraphs, TuGraphs
 from gnnhpc.data.published_graphs import PublishedGraph
-from gnnhpc.data.tu import TuGraphs
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.records.schema import Check
 from gnnhpc.validation import data_digests
@@ -85,7 +84,7 @@ def test_real_data_agree(name: str) -> None:
         data = TuGraphs(name=name)
     elif name != "cifar10":
         data = PublishedGraph(name=name)
-    files = data.files(root)
+    files = data.files()
     if files is None or not files.directory(root).is_dir():
         pytest.skip(f"no {name} under GNNHPC_DATA")
     assert verify_data(data, root).verdict == "ok"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import numpy.typing as npt
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
-from gnnhpc.data.splits import Floats, Ints, Mask
-from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
+from gnnhpc.data.edges_and_splits import Arrays, Floats, Ints, Mask, distinct, ordered_edges
 
 UNLABELLED = -1
 """The label of a node that is in no split and has no class."""
@@ -70,10 +68,10 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def _refuse(path: Path, key: str, wrong: Mask, found: Callable[[int], str], allowed: str) -> None:
-    """Raise InputError for the first place where `wrong` is true, which `found` describes."""
+def _refuse(path: Path, key: str, wrong: Mask, found: str, allowed: str) -> None:
+    """Raise InputError for the first place where `wrong` is true."""
     if wrong.any():
-        raise InputError(path, key, found(int(wrong.argmax())), allowed)
+        raise InputError(path, key, f"{found} {int(wrong.argmax())}", allowed)
 
 
 def _labels(path: Path, values: npt.NDArray[Any]) -> Ints:
@@ -82,8 +80,7 @@ def _labels(path: Path, values: npt.NDArray[Any]) -> Ints:
     if not 1 <= highest < len(labels):
         found = f"highest label {highest} of {len(labels)} nodes"
         raise InputError(path, "y", found, "at least two classes, counted from 0")
-    wrong = labels < UNLABELLED
-    _refuse(path, "y", wrong, lambda node: f"{labels[node]} of node {node}", FORMS["y"][2])
+    _refuse(path, "y", labels < UNLABELLED, "a label below -1 of node", FORMS["y"][2])
     return labels
 
 
@@ -91,10 +88,8 @@ def _float32(path: Path, key: str, array: npt.NDArray[Any]) -> Floats:
     """The array in float32; a number that does not fit becomes infinite and is refused."""
     with np.errstate(over="ignore"):
         values: Floats = array.astype(np.float32)
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        place = [int(index) for index in np.argwhere(wrong)[0]]
-        raise InputError(path, key, f"{values[tuple(place)]} at {place}", "finite float32 numbers")
+    wrong: Mask = (~np.isfinite(values)).reshape(len(values), -1).max(axis=1)
+    _refuse(path, key, wrong, "a number that is not finite in float32, in row", "finite numbers")
     return values
 
 
@@ -106,10 +101,8 @@ def _mask(path: Path, key: str, arrays: Arrays, labels: Ints) -> Mask:
         raise InputError(path, key, found, f"at least one of {len(labels)} nodes")
     for other in (f"{split}_mask" for split in SPLITS if f"{split}_mask" != key):
         if arrays[other].shape == mask.shape:
-            both = mask & arrays[other]
-            _refuse(path, key, both, lambda node: f"node {node} of two splits", "one split")
-    unlabelled = mask & (labels == UNLABELLED)
-    _refuse(path, key, unlabelled, lambda node: f"node {node} without a label", "nodes with one")
+            _refuse(path, key, mask & arrays[other], f"in {other} too, node", "one split of a node")
+    _refuse(path, key, mask & (labels == UNLABELLED), "without a label, node", "nodes with one")
     return mask
 
 
@@ -119,13 +112,8 @@ def _edges(path: Path, arrays: Arrays, nodes: int, directed: bool) -> Arrays:
     if len(listed) != 2 or listed.shape[1] == 0:
         raise InputError(path, "edge_index", list(listed.shape), FORMS["edge_index"][2])
     source, target = listed.astype(np.int64)
-    _refuse(
-        path,
-        "edge_index",
-        (np.minimum(source, target) < 0) | (np.maximum(source, target) >= nodes),
-        lambda edge: f"edge {edge} from {source[edge]} to {target[edge]}",
-        f"nodes 0 to {nodes - 1}",
-    )
+    outside = (np.minimum(source, target) < 0) | (np.maximum(source, target) >= nodes)
+    _refuse(path, "edge_index", outside, "another node at edge", f"nodes 0 to {nodes - 1}")
     edges = ordered_edges(source, target, nodes)
     count = edges.shape[1]
     if count == 0:
@@ -138,13 +126,7 @@ def _edges(path: Path, arrays: Arrays, nodes: int, directed: bool) -> Arrays:
     if len(weights) != len(source):
         found = f"{len(weights)} weights of {len(source)} edges"
         raise InputError(path, "edge_weight", found, FORMS["edge_weight"][2])
-    _refuse(
-        path,
-        "edge_weight",
-        weights < 0,
-        lambda edge: f"{weights[edge]} of edge {edge}",
-        FORMS["edge_weight"][2],
-    )
+    _refuse(path, "edge_weight", weights < 0, "less than 0 at edge", FORMS["edge_weight"][2])
     if count != len(source):
         found = f"{len(source) - count} self-loops or repeated edges with weights"
         raise InputError(path, "edge_index", found, "each weighted edge once, without self-loops")

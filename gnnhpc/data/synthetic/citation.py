@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from gnnhpc.data.data_settings import SyntheticCitation
-from gnnhpc.data.splits import DATA_SEED, Ints, planetoid_split
-from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
+from gnnhpc.data.edges_and_splits import (
+    DATA_SEED,
+    Arrays,
+    Ints,
+    distinct,
+    ordered_edges,
+    planetoid_split,
+)
 
 _TOPICAL = 0.2
 """The share of a node's words that are of its class's topic."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.data.data_settings import SyntheticCifar10
-from gnnhpc.data.splits import DATA_SEED, Floats, Ints
+from gnnhpc.data.edges_and_splits import DATA_SEED, Floats, Ints
 
 Pixels = npt.NDArray[np.uint8]
 

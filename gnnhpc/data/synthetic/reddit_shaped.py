@@ -11,8 +11,16 @@ import math
 import numpy as np
 
 from gnnhpc.data.data_settings import REDDIT_SHARES, RedditShaped, reddit_trained
-from gnnhpc.data.splits import DATA_SEED, Floats, Ints, Masks, masks_of
-from gnnhpc.data.synthetic.ordered_edges import Arrays, distinct, ordered_edges
+from gnnhpc.data.edges_and_splits import (
+    DATA_SEED,
+    Arrays,
+    Floats,
+    Ints,
+    Masks,
+    distinct,
+    masks_of,
+    ordered_edges,
+)
 
 SKEW = 1.0
 """Standard deviation of the logarithm of weights: the largest of 232,965 is some 90 times the

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnnhpc.data.data_settings import SyntheticGraphs
-from gnnhpc.data.splits import DATA_SEED
-from gnnhpc.data.synthetic.ordered_edges import Arrays, ordered_edges
+from gnnhpc.data.edges_and_splits import DATA_SEED, Arrays, ordered_edges
+from gnnhpc.data.graph_sets import SyntheticGraphs
 
 SPREAD = 0.1
 """The standard deviation of a graph's share of answers to the first post: classes overlap."""

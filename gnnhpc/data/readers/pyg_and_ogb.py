@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,10 @@ from torch_geometric.transforms import Compose, NormalizeFeatures
 
 from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
+from gnnhpc.data.edges_and_splits import Arrays, Ints, masks_of, ordered_edges
+from gnnhpc.data.graph_sets import TuGraphs
 from gnnhpc.data.published_graphs import PublishedGraph, Pyg
 from gnnhpc.data.readers.safe_pickle import read_arrays
-from gnnhpc.data.splits import Ints, masks_of
-from gnnhpc.data.synthetic.ordered_edges import Arrays, ordered_edges
-from gnnhpc.data.tu import TuGraphs
-
-_FETCH_AGAIN = "fetch the files again"
 
 
 def read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
@@ -35,36 +32,30 @@ def read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Array
     Raises InputError for damaged files and for sizes that are not the published ones, which models
     are built for.
     """
-    reader, folder, facts = config.published.reader, raw[0].parent, config.facts()
-    with _damage_named(folder):
-        arrays = _read_pyg(config, reader, raw, work) if isinstance(reader, Pyg) else _read_ogb(raw)
-        labels, edges = arrays["labels"], arrays["edges"]
-        columns = facts.features
+    reader, facts = config.published.reader, config.facts()
+    with _damage_named(raw[0].parent):
+        arrays = _read_pyg(config, reader, raw, work) if reader else _read_ogb(raw)
+        labels, columns = arrays["labels"], facts.features
         if "dense" in arrays:
             columns = arrays["dense"].shape[1]
         elif "columns" in arrays:
             columns = max(columns, int(arrays["columns"].max(initial=0)) + 1)
-        checks: list[tuple[str, object, object]] = [
-            ("nodes", len(labels), facts.nodes),
-            ("labels", *_span(labels, facts.classes)),
-            ("edges", *_span(edges, facts.nodes)),
-            ("features", columns, facts.features),
-        ]
-    _check(folder, checks)
+        _compare("nodes", len(labels), facts.nodes)
+        _compare("features", columns, facts.features)
+        _check_range("labels", labels, facts.classes)
+        _check_range("ends of edges", arrays["edges"], facts.nodes)
     return arrays
 
 
-def _span(numbers: Ints, count: int) -> tuple[str, str]:
-    """The lowest and highest of these numbers; the same again where all are below `count`."""
+def _compare(what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{found} {what}, not {expected}")
+
+
+def _check_range(what: str, numbers: Ints, count: int) -> None:
     low, high = int(numbers.min()), int(numbers.max())
-    found = f"{low} to {high}"
-    return found, found if 0 <= low <= high < count else f"0 to {count - 1}"
-
-
-def _check(folder: Path, checks: Sequence[tuple[str, object, object]]) -> None:
-    for key, found, expected in checks:
-        if found != expected:
-            raise InputError(folder, key, found, f"{expected}; {_FETCH_AGAIN}")
+    if low < 0 or high >= count:
+        raise ValueError(f"{what} from {low} to {high}, not 0 to {count - 1}")
 
 
 @contextlib.contextmanager
@@ -77,7 +68,7 @@ def _damage_named(folder: Path) -> Iterator[None]:
         raise
     except Exception as error:
         found = f"damaged files ({type(error).__name__}: {error})"
-        raise InputError(folder, None, found, f"those published; {_FETCH_AGAIN}") from error
+        raise InputError(folder, None, found, "those published; fetch them again") from error
 
 
 def _link(raw: list[Path], folder: Path) -> None:
@@ -143,19 +134,16 @@ def read_tu(config: TuGraphs, raw: list[Path], work: Path) -> Arrays:
     Keys: `labels` [graphs], `edges` [2, E], `first` [graphs + 1], and `stored` [nodes] where nodes
     have labels. Raises InputError for damaged files and for sizes that are not the published ones.
     """
-    known, folder = config.set, raw[0].parent
+    known = config.set
     _link(raw, config.files().directory(work))
-    with _damage_named(folder):
+    with _damage_named(raw[0].parent):
         dataset = datasets.TUDataset(str(work), known.folder)
         graphs = [dataset[number] for number in range(len(dataset))]
         arrays = _tu_arrays(graphs)
-    checks = [
-        ("nodes", int(arrays["first"][-1]), known.nodes),
-        ("graphs", len(arrays["labels"]), known.graphs),
-        ("classes", int(arrays["labels"].max()) + 1, known.classes),
-        ("labels of nodes", 0 if graphs[0].x is None else graphs[0].x.shape[1], known.labels),
-    ]
-    _check(folder, checks)
+        _compare("nodes", int(arrays["first"][-1]), known.nodes)
+        _compare("graphs", len(arrays["labels"]), known.graphs)
+        _compare("classes", int(arrays["labels"].max()) + 1, known.classes)
+        _compare("labels of nodes", graphs[0].num_node_features, known.labels)
     return arrays
 
 
@@ -164,8 +152,8 @@ def _tu_arrays(graphs: list[Data]) -> Arrays:
     first = np.concatenate(([0], np.cumsum([graph.num_nodes for graph in graphs])))
     ends = [graph.edge_index.numpy() for graph in graphs]
     for graph, edges in zip(graphs, ends, strict=True):
-        if edges.size and (edges.min() < 0 or edges.max() >= graph.num_nodes):
-            raise ValueError("an edge leaves its graph")
+        if edges.size:
+            _check_range("ends of a graph's edges", edges, graph.num_nodes)
     source, target = np.concatenate([e + begin for e, begin in zip(ends, first, strict=False)], 1)
     labels = np.concatenate([graph.y.numpy() for graph in graphs]).astype(np.int64)
     edges = ordered_edges(source, target, int(first[-1]))

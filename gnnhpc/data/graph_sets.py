@@ -1,21 +1,69 @@
-"""TU's sets of graphs, and sets in their layout: the table and the settings. Imports no torch.
+"""Sets of graphs, each graph of one class: TU's table, synthetic threads, and their settings.
 
 Sizes are those of PyG's documentation (Morris et al. 2020, arXiv:2007.08663); reddit10k is
-karateclub's (Rozemberczki et al. 2020, arXiv:2003.04819).
+karateclub's (Rozemberczki et al. 2020, arXiv:2003.04819). Does not import torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gnnhpc.core.dataset_sizes import Facts
+from gnnhpc.core.settings import Positive, Whole
 from gnnhpc.data.data_files import Download, Files
-from gnnhpc.data.data_settings import GraphSetData, NodeInputs
+from gnnhpc.data.data_settings import Data
+
+NodeInputs = Literal["stored", "one-hot", "degree", "constant"]
+
+
+class GraphSetData(Data):
+    """A set of graphs, each of one class.
+
+    A split is random: of the graphs in one random order, the first eight tenths are to train, the
+    next tenth to validate, the rest to test. Classes are not balanced in it.
+    """
+
+    features: NodeInputs = "one-hot"
+    """The input of a node: `stored` features, `one-hot` (its degree as one of `degrees` columns,
+    higher degrees in the last), its `degree` as a number, or a `constant` 1."""
+    degrees: Annotated[Whole, Field(ge=2)] = 64
+    """Columns of one-hot degrees."""
+    split: Annotated[Whole, Field(ge=0)] = 0
+    """The number of the random split."""
+
+    def _facts(self, graphs: int, nodes: int, edges: int, stored: int, classes: int) -> Facts:
+        width = {"stored": stored, "one-hot": self.degrees}.get(self.features, 1)
+        train, val, test = graph_split_sizes(graphs)
+        sizes = {"graphs": graphs, "nodes": nodes, "edges": edges}
+        return Facts("graphs", width, classes, **sizes, train=train, val=val, test=test)
+
+
+class SyntheticGraphs(GraphSetData):
+    """Random threads of discussion; the class is the share of answers to the first post."""
+
+    name: Literal["synthetic-graphs"] = "synthetic-graphs"
+    features: Literal["one-hot", "degree", "constant"] = "one-hot"
+    graphs: Annotated[Whole, Field(ge=10)] = 1_000
+    nodes: Positive = 24
+    """The mean number of nodes of a graph, which has half to one and a half times as many."""
+    degree: Annotated[float, Field(ge=0, le=1_000)] = 2.1
+    """Directed edges for each node, approximately: fewer where graphs are too small."""
+    classes: Annotated[Whole, Field(ge=2)] = 2
+
+    def facts(self) -> Facts:
+        nodes = self.graphs * self.nodes
+        edges = 2 * round(nodes * self.degree / 2)
+        return self._facts(self.graphs, nodes, edges, 0, self.classes)
+
+
+def graph_split_sizes(graphs: int) -> tuple[int, int, int]:
+    """The graphs to train, to validate and to test: eight tenths, one, and the rest."""
+    train, val = graphs * 8 // 10, graphs // 10
+    return train, val, graphs - train - val
 
 
 @dataclass(frozen=True)
@@ -31,6 +79,7 @@ class TuSet:
     """The number of labels that nodes have; 0 without."""
     classes: int
     download: bool = True
+    """Whether TU publishes it, and `gnnhpc data get` can download it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,18 +142,8 @@ class TuGraphs(GraphSetData):
         known = self.set
         return self._facts(known.graphs, known.nodes, known.edges, known.labels, known.classes)
 
-    def files(self, root: Path | None = None) -> Files:
+    def files(self) -> Files:
         known = self.set
-        downloads: tuple[Download, ...] = ()
-        if known.download:
-            downloads = (Download(f"{_BASE}/{known.folder}.zip", archive="zip"),)
-        return Files(f"{known.folder}/raw", known.names, downloads)
-
-    def check(self, root: Path | None) -> None:
-        self.raw_files(root)
-
-    def raw_files(self, root: Path | None) -> list[Path]:
-        """The files that are read, in a fixed order; raises InputError for a missing one."""
-        source = f"{_BASE}/{self.set.folder}.zip, or `gnnhpc data get {self.name}`"
-        allowed = f"the file as of {source if self.set.download else _REDDIT10K}"
-        return self.files().readable(self.name, root, self.set.names, allowed)
+        source = f"{_BASE}/{known.folder}.zip" if known.download else _REDDIT10K
+        downloads = (Download(source, archive="zip"),) if known.download else ()
+        return Files(f"{known.folder}/raw", known.names, downloads, source)

@@ -1,19 +1,19 @@
-"""Splits of nodes and graphs into training, validation and test: bool masks by name."""
+"""A graph as arrays: its edges in their one order, and splits as bool masks by name.
+
+Edges are ordered by target, then by source, each once, without self-loops.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.core.dataset_sizes import SPLITS
-from gnnhpc.data.data_settings import (
-    SHCHUR_EACH,
-    graph_split_sizes,
-    planetoid_each,
-    planetoid_scale,
-)
+from gnnhpc.data.data_settings import SHCHUR_EACH, planetoid_each, planetoid_scale
+from gnnhpc.data.graph_sets import graph_split_sizes
 
 DATA_SEED = 20_240_229
 """The seed of synthetic data and random splits: data do not depend on an experiment's seed."""
@@ -22,6 +22,27 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 Masks = dict[str, Mask]
+Arrays = dict[str, npt.NDArray[Any]]
+"""A graph as its reader or generator gives it: int64 `labels` [nodes] and `edges` [2, E]; bool
+`train`, `val` and `test` [nodes] where a split is published; float32 `dense` [nodes, F] or the CSR
+rows `indptr`, `columns` and `values` where features are not made up; float32 `edge_weight` [E]
+where edges have weights."""
+
+
+def distinct(keys: Ints) -> Ints:
+    """The sorted keys, each once; `numpy.unique` hashes, which takes sixty times as long."""
+    ordered = np.sort(keys)
+    new = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return ordered[new]
+
+
+def ordered_edges(source: Ints, target: Ints, nodes: int, *, both: bool = False) -> Ints:
+    """int64 [2, E] sorted by (target, source), each edge once; with `both` also its reverse."""
+    if both:
+        source, target = np.concatenate([source, target]), np.concatenate([target, source])
+    key = distinct((target * nodes + source)[source != target])
+    return np.stack([key % nodes, key // nodes])
 
 
 def planetoid_split(labels: Ints, classes: int, rng: np.random.Generator) -> Masks:
