@@ -14,7 +14,6 @@ from gnnhpc.core.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_UNFINISHED,
-    InputError,
 )
 from jobs.cli.options import Run
 
@@ -32,7 +31,7 @@ LOGS_EPILOG = (
     "gnnhpc logs runs/quickstart vig-pp2:3 --rank 1\n\n"
     "gnnhpc logs runs/quickstart vig-pp2:3 --follow"
 )
-CLEAN_EPILOG = "Example: gnnhpc clean runs/quickstart"
+CLEAN_EPILOG = "Example: gnnhpc clean runs/quickstart --yes"
 
 
 def status(
@@ -68,7 +67,7 @@ def status(
 def list_runs(
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
 ) -> int:
-    """List the runs of a folder, newest first: age, cells and their states; damage is named."""
+    """List the runs of a folder, newest first: their cells and states; damage is named."""
     from gnnhpc.core.settings import expand_user
     from jobs.cli.terminal_tables import runs_lines
     from jobs.run.known_runs import known_runs
@@ -112,25 +111,17 @@ def logs(
 
 def clean(
     run: Run,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them.")] = False,
 ) -> int:
-    """Remove the checkpoints of done cells, which nothing needs after the run; asks first.
+    """List the checkpoints of done cells, which nothing needs after the run, or remove them.
 
     Results, records and logs stay, and so do checkpoints that a rerun would resume from.
     """
     from jobs.run.clean import clean as clean_run
     from jobs.run.clean import find_removable
 
-    found = find_removable(run)
-    if not found:
-        print(f"nothing to remove in {run}")
-        return EXIT_DONE
-    print("\n".join(map(str, found)))
-    if not yes and not sys.stdin.isatty():
-        raise InputError("clean", None, "no terminal to ask on", "--yes")
-    if not yes and input("remove them? [y/N] ").strip().lower() not in ("y", "yes"):
-        print("nothing removed")
-        return EXIT_FAILED
-    removed = clean_run(run, found)
-    print(f"removed {removed} folder{'s' if removed != 1 else ''} of checkpoints")
+    found = clean_run(run) if yes else find_removable(run)
+    print("\n".join(map(str, found)) or f"nothing to remove in {run}")
+    if found:
+        print("removed" if yes else "--yes removes them")
     return EXIT_DONE

@@ -24,7 +24,6 @@ from jobs.cli.options import (
 
 if TYPE_CHECKING:
     from jobs.run.status import RunStatus
-    from jobs.submission.submit import Submitted
 
 SUBMIT_EPILOG = (
     "Examples:\n\n"
@@ -80,6 +79,7 @@ def submit(
     Returns at once with the job ids. A mistake in the spec is reported before anything is written.
     The run folder keeps the current code, and the jobs run that copy.
     """
+    from jobs.cli.terminal_tables import print_dry_run, print_submitted
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
     from jobs.submission import submit as submitting
@@ -97,13 +97,11 @@ def submit(
         wait=wait,
     )
     if dry_run:
-        from jobs.cli.terminal_tables import print_dry_run
-
-        submission = submitting.prepare_submit(planned, options, runs=runs)
-        print_dry_run(submission)
+        print_dry_run(submitting.prepare_submit(planned, options, runs=runs))
         return EXIT_DONE
     done = submitting.submit(planned, options, runs=runs, watch=_print_changes())
-    return _print_submitted(done)
+    print_submitted(done)
+    return EXIT_FAILED if done.failed else EXIT_DONE
 
 
 def rerun(
@@ -129,10 +127,6 @@ def rerun(
             help="Also select cells whose state Slurm did not report; they may run twice.",
         ),
     ] = False,
-    cluster: Annotated[
-        Cluster | None,
-        typer.Option(help="Where the cells run; by default where the run was submitted."),
-    ] = None,
     site: SiteName = None,
     site_file: SiteFile = None,
     slurm: SlurmOptions = None,
@@ -152,6 +146,7 @@ def rerun(
     with. Cells that run or wait already are left alone, and --index refuses them; so are unknown
     cells without --force.
     """
+    from jobs.cli.terminal_tables import print_dry_run, print_submitted
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
     from jobs.submission import rerun as rerunning
@@ -159,7 +154,6 @@ def rerun(
 
     selection = rerunning.Selection(array, index, failed, missing, flagged, force)
     options = Options(
-        cluster=cluster.value if cluster else None,
         site=load_site(site_file, site) if site or site_file else None,
         settings=parse_options(slurm or []),
         after=after or (),
@@ -168,13 +162,11 @@ def rerun(
         wait=wait,
     )
     if dry_run:
-        from jobs.cli.terminal_tables import print_dry_run
-
-        submission = rerunning.prepare_rerun(run, selection, options)
-        print_dry_run(submission)
+        print_dry_run(rerunning.prepare_rerun(run, selection, options))
         return EXIT_DONE
     done = rerunning.rerun(run, selection, options, watch=_print_changes())
-    return _print_submitted(done)
+    print_submitted(done)
+    return EXIT_FAILED if done.failed else EXIT_DONE
 
 
 def cancel(
@@ -207,11 +199,3 @@ def _print_changes() -> Callable[[RunStatus], None]:
             print(line, flush=True)
 
     return print_change
-
-
-def _print_submitted(done: Submitted) -> int:
-    """Print what was submitted; returns the exit status."""
-    from jobs.cli.terminal_tables import print_submitted
-
-    print_submitted(done)
-    return EXIT_FAILED if done.failed else EXIT_DONE

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from itertools import islice
 from shlex import quote
 
@@ -59,7 +60,7 @@ def _resource_lines(submission: Submission) -> list[str]:
 
 
 def print_submitted(done: Submitted) -> None:
-    """Print job ids, the run folder, and the next command or how many cells failed."""
+    """Print job ids, the run folder, and the next command; or the status after waiting."""
     submission, run = done.submission, quote(str(done.run))
     scheduler = SCHEDULERS[submission.cluster]
     for array, job in done.arrays:
@@ -77,12 +78,7 @@ def print_submitted(done: Submitted) -> None:
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")
         return
-    current = status(done.run)
-    chosen = {cell.id for cell in submission.cells}
-    ended = Counter(cell.state for cell in current.cells if cell.cell in chosen)
-    print(", ".join(f"{count} {state}" for state, count in ended.items()))
-    for line in next_steps(current):
-        print(line)
+    print_status(status(done.run), cells=False)
 
 
 def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
@@ -156,35 +152,21 @@ def cost_line(cost: RunCost) -> str:
 
 
 def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
-    """A line for each run, in columns: its name, age, cells, and the counts of states."""
-    rows = [("run", "age", "cells", "state")]
+    """A line for each run, in columns: its name, when it was made, cells, counts of states."""
+    rows = [("run", "made", "cells", "state")]
     for one in runs:
         cells, state = "", f"damaged: {one.status}"
         if isinstance(one.status, RunStatus):
             cells = str(len(one.status.cells))
             state = ", ".join(f"{count} {name}" for name, count in one.status.counts().items())
-        rows.append((one.run.name, format_age(time.time() - one.created_at), cells, state))
-    return _columns(rows, "<>>")
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created_at))
+        rows.append((one.run.name, made, cells, state))
+    return _columns(rows, "<<>")
 
 
-def format_age(seconds: float) -> str:
-    """Seconds as 3 d, 5 h, 12 min or now: whole units, of the largest that fits."""
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"{int(seconds // unit)} {name}"
-    return "now"
-
-
-def format_duration(seconds: float | None) -> str:
-    """Seconds as 42 s, 3:05 or 2:10:00."""
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def format_duration(seconds: float) -> str:
+    """Seconds as 0:03:05 or 2:10:00."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _array_lines(current: RunStatus) -> list[str]:
@@ -203,7 +185,7 @@ def _array_lines(current: RunStatus) -> list[str]:
             str(len(cells)),
             *(str(counts[state] or "") for state in states),
             f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
-            format_duration(max(etas, default=None)),
+            format_duration(max(etas)) if etas else "",
         ))  # fmt: skip
     return _columns(rows, "<>" + ">" * (len(states) + 1))
 

@@ -7,7 +7,6 @@ import re
 import socket
 import statistics
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,14 +104,6 @@ def may_still_run(attempt: Attempt, *, slurm_answers: bool) -> bool:
     if process is not None and process.job and slurm_answers:
         return False
     return time.time() - last_write(attempt.paths) < SILENT_AFTER_S
-
-
-def epoch_seconds(iso: str) -> float:
-    """Seconds since the epoch; 0 for what is no time."""
-    try:
-        return datetime.fromisoformat(iso).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def job_log(paths: RunPaths, array: str, number: int, job: str) -> Path:

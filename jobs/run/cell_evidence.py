@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.records.attempts import Attempt, choose_attempt
 from jobs.run.attempt_files import (
-    epoch_seconds,
     failure_cause,
     job_log,
     job_of,
@@ -42,22 +42,16 @@ class Evidence:
     """All that is known about one cell."""
 
     def __init__(
-        self,
-        cell: Cell,
-        state: RunState,
-        queue: QueueAnswer,
-        queued: QueuedJob | None,
-        supervisors: set[str],
+        self, cell: Cell, state: RunState, queue: QueueAnswer, queued: QueuedJob | None
     ) -> None:
         self.cell, self.state, self.queue, self.queued = cell, state, queue, queued
         self.key = cell.key
-        self.attempts = state.attempts.get(cell.id, [])
+        self.attempts = state.attempts[cell.key]
         self.newest = self.attempts[-1] if self.attempts else None
         self.chosen = choose_attempt(self.attempts)
         self.submission = state.submitted.get(self.key)
         self.is_local = self.submission is not None and self.submission.cluster == "local"
         self.is_in_block = self.submission is not None and self.submission.array != cell.array
-        self.supervisors = supervisors
 
     @cached_property
     def job(self) -> Job:
@@ -92,14 +86,14 @@ class Evidence:
     def _supervised(self) -> Job:
         one, attempt = self.submission, self._attempt_by(None, self.key)
         assert one is not None
-        if attempt is None and one.job_id in self.supervisors:
-            return Job("waits", "waits for its turn")
         if attempt is None and not one.is_of_this_host:
             detail = f"process {one.job_id} on {one.host} may come to it: ask there"
             return Job("unknown", detail)
-        if attempt is not None and one.job_id in self.supervisors:
-            return Job("runs") if may_still_run(attempt, slurm_answers=True) else OVER
-        return OVER
+        if one.job_id not in self.state.supervisors:
+            return OVER
+        if attempt is None:
+            return Job("waits", "waits for its turn")
+        return Job("runs") if may_still_run(attempt, slurm_answers=True) else OVER
 
     def _accounted(self) -> Job:
         """What the accounting says of a job that squeue does not list, or where it is silent."""
@@ -134,14 +128,15 @@ class Evidence:
 
     def _attempt_by(self, task: str | None, key: Key) -> Attempt | None:
         """The newest attempt at a cell, if this task or a supervisor made it."""
-        newest = self.state.newest_attempt(key)
-        if newest is None:
+        attempts = self.state.attempts[key]
+        if not attempts:
             return None
+        newest = attempts[-1]
         if task is not None and (job := job_of(newest)) is not None:
             return newest if job == task else None
         # Its ranks have written nothing yet: it is older than the submission if it is before it.
         submission = self.state.submitted.get(key)
-        since = epoch_seconds(submission.at) if submission else 0.0
+        since = datetime.fromisoformat(submission.at).timestamp() if submission else 0.0
         return newest if last_write(newest.paths) >= since else None
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -32,16 +31,16 @@ def find_removable(run: str | Path) -> list[Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
-def clean(run: str | Path, chosen: Collection[Path]) -> int:
-    """Remove those of `chosen` that may still be removed; returns their number.
+def clean(run: str | Path) -> list[Path]:
+    """Remove these folders; returns them.
 
     Raises InputError as `find_removable`, and GnnhpcError for what cannot be removed.
     """
     with run_lock(open_run(run)):
-        folders = [path for path in find_removable(run) if path in chosen]
+        folders = find_removable(run)
         for path in folders:
             try:
                 shutil.rmtree(path)
             except OSError as error:
                 raise GnnhpcError(f"{error.filename or path}: {error.strerror}") from None
-    return len(folders)
+    return folders

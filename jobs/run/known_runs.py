@@ -1,4 +1,4 @@
-"""The runs of a folder, as `list` shows them: age, cells and their states."""
+"""The runs of a folder, as `list` shows them: when they were made, cells and their states."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def known_runs(folder: Path) -> list[KnownRun]:
         found = f"{error.filename or folder}: {error.strerror}"
         raise InputError("--runs", None, found, "a folder of runs") from None
     read = {run: _read_or_damage(run) for run in created}
-    asking = [one for one in read.values() if isinstance(one, RunState) and one.unfinished]
-    asking = [state for state in asking if state.may_be_in_slurm]
+    states = [one for one in read.values() if isinstance(one, RunState)]
+    asking = [state for state in states if state.may_be_in_slurm]
     queue = QueueAnswer(time.time(), error="not asked")
     if asking:
         jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from gnnhpc.core.run_paths import RunPaths
 from jobs.run.run_state import RunState
 from jobs.slurm.queue import QueueAnswer, QueuedJob, query_queue
-
-Identity = tuple[int, int]
-"""Inodes of a run folder and its manifest."""
 
 
 def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
@@ -29,14 +27,13 @@ def run_jobs(state: RunState, queue: QueueAnswer) -> tuple[QueuedJob, ...]:
     A run that was moved has jobs that name no folder. Jobs of the run that this one was copied from
     name that run, and another cluster may have other jobs under the ids of ours.
     """
-    arrays = state.slurm_arrays
-    here = _identity(state.paths.root)
-    return tuple(
-        job
-        for job in queue.jobs
-        if (named := _named_run(job)) == here
-        or (named is None and arrays.get(job.job_id) == job.array)
-    )
+    arrays, root = state.slurm_arrays, state.paths.root
+
+    def is_of_run(job: QueuedJob) -> bool:
+        named = _named_run(job)
+        return arrays.get(job.job_id) == job.array if named is None else named.samefile(root)
+
+    return tuple(filter(is_of_run, queue.jobs))
 
 
 def live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
@@ -52,20 +49,13 @@ def live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
     return sorted(found), queue
 
 
-def _named_run(job: QueuedJob) -> Identity | None:
+def _named_run(job: QueuedJob) -> Path | None:
     """The run folder that a job's script lies in, else that its comment names, if it exists."""
-    script, comment = Path(job.script), job.comment.strip()
-    places = [script.parent.parent] if script.parent.name == "arrays" else []
     # A submission adds a token to the comment.
-    for place in (*places, Path(comment), Path(comment.rpartition(" [")[0])):
-        if place.is_absolute() and (found := _identity(place)) is not None:
-            return found
+    comment = job.comment.strip()
+    names = (comment, comment.rpartition(" [")[0])
+    places = (Path(job.script).parents[1:2], map(Path, names))
+    for place in chain(*places):
+        if place.is_absolute() and RunPaths(place).manifest.is_file():
+            return place
     return None
-
-
-def _identity(place: Path) -> Identity | None:
-    """What distinguishes a run folder from its copies, by whatever path it is reached."""
-    try:
-        return (place.stat().st_ino, RunPaths(place).manifest.stat().st_ino)
-    except OSError:
-        return None

@@ -13,7 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import user
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.manifest import Cell, read_manifest
-from gnnhpc.records.attempts import Attempt, choose_attempt, read_attempts
+from gnnhpc.records.attempts import Attempt, read_attempts
 from jobs.run.attempt_files import job_of
 from jobs.run.submission_records import Cluster, SubmissionRecord, read_submissions
 from jobs.slurm.paired_blocks import Blocks, Key, read_blocks
@@ -25,8 +25,8 @@ class RunState:
 
     paths: RunPaths
     cells: list[Cell]
-    attempts: dict[str, list[Attempt]]
-    """Cell id -> attempts, oldest first; a cell without attempts has no entry."""
+    attempts: dict[Key, list[Attempt]]
+    """Array and index of each cell -> its attempts, oldest first."""
     submissions: list[SubmissionRecord]
     """Oldest first."""
     blocks: Blocks
@@ -41,15 +41,6 @@ class RunState:
             for key in self.blocks.keys(submission.array, number)
         }
 
-    def newest_attempt(self, key: Key) -> Attempt | None:
-        """The newest attempt at the cell with this array and index."""
-        attempts = self.attempts.get(self._ids.get(key, ""), [])
-        return attempts[-1] if attempts else None
-
-    @cached_property
-    def _ids(self) -> dict[Key, str]:
-        return {cell.key: cell.id for cell in self.cells}
-
     @property
     def users(self) -> set[str]:
         """Users whose jobs may be this run's; scripts submitted by hand leave no line."""
@@ -61,20 +52,15 @@ class RunState:
         return {one.job_id: one.array for one in self.submissions if one.cluster == "slurm"}
 
     @cached_property
-    def unfinished(self) -> list[Cell]:
-        """The cells without a valid attempt."""
-        chosen = ((cell, choose_attempt(self.attempts.get(cell.id, []))) for cell in self.cells)
-        return [cell for cell, attempt in chosen if attempt is None or not attempt.valid]
-
-    @cached_property
     def unfinished_jobs(self) -> dict[str, str | None]:
-        """The jobs of unfinished cells with their arrays, None for a job submitted by hand."""
+        """The jobs of cells without a valid attempt with their arrays, None for a job by hand."""
         jobs: dict[str, str | None] = {}
-        for cell in self.unfinished:
-            attempts = self.attempts.get(cell.id)
+        for key, attempts in self.attempts.items():
+            if any(attempt.valid for attempt in attempts):
+                continue
             if attempts and (job := job_of(attempts[-1])):
                 jobs.setdefault(job.partition("_")[0], None)
-            submission = self.submitted.get(cell.key)
+            submission = self.submitted.get(key)
             if submission is not None and submission.cluster == "slurm":
                 jobs[submission.job_id] = submission.array
         return jobs
@@ -90,7 +76,7 @@ class RunState:
         """Where the run was first submitted."""
         return self.submissions[0].cluster if self.submissions else "slurm"
 
-    @property
+    @cached_property
     def supervisors(self) -> set[str]:
         """Process ids of local supervisors that run on this machine."""
         return {one.job_id for one in self.submissions if one.supervisor_is_alive}
@@ -102,10 +88,8 @@ def read_run(run: str | Path) -> RunState:
     Raises InputError if it is no run folder, or its manifest, submissions or blocks are damaged.
     """
     paths = open_run(run)
-    attempts, cells = _read_all_attempts(paths), read_manifest(paths.manifest)
-    if lost := attempts.keys() - {cell.id for cell in cells}:
-        found = f"no line of {min(lost)}, which cells/ has an attempt of"
-        raise InputError(paths.manifest, "cells", found, "a line of every cell of the run")
+    cells = read_manifest(paths.manifest)
+    attempts = {cell.key: read_attempts(paths.cell(cell.id)) for cell in cells}
     return RunState(paths, cells, attempts, read_submissions(paths), read_blocks(paths, cells))
 
 
@@ -116,16 +100,3 @@ def open_run(run: str | Path) -> RunPaths:
         found = "no manifest.jsonl in it" if paths.root.is_dir() else "no such folder"
         raise InputError(str(run), None, found, "a run folder, such as runs/quickstart")
     return paths
-
-
-def _read_all_attempts(paths: RunPaths) -> dict[str, list[Attempt]]:
-    """Cell id -> attempts, for each cell that has some."""
-    try:
-        folders = list(paths.cells.iterdir())
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        found = f"unreadable ({error.strerror})"
-        raise InputError(paths.cells, None, found, "a folder of each cell") from None
-    read = ((folder.name, read_attempts(paths.cell(folder.name))) for folder in folders)
-    return {name: attempts for name, attempts in read if attempts}

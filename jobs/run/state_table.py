@@ -30,10 +30,7 @@ def cell_states(state: RunState, queue: QueueAnswer) -> list[CellState]:
     for job in sorted(queue.jobs, key=lambda job: int(job.job_id)):
         for number in job.numbers():
             queued |= dict.fromkeys(state.blocks.keys(job.array, number), job)
-    supervisors = state.supervisors
-    known = (
-        Evidence(cell, state, queue, queued.get(cell.key), supervisors) for cell in state.cells
-    )
+    known = (Evidence(cell, state, queue, queued.get(cell.key)) for cell in state.cells)
     return [next(state_of(one) for applies, state_of in TABLE if applies(one)) for one in known]
 
 

@@ -28,8 +28,8 @@ class RunStatus:
 
     @property
     def paired(self) -> bool:
-        """Whether blocks hold all of its cells."""
-        return {cell.key for cell in self.state.cells} <= self.state.blocks.of_cell.keys()
+        """Whether it was submitted in paired blocks."""
+        return bool(self.state.blocks.tasks)
 
     def counts(self) -> dict[str, int]:
         """How many cells are in each state, in the order of `STATES`."""

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
@@ -36,10 +36,6 @@ class SubmissionRecord:
     """UTC, ISO 8601."""
     user: str
     host: str
-    live: bool
-    """Whether the checkout's code was to run."""
-    site: dict[str, Any]
-    """The site's name and settings."""
     command: tuple[str, ...] = ()
     started: float | None = None
     """Start of the local supervisor's process, seconds since the epoch: process ids are reused."""

@@ -88,8 +88,6 @@ def record_job(
         at=utc_now(),
         user=user(),
         host=socket.gethostname(),
-        live=submission.launch.live,
-        site=submission.launch.recorded(),
         command=tuple(command_line()),
         started=started,
     )

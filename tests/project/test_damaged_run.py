@@ -61,7 +61,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index in range(len(CELLS)):
         place = {"array": "gat-pp2", "indices": str(index), "job_id": "12", "host": "n1"}
         record = SubmissionRecord(
-            cluster="slurm", at=utc_now(), user="me", live=False, site={}, **place
+            cluster="slurm", at=utc_now(), user="me", **place
         )
         append_line(RunPaths(root).submissions, json.dumps(asdict(record)))
     return root
