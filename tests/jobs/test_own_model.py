@@ -59,7 +59,7 @@ def test_the_example_runs_verifies_reports_and_runs_again(
     assert "deep_gcn.DeepGcn" in (paths.report / "summary.csv").read_text()
     assert "deep_gcn" not in sys.modules
     again = ["rerun", str(done.run), "--array", "deep_gcn.DeepGcn-pp2", "--index", "0"]
-    assert main([*again, "--cluster", "local", "--wait"]) == 0
+    assert main([*again, "--wait"]) == 0
     first, second = (
         Result.read(paths.cell(cells[1].id).attempt(number).result) for number in (1, 2)
     )
