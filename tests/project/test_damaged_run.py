@@ -60,9 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_run(tmp_path_factory.mktemp("whole") / "run", CELLS)
     for index in range(len(CELLS)):
         place = {"array": "gat-pp2", "indices": str(index), "job_id": "12", "host": "n1"}
-        record = SubmissionRecord(
-            cluster="slurm", at=utc_now(), user="me", **place
-        )
+        record = SubmissionRecord(cluster="slurm", at=utc_now(), user="me", **place)
         append_line(RunPaths(root).submissions, json.dumps(asdict(record)))
     return root
 
