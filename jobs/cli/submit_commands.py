@@ -35,7 +35,7 @@ RERUN_EPILOG = (
     "Examples:\n\n"
     "gnnhpc rerun runs/quickstart --failed\n\n"
     "gnnhpc rerun runs/quickstart --array vig-pp2 --index 3,5-7\n\n"
-    "gnnhpc rerun runs/quickstart --failed --slurm time=4:00:00 --slurm mem=64G --slurm exclude=n3"
+    "gnnhpc rerun runs/quickstart --failed --mem 64G --slurm time=4:00:00 --slurm exclude=n3"
 )
 
 
@@ -129,6 +129,7 @@ def rerun(
     ] = False,
     site: SiteName = None,
     site_file: SiteFile = None,
+    mem: Annotated[str | None, typer.Option(metavar="64G", help="Memory of a node.")] = None,
     slurm: SlurmOptions = None,
     after: After = None,
     paired: Annotated[
@@ -155,7 +156,7 @@ def rerun(
     selection = rerunning.Selection(array, index, failed, missing, flagged, force)
     options = Options(
         site=load_site(site_file, site) if site or site_file else None,
-        settings=parse_options(slurm or []),
+        settings=parse_options([*(slurm or []), *([f"mem={mem}"] if mem else [])]),
         after=after or (),
         paired=paired,
         live=live,

@@ -42,8 +42,30 @@ def print_dry_run(submission: Submission) -> None:
         there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
-    for line in (*_resource_lines(submission), *SCHEDULERS[submission.cluster].summary(submission)):
+    for line in (
+        *_resource_lines(submission),
+        *_edges_lines(submission),
+        *SCHEDULERS[submission.cluster].summary(submission),
+    ):
         print(line)
+
+
+def _edges_lines(submission: Submission) -> Iterator[str]:
+    """What cutting a graph into chunks does to its edges, for each way of cutting it."""
+    experiments = [cell.experiment for cell in submission.cells]
+    cut = {
+        (each.chunks, each.total_chunks)
+        for each in experiments
+        if each.total_chunks > 1 and each.sampling is None and each.data.facts().kind == "graph"
+    }
+    for mode, count in sorted(cut):
+        share = "all edges; rows near the cuts are computed several times"
+        if mode == "contiguous":
+            share = f"about {1 / count:.0%} of the edges where nodes have no order"
+        elif mode != "halo":
+            share = f"more than {1 / count:.0%} of the edges, as METIS finds clusters"
+        more = "" if mode == "halo" else "; chunks: halo keeps all"
+        yield f"chunks: {mode} in {count} chunks keeps {share}{more}"
 
 
 def _resource_lines(submission: Submission) -> list[str]:
@@ -113,15 +135,32 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     if current.live:
         return
     run = quote(str(current.run))
-    states = {cell.state for cell in current.cells} - {"done"}
-    if not states:
+    if current.complete:
         yield f"next: {as_typed('analysis', 'report')} {run}"
+        return
+    wrong = _custom_models_to_correct(current)
+    if wrong:
+        yield (
+            f"next: where {', '.join(sorted(set(wrong.values())))} is wrong: correct it, and "
+            f"{as_typed('jobs', 'submit')} SPEC.yaml --name NEW; a rerun runs the copy in the run"
+        )
+    states = {cell.state for cell in current.cells if cell.cell not in wrong} - {"done"}
+    if not states:
         return
     which = "--missing" if "missing" in states else "--failed"
     which = "--flagged" if states == {"invalid"} else which
     paired = " --paired" if current.paired else ""
-    memory = " --slurm mem=SIZE, with more memory" if "out of memory" in states else ""
+    memory = " --mem SIZE, with more memory" if "out of memory" in states else ""
     yield f"next: {as_typed('jobs', 'rerun')} {run} {which}{paired}{memory}"
+
+
+def _custom_models_to_correct(current: RunStatus) -> dict[str, str]:
+    """Cell id -> its custom model, where that failed or differs from its reference."""
+    wrong = {
+        one.cell for one in current.cells if one.state == "failed" or "engine-parity" in one.flags
+    }
+    models = {cell.id: str(cell.settings["model"]["name"]) for cell in current.state.cells}
+    return {cell: name for cell, name in models.items() if cell in wrong and ":" in name}
 
 
 def status_line(current: RunStatus) -> str:

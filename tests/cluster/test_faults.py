@@ -59,7 +59,7 @@ def test_a_rank_over_its_memory_is_the_cause(sweeps: Sweeps) -> None:
     assert kind == "out of memory", detail
     assert "exceeded memory limit" in detail
     done = run.user.jobs("status", run.paths.root, check=False)
-    assert "--failed --slurm mem=SIZE, with more memory" in done.stdout
+    assert "--failed --mem SIZE, with more memory" in done.stdout
     log = run.user.jobs("logs", run.paths.root, "gat-pp2:0").stdout
     assert "exceeded memory limit" in log
     run.user.jobs("rerun", run.paths.root, "--failed", "--slurm", "mem=3500M")

@@ -92,9 +92,30 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     log.write_text(f"0: step 3\n1: {line}\nsrun: error: n1: task 0: Exited with exit code 1\n")
     assert run.state() == ("out of memory", line)
     (step,) = next_steps(status(run.root, fresh=True))
-    assert step.endswith("--missing --slurm mem=SIZE, with more memory")
+    assert step.endswith("--missing --mem SIZE, with more memory")
     assert main(["logs", str(run.root), "gat-seq:0"]) == 0
     assert capsys.readouterr().out == log.read_text()
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        {"status": "failed", "failure": failure("ValueError: x (mine.py, line 7)")},
+        {"audit": [Check("engine-parity", "invalid", "x")]},
+    ],
+)
+def test_a_wrong_custom_model_is_submitted_under_a_new_name(
+    run: MadeRun, slurm: FakeSlurm, results: dict[str, Any]
+) -> None:
+    slurm.set_queue()
+    manifest = run.paths.manifest
+    manifest.write_text(manifest.read_text().replace('"name": "gat"', '"name": "mine:Deep"'))
+    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0)):
+        run.finish(run.cell(array, index), **results)
+    run.finish(run.cell("gat-pp2", 1))
+    (step,) = next_steps(status(run.root, fresh=True))
+    assert step.startswith("next: where mine:Deep is wrong: correct it, and ")
+    assert "submit SPEC.yaml --name NEW" in step
 
 
 def test_the_error_of_the_script_is_the_cause(run: MadeRun, slurm: FakeSlurm) -> None:

@@ -115,7 +115,7 @@ def test_a_dry_run_submits_nothing(
     ended: MadeRun, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(ended.root.rglob("*"))
-    assert main(["rerun", str(ended.root), "--missing", "--dry-run", "--slurm", "mem=9G"]) == 0
+    assert main(["rerun", str(ended.root), "--missing", "--dry-run", "--mem", "9G"]) == 0
     out, err = capsys.readouterr()
     assert "dry run of run: 2 cells in 2 arrays; site test" in out
     assert "#SBATCH --mem=9G\n" in out

@@ -188,7 +188,7 @@ def test_the_ids_of_jobs_are_printed_in_any_encoding(slurm: FakeSlurm, tmp_path:
     assert "l\\xe4ufe" in done.stdout
 
 
-def test_a_dry_run_prints_one_script(
+def test_a_dry_run_prints_one_script_and_what_chunks_keep(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -197,6 +197,11 @@ def test_a_dry_run_prints_one_script(
     assert main(["submit", "spec.yaml", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert out.count("#SBATCH --job-name") == 1
+    assert "chunks: halo in 2 chunks keeps all edges; rows near" in out
+    assert main(["submit", "spec.yaml", "--dry-run", "--set", "chunks=contiguous"]) == 0
+    out = capsys.readouterr().out
+    words = "keeps about 25% of the edges where nodes have no order; chunks: halo keeps all"
+    assert f"chunks: contiguous in 4 chunks {words}\n" in out
     assert list(tmp_path.glob("runs*")) == []
 
 
