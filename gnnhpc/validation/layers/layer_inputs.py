@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.batches.batch import Inputs
+from gnnhpc.batches.batch import Inputs, MicroBatch
 from gnnhpc.core.layer_specs import LayerSpec, row_changes
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
@@ -115,21 +115,26 @@ def layer_inputs(
     if when == "end":
         step, number = experiment.train_steps - 1, experiment.microbatches - 1
     generator = torch.Generator().manual_seed(experiment.seed)
-    found: dict[nn.Module, LayerInput] = {}
     with parts.batches.open("train", step, step + 1) as batches:
         microbatch = next(batches).microbatches[number]
-        for each in layers:
-            if each.takes_data:
-                x = first_input(microbatch)
-                # A loader reads the next mini-batch into the same memory.
-                x = x.clone() if isinstance(x, Tensor) else x
-            else:
-                shape = _input_shape(parts, each.specs[0], microbatch.context)
-                x = torch.randn(shape, generator=generator).to(
-                    parts.plan.mesh.device, parts.plan.dtype
-                )
-            found[each.layers[0]] = LayerInput(x, microbatch.context)
-    return found
+        return {each.layers[0]: _input_of(parts, each, microbatch, generator) for each in layers}
+
+
+def _input_of(
+    parts: TrainingParts, layers: ComparedLayers, microbatch: MicroBatch, generator: torch.Generator
+) -> LayerInput:
+    context = microbatch.context
+    if layers.takes_data:
+        x = first_input(microbatch)
+        # A loader reads the next mini-batch into the same memory.
+        return LayerInput(x.clone() if isinstance(x, Tensor) else x, context)
+    numbers = torch.randn(_input_shape(parts, layers.specs[0], context), generator=generator)
+    parameters = (p for layer in layers.layers for p in layer.parameters())
+    # torchgpipe has stages on several devices of one process.
+    device = next((p.device for p in parameters), parts.plan.mesh.device)
+    if context.graph is not None and context.graph.nodes.device != device:
+        context = replace(context, graph=context.graph.to(device))
+    return LayerInput(numbers.to(device, parts.plan.dtype), context)
 
 
 def _input_shape(parts: TrainingParts, spec: LayerSpec, context: Context) -> tuple[int, ...]:
