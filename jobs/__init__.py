@@ -3,8 +3,8 @@
 The commands of `python -m jobs` call functions that scripts may call too:
 
     from jobs.run.status import status
-    from jobs.submission.submission import Options
-    from jobs.submission.submit import submit
+    from jobs.submit.submission import Options
+    from jobs.submit.new_run import submit
     from jobs.sweep.plan import plan
 
     planned = plan("jobs/sweeps/quickstart.yaml", ["train_steps=5"])

@@ -19,8 +19,8 @@ SiteName = Annotated[str | None, typer.Option("--site", help="A site of the site
 SiteFile = Annotated[
     Path | None,
     typer.Option(
-        help="Site settings, which override those of ./site.yaml, ~/.config/gnnhpc/site.yaml and "
-        "/etc/xdg/gnnhpc/site.yaml; by default $GNNHPC_SITE_FILE."
+        help="Site settings; by default $GNNHPC_SITE_FILE, ./site.yaml or "
+        "~/.config/gnnhpc/site.yaml."
     ),
 ]
 SlurmOptions = Annotated[
@@ -47,5 +47,5 @@ Paired = Annotated[
         help="Run all cells of a model and repeat in one job, on the same nodes, in random order.",
     ),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended, as local runs do.")]
 ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]

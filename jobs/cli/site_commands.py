@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,6 @@ from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 from jobs.cli.options import SiteFile, SiteName
 
 if TYPE_CHECKING:
-    from jobs.slurm.partitions import Partition
     from jobs.slurm.site import Site
 
 INIT_EPILOG = "Example: gnnhpc site init --out site.yaml"
@@ -42,11 +40,10 @@ def site_init(
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     """Ask Slurm whether it would take a job with the site's settings; submits nothing."""
     from jobs.slurm.partitions import query_partitions
-    from jobs.slurm.site_files import find_site_files, load_site
+    from jobs.slurm.site_files import find_site_file, load_site
 
     name, settings = load_site(site_file, site)
-    files = ", then ".join(map(str, find_site_files(site_file)))
-    print(f"site {name}, from {files or 'no site file'}")
+    print(f"site {name}, from {find_site_file(site_file) or 'no site file'}")
     for key, value in settings.model_dump(exclude_defaults=True).items():
         print(f"  {key}: {value}")
     partitions = query_partitions()
@@ -54,8 +51,8 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         print("no sinfo here: the file is valid, but cannot be compared with the cluster")
         return EXIT_DONE
     for part in partitions:
-        print(f"  partition {part.described()}")
-    wrong = _mismatches(settings, partitions)
+        print(f"  partition {part.described}")
+    wrong = _mismatches(settings)
     for line in wrong:
         print(f"does not fit: {line}")
     print("not checked: modules and set-up lines, which run in the job")
@@ -64,7 +61,7 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
     return EXIT_FAILED if wrong else EXIT_DONE
 
 
-def _mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
+def _mismatches(site: Site) -> list[str]:
     """One line for each reason why a job of one node would not start."""
     from jobs.slurm.job_array import Resources
     from jobs.slurm.partitions import longest_time_min
@@ -74,7 +71,7 @@ def _mismatches(site: Site, partitions: Sequence[Partition]) -> list[str]:
     refused = refusal(needs.options())
     wrong = [refused] if refused is not None else []
     # By default Slurm takes a job above this limit, and never starts it.
-    longest = longest_time_min(site, partitions)
+    longest = longest_time_min(site)
     if longest is not None and site.time_min > longest:
         wrong.append(f"time: found {site.time}; allowed: at most {longest} minutes")
     return wrong

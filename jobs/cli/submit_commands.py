@@ -76,14 +76,14 @@ def submit(
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array for each model and layout.
 
-    Returns at once with the job ids. A mistake in the spec is reported before anything is written.
+    Returns at once with the job ids, or runs the cells with --cluster local. A mistake in the spec is reported before anything is written.
     The run folder keeps the current code, and the jobs run that copy.
     """
     from jobs.cli.terminal_tables import print_dry_run, print_submitted
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
-    from jobs.submission import submit as submitting
-    from jobs.submission.submission import Options
+    from jobs.submit import new_run
+    from jobs.submit.submission import Options
     from jobs.sweep.plan import plan
 
     planned = plan(spec, set_ or [], name=name, root=data_root, check=not dry_run)
@@ -97,9 +97,9 @@ def submit(
         wait=wait,
     )
     if dry_run:
-        print_dry_run(submitting.prepare_submit(planned, options, runs=runs))
+        print_dry_run(new_run.prepare_submit(planned, options, runs=runs))
         return EXIT_DONE
-    done = submitting.submit(planned, options, runs=runs, watch=_print_changes())
+    done = new_run.submit(planned, options, runs=runs, watch=_print_changes())
     print_submitted(done)
     return EXIT_FAILED if done.failed else EXIT_DONE
 
@@ -150,8 +150,8 @@ def rerun(
     from jobs.cli.terminal_tables import print_dry_run, print_submitted
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
-    from jobs.submission import rerun as rerunning
-    from jobs.submission.submission import Options
+    from jobs.submit import rerun as rerunning
+    from jobs.submit.submission import Options
 
     selection = rerunning.Selection(array, index, failed, missing, flagged, force)
     options = Options(
@@ -179,8 +179,8 @@ def cancel(
         ),
     ] = False,
 ) -> int:
-    """Cancel a run's jobs in Slurm, or stop its local supervisor; results stay."""
-    from jobs.submission.clusters import cancel as cancel_run
+    """Cancel a run's jobs in Slurm, or stop its local process; results stay."""
+    from jobs.submit.schedulers import cancel as cancel_run
 
     ended = cancel_run(run, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")

@@ -17,9 +17,8 @@ from jobs.run.cost import RunCost
 from jobs.run.known_runs import KnownRun
 from jobs.run.status import RunStatus, status
 from jobs.slurm.job_array import format_indices
-from jobs.submission.clusters import SCHEDULERS
-from jobs.submission.submission import Submission
-from jobs.submission.submit import Submitted
+from jobs.submit.schedulers import SCHEDULERS, Submitted
+from jobs.submit.submission import Submission
 from jobs.sweep.plan import missing_data
 
 

@@ -19,7 +19,7 @@ def find_removable(run: str | Path) -> list[Path]:
     Raises InputError while a cell of the run runs, waits or may do so.
     """
     state = read_run(run)
-    busy = sum(cell.state in MAY_RUN for cell in status_of(state, fresh=True).cells)
+    busy = sum(cell.state in MAY_RUN for cell in status_of(state).cells)
     if busy:
         found = f"{busy} cells that run, wait or may"
         allowed = "a run whose cells have ended: wait, or cancel first"

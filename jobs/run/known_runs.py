@@ -43,7 +43,7 @@ def known_runs(folder: Path) -> list[KnownRun]:
     if asking:
         jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
         users = {name for state in asking for name in state.users}
-        queue = query_queue(folder.absolute(), users, jobs)
+        queue = query_queue(users, jobs)
     known = [
         KnownRun(run, created[run], one if isinstance(one, str) else run_status(one, queue))
         for run, one in read.items()

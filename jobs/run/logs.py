@@ -18,7 +18,7 @@ from jobs.run.status import status
 READ_S = 1.0
 """Pause between two readings of the logs."""
 ASK_S = 11.0
-"""Pause between two questions about the cell's state; Slurm's answers are kept for ten seconds."""
+"""Pause between two questions about the cell's state, each of which asks Slurm."""
 
 
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:

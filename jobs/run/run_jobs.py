@@ -41,7 +41,7 @@ def live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
 
     Where squeue does not answer they are those that the accounting has as waiting or running.
     """
-    queue = query_queue(state.paths.root, state.users, dict(state.slurm_arrays), fresh=True)
+    queue = query_queue(state.users, dict(state.slurm_arrays))
     found = {job.job_id for job in run_jobs(state, queue)}
     if not queue.answered:
         live = (task for task in queue.accounted if queue.accounts_as_live(task))

@@ -47,20 +47,19 @@ class RunStatus:
         return all(cell.state == "done" for cell in self.cells)
 
 
-def status(run: str | Path, *, fresh: bool = False) -> RunStatus:
-    """The state of every cell; asks Slurm at most once in ten seconds, and works without it.
+def status(run: str | Path) -> RunStatus:
+    """The state of every cell; asks Slurm, and works without it.
 
-    `fresh` asks Slurm now: before an action an answer of ten seconds ago is too old. Raises
-    InputError as `read_run` does.
+    Raises InputError as `read_run` does.
     """
-    return status_of(read_run(run), fresh=fresh)
+    return status_of(read_run(run))
 
 
-def status_of(state: RunState, *, fresh: bool = False) -> RunStatus:
+def status_of(state: RunState) -> RunStatus:
     """The state of every cell of a run that has been read."""
     queue = QueueAnswer(time.time(), error="no job in Slurm")
     if state.may_be_in_slurm:
-        queue = query_queue(state.paths.root, state.users, state.unfinished_jobs, fresh=fresh)
+        queue = query_queue(state.users, state.unfinished_jobs)
     return run_status(state, queue)
 
 

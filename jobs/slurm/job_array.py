@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def parse_indices(text: str, where: str = "--index") -> list[int]:
         if match is None:
             raise InputError(where, None, repr(text), "indices and ranges, such as 3,5-7")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first > 10_000_000:
+        if last < first:
             raise InputError(where, None, repr(part), "a range from low to high")
         indices.update(range(first, last + 1, int(match[3] or 1)))
     return sorted(indices)
@@ -181,13 +182,7 @@ def parse_indices(text: str, where: str = "--index") -> list[int]:
 
 def format_indices(indices: Iterable[int]) -> str:
     """[3, 5, 6, 7] as `3,5-7`."""
-    parts: list[str] = []
-    ordered = sorted(set(indices))
-    start = 0
-    for position in range(len(ordered)):
-        last = position + 1 == len(ordered) or ordered[position + 1] != ordered[position] + 1
-        if last:
-            first, final = ordered[start], ordered[position]
-            parts.append(str(first) if first == final else f"{first}-{final}")
-            start = position + 1
-    return ",".join(parts)
+    ordered = enumerate(sorted(set(indices)))
+    grouped = itertools.groupby(ordered, key=lambda pair: pair[1] - pair[0])
+    runs = [[index for _, index in group] for _, group in grouped]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

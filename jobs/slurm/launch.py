@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.slurm_commands import ask
-from jobs.slurm.partitions import longest_time_min, query_partitions
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site
 
@@ -63,36 +59,3 @@ class Launch:
         named = {key: settings[key] for key in COMPARED if settings[key]}
         named["cpu_bind"] = self.site.binding
         return {"name": self.site_name} | named | speed_options(self.site.slurm)
-
-
-def longest_limit_min(site: Site) -> int | None:
-    """The longest time limit of the site's partition, minutes; None where it is not known."""
-    try:
-        return longest_time_min(site, query_partitions() or [])
-    except GnnhpcError:
-        return None
-
-
-def slurm_limit(name: str) -> int | None:
-    """A number of slurm.conf, such as MaxJobCount; None where scontrol does not show it."""
-    shown = ask("scontrol", "show", "config") or ""
-    match = re.search(rf"^{name}\s*=\s*(\d+)", shown, re.MULTILINE)
-    return int(match[1]) if match else None
-
-
-def differing_settings(here: Site, there: Site) -> list[str]:
-    """Each setting in which two sites differ: `cpus_per_task 1 instead of 2`."""
-    ours, theirs = (site.model_dump(mode="json") for site in (here, there))
-    return [
-        f"{key} {_shown(ours[key])} instead of {_shown(theirs[key])}"
-        for key in ours
-        if ours[key] != theirs[key]
-    ]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={each}" for key, each in value.items()) or "none"
-    if isinstance(value, list):
-        return "; ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -25,18 +24,10 @@ class Partition:
     time_min: int | None
     """Longest time limit, minutes; None if there is no limit."""
     nodes: int
-    cpus: int
-    mem_mib: int
-    gres: str
-    features: tuple[str, ...]
-
-    def described(self) -> str:
-        """Name and offer in one line."""
-        limit = "no limit" if self.time_min is None else f"{self.time_min} min"
-        marks = [mark for mark, on in (("default", self.default), ("down", not self.up)) if on]
-        mark = f" ({', '.join(marks)})" if marks else ""
-        offer = f"{self.nodes} nodes, {self.cpus} CPUs, {self.mem_mib} MiB, {limit}"
-        return f"{self.name}{mark}: {offer}{', ' + self.gres if self.gres else ''}"
+    cpus: str
+    """CPUs a node, as sinfo writes them: `16+` for a minimum over several nodes."""
+    described: str
+    """Name and offer in one line."""
 
 
 def query_partitions() -> list[Partition] | None:
@@ -58,6 +49,8 @@ def parse_sinfo(text: str) -> list[Partition]:
     found = []
     for line in text.splitlines():
         name, avail, limit, nodes, cpus, mem, gres, features = line.split("|")
+        offer = [f"{nodes} nodes", f"{cpus} CPUs", f"{mem} MiB", f"time limit {limit}"]
+        offer += [each for each in (gres, features) if each != "(null)"]
         found.append(
             Partition(
                 name=name.rstrip("*"),
@@ -65,18 +58,23 @@ def parse_sinfo(text: str) -> list[Partition]:
                 up=avail == "up",
                 time_min=None if limit == "infinite" else time_limit_minutes(limit),
                 nodes=int(nodes),
-                cpus=_leading_number(cpus),
-                mem_mib=_leading_number(mem),
-                gres="" if gres == "(null)" else gres,
-                features=() if features == "(null)" else tuple(features.split(",")),
+                cpus=cpus,
+                described=f"{name} ({avail}): {', '.join(offer)}",
             )
         )
     return found
 
 
-def longest_time_min(site: Site, partitions: Sequence[Partition]) -> int | None:
-    """The longest limit of the site's partition, minutes; None where there is none, or a QoS."""
-    limits = [p.time_min for p in _of_site(site, partitions)]
+def longest_time_min(site: Site) -> int | None:
+    """The longest time limit of the site's partition, minutes.
+
+    None where it is not known, where there is none, and with a QoS, which has a limit of its own.
+    """
+    try:
+        partitions = query_partitions() or []
+    except GnnhpcError:
+        return None
+    limits = [each.time_min for each in _of_site(site, partitions)]
     if site.qos is not None or None in limits:
         return None
     return max((limit for limit in limits if limit is not None), default=None)
@@ -84,10 +82,5 @@ def longest_time_min(site: Site, partitions: Sequence[Partition]) -> int | None:
 
 def _of_site(site: Site, partitions: Sequence[Partition]) -> list[Partition]:
     if site.partition is None:
-        return [p for p in partitions if p.default]
-    return [p for p in partitions if p.name in site.partition.split(",")]
-
-
-def _leading_number(text: str) -> int:
-    """sinfo writes a minimum over several nodes as `16+`."""
-    return int(re.sub(r"\D", "", text) or 0)
+        return [each for each in partitions if each.default]
+    return [each for each in partitions if each.name in site.partition.split(",")]

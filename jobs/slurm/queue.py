@@ -1,31 +1,17 @@
-"""What Slurm says about jobs: squeue about those in the queue, sacct about all that it knows.
-
-An answer is kept for ten seconds in the user's cache folder, so that several `status` at once, or
-one a second in a loop, cost the scheduler one query.
-"""
+"""What Slurm says about jobs: squeue about those in the queue, sacct about all that it knows."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import re
 import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from gnnhpc.core.slurm_commands import run_slurm
-from gnnhpc.core.versioned_json import write_atomically
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 from jobs.slurm.job_array import array_of_job, parse_indices
 
-QUERY_INTERVAL_S = 10.0
 NO_SLURM = "no Slurm here"
 ENDED_STATES = frozenset((
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
@@ -36,10 +22,6 @@ WAITING_STATES = frozenset((
     "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT",
     "CONFIGURING",
 ))  # fmt: skip
-_NOT_CONFIGURED = re.compile(r"configuration (source|file)", re.IGNORECASE)
-"""What squeue prints where its package is installed and no cluster is configured."""
-_WAITS_S = (0.5, 2.0)
-"""Pauses before squeue is called again."""
 _PATIENCE_S = 10.0
 """Time for a call of squeue or sacct."""
 _SEPARATOR = "\x1f"
@@ -103,68 +85,23 @@ class QueueAnswer:
         return (self.state_of(task) or "COMPLETED") not in ENDED_STATES
 
 
-def query_queue(
-    place: Path, users: Iterable[str], jobs: Mapping[str, str | None], *, fresh: bool = False
-) -> QueueAnswer:
+def query_queue(users: Iterable[str], jobs: Mapping[str, str | None]) -> QueueAnswer:
     """The queued jobs of these users, and what sacct says of `jobs`.
 
-    `jobs` has the arrays of job ids, None where an array is not known. Unless it must be `fresh`,
-    the last answer for a place, a run folder or a folder of runs, is returned for ten seconds.
+    `jobs` has the arrays of job ids, None where an array is not known.
     """
     if shutil.which("squeue") is None:
         return QueueAnswer(time.time(), error=NO_SLURM)
-    names = sorted(set(users))
-    path = _answer_file(place, names)
-    answer = None if fresh else _kept_answer(path)
-    if answer is None:
-        answer = _ask_slurm(names, jobs)
-        # Keeping an answer spares the scheduler; without it Slurm is asked each time.
-        with contextlib.suppress(OSError):
-            write_atomically(path, _adapter().dump_json(answer).decode())
-    return answer
-
-
-def _answer_file(place: Path, users: list[str]) -> Path:
-    from gnnhpc.data.data_files import cache_root
-
-    key = repr((str(place), users, os.environ.get("SLURM_CONF", "")))
-    return cache_root() / f"slurm-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
-
-
-def forget_answers() -> None:
-    """Remove all kept answers, since jobs have just changed."""
-    from gnnhpc.data.data_files import cache_root
-
-    for path in cache_root().glob("slurm-*.json"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-@cache
-def _adapter() -> TypeAdapter[QueueAnswer]:
-    return TypeAdapter(QueueAnswer)
-
-
-def _kept_answer(path: Path) -> QueueAnswer | None:
-    """The kept answer if it is at most ten seconds old."""
-    with contextlib.suppress(OSError, ValueError):
-        answer = _adapter().validate_json(path.read_bytes())
-        if 0 <= time.time() - answer.at < QUERY_INTERVAL_S:
-            return answer
-    return None
-
-
-def _ask_slurm(users: list[str], arrays: Mapping[str, str | None]) -> QueueAnswer:
     now = time.time()
     try:
         listed, error = ask_squeue(users), None
     except SlurmSilentError as silent:
         listed, error = [], str(silent)
-    accounted = {task.task: task for task in ask_sacct(arrays, patience_s=_PATIENCE_S)}
+    accounted = {task.task: task for task in ask_sacct(jobs, patience_s=_PATIENCE_S)}
     answer = QueueAnswer(now, tuple(job for job in listed if not job.has_ended), accounted, error)
     for job in listed:
         # The accounting records an end a moment after the queue, but with more of its cause.
-        if job.has_ended and arrays.get(job.job_id, "") in (None, job.array):
+        if job.has_ended and jobs.get(job.job_id, "") in (None, job.array):
             for task in map(job.task, job.numbers()):
                 if answer.state_of(task) not in ENDED_STATES:
                     accounted[task] = AccountedTask(task, job.state)
@@ -178,29 +115,22 @@ class SlurmSilentError(Exception):
 def ask_squeue(users: Iterable[str]) -> list[QueuedJob]:
     """The jobs of these users that are queued or have just ended, also in hidden partitions.
 
-    Raises SlurmSilentError after several tries.
+    Raises SlurmSilentError where squeue gives no answer.
     """
     form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
-    which = ("--all", "--states=all", f"--user={','.join(users)}")
-    for wait in (*_WAITS_S, None):
-        try:
-            text = run_slurm(
-                *("squeue", *which, "--noheader", f"--format={form}"),
-                timeout_s=_PATIENCE_S,
-                # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
-                without="SQUEUE_",
-                given={"SLURM_BITSTR_LEN": "0"},
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            if _NOT_CONFIGURED.search(str(getattr(error, "stderr", ""))):
-                raise SlurmSilentError(NO_SLURM) from None
-            if wait is None or isinstance(error, subprocess.TimeoutExpired):
-                raise SlurmSilentError(_error_line(error)) from None
-            time.sleep(wait)
-        else:
-            rows = (line.split(_SEPARATOR) for line in text.split("\n"))
-            return [_job(*row) for row in rows if len(row) == 6]
-    raise AssertionError("the last try returns or raises")
+    which = ("--all", "--states=all", f"--user={','.join(sorted(set(users)))}")
+    try:
+        text = run_slurm(
+            *("squeue", *which, "--noheader", f"--format={form}"),
+            timeout_s=_PATIENCE_S,
+            # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
+            without="SQUEUE_",
+            given={"SLURM_BITSTR_LEN": "0"},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SlurmSilentError(_error_line(error)) from None
+    rows = (line.split(_SEPARATOR) for line in text.split("\n"))
+    return [_job(*row) for row in rows if len(row) == 6]
 
 
 def _job(job: str, state: str, reason: str, name: str, script: str, comment: str) -> QueuedJob:

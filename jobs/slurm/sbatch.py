@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
+from gnnhpc.core.slurm_commands import ask
 from jobs.slurm.queue import SlurmSilentError, ask_squeue
 from jobs.slurm.sbatch_options import sbatch_environment
 from jobs.slurm.site import Value
 
-WAITS_S = (2.0, 6.0, 18.0)
-"""Pauses before sbatch is called again where it did not reach Slurm."""
 LOOK_AFTER_S = 5.0
 """Pause before the queue is asked whether a job whose answer was lost is there."""
-CANCEL_PATIENCE_S = 45.0
-"""How long jobs may take to end: by default Slurm gives ranks half a minute to save (KillWait)."""
 _TIMEOUT_S = 120.0
-_NOT_REACHED = re.compile(
-    r"connect failure|connection failure|connection refused|temporarily|standby|"
-    r"configuration (source|file)",
-    re.IGNORECASE,
-)
-"""sbatch reached no controller, or one that accepts no jobs now; nothing is submitted."""
-_ANSWER_LOST = re.compile(
-    r"timed out|zero bytes|(send|receive|shutdown) failure|unexpected message|connection reset|"
-    r"broken pipe|not connected",
-    re.IGNORECASE,
-)
-"""sbatch's request may have arrived although its answer did not."""
 _LIMIT = "job submit limit"
 """How Slurm names MaxSubmitJobs and limits like it, of a user, an account or a QoS."""
 _REFUSED = "Batch job submission failed"
 """How sbatch begins what Slurm answers; other words may come from a site's own wrapper, which may
 fail after it has submitted."""
+_ANSWER_LOST = re.compile(
+    r"timed out|zero bytes|(send|receive|shutdown) failure|unexpected message|connection reset|"
+    r"broken pipe|not connected|(connect|connection) (failure|refused)|temporarily|standby",
+    re.IGNORECASE,
+)
+"""sbatch's request may have arrived although no answer did."""
 
 
 class MaybeSubmittedError(GnnhpcError):
@@ -52,13 +42,11 @@ class SubmitLimitError(InputError):
     """Slurm takes no more jobs of this user, account or QoS, or none as large as these."""
 
 
-def check_slurm(run: Path) -> None:
-    """Raises InputError without sbatch or srun, and for a path that log names cannot contain."""
+def check_slurm() -> None:
+    """Raises InputError without sbatch or srun."""
     for program in ("sbatch", "srun"):
         if shutil.which(program) is None:
             raise InputError("--cluster", None, f"slurm, but no {program} here", "local")
-    if any(c in str(run.absolute()) for c in "%\\\n"):
-        raise InputError(run, None, "a path with %, backslash or line break", "one without")
 
 
 def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence[str]) -> str:
@@ -66,24 +54,16 @@ def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence
 
     No variable overrules the options that are the script's `own`. The job's comment holds a random
     token, so where the answer is lost one query of the queue shows whether the job is there. Raises
-    InputError where Slurm refuses the script, GnnhpcError where Slurm cannot be reached, and
-    MaybeSubmittedError where that remains unknown.
+    InputError where Slurm refuses the script, and MaybeSubmittedError where it remains unknown
+    whether the job is in Slurm.
     """
-    environment = sbatch_environment(own)
     token = secrets.token_hex(6)
     command = ["sbatch", f"--comment={run} [{token}]", *given, str(script)]
-    for wait in (*WAITS_S, None):
-        status, words = _call(command, environment)
-        job = re.search(r"^Submitted batch job (\d+)", words, re.MULTILINE)
-        if status == 0 and job:
-            return job[1]
-        if not _NOT_REACHED.search(words) or wait is None:
-            break
-        time.sleep(wait)
-    line = _one_line(words)
-    label = script.stem
-    if _NOT_REACHED.search(words):
-        raise GnnhpcError(f"{label} is not submitted: {line}")
+    status, words = _call(command, sbatch_environment(own))
+    job = re.search(r"^Submitted batch job (\d+)", words, re.MULTILINE)
+    if status == 0 and job:
+        return job[1]
+    line, label = _one_line(words), script.stem
     if _LIMIT in words:
         allowed = "fewer jobs at once: wait until others have ended, or another account or qos"
         raise SubmitLimitError(f"sbatch {label}", None, line, allowed)
@@ -99,6 +79,25 @@ def refusal(options: Mapping[str, Value]) -> str | None:
     command = ["sbatch", "--test-only", *given, "--wrap=true"]
     status, words = _call(command, sbatch_environment(options.keys()))
     return None if status == 0 else _one_line(words)
+
+
+def cancel_jobs(jobs: Sequence[str]) -> None:
+    """Cancel these jobs, which their ranks can then not queue again when they have saved.
+
+    Raises GnnhpcError if scancel refuses, InputError without one here.
+    """
+    if shutil.which("scancel") is None:
+        found = f"jobs {', '.join(jobs)} and no scancel here"
+        raise InputError("cancel", None, found, "a host with Slurm")
+    for job in jobs:
+        ask("scontrol", "update", f"JobId={job}", "Requeue=0")
+    command = ["scancel", *jobs]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    except subprocess.TimeoutExpired:
+        raise GnnhpcError("scancel: no answer within 60 s") from None
+    if done.returncode:
+        raise GnnhpcError(f"scancel: {' '.join(done.stderr.split())}")
 
 
 def _one_line(words: str) -> str:
@@ -144,40 +143,3 @@ def _look_for(token: str, label: str, words: str, run: Path) -> str:
         f"`{as_typed('jobs', 'status')} {run}` shows the cells, and "
         f"`{as_typed('jobs', 'rerun')} {run} --missing` submits those that are not there"
     )
-
-
-def scancel(jobs: Sequence[str]) -> None:
-    """Cancel these jobs; raises GnnhpcError if scancel refuses, InputError without one here."""
-    if shutil.which("scancel") is None:
-        found = f"jobs {', '.join(jobs)} and no scancel here"
-        raise InputError("cancel", None, found, "a host with Slurm")
-    command = ["scancel", *jobs]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except subprocess.TimeoutExpired:
-        raise GnnhpcError("scancel: no answer within 60 s") from None
-    if done.returncode:
-        raise GnnhpcError(f"scancel: {' '.join(done.stderr.split())}")
-
-
-def cancel_for_good(jobs: Sequence[str], users: Iterable[str]) -> set[str] | None:
-    """Cancel these jobs of these users, and again those that come back into the queue.
-
-    A job whose ranks save and have asked for a requeue waits in the queue again after they end.
-    Returns the jobs that have not ended yet, None where Slurm does not say. Raises as `scancel`.
-    """
-    scancel(jobs)
-    owners, wait = list(users), 0.5
-    deadline = time.monotonic() + CANCEL_PATIENCE_S
-    while True:
-        time.sleep(wait)
-        wait = min(2 * wait, 10.0)
-        try:
-            listed = [job for job in ask_squeue(owners) if job.job_id in jobs and not job.has_ended]
-        except SlurmSilentError:
-            return None
-        if back := {job.job_id for job in listed if job.state != "COMPLETING"}:
-            with contextlib.suppress(GnnhpcError):
-                scancel(sorted(back))
-        if not listed or time.monotonic() > deadline:
-            return {job.job_id for job in listed}

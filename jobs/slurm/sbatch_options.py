@@ -26,17 +26,14 @@ SITE_KEYS = {
     "partition": "partition",
     "qos": "qos",
     "signal": "signal",
-    "tasks-per-node": "tasks_per_node",
     "time": "time",
 }
 """Options with a key of their own in a site; cpu-bind is an option of srun."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
-_LOCAL = frozenset(("cpus_per_task", "signal", "time"))
-"""The keys that local runs use too."""
 OURS = _names(
     "array clusters comment error export export-file get-user-env help input job-name no-requeue "
     "nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-socket open-mode output parsable "
-    "quiet requeue test-only uid gid usage verbose version wait wrap"
+    "quiet requeue tasks-per-node test-only uid gid usage verbose version wait wrap"
 )
 """Options that follow from the cells, or that the scripts and `status` rely on."""
 SPEED = _names(
@@ -51,7 +48,7 @@ STEP = _names(
     "threads-per-core"
 )
 """Options that srun has too, and that it would take from variables."""
-_VARIABLES = {
+_OPTION_OF = {
     "SBATCH_ARRAY_INX": "array",
     "SBATCH_MEM_PER_NODE": "mem",
     "SBATCH_REQ_SWITCH": "switches",
@@ -59,21 +56,22 @@ _VARIABLES = {
     "SLURM_HINT": "hint",
 }
 """Variables of sbatch that do not have the name of their option."""
-_HARMLESS = frozenset(("account", "mem", "qos", "signal", "time"))
-"""Keys of a site that do not decide speed, and that a user's shell may set."""
-_MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu"))
-"""Options that exclude each other."""
+_HARMLESS = ("account", "qos", "mem", "mem-per-cpu", "mem-per-gpu", "reservation", "wckey")
+"""Options that a user's shell may set, since they do not decide speed."""
+_OF_A_JOB = ("SLURM", "SRUN_", "PMI", "TORCHELASTIC")
 _WHERE_SLURM_IS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
-def check_options(options: Iterable[str], where: object, key: str) -> None:
-    """Raises InputError for an option that a site's key sets, or that users may not set."""
+def check_options(options: Iterable[str]) -> None:
+    """Raises ValueError for an option that a site's key sets, or that users may not set."""
     for name in options:
         if name in SITE_KEYS:
-            raise InputError(where, f"{key}.{name}", name, f"the site's key {SITE_KEYS[name]}")
-        if name in OURS:
+            allowed = f"the site's key {SITE_KEYS[name]}"
+        elif name in OURS:
             allowed = "other options of sbatch: this one follows from the cells, or status needs it"
-            raise InputError(where, f"{key}.{name}", name, allowed)
+        else:
+            continue
+        raise ValueError(f"slurm.{name}: found {name}; allowed: {allowed}")
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:
@@ -92,15 +90,6 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
     return settings | ({"slurm": options} if options else {})
 
 
-def check_local_options(settings: Mapping[str, Any]) -> None:
-    """Raises InputError for settings of the command line that a local run cannot use."""
-    names = {key: name for name, key in SITE_KEYS.items()}
-    options = {names[key]: value for key, value in settings.items() if key in names.keys() - _LOCAL}
-    for name, value in (options | (settings.get("slurm") or {})).items():
-        given = f"--{name}" if value is True else f"--{name} {value}"
-        raise InputError("command line", None, f"{given} for a local run", "--cluster slurm")
-
-
 def speed_options(options: Mapping[str, object]) -> dict[str, object]:
     """The options that may decide speed, under the names that records give them."""
     return {name.replace("-", "_"): options[name] for name in sorted(options) if name in SPEED}
@@ -112,30 +101,20 @@ def sbatch_environment(script_options: Collection[str]) -> dict[str, str]:
     sbatch's variables, such as SBATCH_TIMELIMIT, overrule what a script says. Raises InputError for
     one that may decide how fast a cell runs where the script says nothing.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _WHERE_SLURM_IS or not name.startswith(("SLURM", "SRUN_", "PMI", "TORCHELASTIC"))
-    }
-    overruled = {*script_options, "signal"} | OURS
-    if overruled & _MEMORY:
-        overruled |= _MEMORY
-    decisive = (SPEED | SITE_KEYS.keys()) - _HARMLESS - set(script_options)
-    for name, option in _variables().items():
-        if option in decisive or option == "clusters":
-            raise InputError(
-                f"${name} would change the run without being recorded. "
-                f"Unset it or pass --slurm {option}=VALUE."
-            )
-        if option in overruled:
-            kept.pop(name, None)
+    dropped = {*script_options, *OURS, "signal"} - {"clusters"}
+    kept = {}
+    for name, value in os.environ.items():
+        if name.startswith("SBATCH_") or name in _OPTION_OF:
+            plain = name.removeprefix("SBATCH_").lower().replace("_", "-")
+            option = _OPTION_OF.get(name, plain)
+            if option in dropped:
+                continue
+            if option not in _HARMLESS:
+                raise InputError(
+                    f"${name} would change the run without being recorded. "
+                    f"Unset it or pass --slurm {option}=VALUE."
+                )
+        elif name.startswith(_OF_A_JOB) and name not in _WHERE_SLURM_IS:
+            continue
+        kept[name] = value
     return kept
-
-
-def _variables() -> dict[str, str]:
-    """Variables of sbatch that are set -> their options."""
-    return {
-        name: _VARIABLES.get(name, name.removeprefix("SBATCH_").lower().replace("_", "-"))
-        for name in sorted(os.environ)
-        if name.startswith("SBATCH_") or name in _VARIABLES
-    }

@@ -1,55 +1,45 @@
-"""Site settings: partition, account, modules and the like, which differ between clusters.
-
-default: cineca
-sites:
-  cineca:
-    partition: g100_usr_prod
-    account: my_account
-    cpus_per_task: 4
-    time: 02:00:00
-    modules: [python/3.11]
-"""
+"""Site settings: partition, account, modules and the like, which differ between clusters."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Positive, Strict, Whole, input_error
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys
 from jobs.slurm.sbatch_options import check_options
 
-_TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){0,2})$")
-_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+_TIME = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?$")
 
 
 def time_limit_minutes(text: str) -> int:
     """A Slurm time limit in whole minutes, rounded up; raises ValueError for other text."""
     match = _TIME.match(text.strip())
     if match is None:
-        raise ValueError(f"found {text!r}; allowed: {_FORMS}")
-    clock = [int(part) for part in match["clock"].split(":")]
-    if match["days"] is not None:
-        hours, mins, seconds = (*clock, 0, 0)[:3]
-        total = ((int(match["days"]) * 24 + hours) * 60 + mins) * 60 + seconds
-    elif len(clock) == 1:
-        total = clock[0] * 60
-    elif len(clock) == 2:
-        total = clock[0] * 60 + clock[1]
-    else:
-        total = (clock[0] * 60 + clock[1]) * 60 + clock[2]
-    if total <= 0:
+        allowed = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+        raise ValueError(f"found {text!r}; allowed: {allowed}")
+    days, *clock = match.groups()
+    numbers = [int(part) for part in clock if part is not None]
+    units = (3600, 60, 1) if days is not None or len(numbers) == 3 else (60, 1)
+    seconds = int(days or 0) * 86400
+    seconds += sum(number * unit for number, unit in zip(numbers, units, strict=False))
+    if seconds <= 0:
         raise ValueError(f"found {text!r}; allowed: more than no time")
-    return -(-total // 60)
+    return -(-seconds // 60)
 
 
 def _checked_time_limit(text: str) -> str:
     time_limit_minutes(text)
     return text.strip()
+
+
+def _minutes_as_text(value: object) -> object:
+    """YAML reads a time limit of plain minutes as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _one_line(text: str) -> str:
@@ -58,21 +48,23 @@ def _one_line(text: str) -> str:
     return text
 
 
-Word = Annotated[str, Field(pattern=r"""^[^\s'"\\`$;&|<>]+$""")]
-Line = Annotated[str, AfterValidator(_one_line)]
-
-
 def _interface_names(text: str) -> str:
     """gloo takes names alone, while NCCL has `^lo` for all but some and `=ib0` for one."""
     if not re.fullmatch(r"[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*", text):
-        raise ValueError(
-            f"found {text!r}; allowed: the name of an interface, such as ib0, or several with "
-            "commas between them"
-        )
+        allowed = "the name of an interface, such as ib0, or several with commas between them"
+        raise ValueError(f"found {text!r}; allowed: {allowed}")
     return text
 
 
-Value = bool | int | Annotated[str, AfterValidator(_one_line)]
+Word = Annotated[str, Field(pattern=r"""^[^\s'"\\`$;&|<>]+$""")]
+Line = Annotated[str, AfterValidator(_one_line)]
+TimeLimit = Annotated[
+    str,
+    BeforeValidator(_minutes_as_text, json_schema_input_type=Positive | str),
+    AfterValidator(_checked_time_limit),
+]
+Value = bool | int | Line
+"""The value of an option of sbatch; True for an option without a value."""
 
 
 class Site(Strict):
@@ -104,7 +96,7 @@ class Site(Strict):
         default_factory=dict
     )
     """Any other option of sbatch, such as `{reservation: x, no-kill: true}`."""
-    time: Annotated[str, AfterValidator(_checked_time_limit)] = "01:00:00"
+    time: TimeLimit = "01:00:00"
     """Time limit of one cell: minutes, HH:MM:SS or D-HH:MM."""
     modules: tuple[Word, ...] = ()
     """Environment modules to load, in order, such as `[gcc/12, python/3.11]`."""
@@ -125,6 +117,19 @@ class Site(Strict):
     max_requeues: Annotated[Whole, Field(ge=0)] = 5
     """How often Slurm requeues a cell that runs out of time or is preempted."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> Site:
+        """Refuses settings that contradict one another, or that sbatch does not have."""
+        if self.gres is not None and self.gpus_per_node is not None:
+            raise ValueError("gres: found both gres and gpus_per_node; allowed: one of them")
+        if self.cpu_bind is not None and "hint" in self.slurm:
+            raise ValueError("cpu_bind: found both cpu_bind and a hint; allowed: one of them")
+        if self.time_min * 60 <= self.signal:
+            found = f"{self.time}, and signal {self.signal} s before its end"
+            raise ValueError(f"time: found {found}; allowed: more than {self.signal} seconds")
+        check_options(self.slurm)
+        return self
+
     @property
     def binding(self) -> str | None:
         """The value of srun's --cpu-bind; None where a hint decides."""
@@ -141,32 +146,13 @@ class Site(Strict):
 
 def parse_site(entry: object, where: object, key: str) -> Site:
     """One site's settings; raises InputError for every mistake in them, with its key."""
-    raw: dict[str, Any] = {} if entry is None else as_mapping(entry, where, key)
+    raw = as_mapping(entry, where, key)
     check_keys(raw, Site.model_fields, where, key)
-    lists = {name: tuple(value) for name, value in raw.items() if isinstance(value, list)}
-    # YAML reads a time limit of plain minutes as a number.
-    time = raw.get("time")
-    texts = {"time": str(time)} if isinstance(time, int) and not isinstance(time, bool) else {}
     try:
-        return Site.model_validate(raw | lists | texts, strict=True)
+        # As JSON, since a strict check in Python would refuse a list where a tuple is meant.
+        return Site.model_validate_json(json.dumps(raw), strict=True)
     except ValidationError as error:
         raise input_error(error, where, below=key) from None
-
-
-def check_site(site: Site, where: object, key: str | None = None) -> None:
-    """Raises InputError for settings that contradict one another, or that sbatch does not have."""
-
-    def at(name: str) -> str:
-        return f"{key}.{name}" if key else name
-
-    if site.gres is not None and site.gpus_per_node is not None:
-        raise InputError(where, at("gres"), "both gres and gpus_per_node", "one of them")
-    if site.cpu_bind is not None and "hint" in site.slurm:
-        raise InputError(where, at("cpu_bind"), "both cpu_bind and a hint", "one of them")
-    if site.time_min * 60 <= site.signal:
-        found = f"{site.time}, and signal {site.signal} s before its end"
-        raise InputError(where, at("time"), found, f"more than {site.signal} seconds")
-    check_options(site.slurm, where, at("slurm"))
 
 
 def changed_site(site: Site, settings: Mapping[str, Any]) -> Site:

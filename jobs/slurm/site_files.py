@@ -1,127 +1,80 @@
-"""Site files: where they are searched, and how later ones override earlier ones key by key.
-
-The system's, the user's, the folder's, and the one that the user names.
-"""
+"""Site files: where one is searched, and which of its sites is used."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
+from pydantic import Field
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import expand_user, short_value
+from gnnhpc.core.settings import Strict, expand_user, short_value
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
-from jobs.slurm.site import Site, check_site, parse_site
+from jobs.slurm.site import Site, parse_site
 from jobs.sweep.settings_table import settings_table
 from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema
 
 SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
 
 
-@dataclass(frozen=True)
-class SiteFile:
-    """One file's sites as they are written; each is checked alone."""
+class SiteFile(Strict):
+    """The sites of a file, by their names."""
 
-    path: Path
-    sites: dict[str, dict[str, Any]]
-    default: str | None
-
-    @property
-    def chosen(self) -> str | None:
-        """The site that this file would take: its default, or its only one."""
-        return self.default or (next(iter(self.sites)) if len(self.sites) == 1 else None)
+    default: str | None = None
+    """The site that is used without --site; not needed for a single one."""
+    sites: dict[str, Site] = Field(min_length=1)
+    """Settings of each cluster."""
 
 
 def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[str, Site]:
-    """The named site, or the nearest file's choice; without any site file, the built-in empty site.
+    """The named site of the site file, or its default; without any file the built-in empty site.
 
-    Raises InputError for an unknown site and for every mistake in the files.
+    Raises InputError for an unknown site and for every mistake in the file.
     """
-    files = [read_site_file(path) for path in find_site_files(file)]
-    if not files:
+    path = find_site_file(file)
+    if path is None:
         if name is not None:
             allowed = f"a site of a site file: --site-file, ${SITE_FILE_VARIABLE} or ./site.yaml"
             raise InputError("--site", None, repr(name), allowed)
         return "built-in", Site()
-    names = sorted({known for each in files for known in each.sites})
-    place, chosen = "--site", name
+    found = read_site_file(path)
+    names = ", ".join(sorted(found.sites))
+    chosen = name or found.default or (names if len(found.sites) == 1 else None)
     if chosen is None:
-        nearest = next((each for each in reversed(files) if each.chosen), None)
-        if nearest is None:
-            allowed = f"--site or a default, of {', '.join(names)}"
-            raise InputError(files[-1].path, "default", "nothing", allowed)
-        place, chosen = f"{nearest.path}: default", str(nearest.chosen)
-    if chosen not in names:
-        raise InputError(place, None, repr(chosen), ", ".join(names))
-    return chosen, _merged(chosen, files)
+        raise InputError(path, "default", "nothing", f"--site or a default, of {names}")
+    if chosen not in found.sites:
+        place = "--site" if name else f"{path}: default"
+        raise InputError(place, None, repr(chosen), names)
+    return chosen, found.sites[chosen]
 
 
-def find_site_files(file: str | Path | None = None) -> list[Path]:
-    """The site files that are used; of two that set one key the later one counts.
-
-    The system's, the user's, ./site.yaml, and the given one or $GNNHPC_SITE_FILE.
-    """
-    system = platformdirs.site_config_dir("gnnhpc", multipath=True).split(os.pathsep)
-    folders = (*reversed(system), platformdirs.user_config_dir("gnnhpc"), "")
-    found = [path for folder in folders if (path := Path(folder, "site.yaml")).is_file()]
+def find_site_file(file: str | Path | None = None) -> Path | None:
+    """The given site file, else the first of $GNNHPC_SITE_FILE, ./site.yaml, and the user's."""
     if named := file or os.environ.get(SITE_FILE_VARIABLE):
-        chosen = expand_user(named, "--site-file")
-        found = [*(path for path in found if path != chosen), chosen]
-    return found
+        return expand_user(named, "--site-file")
+    folders = (Path(), Path(platformdirs.user_config_dir("gnnhpc")))
+    return next((path for folder in folders if (path := folder / "site.yaml").is_file()), None)
 
 
 def read_site_file(path: Path) -> SiteFile:
     """All sites of a file, and its default; raises InputError for every mistake in it."""
     raw = read_mapping(read_text(path, "a site file"), path, "sites and default")
-    check_keys(raw, {"sites", "default"}, path, None)
+    check_keys(raw, SiteFile.model_fields, path, None)
     entries = as_mapping(raw.get("sites"), path, "sites")
     if not entries:
         raise InputError(path, "sites", "no site", "at least one")
     default = raw.get("default")
     if default is not None and not isinstance(default, str):
         raise InputError(path, "default", short_value(default), ", ".join(sorted(entries)))
-    for name, entry in entries.items():
-        parse_site(entry, path, f"sites.{name}")
-    return SiteFile(path, {name: entry or {} for name, entry in entries.items()}, default)
-
-
-def _merged(name: str, files: list[SiteFile]) -> Site:
-    """The site of all files; an error names the last file that has the site."""
-    raw: dict[str, Any] = {}
-    of_this = [each for each in files if name in each.sites]
-    for each in of_this:
-        entry = each.sites[name]
-        options = (raw.get("slurm") or {}) | (entry.get("slurm") or {})
-        raw |= entry | ({"slurm": options} if options else {})
-    where, key = of_this[-1].path, f"sites.{name}"
-    site = parse_site(raw, where, key)
-    check_site(site, where, key)
-    return site
+    sites = {name: parse_site(entry, path, f"sites.{name}") for name, entry in entries.items()}
+    return SiteFile(default=default, sites=sites)
 
 
 def site_schema() -> Schema:
-    """The JSON Schema of a site file: its sites and its default."""
-    site = plain_schema(Site)
-    # YAML reads a time limit of plain minutes as a number.
-    time = site["properties"]["time"]
-    site["properties"]["time"] = {"anyOf": [{"type": "integer", "minimum": 1}, time]}
-    site |= {"type": ["object", "null"], "description": (Site.__doc__ or "").partition("\n")[0]}
-    default = {"type": "string", "description": "The site that is used without --site."}
-    of_sites = {"additionalProperties": {"$ref": "#/$defs/site"}, "minProperties": 1}
-    return {
-        "$schema": DRAFT,
-        "title": "gnnhpc site file",
-        "type": "object",
-        "properties": {"default": default, "sites": {"type": "object", **of_sites}},
-        "required": ["sites"],
-        "additionalProperties": False,
-        "$defs": {"site": site},
-    }
+    """The JSON Schema of a site file."""
+    return {"$schema": DRAFT, "title": "gnnhpc site file"} | plain_schema(SiteFile)
 
 
 def site_keys() -> Iterator[str]:

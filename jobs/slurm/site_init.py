@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
 from gnnhpc.core.slurm_commands import ask
+from jobs.slurm.batch_script import template
 from jobs.slurm.partitions import Partition, query_partitions
 
 _LIMIT_MIN = 60
@@ -28,43 +27,25 @@ def query_site_file() -> str:
         raise InputError("site init", None, "no sinfo here", "a cluster's login node")
     if not partitions:
         raise GnnhpcError("sinfo lists no partition")
-    associations = ask(
-        *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
-        *(f"user={user()}", "format=Account,QOS"),
-    )
     config = ask("scontrol", "show", "config") or ""
     cluster = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
-    return site_file_text(cluster[1] if cluster else "here", partitions, associations or "")
+    associations = ("sacctmgr", "--noheader", "--parsable2", "show", "associations")
+    accounts = ask(*associations, f"user={user()}", "format=Account") or ""
+    return site_file_text(cluster[1] if cluster else "here", partitions, accounts.splitlines())
 
 
-def site_file_text(cluster: str, partitions: Sequence[Partition], associations: str) -> str:
-    """A site file of the default partition, with the other choices as comments.
-
-    `associations` has the user's accounts and QoS, a line each: `account|qos,qos`.
-    """
-    import jinja2
-
+def site_file_text(cluster: str, partitions: Sequence[Partition], accounts: Sequence[str]) -> str:
+    """A site file of the default partition, with the other choices as comments."""
     up = [part for part in partitions if part.up] or partitions
     chosen = next((part for part in up if part.default), up[0])
     # So that a block of a dozen cells, which has their time together, fits the partition.
     most = chosen.time_min or 12 * _LIMIT_MIN
-    rows = [line.split("|") for line in associations.splitlines()]
-    names = [name for row in rows for name in row[1].split(",") if name]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-    )
-    environment.filters["yaml"] = lambda text: yaml.safe_dump(text).splitlines()[0]
-    return environment.get_template("site.yaml.j2").render(
+    return template("site.yaml.j2").render(
         cluster=cluster,
         check=as_typed("jobs", "site check"),
         partitions=partitions,
         chosen=chosen,
-        accounts=list(dict.fromkeys(row[0] for row in rows)),
-        qos=list(dict.fromkeys(names)),
+        accounts=list(dict.fromkeys(accounts)),
         limit=min(most, max(5, min(_LIMIT_MIN, most // 12))),
     )
 
@@ -75,7 +56,5 @@ def write_site_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
-    except FileExistsError:
-        raise InputError(path, None, "a file that is there", "another --out") from None
     except OSError as error:
-        raise InputError(path, None, f"{error.strerror}", "a file that may be written") from None
+        raise InputError(path, None, f"{error.strerror}", "another --out") from None

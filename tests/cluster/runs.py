@@ -81,10 +81,7 @@ class User:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """`python -m jobs ...`, without a queue answer left over from the last command."""
-        cache = self.home / "cache"
-        for kept in cache.glob("slurm-*.json"):
-            kept.unlink()
+        """Run `python -m jobs ...`."""
         return self.cluster.run(
             sys.executable,
             "-m",
@@ -92,7 +89,7 @@ class User:
             *arguments,
             check=check,
             cwd=cwd or self.home,
-            env={"GNNHPC_CACHE": str(cache), "PYTHONPATH": str(ROOT), **(env or {})},
+            env={"GNNHPC_CACHE": str(self.home / "cache"), "PYTHONPATH": str(ROOT), **(env or {})},
         )
 
     def submit(

@@ -13,15 +13,9 @@ NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 TIMED_OUT = "Socket timed out on send/recv operation"
 
 FAILS = f"echo 'slurm_load_jobs error: {NO_CONTROLLER}' >&2; exit 1"
-NOT_REACHED = f"echo 'sbatch: error: Batch job submission failed: {NO_CONTROLLER}' >&2; exit 1"
 TIMES_OUT = f"echo 'sbatch: error: Batch job submission failed: {TIMED_OUT}' >&2; exit 1"
 LOSES_ITS_ANSWER = f'"$real" "$@" >/dev/null || exit; {TIMES_OUT}'
 KILLS_ITS_CALLER = '"$real" "$@"; kill -KILL $PPID; exit'
-
-
-def first(times: int, body: str) -> str:
-    """The body for the first calls; later ones go to the real program."""
-    return f'echo >>"$0.calls"; if [ "$(wc -l <"$0.calls")" -le {times} ]; then {body}; fi'
 
 
 def shims(folder: Path, **bodies: str) -> dict[str, str]:

@@ -106,13 +106,6 @@ def test_a_run_folder_stays_where_nobody_knows_whether_it_is_submitted(
     assert "no cell to run again (1 pending)" in rerun_missing(run)
 
 
-def test_a_slurm_that_is_not_reached_is_asked_again(login: User, tmp_path: Path) -> None:
-    unlucky = shims.shims(tmp_path / "unlucky", sbatch=shims.first(2, shims.NOT_REACHED))
-    run, _ = submit(login, "unreached", unlucky)
-    STARTED.append(run)
-    assert len(run.jobs()) == 1
-
-
 def test_a_request_that_never_arrived_leaves_a_run_to_rerun(login: User, tmp_path: Path) -> None:
     unheard = shims.shims(tmp_path / "unheard", sbatch=shims.TIMES_OUT)
     run, printed = submit(login, "unheard", unheard, check=False)

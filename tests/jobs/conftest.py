@@ -19,8 +19,9 @@ from gnnhpc.records.schema import Header, StepRecord
 from jobs.run.status import status
 from jobs.slurm import sbatch
 from jobs.slurm.site import Site
-from jobs.submission.submission import Options
-from jobs.submission.submit import Submitted, submit
+from jobs.submit.new_run import submit
+from jobs.submit.schedulers import Submitted
+from jobs.submit.submission import Options
 from jobs.sweep.plan import Plan, plan
 from tests.jobs.fake_slurm import FakeSlurm
 
@@ -37,11 +38,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     """A Slurm of scripts that answers at once."""
     fake = FakeSlurm.install(tmp_path / "slurm")
     monkeypatch.setenv("PATH", fake.path)
-    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sbatch, "WAITS_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(sbatch, "LOOK_AFTER_S", 0.0)
-    monkeypatch.setattr(sbatch, "CANCEL_PATIENCE_S", 0.0)
-    monkeypatch.setattr("jobs.slurm.queue._WAITS_S", ())
     for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH_"))]:
         monkeypatch.delenv(name)
     return fake
@@ -111,12 +108,12 @@ class MadeRun:
 
     def state(self, array: str = "gat-seq", index: int = 0) -> tuple[str, str | None]:
         """State and detail of a cell, as Slurm says now."""
-        cells = status(self.root, fresh=True).cells
+        cells = status(self.root).cells
         found = next(one for one in cells if (one.array, one.index) == (array, index))
         return found.state, found.detail
 
     def states(self) -> dict[str, str]:
-        found = status(self.root, fresh=True).cells
+        found = status(self.root).cells
         return {f"{one.array}:{one.index}": one.state for one in found}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.slurm.batch_script import batch_script, sbatch_value
+from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray, job_arrays, tasks_of_cells
 from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import pair_cells
@@ -63,64 +63,32 @@ def test_the_whole_script(name: str) -> None:
     assert text == expected.read_text(), f"{expected} differs"
 
 
-@pytest.mark.parametrize("text", ["plain", "it's", 'a "b"', "$HOME; rm", "back\\slash", "ü"])
-def test_a_value_is_quoted_for_sbatch(text: str) -> None:
-    """sbatch splits a line as a shell does, but it reads a backslash within quotes."""
-    value = sbatch_value(text)
-    shown = subprocess.run(
-        ["bash", "-c", f"printf %s {value}"], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.replace("\\\\", "\\") == text
-
-
 def run_script(
-    tmp_path: Path,
-    site: Site,
-    *,
-    task: str | None = "1",
-    srun: str = "exit 0",
-    env: dict[str, str] | None = None,
+    tmp_path: Path, site: Site, env: dict[str, str] | None = None
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Run a script in a moved run folder, with a srun of ours; returns the run folder too."""
-    run = tmp_path / "moved run"
+    """Run a copy of a script, as Slurm does, with a srun of ours; returns the moved run folder."""
+    run, programs = tmp_path / "moved run", tmp_path / "bin"
     (run / "arrays").mkdir(parents=True)
-    (run / "manifest.jsonl").write_text("{}\n")
-    script = run / "arrays" / "gat-pp2.sbatch"
-    script.write_text(batch_script(array_of(site), RUN, launch(site)))
-    programs = tmp_path / "bin"
     programs.mkdir()
+    (run / "manifest.jsonl").write_text("{}\n")
+    script, copy = run / "arrays" / "gat-pp2.sbatch", tmp_path / "slurm_script"
+    script.write_text(batch_script(array_of(site), RUN, launch(site)))
+    shutil.copy(script, copy)
     bodies = {
-        "srun": f'echo "$*" >"{tmp_path}/srun"; env >"{tmp_path}/env"; {srun}',
+        "srun": f'echo "$*" >"{tmp_path}/srun"; env >"{tmp_path}/env"',
         "scontrol": f"echo '   Command={script}'",
     }
     for name, body in bodies.items():
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
-    env = {"PATH": f"{programs}:/usr/bin:/bin", "SLURM_JOB_ID": "8", **(env or {})}
-    env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": task} if task else {}
-    copy = tmp_path / "slurm_script"
-    shutil.copy(script, copy)
+    ids = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
+    env = {"PATH": f"{programs}:/usr/bin:/bin", **ids, **(env or {})}
     with Path("/dev/null").open("w") as null:
         done = subprocess.run(
-            ["bash", copy],
-            env=env,
-            cwd=tmp_path,
-            stdout=null,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+            ["bash", copy], env=env, cwd=tmp_path, stdout=null, stderr=subprocess.PIPE,
+            text=True, check=False,
+        )  # fmt: skip
     return done, run
-
-
-def test_a_task_runs_its_cell_of_the_run_that_its_script_lies_in(tmp_path: Path) -> None:
-    done, run = run_script(tmp_path, Site())
-    assert done.returncode == 0, (run / "logs" / "gat-pp2-1-7.log").read_text()
-    command = (tmp_path / "srun").read_text()
-    assert f"--manifest {run}/manifest.jsonl --array gat-pp2 --index 1\n" in command
-    variables = (tmp_path / "env").read_text().splitlines()
-    assert f"PYTHONPATH={run}/code" in variables
-    assert "OMP_NUM_THREADS=1" in variables
 
 
 LEAKED = {
@@ -130,21 +98,23 @@ LEAKED = {
 }  # fmt: skip
 
 
-def test_srun_gets_its_options_from_the_script_alone(tmp_path: Path) -> None:
+def test_a_task_runs_its_cell_with_the_options_of_its_script_alone(tmp_path: Path) -> None:
     site = Site(slurm={"distribution": "cyclic", "cpu-freq": "high"})
-    run_script(tmp_path, site, env=LEAKED | {"SLURM_MEM_PER_NODE": "900", "SLURM_NTASKS": "2"})
-    command, variables = (tmp_path / "srun").read_text(), (tmp_path / "env").read_text()
+    done, run = run_script(tmp_path, site, LEAKED | {"SLURM_MEM_PER_NODE": "900"})
+    assert done.returncode == 0, (run / "logs" / "gat-pp2-1-7.log").read_text()
+    command = (tmp_path / "srun").read_text()
     for option in ("--export=ALL", "--cpu-bind=cores", "--distribution=cyclic", "--cpu-freq=high",
-                   "--nodes=2 --ntasks=2 --ntasks-per-node=1"):  # fmt: skip
+                   "--nodes=2 --ntasks=2 --ntasks-per-node=1",
+                   f"--manifest {run}/manifest.jsonl --array gat-pp2 --index 1\n"):  # fmt: skip
         assert option in command
-    left = [name for name in LEAKED if f"\n{name}=" in variables]
-    assert left == []
-    assert "SLURM_MEM_PER_NODE=900" in variables
-    recorded = next(line for line in variables.splitlines() if line.startswith("GNNHPC_SITE="))
-    granted = json.loads(recorded.partition("=")[2])
-    assert (granted["cpu_bind"], granted["distribution"], granted["cpu_freq"]) == (
-        "cores", "cyclic", "high",
-    )  # fmt: skip
+    variables = dict(
+        line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line
+    )
+    assert not LEAKED.keys() & variables.keys()
+    kept = (variables["PYTHONPATH"], variables["OMP_NUM_THREADS"], variables["SLURM_MEM_PER_NODE"])
+    assert kept == (f"{run}/code", "1", "900")
+    recorded = json.loads(variables["GNNHPC_SITE"])
+    assert (recorded["distribution"], recorded["cpu_freq"]) == ("cyclic", "high")
 
 
 def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) -> None:
@@ -155,15 +125,12 @@ def test_a_set_up_line_that_fails_ends_the_job_with_its_words(tmp_path: Path) ->
     assert not (tmp_path / "srun").exists()
 
 
-def test_blocks_are_the_cells_of_a_seed_in_an_order_of_their_own() -> None:
+def test_blocks_are_the_cells_of_a_seed_in_random_order() -> None:
     cells = small_plan(seeds=list(range(12))).cells
     (tasks,) = pair_cells(cells).values()
     assert [task.number for task in tasks] == list(range(12))
     orders = {tuple(cell.array for cell in task.cells) for task in tasks}
     assert orders == {("gat-seq", "gat-pp2"), ("gat-pp2", "gat-seq")}
     assert pair_cells(reversed(cells)) == pair_cells(cells)
-
-
-def test_a_block_asks_for_the_largest_layout_and_time_for_all_cells() -> None:
     needs = paired(Site(time="30")).resources
     assert (needs.nodes, needs.tasks_per_node, needs.time_min) == (2, 1, 60)

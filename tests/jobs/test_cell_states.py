@@ -14,7 +14,7 @@ from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
 from jobs.cli.terminal_tables import next_steps
 from jobs.run.status import status
-from jobs.submission.submit import Submitted
+from jobs.submit.schedulers import Submitted
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm, account
 
@@ -91,7 +91,7 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     log = run.paths.logs / "gat-seq-0-101.log"
     log.write_text(f"0: step 3\n1: {line}\nsrun: error: n1: task 0: Exited with exit code 1\n")
     assert run.state() == ("out of memory", line)
-    (step,) = next_steps(status(run.root, fresh=True))
+    (step,) = next_steps(status(run.root))
     assert step.endswith("--missing --mem SIZE, with more memory")
     assert main(["logs", str(run.root), "gat-seq:0"]) == 0
     assert capsys.readouterr().out == log.read_text()
@@ -140,7 +140,7 @@ def test_the_newest_valid_attempt_counts(run: MadeRun, slurm: FakeSlurm) -> None
     slurm.set_queue()
     run.finish(run.cell())
     run.finish(run.cell(), audit=[Check("edges", "invalid", "")])
-    found = status(run.root, fresh=True).cells[0]
+    found = status(run.root).cells[0]
     assert (found.state, found.attempt, found.attempts) == ("done", 1, 2)
     assert found.detail == "attempt 2 is not valid"
 
@@ -163,7 +163,7 @@ def test_an_interrupted_cell_resumes_by_a_rerun(run: MadeRun, slurm: FakeSlurm) 
 def test_progress_is_read_from_the_records(run: MadeRun, slurm: FakeSlurm) -> None:
     slurm.set_state("RUNNING")
     run.begin(run.cell(), 4, "101_0")
-    found = status(run.root, fresh=True).cells[0]
+    found = status(run.root).cells[0]
     assert (found.step, found.steps, found.step_s, found.eta_s) == (4, 10, 2.5, 15.0)
 
 
@@ -211,13 +211,6 @@ def test_jobs_of_a_run_stay_its_own_when_it_is_copied_or_moved(
     assert set(run.states().values()) == {"pending"}
     run.root.rename(moved)
     assert set(MadeRun(moved).states().values()) == {"pending"}
-
-
-def test_slurm_is_asked_once_in_ten_seconds(run: MadeRun, slurm: FakeSlurm) -> None:
-    assert set(run.states().values()) == {"pending"}
-    slurm.set_queue()
-    assert status(run.root).counts() == {"pending": 4}
-    assert status(run.root, fresh=True).counts() == {"missing": 4}
 
 
 def test_cells_of_a_block_wait_for_their_turn(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shlex
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -15,18 +14,16 @@ from typing import Any
 
 import pytest
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from jobs.run.local_lock import LOCK_VARIABLE, machine_lock
 from jobs.run.status import status
 from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site
-from jobs.submission.clusters import cancel
-from jobs.submission.rerun import Selection, rerun
-from jobs.submission.submission import Options
-from jobs.submission.submit import Submitted, submit
+from jobs.submit.new_run import submit
+from jobs.submit.rerun import Selection, rerun
+from jobs.submit.schedulers import Submitted, cancel
+from jobs.submit.submission import Options
 from jobs.sweep.plan import plan
-from tests.jobs.conftest import MadeRun
 from tests.validation.custom_models import GRAPH
 
 TINY = {
@@ -57,9 +54,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Subm
             script = tmp_path / "python"
             script.write_text(f"#!/bin/bash\n{program}\n")
             script.chmod(0o755)
-            monkeypatch.setattr(
-                "jobs.submission.submit.Launch", partial(Launch, python=str(script))
-            )
+            monkeypatch.setattr("jobs.submit.new_run.Launch", partial(Launch, python=str(script)))
         grid = TINY | {"layouts": layouts} | options.pop("grid", {})
         planned = plan({"name": "run", "grids": [grid]})
         chosen = {"live": True, "wait": True, "site": ("test", site or Site())} | options
@@ -133,47 +128,25 @@ def test_a_cell_above_its_time_limit_is_signalled(
     assert (tmp_path / "signalled").exists()
 
 
-def test_a_run_in_the_background_is_cancelled_with_its_ranks(
-    local: Callable[..., Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cancel_stops_a_run_of_another_terminal_with_its_ranks(
+    local: Callable[..., Submitted], tmp_path: Path
 ) -> None:
-    started = tmp_path / "started"
-    script = tmp_path / "rank"
-    script.write_text(f"#!/bin/bash\necho $$ >{shlex.quote(str(started))}\nexec sleep 600\n")
-    script.chmod(0o755)
-    planned = plan({"name": "run", "grids": [TINY | {"layouts": ["seq"]}]})
-    monkeypatch.setattr("jobs.submission.submit.Launch", partial(Launch, python=str(script)))
-    done = submit(planned, Options("local", live=True), runs=tmp_path / "runs")
+    started, run = tmp_path / "started", tmp_path / "runs" / "run"
+    program = f"echo $$ >{shlex.quote(str(started))}; exec sleep 600"
+    submitting = multiprocessing.get_context("fork").Process(
+        target=local, args=(["seq"],), kwargs={"program": program}
+    )
+    submitting.start()
     deadline = time.monotonic() + 60
     while not (started.exists() and started.read_text().strip()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert status(done.run).counts() == {"pending": 1}
-    before = MadeRun(done.run).finish(MadeRun(done.run).cell(), status="failed")
-    for path in (*before.root.iterdir(), before.root):
-        os.utime(path, (time.time() - 3600,) * 2)
-    assert status(done.run).counts() == {"pending": 1}, "the attempt is older than this run"
-    assert cancel(done.run) == [f"local supervisor {done.jobs[0]}"]
+    assert status(run).counts() == {"pending": 1}
+    assert cancel(run) == [f"local process {submitting.pid}"]
+    submitting.join(30)
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
-    assert status(done.run).counts() == {"failed": 1}
-
-
-def test_a_signal_while_ranks_start_stops_them(
-    local: Callable[..., Submitted], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks, start = [], subprocess.Popen
-
-    def start_and_signal(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        process = start(command, **options)
-        if "--manifest" in command:
-            ranks.append(process)
-            os.kill(os.getpid(), signal.SIGTERM)
-        return process
-
-    monkeypatch.setattr(subprocess, "Popen", start_and_signal)
-    with pytest.raises(KeyboardInterrupt):
-        local(["pp2"], program="exec sleep 600")
-    assert [rank.poll() for rank in ranks] == [-signal.SIGTERM] * 2
+    assert status(run).counts() == {"missing": 1}
 
 
 def test_a_local_run_waits_for_another_one(
@@ -206,8 +179,3 @@ def test_a_paired_run_follows_the_random_order_of_its_blocks(
     assert started == [row.split("\t")[4] for row in rows]
     layouts = [row.split("\t")[1] for row in rows]
     assert layouts != ["gat-seq", "gat-pp2"] * 6
-
-
-def test_options_of_slurm_are_refused_for_a_local_run(local: Callable[..., Submitted]) -> None:
-    with pytest.raises(InputError, match="--mem 4G for a local run; allowed: --cluster slurm"):
-        local(["seq"], settings={"mem": "4G"})

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -31,7 +30,7 @@ from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import write_blocks
-from jobs.submission.submission import Submission, all_arrays
+from jobs.submit.submission import Submission, all_arrays
 from jobs.sweep.plan import Plan
 
 
@@ -43,13 +42,11 @@ def write_run_folder(submission: Submission) -> RunPaths:
     """
     run, launch, plan = submission.run, submission.launch, submission.plan
     assert plan is not None
-    if not launch.live:
-        _check_importable_from(run)
     if run.exists() and any(run.iterdir()):
         raise _exists_error(run)
+    work = run.parent / f".{run.name}.{os.getpid()}.tmp"
     try:
-        run.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{run.name}.", suffix=".tmp", dir=run.parent))
+        work.mkdir(parents=True)
     except OSError as error:
         found = f"{run.parent}: {error.strerror}"
         raise InputError("--runs", None, found, "a folder that may be written") from None
@@ -67,7 +64,6 @@ def write_run_folder(submission: Submission) -> RunPaths:
                 write_blocks(paths, array)
         for array in all_arrays(submission):
             _write_script(paths.script(array.name), submission.script(array))
-        _make_readable(work)
         try:
             work.rename(run)
         except OSError:
@@ -79,33 +75,24 @@ def write_run_folder(submission: Submission) -> RunPaths:
     return RunPaths(run)
 
 
-def _check_importable_from(run: Path) -> None:
-    """Raises InputError for a run folder whose path PYTHONPATH cannot hold."""
-    if os.pathsep in str(run.absolute()):
-        raise InputError(run, None, f"a path with {os.pathsep}", "one without, or --live")
-
-
 def _keep_code(paths: RunPaths) -> str:
     """Copy the packages that this process runs into `code/`; returns the digest of gnnhpc's.
 
     They come from a checkout, with all edits, or from where they are installed. Raises InputError
-    if a file cannot be copied, or changes meanwhile.
+    if a file cannot be copied.
     """
     try:
-        files = file_digests(ROOT)
-        for name in files:
+        for name in file_digests(ROOT):
             copy = paths.code / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy)
-        if file_digests(paths.code) != files:
-            found = "sources that changed while they were copied"
-            raise InputError(ROOT, None, found, "sources that nobody edits meanwhile")
     except OSError as error:
         found = f"code that the run cannot keep ({error.strerror}: {error.filename})"
         allowed = "files that may be read and room for a copy, or --live"
         raise InputError(ROOT, None, found, allowed) from None
     digest = digest_of_sources(paths.code / "gnnhpc")
-    CodeSnapshot(digest, git_commit(), str(ROOT), files).write(paths.code_record)
+    snapshot = CodeSnapshot(digest, git_commit(), str(ROOT), file_digests(paths.code))
+    snapshot.write(paths.code_record)
     return digest
 
 
@@ -168,10 +155,3 @@ def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) ->
         "site": launch.recorded(),
     }
     write_atomically(paths.provenance, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-
-
-def _make_readable(folder: Path) -> None:
-    """Make everything readable by everyone and writable by its owner, whatever the umask was."""
-    folder.chmod(0o755)
-    for path in folder.rglob("*"):
-        path.chmod(0o755 if path.is_dir() or path.suffix == ".sbatch" else 0o644)

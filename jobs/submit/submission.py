@@ -13,7 +13,7 @@ from jobs.run.submission_records import Cluster
 from jobs.slurm.batch_script import batch_script
 from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
 from jobs.slurm.launch import Launch
-from jobs.slurm.site import Site, changed_site, check_site
+from jobs.slurm.site import Site, changed_site
 from jobs.sweep.plan import Plan
 
 
@@ -34,7 +34,7 @@ class Options:
     live: bool = False
     """Whether the jobs run the checkout instead of the code that the run keeps."""
     wait: bool = False
-    """Whether to return when every cell has ended."""
+    """Whether to return when every cell has ended; a local run always does."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,6 @@ def make_launch(before: Launch, options: Options) -> Launch:
     """
     name, site = options.site or (before.site_name, before.site)
     site = changed_site(site, options.settings)
-    check_site(site, "site")
     return replace(before, site_name=name, site=site, live=options.live or before.live)
 
 

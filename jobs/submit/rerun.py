@@ -18,17 +18,17 @@ from jobs.run.run_state import RunState, open_run, read_run
 from jobs.run.status import RunStatus, status_of
 from jobs.run.submission_records import run_lock
 from jobs.slurm.job_array import format_indices, parse_indices
-from jobs.slurm.launch import Launch, differing_settings
+from jobs.slurm.launch import Launch
 from jobs.slurm.site import parse_site
-from jobs.submission.clusters import SCHEDULERS
-from jobs.submission.scheduler import Watch
-from jobs.submission.submission import Options, Submission, make_launch, make_submission
-from jobs.submission.submit import (
+from jobs.submit.scheduler import Watch
+from jobs.submit.schedulers import (
+    SCHEDULERS,
     Submitted,
     jobs_of_after,
     submit_arrays,
-    wait_for,
+    wait_if_asked,
 )
+from jobs.submit.submission import Options, Submission, make_launch, make_submission
 
 SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"
 
@@ -64,51 +64,37 @@ def rerun(
     paths, options = open_run(run), options or Options()
     with run_lock(paths):
         submission = prepare_rerun(run, selection, options)
-        submitted = submit_arrays(submission, paths, options)
-    return wait_for(submitted, watch) if options.wait else submitted
+        SCHEDULERS[submission.cluster].check_here(submission)
+        submitted = submit_arrays(submission, paths)
+    return wait_if_asked(submitted, options, watch)
 
 
 def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Submission:
     """What `rerun` submits; nothing is written. Raises as `rerun`."""
     state = read_run(run)
     cluster = options.cluster or state.cluster
-    scheduler = SCHEDULERS[cluster]
-    scheduler.check_here(state.paths.root, [])
-    launch = _launch(state, options)
-    scheduler.check_options(options)
+    scheduler, launch = SCHEDULERS[cluster], _launch(state, options)
     waits = jobs_of_after(options)
     waits += scheduler.query(state) if launch.site.max_parallel else []
-    current = status_of(state, fresh=True)
+    current = status_of(state)
     chosen = {cell.cell for cell in select_cells(current.cells, selection)}
-    may_run = [cell for cell in current.cells if cell.state == "unknown" and not selection.force]
     if not chosen:
-        raise _nothing_to_run(run, current, may_run)
+        raise _nothing_to_run(run, current)
     cells = [cell for cell in state.cells if cell.id in chosen]
     blocks = state.blocks.with_cells(cells) if options.paired else {}
     submission = make_submission(state.paths.root, cells, blocks, launch, cluster, waits)
-    scheduler.check(submission)
-    if options.paired:
-        whole = {cell.id for cell in submission.cells}
-        _check_idle([cell for cell in current.cells if cell.cell in whole], selection)
-    for note in scheduler.notes(submission):
-        print_note(note)
-    if may_run:
-        print_note(f"leaves {len(may_run)} unknown cells alone: {may_run[0].detail}")
+    scheduler.check(submission, options)
+    whole = {cell.id for cell in submission.cells}
+    _check_idle([cell for cell in current.cells if cell.cell in whole], selection)
     return submission
 
 
 def _launch(state: RunState, options: Options) -> Launch:
-    """The launch of the rerun, with a note for what differs from the first submission.
+    """The launch of the rerun, with a note for code that differs from the checkout's.
 
     Raises InputError if the code that the run keeps has changed.
     """
-    before = _first_launch(state.paths)
-    launch = make_launch(before, options)
-    differences = differing_settings(launch.site, before.site)
-    if (options.site or options.settings) and differences:
-        same = launch.site_name == before.site_name
-        there = "not as submitted" if same else f"not {before.site_name}"
-        print_note(f"site {launch.site_name}, {there}: {', '.join(differences)}")
+    launch = make_launch(_first_launch(state.paths), options)
     if launch.live:
         print_note(f"runs the code in {ROOT} as it is when each cell starts")
         return launch
@@ -123,26 +109,20 @@ def _first_launch(paths: RunPaths) -> Launch:
 
     Raises InputError for a damaged provenance.json, or none.
     """
-    metadata = read_provenance(paths)
-    if metadata is None:
-        raise InputError(paths.provenance, None, "no such file", "what the run was submitted with")
-    settings = metadata.get("site")
-    if not isinstance(settings, dict) or not isinstance(settings.get("name"), str):
-        raise InputError(paths.provenance, "site", repr(settings), "the site's name and settings")
-    name = settings.pop("name")
+    metadata = read_provenance(paths) or {}
+    settings, python = metadata.get("site"), metadata.get("python")
+    if not isinstance(settings, dict) or not isinstance(python, str):
+        raise InputError(paths.provenance, None, "no site or python", "what the run was made with")
+    name = str(settings.pop("name", "built-in"))
     site = parse_site(settings, paths.provenance, "site")
-    python = metadata.get("python")
-    if not isinstance(python, str):
-        raise InputError(paths.provenance, "python", repr(python), "the path of an interpreter")
     here = python if Path(python).is_file() else sys.executable
     return Launch(name, site, here, live=not paths.code_record.exists())
 
 
 def select_cells(cells: Sequence[CellState], selection: Selection) -> list[CellState]:
-    """The selected cells; those in state `unknown` only with `force`.
+    """The selected cells; of those selected by state, unknown ones only with `force`.
 
-    Raises InputError for unknown arrays or indices, options that exclude each other, and cells
-    selected by array or index that are running, pending or, without `force`, unknown.
+    Raises InputError for unknown arrays or indices, and options that exclude each other.
     """
     array, arrays = selection.array, sorted({cell.array for cell in cells})
     by_state = selection.failed or selection.missing or selection.flagged
@@ -161,7 +141,6 @@ def select_cells(cells: Sequence[CellState], selection: Selection) -> list[CellS
             raise InputError("--index", None, absent[0], format_indices(have))
         pool = [cell for cell in pool if cell.index in set(indices)]
     if not by_state:
-        _check_idle(pool, selection)
         return pool
     states = (FAILED if selection.failed else ()) + (UNFINISHED if selection.missing else ())
     states += ("unknown",) if states and selection.force else ()
@@ -185,11 +164,10 @@ def _check_idle(cells: Sequence[CellState], selection: Selection) -> None:
             raise InputError("rerun", None, found, "--force, which may run it twice")
 
 
-def _nothing_to_run(
-    run: str | Path, current: RunStatus, unknown: Sequence[CellState]
-) -> InputError:
+def _nothing_to_run(run: str | Path, current: RunStatus) -> InputError:
     states = ", ".join(f"{count} {state}" for state, count in current.counts().items())
     found, allowed = f"no cell to run again ({states})", "a run with such cells"
+    unknown = [cell for cell in current.cells if cell.state == "unknown"]
     if unknown:
         found += f"; {unknown[0].array} {unknown[0].index} is unknown: {unknown[0].detail}"
         allowed += ", or --force, which may run unknown ones twice"

@@ -6,53 +6,42 @@ import json
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Protocol
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.failures import utc_now
 from jobs.run.run_state import RunState
 from jobs.run.status import RunStatus
 from jobs.run.submission_records import SubmissionRecord, append_line
 from jobs.slurm.job_array import JobArray, format_indices
 from jobs.slurm.sbatch import MaybeSubmittedError
-from jobs.submission.submission import Options, Submission
+from jobs.submit.submission import Options, Submission
 
 Job = tuple[JobArray, str]
-"""An array, or a portion of it, with the id of its job; locally the supervisor's process id."""
+"""An array, or a portion of it, with the id of its job; locally this process's id."""
 Watch = Callable[[RunStatus], None]
 """Is called with the status of a Slurm run that is waited for."""
 
 
 class Scheduler(Protocol):
-    """Submits arrays, asks for their jobs and cancels them; by default it has no limits."""
+    """Submits arrays, asks for their jobs and cancels them."""
 
     job: str
     """What a job is called where its id is printed."""
 
-    def check_here(self, run: Path, experiments: Sequence[Experiment]) -> None:
-        """Raises InputError where this machine cannot submit the run."""
+    def check_here(self, submission: Submission) -> None:
+        """Raises InputError where this machine cannot submit it."""
 
-    def check_options(self, options: Options) -> None:
-        """Raises InputError for options without a meaning here."""
-        return
-
-    def check(self, submission: Submission) -> None:
-        """Raises InputError for what would never start."""
-        return
-
-    def notes(self, submission: Submission) -> Iterator[str]:
-        """What a user should know about the jobs before they are submitted."""
-        return iter(())
+    def check(self, submission: Submission, options: Options) -> None:
+        """Raises InputError for what would never start, and for options without a meaning."""
 
     def summary(self, submission: Submission) -> Iterator[str]:
         """What the submission may cost, and what would make the measurements sounder."""
         return iter(())
 
-    def submit(self, submission: Submission, paths: RunPaths, *, wait: bool) -> list[Job]:
+    def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Submit every array and record each as soon as it is in; the caller holds the run's lock.
 
         Raises InputError where the first array is refused, GnnhpcError for a later one, and
@@ -62,11 +51,11 @@ class Scheduler(Protocol):
     def wait(self, submission: Submission, watch: Watch | None) -> int:
         """Return when every cell has ended: how many did not end as done."""
 
-    def query(self, state: RunState) -> list[str]:
+    def query(self, state: RunState) -> Sequence[str]:
         """Ids of the run's jobs that wait or run; raises GnnhpcError where that is not known."""
 
-    def cancel(self, state: RunState, *, force: bool) -> list[str]:
-        """Cancel the run's jobs; returns a line for each. Raises as `jobs.cancel`."""
+    def cancel(self, state: RunState, *, force: bool) -> Sequence[str]:
+        """Cancel the run's jobs; returns their ids. Raises as `jobs.submit.schedulers.cancel`."""
 
 
 def record_job(

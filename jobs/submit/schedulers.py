@@ -1,0 +1,108 @@
+"""Submits arrays to the scheduler that a submission names, waits for them, and cancels them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gnnhpc.core.errors import GnnhpcError, InputError, print_note
+from gnnhpc.core.run_paths import RunPaths
+from jobs.run.run_state import read_run
+from jobs.run.submission_records import Cluster
+from jobs.submit.local_scheduler import Local
+from jobs.submit.scheduler import Job, Scheduler, Watch
+from jobs.submit.slurm_scheduler import Slurm
+from jobs.submit.submission import Options, Submission
+
+SCHEDULERS: dict[Cluster, Scheduler] = {"slurm": Slurm(), "local": Local()}
+_JOB = re.compile(r"^\d+(_\d+)?$")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A submission that was made, and how many cells failed or are invalid if it was waited for."""
+
+    submission: Submission
+    arrays: tuple[Job, ...]
+    """What was submitted, with its job's id; for a local run the process that runs it."""
+    failed: int | None = None
+    """Cells that did not end as done; None without waiting."""
+
+    @property
+    def run(self) -> Path:
+        return self.submission.run
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(job for _, job in self.arrays)
+
+    @property
+    def tasks_left(self) -> int:
+        """Tasks that Slurm did not take, since it limits the jobs of a user."""
+        return self.submission.tasks - sum(len(array.tasks) for array, _ in self.arrays)
+
+
+def submit_arrays(submission: Submission, paths: RunPaths) -> Submitted:
+    """Submit every array; the caller holds the run's lock. Raises as `Scheduler.submit`."""
+    with _noted_if_interrupted(submission):
+        jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
+    return Submitted(submission, tuple(jobs))
+
+
+def wait_if_asked(submitted: Submitted, options: Options, watch: Watch | None) -> Submitted:
+    """Wait for all cells with `options.wait`; a local run is always run here."""
+    submission = submitted.submission
+    if not options.wait and submission.cluster != "local":
+        return submitted
+    with _noted_if_interrupted(submission):
+        failed = SCHEDULERS[submission.cluster].wait(submission, watch)
+    return replace(submitted, failed=failed)
+
+
+def cancel(run: str | Path, *, force: bool = False) -> list[str]:
+    """Cancel a run's Slurm arrays and stop its local processes; returns a line for each.
+
+    `force` cancels all recorded jobs where Slurm does not say which of them have ended. Without it
+    InputError is raised for such jobs, GnnhpcError if scancel refuses. Then nothing is stopped,
+    since Slurm comes first.
+    """
+    state = read_run(run)
+    return [
+        f"{one.job} {job}" for one in SCHEDULERS.values() for job in one.cancel(state, force=force)
+    ]
+
+
+def jobs_of_after(options: Options) -> list[str]:
+    """Ids of the jobs of `--after`.
+
+    Raises InputError for an unknown run or job, and GnnhpcError where Slurm does not say which jobs
+    a run has.
+    """
+    waits: list[str] = []
+    for name in options.after:
+        if not RunPaths(Path(name)).manifest.is_file():
+            if not _JOB.match(name):
+                allowed = "a run folder, or the id of a job"
+                raise InputError("--after", None, repr(name), allowed)
+            waits.append(name)
+            continue
+        try:
+            jobs = SCHEDULERS["slurm"].query(read_run(name))
+        except GnnhpcError as error:
+            raise GnnhpcError(f"--after {name}: {error}") from None
+        if not jobs:
+            print_note(f"{name} has no job in the queue: nothing to wait for")
+        waits += jobs
+    return waits
+
+
+@contextlib.contextmanager
+def _noted_if_interrupted(submission: Submission) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_note(f"{submission.run} stays, with its jobs and what its cells have done")
+        raise

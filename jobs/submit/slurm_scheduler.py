@@ -1,0 +1,141 @@
+"""Slurm as a scheduler: one job array for each model and layout, or for the blocks of a model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gnnhpc.core.cli_options import as_typed
+from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.run_paths import RunPaths
+from jobs.run.cell_state import MAY_RUN
+from jobs.run.run_jobs import live_jobs
+from jobs.run.run_state import RunState
+from jobs.run.status import status
+from jobs.slurm.partitions import longest_time_min
+from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, check_slurm, submit_script
+from jobs.submit.run_folder import script_of
+from jobs.submit.scheduler import Job, Scheduler, Watch, record_job
+from jobs.submit.submission import Options, Submission
+
+POLL_S = 15.0
+"""Pause between two questions about a run that is waited for."""
+
+
+class Slurm(Scheduler):
+    """Job arrays that sbatch takes."""
+
+    job = "Slurm job"
+
+    def check_here(self, submission: Submission) -> None:
+        check_slurm()
+
+    def check(self, submission: Submission, options: Options) -> None:
+        """Raises InputError for an array that its partition would leave waiting without end."""
+        site = submission.launch.site
+        most = longest_time_min(site)
+        for array in submission.arrays:
+            needed, count = array.resources.time_min, array.most_cells
+            if most is None or needed <= most:
+                continue
+            found, allowed = site.time, f"at most {most} minutes in this partition"
+            if array.is_paired:
+                found += f", {needed} minutes for the {count} cells of a block of {array.name}"
+                allowed += f": time {most // count} (minutes of a cell), or no --paired"
+            raise InputError("site", "time", found, allowed)
+
+    def summary(self, submission: Submission) -> Iterator[str]:
+        site, hours = submission.launch.site, submission.most_core_hours
+        yield f"at most {hours:.3g} core-hours, each task up to its time limit, without requeues"
+        layouts = {cell.experiment.layout for cell in submission.cells}
+        if not submission.is_paired and len(layouts) > 1:
+            yield (
+                "advice: layouts run in jobs of their own, on other nodes and at other times; "
+                "--paired runs all layouts of a repeat in one job, on the same nodes"
+            )
+        if not site.exclusive:
+            yield "advice: jobs may share nodes, which disturbs times; site key: exclusive: true"
+
+    def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
+        """Under a limit of jobs an array goes in portions, as many tasks as Slurm takes."""
+        done: list[Job] = []
+        for array in submission.arrays:
+            script, left, size = script_of(submission, array, paths), array.tasks, len(array.tasks)
+            while left:
+                portion = replace(array, tasks=left[:size])
+                before = [done[-1][1]] if submission.one_at_a_time and done else None
+                own = array.resources.options()
+                given = [f"--array={portion.array_option(submission.launch.site.max_parallel)}"]
+                given += _dependency(own, before or submission.dependencies)
+                try:
+                    job = submit_script(script, submission.run, own, given)
+                except SubmitLimitError:
+                    if size > 1:
+                        size //= 2
+                        continue
+                    if done:
+                        return done
+                    raise
+                except GnnhpcError as error:
+                    if not done:
+                        raise
+                    raise GnnhpcError(f"{error}; {_submitted_before(submission, done)}") from None
+                record_job(submission, paths, portion, job)
+                done.append((portion, job))
+                left = left[size:]
+        return done
+
+    def wait(self, submission: Submission, watch: Watch | None) -> int:
+        chosen = {cell.id for cell in submission.cells}
+        while True:
+            current = status(submission.run)
+            if watch is not None:
+                watch(current)
+            cells = [cell for cell in current.cells if cell.cell in chosen]
+            if not any(cell.state in MAY_RUN for cell in cells):
+                return sum(cell.state != "done" for cell in cells)
+            time.sleep(POLL_S)
+
+    def query(self, state: RunState) -> Sequence[str]:
+        if not state.submissions:
+            return []
+        jobs, queue = live_jobs(state)
+        if not queue.answered:
+            found = f"which jobs of {state.paths.root} are in its queue ({queue.error})"
+            raise GnnhpcError(f"Slurm does not say {found}")
+        return jobs
+
+    def cancel(self, state: RunState, *, force: bool) -> Sequence[str]:
+        """Cancels jobs that Slurm says are this run's; with `force` also all that are recorded."""
+        if not state.may_be_in_slurm:
+            return []
+        jobs, queue = live_jobs(state)
+        if not queue.answered:
+            known = {task.partition("_")[0] for task in queue.accounted}
+            unsure = state.slurm_arrays.keys() - known
+            if unsure and not force:
+                found = f"jobs {', '.join(sorted(unsure))}, which may have ended ({queue.error})"
+                allowed = "to try again, or --force: their ids may be another's now"
+                raise InputError("cancel", None, found, allowed)
+            jobs = sorted({*jobs, *unsure})
+        if jobs:
+            cancel_jobs(jobs)
+        return jobs
+
+
+def _dependency(own: Mapping[str, object], waits: Sequence[str]) -> list[str]:
+    """The option that lets an array wait for jobs, besides what its site lets it wait for."""
+    if not waits:
+        return []
+    after = f"afterany:{':'.join(waits)}"
+    of_site = own.get("dependency")
+    return [f"--dependency={f'{of_site},{after}' if of_site else after}"]
+
+
+def _submitted_before(submission: Submission, done: Sequence[Job]) -> str:
+    """Which arrays are in Slurm although a later one is refused, and how to submit the others."""
+    names = ", ".join(f"{array.name} as {job}" for array, job in done)
+    paired = " --paired" if submission.is_paired else ""
+    command = as_typed("jobs", f"rerun {submission.run} --missing{paired}")
+    return f"submitted before that: {names}; the others: {command}"
