@@ -47,5 +47,5 @@ Paired = Annotated[
         help="Run all cells of a model and repeat in one job, on the same nodes, in random order.",
     ),
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended, as local runs do.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when every cell has ended.")]
 ArrayName = Annotated[str | None, typer.Option("--array", help="One array, such as vig-pp2.")]

@@ -76,8 +76,9 @@ def submit(
 ) -> int:
     """Expand a sweep, write its run folder and submit one job array for each model and layout.
 
-    Returns at once with the job ids, or runs the cells with --cluster local. A mistake in the spec is reported before anything is written.
-    The run folder keeps the current code, and the jobs run that copy.
+    Returns at once with the job ids; a local run returns when its cells have ended. A mistake in
+    the spec is reported before anything is written. The run folder keeps the current code, and the
+    jobs run that copy.
     """
     from jobs.cli.terminal_tables import print_dry_run, print_submitted
     from jobs.slurm.sbatch_options import parse_options

@@ -85,11 +85,11 @@ class Blocks:
                 found = f"{cell.array} {cell.index}, which is in no block"
                 raise InputError("--paired", None, found, "a run that was submitted with --paired")
         needed = {self.of_cell[cell.key] for cell in chosen}
-        blocks = {
-            name: [task for task in tasks if (name, task.number) in needed]
+        return {
+            name: blocks
             for name, tasks in self.tasks.items()
+            if (blocks := [task for task in tasks if (name, task.number) in needed])
         }
-        return {name: tasks for name, tasks in blocks.items() if tasks}
 
 
 def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> Blocks:
@@ -97,10 +97,7 @@ def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> Blocks:
     known = {cell.key: cell for cell in cells}
     found: dict[str, list[Task]] = {}
     for path in sorted(paths.arrays.glob("*.cells")):
-        try:
-            rows = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, ValueError) as error:
-            raise InputError(path, None, f"unreadable ({error})", "a table of blocks") from None
+        rows = path.read_text(encoding="utf-8").splitlines()
         blocks: dict[int, list[Cell]] = {}
         for line, row in enumerate(rows[1:], 2):
             try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.slurm_commands import run_slurm
+from jobs.slurm.queue import error_line
 from jobs.slurm.site import Site, time_limit_minutes
 
 _FORMAT = "%P|%a|%l|%D|%c|%m|%G|%f"
@@ -39,9 +39,8 @@ def query_partitions() -> list[Partition] | None:
         return None
     try:
         return parse_sinfo(run_slurm("sinfo", "--noheader", f"--format={_FORMAT}", timeout_s=60.0))
-    except subprocess.SubprocessError as error:
-        words = getattr(error, "stderr", None) or str(error)
-        raise GnnhpcError(f"sinfo: {' '.join(str(words).split())}") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GnnhpcError(f"sinfo: {error_line(error)}") from None
 
 
 def parse_sinfo(text: str) -> list[Partition]:
@@ -74,13 +73,9 @@ def longest_time_min(site: Site) -> int | None:
         partitions = query_partitions() or []
     except GnnhpcError:
         return None
-    limits = [each.time_min for each in _of_site(site, partitions)]
+    names = site.partition.split(",") if site.partition else None
+    chosen = [each for each in partitions if (each.name in names if names else each.default)]
+    limits = [each.time_min for each in chosen]
     if site.qos is not None or None in limits:
         return None
     return max((limit for limit in limits if limit is not None), default=None)
-
-
-def _of_site(site: Site, partitions: Sequence[Partition]) -> list[Partition]:
-    if site.partition is None:
-        return [each for each in partitions if each.default]
-    return [each for each in partitions if each.name in site.partition.split(",")]

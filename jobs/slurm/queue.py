@@ -54,11 +54,6 @@ class QueuedJob:
         """Slurm's name of the array task with this number: 1234_5."""
         return f"{self.job_id}_{number}"
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended; Slurm lists a job for some minutes more."""
-        return self.state in ENDED_STATES
-
 
 @dataclass(frozen=True)
 class QueueAnswer:
@@ -98,10 +93,11 @@ def query_queue(users: Iterable[str], jobs: Mapping[str, str | None]) -> QueueAn
     except SlurmSilentError as silent:
         listed, error = [], str(silent)
     accounted = {task.task: task for task in ask_sacct(jobs, patience_s=_PATIENCE_S)}
-    answer = QueueAnswer(now, tuple(job for job in listed if not job.has_ended), accounted, error)
+    queued = tuple(job for job in listed if job.state not in ENDED_STATES)
+    answer = QueueAnswer(now, queued, accounted, error)
     for job in listed:
-        # The accounting records an end a moment after the queue, but with more of its cause.
-        if job.has_ended and jobs.get(job.job_id, "") in (None, job.array):
+        # Slurm lists a job for some minutes after its end, and the accounting may not have it yet.
+        if job.state in ENDED_STATES and jobs.get(job.job_id, "") in (None, job.array):
             for task in map(job.task, job.numbers()):
                 if answer.state_of(task) not in ENDED_STATES:
                     accounted[task] = AccountedTask(task, job.state)
@@ -128,7 +124,7 @@ def ask_squeue(users: Iterable[str]) -> list[QueuedJob]:
             given={"SLURM_BITSTR_LEN": "0"},
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise SlurmSilentError(_error_line(error)) from None
+        raise SlurmSilentError(error_line(error)) from None
     rows = (line.split(_SEPARATOR) for line in text.split("\n"))
     return [_job(*row) for row in rows if len(row) == 6]
 
@@ -139,8 +135,9 @@ def _job(job: str, state: str, reason: str, name: str, script: str, comment: str
     return QueuedJob(job_id, tasks.strip("[]"), state, reason, name, script, comment)
 
 
-def _error_line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
+    """Why a command of Slurm's gave no answer, in one line."""
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"squeue gave no answer within {error.timeout:.0f} s"
+        return f"{error.cmd[0]} gave no answer within {error.timeout:.0f} s"
     lines = str(getattr(error, "stderr", None) or error).split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), type(error).__name__)

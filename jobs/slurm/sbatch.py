@@ -13,8 +13,8 @@ from pathlib import Path
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import user
-from gnnhpc.core.slurm_commands import ask
-from jobs.slurm.queue import SlurmSilentError, ask_squeue
+from gnnhpc.core.slurm_commands import ask, run_slurm
+from jobs.slurm.queue import SlurmSilentError, ask_squeue, error_line
 from jobs.slurm.sbatch_options import sbatch_environment
 from jobs.slurm.site import Value
 
@@ -84,20 +84,14 @@ def refusal(options: Mapping[str, Value]) -> str | None:
 def cancel_jobs(jobs: Sequence[str]) -> None:
     """Cancel these jobs, which their ranks can then not queue again when they have saved.
 
-    Raises GnnhpcError if scancel refuses, InputError without one here.
+    Raises GnnhpcError if scancel refuses.
     """
-    if shutil.which("scancel") is None:
-        found = f"jobs {', '.join(jobs)} and no scancel here"
-        raise InputError("cancel", None, found, "a host with Slurm")
     for job in jobs:
         ask("scontrol", "update", f"JobId={job}", "Requeue=0")
-    command = ["scancel", *jobs]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    except subprocess.TimeoutExpired:
-        raise GnnhpcError("scancel: no answer within 60 s") from None
-    if done.returncode:
-        raise GnnhpcError(f"scancel: {' '.join(done.stderr.split())}")
+        run_slurm("scancel", *jobs, timeout_s=60.0)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GnnhpcError(f"scancel: {error_line(error)}") from None
 
 
 def _one_line(words: str) -> str:
@@ -123,8 +117,6 @@ def _call(command: Sequence[str], environment: dict[str, str]) -> tuple[int | No
         )
     except subprocess.TimeoutExpired:
         return None, f"timed out: no answer within {_TIMEOUT_S:.0f} s"
-    except OSError as error:
-        raise GnnhpcError(f"sbatch: {error.strerror}, nothing submitted") from None
     return done.returncode, f"{done.stdout}\n{done.stderr}"
 
 

@@ -32,14 +32,13 @@ def time_limit_minutes(text: str) -> int:
     return -(-seconds // 60)
 
 
-def _checked_time_limit(text: str) -> str:
-    time_limit_minutes(text)
-    return text.strip()
-
-
-def _minutes_as_text(value: object) -> object:
-    """YAML reads a time limit of plain minutes as a number."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _checked_time_limit(value: object) -> object:
+    """The time limit as text; YAML reads plain minutes as a number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str):
+        time_limit_minutes(value)
+    return value
 
 
 def _one_line(text: str) -> str:
@@ -48,20 +47,10 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _interface_names(text: str) -> str:
-    """gloo takes names alone, while NCCL has `^lo` for all but some and `=ib0` for one."""
-    if not re.fullmatch(r"[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*", text):
-        allowed = "the name of an interface, such as ib0, or several with commas between them"
-        raise ValueError(f"found {text!r}; allowed: {allowed}")
-    return text
-
-
 Word = Annotated[str, Field(pattern=r"""^[^\s'"\\`$;&|<>]+$""")]
 Line = Annotated[str, AfterValidator(_one_line)]
 TimeLimit = Annotated[
-    str,
-    BeforeValidator(_minutes_as_text, json_schema_input_type=Positive | str),
-    AfterValidator(_checked_time_limit),
+    str, BeforeValidator(_checked_time_limit, json_schema_input_type=Positive | str)
 ]
 Value = bool | int | Line
 """The value of an option of sbatch; True for an option without a value."""
@@ -108,8 +97,8 @@ class Site(Strict):
     """Interpreter; none takes the submitting one, or `python` with activate or container."""
     container: Line | None = None
     """Command put before the interpreter, such as `apptainer exec image.sif`."""
-    interface: Annotated[str, AfterValidator(_interface_names)] | None = None
-    """Network interface of gloo and nccl, such as ib0."""
+    interface: Annotated[str, Field(pattern=r"^[\w.:-]+(,[\w.:-]+)*$")] | None = None
+    """Network interface of gloo and nccl, such as ib0, or several with commas between them."""
     max_parallel: Positive | None = None
     """Cells of one submission that run at once."""
     signal: Annotated[int, Field(ge=5, le=3600)] = 90

@@ -10,7 +10,7 @@ import platformdirs
 from pydantic import Field
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import Strict, expand_user, short_value
+from gnnhpc.core.settings import Strict, expand_user
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
 from jobs.slurm.site import Site, parse_site
 from jobs.sweep.settings_table import settings_table
@@ -66,10 +66,8 @@ def read_site_file(path: Path) -> SiteFile:
     if not entries:
         raise InputError(path, "sites", "no site", "at least one")
     default = raw.get("default")
-    if default is not None and not isinstance(default, str):
-        raise InputError(path, "default", short_value(default), ", ".join(sorted(entries)))
     sites = {name: parse_site(entry, path, f"sites.{name}") for name, entry in entries.items()}
-    return SiteFile(default=default, sites=sites)
+    return SiteFile(default=None if default is None else str(default), sites=sites)
 
 
 def site_schema() -> Schema:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
 
@@ -45,14 +44,6 @@ class Local(Scheduler):
 
     job = "local process"
 
-    def check_here(self, submission: Submission) -> None:
-        experiments = [cell.experiment for cell in submission.cells]
-        for model in {experiment.model for experiment in experiments}:
-            model.check_here()
-        for sampling in {experiment.sampling for experiment in experiments}:
-            if sampling is not None:
-                check_sampler_is_here(sampling.sampler)
-
     def check(self, submission: Submission, options: Options) -> None:
         for name in options.after:
             raise InputError("--after", None, f"{name} with --cluster local", "--cluster slurm")
@@ -61,6 +52,7 @@ class Local(Scheduler):
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Records the cells for this process, which runs them by `wait`."""
+        _check_libraries(submission)
         pid = os.getpid()
         for array in submission.arrays:
             record_job(submission, paths, array, str(pid), process_start(pid))
@@ -108,6 +100,16 @@ def run_cells(submission: Submission) -> int:
             place = f"[{number}/{len(submission.cells)}] {cell.array} {cell.index}"
             print(f"{place}: {words}, {time.monotonic() - start:.1f} s", flush=True)
     return failed
+
+
+def _check_libraries(submission: Submission) -> None:
+    """Raises InputError for a library that a model or sampler needs and that is not here."""
+    experiments = [cell.experiment for cell in submission.cells]
+    for model in {experiment.model for experiment in experiments}:
+        model.check_here()
+    for sampling in {experiment.sampling for experiment in experiments}:
+        if sampling is not None:
+            check_sampler_is_here(sampling.sampler)
 
 
 def _start(paths: RunPaths, launch: Launch, cell: Cell, ranks: Ranks) -> None:
@@ -203,9 +205,6 @@ def _interrupt_on_sigterm() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield

@@ -40,7 +40,6 @@ def submit(
     """
     options = options or Options()
     submission = prepare_submit(plan, options, runs=runs)
-    SCHEDULERS[submission.cluster].check_here(submission)
     paths = write_run_folder(submission)
     try:
         with run_lock(paths):

@@ -30,8 +30,6 @@ from jobs.submit.schedulers import (
 )
 from jobs.submit.submission import Options, Submission, make_launch, make_submission
 
-SELECTIONS = "--index with --array, --array alone, --failed, --missing or --flagged"
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -64,7 +62,6 @@ def rerun(
     paths, options = open_run(run), options or Options()
     with run_lock(paths):
         submission = prepare_rerun(run, selection, options)
-        SCHEDULERS[submission.cluster].check_here(submission)
         submitted = submit_arrays(submission, paths)
     return wait_if_asked(submitted, options, watch)
 
@@ -127,7 +124,8 @@ def select_cells(cells: Sequence[CellState], selection: Selection) -> list[CellS
     array, arrays = selection.array, sorted({cell.array for cell in cells})
     by_state = selection.failed or selection.missing or selection.flagged
     if array is None and selection.index is None and not by_state:
-        raise InputError("rerun", None, "no cell selected", SELECTIONS)
+        allowed = "--index with --array, --array alone, --failed, --missing or --flagged"
+        raise InputError("rerun", None, "no cell selected", allowed)
     if array is not None and array not in arrays:
         raise InputError("--array", None, repr(array), ", ".join(arrays))
     pool = [cell for cell in cells if array is None or cell.array == array]
@@ -166,9 +164,7 @@ def _check_idle(cells: Sequence[CellState], selection: Selection) -> None:
 
 def _nothing_to_run(run: str | Path, current: RunStatus) -> InputError:
     states = ", ".join(f"{count} {state}" for state, count in current.counts().items())
-    found, allowed = f"no cell to run again ({states})", "a run with such cells"
-    unknown = [cell for cell in current.cells if cell.state == "unknown"]
-    if unknown:
-        found += f"; {unknown[0].array} {unknown[0].index} is unknown: {unknown[0].detail}"
-        allowed += ", or --force, which may run unknown ones twice"
+    details = [f"; {cell.detail}" for cell in current.cells if cell.state == "unknown"]
+    found = f"no cell to run again ({states}{''.join(details[:1])})"
+    allowed = "a run with such cells, or --force for unknown ones, which may then run twice"
     return InputError(str(run), None, found, allowed)

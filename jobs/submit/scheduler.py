@@ -31,9 +31,6 @@ class Scheduler(Protocol):
     job: str
     """What a job is called where its id is printed."""
 
-    def check_here(self, submission: Submission) -> None:
-        """Raises InputError where this machine cannot submit it."""
-
     def check(self, submission: Submission, options: Options) -> None:
         """Raises InputError for what would never start, and for options without a meaning."""
 
@@ -44,8 +41,9 @@ class Scheduler(Protocol):
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Submit every array and record each as soon as it is in; the caller holds the run's lock.
 
-        Raises InputError where the first array is refused, GnnhpcError for a later one, and
-        MaybeSubmittedError where that remains unknown, or where a job cannot be recorded.
+        Raises InputError where this machine cannot submit, or the first array is refused,
+        GnnhpcError for a later array, and MaybeSubmittedError where that remains unknown, or where
+        a job cannot be recorded.
         """
 
     def wait(self, submission: Submission, watch: Watch | None) -> int:

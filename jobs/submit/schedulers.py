@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gnnhpc.core.errors import GnnhpcError, InputError, print_note
+from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
 from jobs.run.run_state import read_run
 from jobs.run.submission_records import Cluster
@@ -36,10 +34,6 @@ class Submitted:
         return self.submission.run
 
     @property
-    def jobs(self) -> tuple[str, ...]:
-        return tuple(job for _, job in self.arrays)
-
-    @property
     def tasks_left(self) -> int:
         """Tasks that Slurm did not take, since it limits the jobs of a user."""
         return self.submission.tasks - sum(len(array.tasks) for array, _ in self.arrays)
@@ -47,8 +41,7 @@ class Submitted:
 
 def submit_arrays(submission: Submission, paths: RunPaths) -> Submitted:
     """Submit every array; the caller holds the run's lock. Raises as `Scheduler.submit`."""
-    with _noted_if_interrupted(submission):
-        jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
+    jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
     return Submitted(submission, tuple(jobs))
 
 
@@ -57,8 +50,7 @@ def wait_if_asked(submitted: Submitted, options: Options, watch: Watch | None) -
     submission = submitted.submission
     if not options.wait and submission.cluster != "local":
         return submitted
-    with _noted_if_interrupted(submission):
-        failed = SCHEDULERS[submission.cluster].wait(submission, watch)
+    failed = SCHEDULERS[submission.cluster].wait(submission, watch)
     return replace(submitted, failed=failed)
 
 
@@ -83,26 +75,10 @@ def jobs_of_after(options: Options) -> list[str]:
     """
     waits: list[str] = []
     for name in options.after:
-        if not RunPaths(Path(name)).manifest.is_file():
-            if not _JOB.match(name):
-                allowed = "a run folder, or the id of a job"
-                raise InputError("--after", None, repr(name), allowed)
+        if RunPaths(Path(name)).manifest.is_file():
+            waits += SCHEDULERS["slurm"].query(read_run(name))
+        elif _JOB.match(name):
             waits.append(name)
-            continue
-        try:
-            jobs = SCHEDULERS["slurm"].query(read_run(name))
-        except GnnhpcError as error:
-            raise GnnhpcError(f"--after {name}: {error}") from None
-        if not jobs:
-            print_note(f"{name} has no job in the queue: nothing to wait for")
-        waits += jobs
+        else:
+            raise InputError("--after", None, repr(name), "a run folder, or the id of a job")
     return waits
-
-
-@contextlib.contextmanager
-def _noted_if_interrupted(submission: Submission) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        print_note(f"{submission.run} stays, with its jobs and what its cells have done")
-        raise

@@ -28,9 +28,6 @@ class Slurm(Scheduler):
 
     job = "Slurm job"
 
-    def check_here(self, submission: Submission) -> None:
-        check_slurm()
-
     def check(self, submission: Submission, options: Options) -> None:
         """Raises InputError for an array that its partition would leave waiting without end."""
         site = submission.launch.site
@@ -59,6 +56,7 @@ class Slurm(Scheduler):
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Under a limit of jobs an array goes in portions, as many tasks as Slurm takes."""
+        check_slurm()
         done: list[Job] = []
         for array in submission.arrays:
             script, left, size = script_of(submission, array, paths), array.tasks, len(array.tasks)
@@ -80,7 +78,10 @@ class Slurm(Scheduler):
                 except GnnhpcError as error:
                     if not done:
                         raise
-                    raise GnnhpcError(f"{error}; {_submitted_before(submission, done)}") from None
+                    names = ", ".join(f"{array.name} as {job}" for array, job in done)
+                    command = as_typed("jobs", f"rerun {submission.run} --missing")
+                    words = f"{error}; submitted before that: {names}; the others: {command}"
+                    raise GnnhpcError(words) from None
                 record_job(submission, paths, portion, job)
                 done.append((portion, job))
                 left = left[size:]
@@ -131,11 +132,3 @@ def _dependency(own: Mapping[str, object], waits: Sequence[str]) -> list[str]:
     after = f"afterany:{':'.join(waits)}"
     of_site = own.get("dependency")
     return [f"--dependency={f'{of_site},{after}' if of_site else after}"]
-
-
-def _submitted_before(submission: Submission, done: Sequence[Job]) -> str:
-    """Which arrays are in Slurm although a later one is refused, and how to submit the others."""
-    names = ", ".join(f"{array.name} as {job}" for array, job in done)
-    paired = " --paired" if submission.is_paired else ""
-    command = as_typed("jobs", f"rerun {submission.run} --missing{paired}")
-    return f"submitted before that: {names}; the others: {command}"

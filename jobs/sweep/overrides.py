@@ -11,10 +11,9 @@ from gnnhpc.core.settings import unknown_key_text
 from gnnhpc.data.registry import data_class
 from gnnhpc.experiment.yaml_file import parse_yaml
 from gnnhpc.models.model_registry import model_class
-from jobs.sweep.sweep import Grid, Sweep
+from jobs.sweep.sweep import Grid
 
 _FLAG = "--set"
-_TOP_LEVEL = Sweep.model_fields.keys() - {"defaults", "grids"}
 _CLASS_OF = {"models": model_class, "data": data_class}
 _INSIDE = (*_CLASS_OF, "optimizer", "sampling")
 """Keys whose values have settings of their own."""
@@ -39,9 +38,6 @@ def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
 
 
 def _set(raw: dict[str, Any], key: str, value: Any) -> None:
-    if key in _TOP_LEVEL:
-        raw[key] = value
-        return
     grids = raw["grids"]
     places, path = [raw.setdefault("defaults", {}), *grids], key.split(".")
     if path[0] == "grids" and len(path) > 2:
@@ -50,8 +46,8 @@ def _set(raw: dict[str, Any], key: str, value: Any) -> None:
         places, path = [grids[int(path[1])]], path[2:]
     name, *inner = path
     if name not in Grid.model_fields:
-        allowed = Grid.model_fields.keys() | _TOP_LEVEL
-        raise InputError(_FLAG, key, unknown_key_text(name, allowed), ", ".join(sorted(allowed)))
+        allowed = sorted(Grid.model_fields)
+        raise InputError(_FLAG, key, unknown_key_text(name, allowed), ", ".join(allowed))
     if not inner:
         for number, place in enumerate(places):
             if name in place or number == 0:

@@ -113,7 +113,7 @@ def test_a_wrong_custom_model_is_submitted_under_a_new_name(
     for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0)):
         run.finish(run.cell(array, index), **results)
     run.finish(run.cell("gat-pp2", 1))
-    (step,) = next_steps(status(run.root, fresh=True))
+    (step,) = next_steps(status(run.root))
     assert step.startswith("next: where mine:Deep is wrong: correct it, and ")
     assert "submit SPEC.yaml --name NEW" in step
 
