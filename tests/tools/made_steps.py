@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from gnnhpc.batches.shuffle import Shares
 from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.schedules import Slot, timeline, virtual_stage_number
 from gnnhpc.experiment.experiment import Experiment
@@ -90,11 +88,7 @@ class MadeSteps:
         if step == begin:
             factor *= FIRST_STEP
         sampled = training and experiment.sampling is not None
-        epoch, shares = step // 10, whole_shares(experiment)
-        if sampled:
-            epoch, shares = _shares(experiment, step)
-            factor *= sum(shares) / (_replica_rows(experiment) * replicas)
-        making = SAMPLING_S * factor
+        shares, making = whole_shares(experiment), SAMPLING_S * factor
         slots = self._slots(factor, training=training)
         ideal = max(slot.end_s for slot in slots)
         wall = ideal * (1.0 + OVERHEAD)
@@ -113,7 +107,7 @@ class MadeSteps:
             record = StepRecord(
                 phase=phase,
                 step=step,
-                epoch=epoch,
+                epoch=0 if sampled else step // 10,
                 warmup=warm,
                 start_s=clock + making if sampled else clock,
                 wall_s=wall,
@@ -199,20 +193,6 @@ def whole_shares(experiment: Experiment) -> list[int]:
         return [experiment.batch_size] * replicas
     ends = [experiment.data.facts().nodes * number // replicas for number in range(replicas + 1)]
     return [stop - start for start, stop in itertools.pairwise(ends)]
-
-
-def all_shares(experiment: Experiment) -> list[Shares]:
-    """Of each replica, of a sampled graph's nodes to train on."""
-    assert experiment.batch_size is not None
-    nodes = torch.arange(int(0.6 * experiment.data.facts().nodes))
-    replicas = experiment.layout.replicas
-    return [Shares(nodes, experiment.batch_size, 1, replicas, r, seed=0) for r in range(replicas)]
-
-
-def _shares(experiment: Experiment, step: int) -> tuple[int, list[int]]:
-    """The epoch of a step of a sampled graph, and the nodes of each replica."""
-    found = [shares.of_step(step) for shares in all_shares(experiment)]
-    return found[0].epoch, [len(share.places) for share in found]
 
 
 def _spans(

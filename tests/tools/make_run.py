@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from gnnhpc.models.vig.model import Vig
 from gnnhpc.records.result_file import Result, final_key
 from gnnhpc.records.schema import Check, Failure, Header, Phase, Status
 from gnnhpc.records.submissions import PROVENANCE_VERSION
-from tests.tools.made_steps import Machine, MadeSteps, all_shares, quality
+from tests.tools.made_steps import Machine, MadeSteps, quality
 
 STARTED = "2026-03-01T09:00:00+00:00"
 ENDED = "2026-03-01T09:10:00+00:00"
@@ -215,12 +216,8 @@ def _result(
 
 def _final(experiment: Experiment, train_steps: int) -> dict[str, float]:
     """Loss and metrics of the last step of each phase."""
-    phases: tuple[tuple[Phase, int], ...] = (
-        ("train", train_steps),
-        ("test", experiment.test_steps),
-    )
     found: dict[str, float] = {}
-    for phase, steps in phases:
+    for phase, steps in (("train", train_steps), ("test", experiment.test_steps)):
         if steps:
             metrics, loss = quality(experiment, phase, steps - 1)
             values = {"loss": loss} | metrics
@@ -237,10 +234,10 @@ def _graph(experiment: Experiment) -> dict[str, Any]:
             "node_redundancy": 1.3,
             "edge_redundancy": 1.1,
         }
-    shares = all_shares(experiment)[0]
-    trained = "train_nodes" if experiment.task is None else "train_links"
+    assert experiment.batch_size is not None
     nodes = int(0.6 * experiment.data.facts().nodes)
-    return {trained: nodes, "steps_per_epoch": shares.steps_per_epoch}
+    together = experiment.batch_size * experiment.layout.replicas
+    return {"train_nodes": nodes, "steps_per_epoch": math.ceil(nodes / together)}
 
 
 def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:
