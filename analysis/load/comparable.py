@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -51,24 +51,29 @@ _DEVICE_FIELDS = {
 
 def environment_of(headers: Headers) -> dict[str, str]:
     """The environment that the ranks' headers record; a value joins what ranks differ in."""
-    found = {
-        name: _joined(header.get(key) for header in headers) for name, key in _HEADER_FIELDS.items()
-    }
+    found: dict[str, set[str]] = {}
+    for header in headers:
+        for name, value in _values(header):
+            if value not in (None, ""):
+                found.setdefault(name, set()).add(str(value))
+    return {name: " and ".join(sorted(values)) for name, values in found.items()}
+
+
+def _values(header: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The name and value of each part of a rank's environment."""
+    for name, key in _HEADER_FIELDS.items():
+        yield name, header.get(key)
     # The number of a device differs between ranks of one node.
-    found["device"] = _joined(str(h.get("device") or "").partition(":")[0] for h in headers)
+    yield "device", str(header.get("device") or "").partition(":")[0]
     for name, key in _DEVICE_FIELDS.items():
-        found[name] = _joined((header.get("device_facts") or {}).get(key) for header in headers)
-    found["kernels"] = _joined(compiler for each in headers for compiler in _compilers(each))
-    for key, prefix, left_out in (
-        ("versions", "", "gnnhpc"),
-        ("site", "site ", "name"),
-        ("variables", "variable ", ""),
-    ):
-        for name in sorted({name for header in headers for name in header.get(key) or {}}):
-            if name != left_out:
-                values = ((header.get(key) or {}).get(name) for header in headers)
-                found[prefix + name] = _joined(values)
-    return {name: value for name, value in found.items() if value}
+        yield name, (header.get("device_facts") or {}).get(key)
+    for compiler in _compilers(header):
+        yield "kernels", compiler
+    for key, prefix in (("versions", ""), ("site", "site "), ("variables", "variable ")):
+        for name, value in sorted((header.get(key) or {}).items()):
+            # The code's digest says more than its version, and a site's name decides nothing.
+            if (key, name) not in (("versions", "gnnhpc"), ("site", "name")):
+                yield prefix + name, value
 
 
 def _compilers(header: Mapping[str, Any]) -> Iterator[str]:
@@ -82,10 +87,6 @@ def _compilers(header: Mapping[str, Any]) -> Iterator[str]:
         if name == "sample_neighbors" or (fused and name != "shared_memory_channel"):
             # A kernel that is compiled without a cache names its compiler with a note.
             yield str(compiler).partition(", built for")[0]
-
-
-def _joined(values: Iterable[object]) -> str:
-    return " and ".join(sorted({str(value) for value in values if value not in (None, "")}))
 
 
 def environment_key(environment: Environment) -> str:
