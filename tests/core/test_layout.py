@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout, processes_of
+from gnnhpc.core.layout import Layout
 
 layouts = st.builds(Layout, st.integers(1, 9), st.integers(1, 9))
 
@@ -54,8 +54,3 @@ def test_ranks_map_both_ways_and_to_pipelines_and_replicas(layout: Layout) -> No
     groups = [layout.replica_ranks(stage) for stage in range(layout.stages)]
     assert [rank for pipeline in pipelines for rank in pipeline] == list(everyone)
     assert [list(column) for column in zip(*pipelines, strict=True)] == groups
-
-
-def test_a_process_of_torchgpipe_has_all_stages_of_a_replica() -> None:
-    assert processes_of(Layout(3, 2), "torchgpipe") == Layout(3, 1)
-    assert processes_of(Layout(3, 2), "native") == Layout(3, 2)

@@ -21,10 +21,7 @@ from gnnhpc.core.schedules import (
     Slot,
     bound,
     bound_with_split_backward,
-    in_flight,
     input_from,
-    loss_stage,
-    place_of_virtual_stage,
     stage_order,
     timeline,
     virtual_stage_number,
@@ -129,17 +126,6 @@ def test_an_evaluation_has_forwards_alone() -> None:
     assert picture("zbv", 2, 4, 2, training=False) == inspect.cleandoc(expected).strip()
 
 
-@given(plans())
-def test_virtual_stages_have_numbers_and_places(plan: Plan) -> None:
-    schedule, stages, _, count = plan
-    places = [(stage, place) for stage in range(stages) for place in range(count)]
-    numbers = {virtual_stage_number(schedule, s, stages, v): (s, v) for s, v in places}
-    assert sorted(numbers) == list(range(stages * count))
-    for number, place in numbers.items():
-        assert place_of_virtual_stage(schedule, number, stages) == place
-    assert numbers[stages * count - 1][0] == loss_stage(schedule, stages)
-
-
 Costs = tuple[Plan, list[list[int]], list[list[int]], list[list[int]]]
 
 
@@ -219,44 +205,3 @@ def test_known_bounds() -> None:
     assert bound(2, 2, 10) == pytest.approx(2 * 20 / 11)
     split = bound_with_split_backward("zero-bubble", 1, 2, 5, (1, 1, 1))
     assert split == pytest.approx(1.875)
-
-
-@given(st.integers(2, 6), st.integers(0, 6))
-def test_equal_shares_wait_as_more_virtual_stages_do(stages: int, more: int) -> None:
-    """ZB-H1 as three, ZBV as six (Qi et al. 2024, table 2 and section 6)."""
-    few, many = stages + more, 2 * stages - 1 + more
-    thirds = (1 / 3, 1 / 3, 1 / 3)
-    three = bound_with_split_backward("zero-bubble", 3, stages, few, thirds)
-    assert three == pytest.approx(bound(3, stages, few, 3))
-    six = bound_with_split_backward("zbv", 3, stages, many, thirds, 2)
-    assert six == pytest.approx(bound(3, stages, many, 6))
-
-
-@given(stages_count, st.integers(1, 3), st.integers(1, 4))
-def test_how_many_microbatches_a_stage_holds(stages: int, groups: int, count: int) -> None:
-    """Interleaved: (V-1)*S + 2*(S-s-1) + 1 forwards (Narayanan et al. 2021, section 2.2)."""
-    microbatches = stages * groups
-    for stage in range(stages):
-        place = (stage, stages, microbatches)
-        assert in_flight("gpipe", *place) == microbatches
-        assert in_flight("1f1b", *place) == min(microbatches, stages - stage)
-        assert in_flight("1f1b", *place, first="backward") == 1
-        assert in_flight("zero-bubble", *place) == stages
-        assert in_flight("zero-bubble", *place, first="backward") == stage + 1
-        held = in_flight("interleaved", *place, virtual_stages=count)
-        first = (count - 1) * stages + 2 * (stages - stage - 1) + 1
-        assert held == min(count * microbatches, first)
-
-
-@given(st.integers(2, 6), st.integers(0, 6))
-def test_how_many_microbatches_a_stage_of_zbv_holds(stages: int, more: int) -> None:
-    microbatches = 2 * stages - 1 + more
-    for stage in range(stages):
-        place = ("zbv", stage, stages, microbatches)
-        assert in_flight(*place, virtual_stages=2) == 2 * stages
-        activations = [in_flight(*place, virtual_stages=2, virtual_stage=v) for v in (0, 1)]
-        assert activations == [min(microbatches, 2 * stages - stage), stage + 1]
-        gradients = [
-            in_flight(*place, virtual_stages=2, virtual_stage=v, first="backward") for v in (0, 1)
-        ]
-        assert gradients == [stage + 1, max(1, stage)]

@@ -32,7 +32,6 @@ from tests.tools.data_files import (
     write_ogb,
     write_planetoid,
     write_reddit,
-    write_table,
 )
 
 
@@ -330,24 +329,6 @@ def test_both_directions_of_every_edge(ogb: PublishedGraph, tmp_path: Path) -> N
     assert np.array_equal(graph.features.numpy(), expected)
 
 
-@pytest.mark.parametrize(
-    ("table", "rows", "message"),
-    [
-        ("raw/edge", [[0, 30]], "ends of edges from 0 to 30, not 0 to 29"),
-        ("raw/node-label", [[0]] * 29, r"raw: found damaged files \(IndexError"),
-        ("raw/node-label", [[9]] * 30, "labels from 9 to 9, not 0 to 3"),
-        ("raw/node-feat", [[1, 2]] * 30, "2 features, not 5"),
-    ],
-)
-def test_damage_of_ogbs_tables_is_named(
-    ogb: PublishedGraph, tmp_path: Path, table: str, rows: list[list[object]], message: str
-) -> None:
-    name = f"{table.format(OGB_SPLITS[ogb.name])}.csv.gz"
-    write_table(tmp_path / ogb.published.files.folder / name, rows)
-    with pytest.raises(InputError, match=message):
-        load_graph(ogb, tmp_path)
-
-
 def test_half_precision_rounds_features_and_nothing_else(cache: Path) -> None:
     small = {"nodes": 60, "edges": 400, "features": 9, "classes": 3}
     whole = load_graph(RedditShaped(**small), None)
@@ -357,15 +338,3 @@ def test_half_precision_rounds_features_and_nothing_else(cache: Path) -> None:
         assert torch.equal(rounded.edges, whole.edges)
     assert len(list(cache.rglob("dense.npy"))) == 2
     assert len(list(cache.rglob("edges.npy"))) == 1
-
-
-def test_half_precision_is_refused_for_large_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
-) -> None:
-    set_facts(monkeypatch, "flickr", graph_sizes(60, 180, 6, 7))
-    config = PublishedGraph(name="flickr", storage="float16")
-    raw = config.files().directory(tmp_path)
-    write_graphsaint(raw, nodes=60, columns=6, classes=7)
-    np.save(raw / "feats.npy", np.full((60, 6), 7e4))
-    with pytest.raises(InputError, match="allowed: float32, or numbers up to 65504"):
-        load_graph(config, tmp_path)

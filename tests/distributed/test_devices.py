@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
-from gnnhpc.distributed import devices as facts
 from gnnhpc.distributed.devices import (
     RankDevice,
     check_sharing,
@@ -22,7 +19,6 @@ from gnnhpc.distributed.devices import (
     uses_nccl,
 )
 from gnnhpc.distributed.environment import Environment, read_environment
-from gnnhpc.distributed.mesh import Mesh
 
 
 def here(local_rank: int) -> Environment:
@@ -44,13 +40,6 @@ def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(
     """Shown one, as with --gpus-per-task=1, a rank takes that, whatever its local rank."""
     machine_with(monkeypatch, shown)
     assert choose_devices("gpu", here(local_rank), 1, {}) == [torch.device("cuda", taken)]
-
-
-def test_a_rank_of_several_stages_takes_a_gpu_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine_with(monkeypatch, 5)
-    for local_rank, first in ((0, 0), (1, 2), (2, 0)):
-        gpus = [torch.device("cuda", first + stage) for stage in (0, 1)]
-        assert choose_devices("gpu", here(local_rank), 2, {}) == gpus
 
 
 def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,21 +93,3 @@ def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.Monkey
     slices = [gpu_identity(gpu, {"CUDA_VISIBLE_DEVICES": f"MIG-{n}"}) for n in "xy"]
     assert slices == ["MIG-x", "MIG-y"], "two slices of one GPU are two devices"
     assert gpu_identity(torch.device("cpu"), {}) is None
-
-
-def test_the_record_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = (
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023"
-    )
-    (tmp_path / "version").write_text(line + "\nGCC version: 12.2.0\n")
-    monkeypatch.setattr(facts, "DRIVER", tmp_path / "version")
-    properties = SimpleNamespace(
-        name="NVIDIA H200", uuid="12ab", major=9, minor=0, total_memory=141 * 2**30
-    )
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    found = facts.device_facts(Mesh(Layout(), 0, torch.device("cuda", 0)))
-    assert found is not None
-    expected = {"name": "NVIDIA H200", "identity": "GPU-12ab", "capability": "9.0"}
-    expected |= {"memory_mib": 141 * 1024, "driver": "535.129.03", "transfers": None}
-    assert {name: found[name] for name in expected} == expected
-    assert facts.device_facts(Mesh(Layout(), 0, torch.device("cpu"))) is None

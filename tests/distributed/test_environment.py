@@ -15,9 +15,7 @@ from gnnhpc.distributed.environment import (
     Environment,
     check_world_size,
     first_node,
-    local_rank_variables,
     read_environment,
-    switch,
 )
 
 TORCHRUN = {
@@ -78,15 +76,6 @@ def test_alone() -> None:
         assert seen(read_environment(env)) == expected
 
 
-def test_torchrun_inside_a_slurm_job_is_torchrun() -> None:
-    environment = read_environment(SRUN | TORCHRUN)
-    assert (environment.launcher, environment.rank) == ("torchrun", 3)
-    assert environment.job_id == "1234"
-    # Its ranks share the CPUs of Slurm's task.
-    cpus = read_environment(SRUN | TORCHRUN | {"SLURM_CPUS_PER_TASK": "2"}).cpus
-    assert cpus == max(1, min(2, len(os.sched_getaffinity(0))) // 2)
-
-
 # What a container's hook or an example's exports leave in the environment.
 EXPORTED = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
@@ -97,18 +86,6 @@ def test_a_slurm_step_outranks_exported_variables() -> None:
     assert seen(environment)[:5] == ("slurm", 2, 4, 0, "127.0.0.1")
     nodes = {"SLURM_STEP_NODELIST": "10.0.0.[7-8]", "SLURM_STEP_NUM_NODES": "2"}
     assert read_environment(SRUN | EXPORTED | nodes).first_host == "10.0.0.7"
-
-
-def test_ranks_that_are_started_by_hand_get_a_clean_environment() -> None:
-    variables = local_rank_variables(1, 2, 4000, SRUN | TORCHRUN | {"HOME": "/home/me"})
-    environment = read_environment(variables)
-    assert seen(environment)[:5] == ("torchrun", 1, 2, 1, "127.0.0.1")
-    assert (environment.port, environment.job_id, variables["HOME"]) == (4000, None, "/home/me")
-
-
-def test_master_addr_and_port_of_a_site_are_used_under_srun() -> None:
-    environment = read_environment(SRUN | {"MASTER_ADDR": "ib0.n1", "MASTER_PORT": "4000"})
-    assert (environment.first_host, environment.port) == ("ib0.n1", 4000)
 
 
 def without(env: dict[str, str], name: str) -> dict[str, str]:
@@ -176,8 +153,14 @@ def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:
         read_environment({SITE_VARIABLE: "3"})
 
 
-def test_a_switch_is_on_off_or_unset() -> None:
-    values = ({}, {"GNNHPC_SHARED_MEMORY": "1"}, {"GNNHPC_SHARED_MEMORY": "0"})
-    assert [switch("GNNHPC_SHARED_MEMORY", env) for env in values] == [None, True, False]
-    with pytest.raises(InputError, match="GNNHPC_SHARED_MEMORY: found 'no'; allowed: 1, 0 or unse"):
-        switch("GNNHPC_SHARED_MEMORY", {"GNNHPC_SHARED_MEMORY": "no"})
+def node(**variables: str) -> str:
+    return read_environment({"SLURMD_NODENAME": "n1"} | variables).node
+
+
+def test_ranks_share_memory_on_one_node_as_the_launcher_says() -> None:
+    """Agents of torchrun may be several on a machine, and so may Slurm's daemons."""
+    step = without(SRUN, "SLURMD_NODENAME")
+    assert node(**step, SLURM_NODEID="0") != node(**step, SLURM_NODEID="1")
+    assert node(**step) != node(**step | {"SLURMD_NODENAME": "n2"})
+    assert node(**TORCHRUN, GROUP_RANK="0") != node(**TORCHRUN, GROUP_RANK="1")
+    assert node(**TORCHRUN) == node(**TORCHRUN | {"RANK": "2", "LOCAL_RANK": "0"})

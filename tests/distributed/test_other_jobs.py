@@ -10,7 +10,7 @@ import pytest
 from gnnhpc.distributed import other_jobs as module
 from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
-from tests.distributed.test_environment import SRUN, TORCHRUN
+from tests.distributed.test_environment import SRUN
 
 NODES = "NodeName=n1 CPUAlloc=14 CPUTot=16 State=MIXED\nNodeName=n2 CPUAlloc=9 CPUTot=16\n"
 
@@ -54,8 +54,3 @@ def test_slurm_that_does_not_answer_is_not_waited_for(programs: Path) -> None:
     says(programs, "squeue", "1234")
     says(programs, "scontrol", "", after="exit 1")
     assert other_jobs(a_job()) == OtherJobs((), None)
-
-
-def test_outside_slurms_jobs_nobody_is_asked(programs: Path) -> None:
-    says(programs, "squeue", "5")
-    assert other_jobs(read_environment(TORCHRUN)) is None

@@ -90,10 +90,6 @@ def test_ranks_meet_although_rank_0_comes_last(job: dict[str, str]) -> None:
     assert port_of(job) != port_of(job | {"SLURM_RESTART_COUNT": "1"})
 
 
-def test_ranks_meet_at_a_launchers_port(job: dict[str, str]) -> None:
-    assert meet(at_port(job)) == ["rank 1", "rank 0"]
-
-
 def test_a_rank_0_that_never_comes_is_named(
     job: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,9 +65,3 @@ def test_a_time_limit_and_a_preemption_interrupt_a_job(
 def test_outside_slurm_there_is_nobody_to_ask(asked: Path, env: dict[str, str]) -> None:
     assert not is_interrupted(read_environment(env), "SIGUSR2")
     assert not asked.exists()
-
-
-def test_slurm_may_refuse(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = without(SRUN, "SLURM_ARRAY_JOB_ID") | {"SLURM_JOB_ID": "666"}
-    assert not requeue(read_environment(plain))
-    assert "job 666 could not be requeued" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable
 
@@ -127,17 +126,6 @@ def test_a_long_computation_is_no_hang(
     assert watch(FakeStore(alive), during=compute) == []
 
 
-def test_the_last_request_ends_before_the_watchdog(timer: StepTimer) -> None:
-    """Torch aborts a process that waits for a store which ends."""
-    store, nobody = FakeStore(alive), Hangs()
-    store.answers = False
-    watch = Watchdog(store, 0, 2, timer, lambda *hang: nobody.append(hang))
-    threading.Timer(0.3, setattr, (store, "answers", True)).start()
-    watch.close()
-    assert store.beat == 1
-    assert [thread.name for thread in threading.enumerate() if "watchdog" in thread.name] == []
-
-
 def test_a_patience_that_is_no_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "soon")
     with pytest.raises(InputError, match=f"{VARIABLE}: found 'soon'; allowed: a positive number"):
@@ -166,18 +154,3 @@ def hang_of_real_ranks() -> Hangs:
 def test_all_ranks_name_the_same_one() -> None:
     ranks = spawn(hang_of_real_ranks, 3, env={VARIABLE: "1"})
     assert [[rank for rank, _ in found] for found in ranks] == [[1], [1], [1]]
-
-
-def last_to_leave() -> bool:
-    """Whether the store has at its end what rank 1 has stored last."""
-    mesh = join(read_environment(), Layout(1, 2), torch.device("cpu"))
-    if mesh.rank == 1:
-        time.sleep(0.5)
-        mesh.store.set("last", "")
-    leave(mesh)
-    return mesh.rank == 1 or bool(mesh.store.check(["last"]))
-
-
-@pytest.mark.distributed
-def test_rank_0_leaves_last_as_it_serves_the_store() -> None:
-    assert spawn(last_to_leave, 2) == [True, True]

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.engines.gradient_sync import BucketedGradients, FlatGradients
+from gnnhpc.engines.gradient_sync import BucketedGradients
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, graphs, sampled, vig
@@ -97,8 +96,3 @@ def test_replicas_have_the_same_bits(experiments: list[Experiment]) -> None:
             last = count if experiment.split_backward else experiment.virtual_stages
             assert count >= 2, experiment.id
             assert early == count - last, experiment.id
-
-
-def test_one_replica_reduces_nothing() -> None:
-    parts = set_up(in_buckets(vig()), Mesh(Layout(), 0, torch.device("cpu")), None)
-    assert isinstance(parts.engine.gradients, FlatGradients)

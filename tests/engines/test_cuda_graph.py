@@ -14,7 +14,7 @@ from torch import Tensor
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.engines.cuda_graph import take, why_eager
+from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
@@ -23,7 +23,7 @@ from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.kernels.vig import vig_mlp
 from gnnhpc.training import setup
 from gnnhpc.training.setup import TrainingParts
-from tests.engines.steps import CPU, parts_of
+from tests.engines.steps import CPU
 from tests.tools.backends import computed_by
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 from tests.tools.forked import spawn
@@ -156,14 +156,6 @@ def test_the_replayed_actions_of_a_pipeline_have_the_bits_of_computed_ones(
     assert found == [(REPLAYED, True)] * experiment.layout.world_size
 
 
-@pytest.mark.distributed
-def test_a_stage_whose_capture_fails_computes_beside_one_that_replays() -> None:
-    first, last = spawn(both, 2, steps(gat(layout="pp2", microbatches=4)), True)
-    assert first == (REPLAYED, True)
-    assert last[1]
-    assert last[0]["train"] == "eager: aten._local_scalar_dense.default waits for the device"
-
-
 CODE = [
     "torch",
     "c++",
@@ -188,30 +180,6 @@ def test_masks_by_keys_in_memory_are_those_of_their_step(code: Any) -> None:
             keys.upload()
             expected = drop_rows(x, rows, layer_mask(0, step, "conv1", 0.5))
             assert torch.equal(drop_rows(x, rows, mask), expected)
-
-
-def test_a_graph_of_images_takes_others_into_its_memory() -> None:
-    with parts_of(vig()).batches.open("train", 0, 2) as batches:
-        first = next(batches)
-        inputs = [each.inputs for each in first.microbatches]
-        second = next(batches)
-        assert take(first, second)
-        for here, there in zip(inputs, second.microbatches, strict=True):
-            assert isinstance(here, Tensor)
-            assert isinstance(there.inputs, Tensor)
-            assert here.data_ptr() != there.inputs.data_ptr()
-            assert torch.equal(here, there.inputs)
-        assert not take(first, replace(second, valid_targets=1))
-        assert not take(first, replace(second, microbatches=second.microbatches[:1]))
-
-
-def test_a_graph_of_chunks_takes_no_other_chunks() -> None:
-    found = []
-    for _ in range(2):
-        with parts_of(gat()).batches.open("train", 0, 2) as batches:
-            found.append(list(batches))
-    assert take(found[0][0], found[0][1])
-    assert not take(found[0][0], found[1][1])
 
 
 GPU = torch.device("cuda", 0)

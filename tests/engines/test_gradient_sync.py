@@ -4,53 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.gradient_sync import FlatGradients, dense_strides, flatten, gradient_buckets
-from gnnhpc.engines.step_timer import StepTimer
-
-CPU = torch.device("cpu")
-ALONE = Mesh(Layout(), 0, CPU)
-
-
-def stage() -> nn.Module:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 4, bias=False)).double()
-    frozen = nn.Linear(2, 2).requires_grad_(False)
-    return nn.Sequential(module, frozen)
-
-
-def gradients(module: nn.Module, mesh: Mesh) -> FlatGradients:
-    return FlatGradients(module, mesh, StepTimer(CPU))  # type: ignore[arg-type]
-
-
-def fill(module: nn.Module, value: float) -> None:
-    for number, parameter in enumerate(module.parameters()):
-        if parameter.grad is not None:
-            parameter.grad.fill_(value * (number + 1))
-
-
-def test_every_gradient_is_its_own_part_of_the_buffer() -> None:
-    module = stage()
-    found = gradients(module, ALONE)
-    (flat,) = found.flats
-    assert flat.dtype == torch.float64
-    fill(module, 1.0)
-    found.average()
-    assert flat.tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 8
-    assert found.norm() == pytest.approx((6 + 2 * 4 + 8 * 9) ** 0.5)
-    found.scale(2.0)
-    assert flat[0] == 2.0
-    found.zero()
-    assert not any(p.grad.any() for p in module.parameters() if p.grad is not None)
-    assert sum(p.grad is None for p in module.parameters()) == 2
-    assert found.reductions == 0, "one replica has nothing to average"
+from gnnhpc.engines.gradient_sync import dense_strides, flatten, gradient_buckets
 
 
 def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
@@ -82,7 +41,3 @@ def test_every_gradient_is_in_one_bucket(sizes: list[int], least: float) -> None
     assert all(size >= least for size in held[:-1])
     assert all(later.stop == earlier.start for earlier, later in itertools.pairwise(found))
     assert not found or found[0].stop == len(sizes)
-
-
-def test_buckets_are_neighbouring_layers_last_ones_first() -> None:
-    assert gradient_buckets([0, 4, 0, 4, 0], 1) == [range(3, 5), range(1, 3)]

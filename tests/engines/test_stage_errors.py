@@ -63,13 +63,6 @@ def test_a_change_in_place_within_a_stage_is_well(tmp_path: Path) -> None:
     assert_valid(tmp_path, *ran(tmp_path, change, "balance=[1,3]"))
 
 
-@pytest.mark.slow
-def test_a_frozen_first_stage_is_valid(tmp_path: Path) -> None:
-    """Gradients are sent to stages that train, whether or not the outline counts parameters."""
-    change = ".to(options.dtype)", ".to(options.dtype).requires_grad_(layer.name != 'narrow')"
-    assert_valid(tmp_path, *ran(tmp_path, change, "balance=[2,2]"))
-
-
 def assert_valid(folder: Path, statuses: list[int | None], err: str) -> None:
     assert statuses == [0, 0], err
     (path,) = folder.glob("out/cells/*/*/result.json")

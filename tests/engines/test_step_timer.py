@@ -14,7 +14,6 @@ from gnnhpc.batches.batch import Batch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import backward, first_input
-from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.engines.step_timer import Span, StepTimer, StepTimes
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.loop import TrainingLoop
@@ -66,55 +65,9 @@ def test_waiting_for_a_late_replica_is_no_all_reduce(
     assert [(s.name, s.start_s, s.end_s) for s in times.spans] == spans
 
 
-def test_an_ordinary_step_on_a_device_has_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted on a CPU: events are what a device's spans would make."""
-
-    class NoEvent:
-        def __init__(self, **options: object) -> None:
-            raise AssertionError("an event was made")
-
-    monkeypatch.setattr(torch.cuda, "Event", NoEvent)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    timer = StepTimer(torch.device("cuda"))
-    timer.start()
-    with timer.span("forward", 0):
-        pass
-    timer.gradients_ready()
-    times = timer.stop()
-    assert times.spans is None
-    assert times.rest_s is None
-    with pytest.raises(AssertionError, match="an event was made"):
-        timer.start(profiled=True)
-
-
 def hooks_of(module: nn.Module) -> int:
     tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return sum(len(getattr(each, table)) for each in module.modules() for table in tables)
-
-
-@pytest.mark.parametrize("experiment", [vig(microbatches=2)], ids=["vig"])
-def test_layers_have_hooks_in_a_profiled_step_alone(experiment: Experiment) -> None:
-    parts = parts_of(experiment)
-    stage, timer = parts.stage, parts.timer
-    stage.train()
-    with parts.batches.open("train", 0, 2) as batches:
-        timer.start()
-        parts.engine.train_step(next(batches))
-        timer.stop()
-        assert hooks_of(stage) == 0
-        with LayerProfile(stage.specs, stage.layers, timer) as profile:
-            assert hooks_of(stage) == 2 * len(stage.layers)
-            timer.start(profiled=True)
-            parts.engine.train_step(next(batches))
-            spans = timer.stop().spans
-        assert hooks_of(stage) == 0
-    assert spans is not None
-    groups = profile.groups(spans)
-    assert list(groups) == list(dict.fromkeys(spec.group for spec in stage.specs))
-    forward = sum(span.seconds for span in spans if span.name == "forward")
-    backward = sum(span.seconds for span in spans if span.name == "backward")
-    assert 0 < sum(each[0] for each in groups.values()) <= forward
-    assert 0 < sum(each[1] for each in groups.values()) <= backward
 
 
 Operations = Counter[str]

@@ -15,8 +15,6 @@ from typing import Literal
 import pytest
 import torch
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.rendezvous import _connect_links, _link_groups, join, leave
 from gnnhpc.engines.native import NativeEngine
@@ -92,20 +90,3 @@ def test_the_same_numbers_by_every_way(experiment: Experiment) -> None:
     if experiment.virtual_stages == 1:
         assert spawn(train, size, experiment, "staged") == expected
         assert spawn(train, size, experiment, "linked") == expected
-
-
-def refused(layout: Layout) -> str:
-    mesh = join(read_environment(), layout, torch.device("cpu"))
-    staged = dataclasses.replace(mesh, staged=True)
-    try:
-        set_up(vig(layout=str(layout), engine="pipelining"), staged, None)
-    except InputError as error:
-        return str(error)
-    finally:
-        leave(mesh)
-    return ""
-
-
-def test_torchs_engine_needs_nccl() -> None:
-    line = "environment: engine pipelining: found ranks whose GPUs cannot talk by NCCL; allowed: e"
-    assert all(said.startswith(line) for said in spawn(refused, 2, Layout(1, 2)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,28 +47,3 @@ def test_no_cut_is_better(costs: list[int], data: st.DataObject) -> None:
     paid = transfer or [0] * len(costs)
     best = min(badness(loads(costs, other, paid)) for other in all_deals(len(costs), stages))
     assert badness(loads(costs, counts, paid)) == best
-
-
-def test_known_cuts() -> None:
-    # Six modules on four devices: dropout | attention, ELU | dropout | attention, softmax.
-    assert balance_layers([5, 4, 1, 5, 4, 1], 4) == [1, 2, 1, 2]
-    # The peak is the 9 whatever is done; the rest is not piled onto one stage for it.
-    assert balance_layers([9, 1, 1, 1, 1], 3) == [1, 2, 2]
-    assert balance_layers([2, 1, 2], 2) == [1, 2]
-    assert balance_layers([2, 3, 2], 2, [3, 2, 0]) == [2, 1]
-    # No stage comes after the last layer, so nothing is transferred there.
-    assert balance_layers([2, 3, 2], 2, [2, 3, 100]) == [1, 2]
-    # Every stage has a layer, even where one cut is much cheaper than all others.
-    assert balance_layers([1, 1, 1, 1], 3, [50, 0, 50, 0]) == [1, 1, 2]
-
-
-def test_more_stages_than_layers_cannot_be() -> None:
-    for stages in (0, 3):
-        with pytest.raises(ValueError, match=f"2 layers cannot fill {stages} stages"):
-            balance_layers([1, 1], stages)
-
-
-@given(whole_costs, st.data())
-def test_slices_cover_all_layers_in_order(costs: list[int], data: st.DataObject) -> None:
-    counts = balance_layers(costs, data.draw(st.integers(1, len(costs))))
-    assert [i for part in stage_slices(counts) for i in part] == list(range(len(costs)))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
-from gnnhpc.experiment.stage_cut import outline
 from tests.tools.cells import GRAPHS, LINKED, SAMPLED, graphs, linked, sampled
 
 VIG: dict[str, Any] = {
@@ -49,30 +48,22 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         vig(model={"name": "vig", "block": 2}),
         "model.block: found an unknown key (is blocks meant?); allowed: blocks, ffn_width",
     ),
-    (vig(optimizer={"rate": 1}), "optimizer.rate: found an unknown key; allowed: clip_norm, lr"),
     (vig(microbatches=2.5), "microbatches: found 2.5; allowed: a whole number"),
-    (vig(batch_size=True), "batch_size: found True; allowed: a whole number"),
     (vig(optimizer={"lr": float("inf")}), "optimizer.lr: found inf; allowed: a finite number"),
-    (vig(spans="maybe"), "spans: found 'maybe'; allowed: true or false"),
     (vig(model={"name": "vit"}), "model.name: found 'vit'; allowed: gat, gatv2, gcn"),
     (vig(layout="pp3x"), "layout: found 'pp3x'; allowed: seq, pp<S>, dp<R> or dp<R>-pp<S>"),
-    (vig(schedule="zb"), "schedule: found 'zb'; allowed: 'gpipe', '1f1b', 'interleaved'"),
     (vig(balance="even"), "balance: found 'even'; allowed: a list or 'cost' or 'profile'"),
     # Data and mini-batches.
     (vig(data={"name": "cora"}), "data: found 'cora'; allowed: images data for model vig"),
-    (GRAPHS | {"model": {"name": "gat"}}, "data: found 'synthetic-graphs'; allowed: graph data"),
     (vig(sampling={"fanouts": [4]}), "sampling: found a mapping; allowed: none for images"),
     (SAMPLED | {"chunks": "halo"}, "chunks: found 'halo'; allowed: none with sampling"),
-    (gat(rebuild="layer", chunks="halo"), "rebuild: found 'layer'; allowed: 'once' but for"),
     (vig(batch_size=None), "batch_size: found none; allowed: images a mini-batch"),
     (gat(batch_size=3), "batch_size: found 3; allowed: none, as a graph is one mini-batch"),
     (vig(microbatches=7), "microbatches: found 7; allowed: a divisor of batch_size 100"),
-    (SAMPLED | {"microbatches": 25}, "microbatches: found 25; allowed: at most batch_size 24"),
     (
         vig(batch_size=300, layout="dp2"),
         "batch_size: found 300 x 2 replicas; allowed: at most the 400 images to train on of synt",
     ),
-    (SAMPLED | {"batch_size": 36}, "batch_size: found 36 x 1 replicas; allowed: at most the 35 n"),
     (
         GAT | {"model": {"name": "gcn", "pooling": "sum"}},
         "model.pooling: found 'sum'; allowed: none where",
@@ -85,11 +76,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         drawn(sampler="pyg", semantics="resample"),
         "sampling.semantics: found 'resample'; allowed: once for sampler pyg",
     ),
-    (drawn(trim=False), "sampling.trim: found false; allowed: true, or sampler pyg"),
-    (drawn(semantics="once"), "sampling.fanouts: found [4, 3]; allowed: the same number for all"),
     (LINKED | {"sampling": None, "batch_size": None}, "task: found 'links'; allowed: none, or"),
     (links(sampler="dgl"), "task: found 'links'; allowed: none, or links with sampling by"),
-    (links(inductive=True), "sampling.inductive: found true; allowed: false with task links"),
     (
         LINKED | {"task": {"val_share": 0.5, "test_share": 0.5}},
         "task.test_share: found 0.5 beside val_share",
@@ -97,10 +85,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     # Stages.
     (PP2 | {"engine": "torchgpipe", "schedule": "1f1b"}, "schedule: found '1f1b'; allowed: gpipe"),
     (PP2 | {"device": "gpu", "schedule": "zero-bubble"}, "schedule: found 'zero-bubble'; allowed"),
-    (INTERLEAVED | {"virtual_stages": 1}, "virtual_stages: found 1; allowed: at least 2 for sch"),
     (INTERLEAVED | {"schedule": "zbv", "virtual_stages": 3}, "virtual_stages: found 3; allowed: 2"),
-    (INTERLEAVED | {"schedule": "1f1b"}, "virtual_stages: found 2; allowed: 1 for schedule 1f1b"),
-    (vig(virtual_stages=2), "virtual_stages: found 2; allowed: 1 for a single stage"),
     (INTERLEAVED | {"microbatches": 5}, "microbatches: found 5; allowed: a multiple of 2, the st"),
     (
         INTERLEAVED | {"engine": "pipelining", "layout": "dp2-pp2"},
@@ -126,7 +111,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         INTERLEAVED | {"balance": [8, 9]},
         "balance: found [8, 9]; allowed: one count for each of",
     ),
-    (PP2 | {"balance": [8, 8]}, "balance: found [8, 8]; allowed: counts that add up to 17"),
     (PP2 | {"layout": "pp18"}, "layout: found pp18; allowed: at most 17 stages, one a layer"),
 ]
 
@@ -137,14 +121,6 @@ def test_a_mistake_is_one_line(raw: dict[str, Any], line: str) -> None:
         build_experiment(raw, "sweep.yaml")
     assert str(refused.value).startswith(f"sweep.yaml: {line}")
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("model", ["sage", "gat"])
-def test_a_models_last_layer_gives_embeddings_and_no_logarithms(model: str) -> None:
-    last = outline(linked(model={"name": model, "layers": 2}))[-1]
-    assert last.shape == (8,)
-    assert last.kind != "log_softmax"
-    assert outline(Experiment.model_validate(GAT))[-1].kind == "log_softmax"
 
 
 # Ids stand in the run folders of users. If one of these changes, old runs are no longer found.

@@ -95,14 +95,6 @@ def test_a_wrong_experiment_is_named_when_it_is_used(
     assert str(refused.value) == f"{path}:2: {complaint}"
 
 
-def test_a_worker_parses_its_own_line_alone(tmp_path: Path) -> None:
-    damaged = changed(experiment=None)
-    path = write(tmp_path / "manifest.jsonl", "not json", "", CELL.to_line(), damaged)
-    assert find_cell(path, CELL.array, CELL.index) == CELL
-    with pytest.raises(InputError, match=r"manifest.jsonl:4: experiment: found None"):
-        find_cell(path, OTHER.array, OTHER.index)
-
-
 def test_an_array_task_that_means_no_cell(tmp_path: Path) -> None:
     path = tmp_path / "manifest.jsonl"
     write_manifest(

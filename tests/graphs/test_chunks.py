@@ -9,13 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.core.layer_specs import hops
-from gnnhpc.graphs.blocks import FullGraph, GraphChunk
+from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
-from gnnhpc.graphs.halo_chunks import ChunkMode, ChunkSet, block_builder, build_chunks
+from gnnhpc.graphs.halo_chunks import ChunkMode, ChunkSet, build_chunks
 from gnnhpc.graphs.node_features import SparseRows, feature_rows
-from gnnhpc.models.gat import Gat
 from tests.tools.graphs import make_graph
 
 MODES: tuple[ChunkMode, ...] = ("contiguous", "clustered", "halo")
@@ -123,13 +120,6 @@ def path_of_six() -> Graph:
     )
 
 
-def test_a_node_is_in_the_nearest_zone_alone() -> None:
-    chunkset = build_chunks(path_of_six(), 2, "halo", 3)
-    assert chunkset.rows == (6, 5, 4, 3)
-    first = next(chunk for chunk in chunkset.chunks if 0 in chunk.nodes[:3])
-    assert first.nodes.tolist() == [0, 1, 2, 3, 4, 5]
-
-
 def test_weights_are_those_of_the_edges_and_degrees_their_sums() -> None:
     graph = path_of_six()
     chunks = build_chunks(graph, 4, "contiguous", 1).chunks
@@ -148,23 +138,6 @@ def test_weights_are_those_of_the_edges_and_degrees_their_sums() -> None:
     assert block.neighbour_count == 2
 
 
-def test_a_block_among_some_nodes_has_the_edges_between_them() -> None:
-    block = block_builder(path_of_six())(torch.tensor([2, 4, 3, -1, 0]))
-    edges = {(s, t) for s, t in zip(*block.edge_index.tolist(), strict=True) if s != t}
-    assert edges == {(2, 0), (0, 2), (2, 1), (1, 2)}
-    assert block.indptr.tolist() == [0, 2, 4, 7, 7, 8]
-
-
-def test_a_chunk_says_what_it_is_of() -> None:
-    graph = path_of_six()
-    (chunk,) = build_chunks(graph, 1, "halo", 2).chunks
-    assert chunk.full == FullGraph(nodes=6, edges=10, features=12, classes=3)
-    assert not chunk.sampled
-    assert list(chunk.present_blocks) == list(chunk.blocks)
-    with pytest.raises(ValueError, match="pooling needs"):
-        _ = chunk.pooling_block
-
-
 def test_a_halo_computes_only_what_later_layers_need() -> None:
     # The half 0..2 needs 3 for its last layer, and 4 for the one before.
     graph = path_of_six()
@@ -178,15 +151,6 @@ def test_a_halo_computes_only_what_later_layers_need() -> None:
     assert real_edges(first, 1, graph) == {(1, 0), (0, 1), (2, 1), (1, 2), (3, 2)}
     assert chunkset.node_redundancy == 10 / 6
     assert chunkset.edge_redundancy == (7 + 5) / (2 * 5)
-
-
-def test_rows_shrink_by_a_zone_an_attention() -> None:
-    chunkset = build_chunks(make_graph(40, 60, seed=3), 3, "halo", 2)
-    facts = Facts("graph", 12, 3, nodes=40, edges=120)
-    layers = Gat(layers=2).outline(facts)
-    rows = [chunkset.rows[hops(layers[: index + 1])] for index in range(len(layers))]
-    a, b, c = chunkset.rows
-    assert rows == [a, b, b, b, c, c]
 
 
 @pytest.mark.parametrize("count", [0, 9])
@@ -219,9 +183,3 @@ def test_each_mode_has_its_own_owners() -> None:
         assert sorted(map(min, owned)) == [0, 1]
         assert {node % 2 for node in owned[0]} != {node % 2 for node in owned[1]}
         assert chunkset.edges_kept == chunkset.node_redundancy == 1.0
-
-
-def test_layers_that_use_no_neighbours_lose_no_edges() -> None:
-    chunkset = build_chunks(make_graph(8, 10, seed=0), 2, "contiguous", 0)
-    assert (chunkset.edges_kept, chunkset.node_redundancy, chunkset.edge_redundancy) == (1, 1, 1)
-    assert [len(chunk.blocks) for chunk in chunkset.chunks] == [0, 0]

@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.csr import offsets, pieces, segments
-from gnnhpc.graphs.halo_chunks import build_chunks
-from tests.tools.graphs import make_graph
 
 counts = st.lists(st.integers(0, 4), min_size=1, max_size=8)
-
-
-@given(counts)
-def test_offsets_count_what_came_before(lengths: list[int]) -> None:
-    found = offsets(np.array(lengths))
-    assert found.dtype == np.int64
-    assert found.tolist() == list(accumulate(lengths, initial=0))
 
 
 @given(counts, st.data())
@@ -73,18 +64,3 @@ def test_pieces_are_neighbouring_rows_of_few_entries(lengths: list[int], most: i
     for (_, one), (rows, two) in itertools.pairwise(found):
         assert one.stop - one.start + lengths[rows.start] > most, "the next row fits in as well"
         assert two.start == one.stop
-
-
-def test_a_chunk_elsewhere_moves_each_block_once_and_knows_its_pieces() -> None:
-    (chunk,) = build_chunks(make_graph(20, 40, seed=1), 1, "contiguous", 3).chunks
-    moved = chunk.to("cpu")
-    assert moved.present_blocks[0] is chunk.blocks[0], "no layer asked for it"
-    assert len(moved.blocks) == 3
-    assert moved.blocks[0] is moved.blocks[2], "layers share a block, here and there"
-    assert moved.blocks[1:] == (moved.blocks[1], moved.blocks[2])
-    assert moved.present_blocks[0] is moved.blocks[0]
-    assert moved.blocks[0].edge.equal(chunk.blocks[0].edge)
-    block = chunk.blocks[0]
-    for most in (3, 7):
-        assert block.pieces(most) == pieces(block.indptr.numpy(), most)
-        assert block.pieces(most) is block.pieces(most), "read from a device once"

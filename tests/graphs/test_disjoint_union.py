@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from gnnhpc.graphs.blocks import sorted_by_source
 from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
 
 
@@ -63,27 +62,6 @@ def test_a_union_is_its_graphs_one_after_another(seed: int, chosen: list[int]) -
     assert torch.equal(chunk.degree, block.indptr.diff())
     # A node's own edge is the last of its row.
     assert block.source[block.indptr[1:] - 1].tolist() == list(range(len(nodes)))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_edges_by_source_are_those_that_sorting_gives(seed: int) -> None:
-    chunk = DisjointUnions(graph_set(seed), 1).of(torch.tensor([1, 4, 5, 7]), ("train",))
-    for block in (chunk.blocks[0], chunk.pooling_block):
-        known, wanted = block.transpose, sorted_by_source(block)
-        assert torch.equal(known.indptr, wanted.indptr)
-        assert torch.equal(known.edge, wanted.edge)
-        assert torch.equal(known.target, wanted.target)
-
-
-def test_labels_are_those_of_the_splits_that_are_asked_for() -> None:
-    graphs = graph_set()
-    chunk = DisjointUnions(graphs, 1).of(torch.tensor([4, 5, 8]), ("val", "test"))
-    labels = graphs.labels.tolist()
-    assert chunk.targets["val"].tolist() == [-100, labels[5], -100]
-    assert chunk.targets["test"].tolist() == [-100, -100, labels[8]]
-    assert graphs.numbers("val", "test").tolist() == [5, 6, 7, 8]
-    assert chunk.graphs is not None
-    assert chunk.graphs.tolist() == [4, 5, 8]
 
 
 def test_each_graph_pools_its_own_nodes() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from gnnhpc.records import failures as attempt_module
 from gnnhpc.records.failures import (
     find_first_failure,
     line_of_user,
-    read_failures,
     write_failure,
 )
 from gnnhpc.records.result_file import Result
@@ -70,19 +68,6 @@ def test_a_rank_without_a_failure_while_the_others_only_lost_its_connection(
     assert (found.step, found.at) == (8, "2026-03-01T09:00:02.000"), (
         "as of the first that lost the connection"
     )
-
-
-def test_a_stopped_rank_while_the_others_wait_for_it(attempt: AttemptPaths) -> None:
-    """They have no failure because they are alive, and see no connection closed."""
-    stopped = failure(1, "GnnhpcError: SIGTERM asked to stop and the step did not end in time", 3)
-    assert cause(attempt, stopped) == stopped
-    assert cause(attempt, failure(2, LOST, 4)).rank == 0, "but now a rank is missing"
-
-
-def test_half_a_failure_is_none(attempt: AttemptPaths) -> None:
-    attempt.failure(0).write_text('{"rank": 0, "host"')
-    attempt.failure(3).write_text(json.dumps(asdict(failure(3, "ValueError", 1))))
-    assert [found.rank for found in read_failures(attempt, 4)] == [3]
 
 
 def test_the_line_of_a_users_code_is_the_last_one_outside_of_libraries() -> None:

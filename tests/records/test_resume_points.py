@@ -11,7 +11,6 @@ import pytest
 
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.core.versioned_json import with_digest
-from gnnhpc.records.record_writer import Written
 from gnnhpc.records.resume_points import (
     CHECKPOINT_VERSION,
     FRESH_VARIABLE,
@@ -125,24 +124,3 @@ def test_nobody_resumes_from_an_attempt_that_was_wrong(cell: CellPaths) -> None:
     found, (line,) = find_resume_point(cell, cell.claim_attempt(), HERE)
     assert found is None
     assert line.endswith("its attempt is invalid, replica parameters: rank 1 has others")
-
-
-def file(size: int) -> Written:
-    return Written("rank-0000.jsonl", size, f"{size:064}")
-
-
-def test_suspicions_stay_with_the_first_attempt_that_had_them() -> None:
-    drift = Check("drift", "suspect", "slower from step 3 on")
-    noise = Check("noisy", "suspect", "other processes took 9%")
-    quiet = Check("noisy", "ok", "no other process")
-    found = EarlierAttempts().with_attempt("attempt-1", [drift, quiet], [file(10)])
-    found = found.with_attempt("attempt-2", [replace(drift, detail="again"), noise], [file(20)])
-    found = EarlierAttempts(**json.loads(json.dumps(asdict(found))))
-    assert {check.name: check.detail for check in found.checks()} == {
-        "drift": "attempt-1: slower from step 3 on",
-        "noisy": "attempt-2: other processes took 9%",
-    }
-    assert {name: each["size"] for name, each in found.records.items()} == {
-        "attempt-1/rank-0000.jsonl": 10,
-        "attempt-2/rank-0000.jsonl": 20,
-    }

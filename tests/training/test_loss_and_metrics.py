@@ -16,7 +16,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.context import Context
-from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction, MeanLoss
+from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction
 
 CLASSES = 4
 IMAGES, NODES = Classification("logits", splits=False), Classification("logits", splits=True)
@@ -67,17 +67,6 @@ def test_the_loss_is_the_sum_over_valid_targets(target: list[int], seed: int) ->
     assert NODES.valid_targets(targets, "train") == counted(target)
 
 
-def test_log_probabilities_are_not_normalised_again() -> None:
-    of_shares = Classification("log_probabilities", splits=True)
-    given = {"train": torch.tensor([1, IGNORED, 0])}
-    assert float(of_shares.summed_loss(torch.arange(6.0).view(3, 2), given, "train")) == -(1 + 4)
-
-
-def test_training_and_images_have_no_splits() -> None:
-    assert NODES.metrics("train") == IMAGES.metrics("train") == ("loss", "accuracy")
-    assert IMAGES.metrics("test") == ("loss", "accuracy")
-
-
 @given(labels, labels, st.integers(0, 99))
 def test_metrics_add_up_over_micro_batches(one: list[int], other: list[int], seed: int) -> None:
     outputs = [logits_of(len(one), seed), logits_of(len(other), seed + 1)]
@@ -93,20 +82,6 @@ def test_metrics_add_up_over_micro_batches(one: list[int], other: list[int], see
     assert sums["test_accuracy"] == sums["accuracy"] == (right, count)
     val = right_of(outputs[0], one[::-1]) + right_of(outputs[1], other)
     assert sums["val_accuracy"] == (val, count)
-
-
-@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_replicas_of_any_size_average_to_the_mean(rows: list[list[int]]) -> None:
-    """`rows` has the rows of each micro-batch of each replica."""
-    valid = sum(map(sum, rows))
-    logits = torch.arange(valid * 3, dtype=torch.float64).sin().view(-1, 3)
-    target = torch.arange(valid) % 3
-    loss = MeanLoss(NODES, replicas=len(rows))
-    sizes = [size for replica in rows for size in replica]
-    pieces = zip(logits.split(sizes), target.split(sizes), strict=True)
-    parts = [loss(x, MicroBatch(None, {"train": t}, Context()), valid) for x, t in pieces]
-    whole = NODES.summed_loss(logits, {"train": target}, "train")
-    assert float(sum(parts)) / len(rows) == pytest.approx(float(whole) / valid)
 
 
 def pairs_of(generator: torch.Generator, links: int, negatives: int) -> Tensor:
@@ -147,20 +122,3 @@ def test_links_are_ranked_among_their_negatives(*, ties: bool) -> None:
         shares = [torch.cat((pairs[a:b], pairs[7:])) for a, b in ((0, 3), (3, 3), (3, 7))]
         for name, (value, count) in ranked(2, outputs, *shares).items():
             assert sums[name] == (pytest.approx(value), count), "shares of links add up"
-
-
-def test_links_are_trained_by_the_cross_entropy_of_their_scores() -> None:
-    generator, task = torch.Generator().manual_seed(5), LinkPrediction(2)
-    outputs = torch.randn(9, 4, generator=generator, dtype=torch.float64)
-    pairs = [pairs_of(generator, 3, 4), pairs_of(generator, 2, 1)]
-    parts = [SimpleNamespace(targets={"train": each}) for each in pairs]
-    batch = cast("Batch", SimpleNamespace(microbatches=parts))
-    # A link's loss is that of its score being large, a negative's that of its being small.
-    expected = sum(
-        float(np.logaddexp(0, -score if is_link else score))
-        for u, v, is_link in torch.cat(pairs).tolist()
-        for score in [float(outputs[u] @ outputs[v])]
-    )
-    assert task.metrics("train") == ("loss",)
-    sums = task.metric_sums("train", [outputs, outputs], batch)
-    assert sums == {"loss": (pytest.approx(expected, rel=1e-12), 10)}

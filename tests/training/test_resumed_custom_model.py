@@ -82,18 +82,3 @@ def test_what_a_checkpoint_holds_goes_on_bitwise(kind: str, layout: str, tmp_pat
     whole, parts = whole_and_in_parts(tmp_path, HELD[kind], layout)
     assert whole.losses() == [loss for part in parts for loss in part.losses()]
     assert parts[1].result.valid
-
-
-def test_a_buffer_of_another_size_ends_the_attempt_in_words(tmp_path: Path) -> None:
-    grows = (
-        "self.register_buffer('seen', torch.zeros(0), persistent=False)",
-        "self.seen = torch.cat([self.seen, torch.ones(1)])",
-    )
-    experiment = cell(tmp_path / "source", grows)
-    (one,) = manifest_of(tmp_path / "run", experiment)
-    copy_models(RunPaths(tmp_path / "run"), [experiment])
-    run(tmp_path / "run", one, plant=functools.partial(warn_at, 3, rank=0))
-    again = run(tmp_path / "run", one).result
-    assert again.status == "failed"
-    assert again.failure is not None
-    assert "step-00000004: cannot be read (" in again.failure.error

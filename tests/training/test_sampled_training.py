@@ -76,15 +76,6 @@ def test_another_way_learns_the_same(name: str, run_once: RunOnce) -> None:
     assert len(set(samples(found[0]))) == 2
 
 
-def test_a_replica_without_a_node_in_the_last_step_has_no_last_loss(run_once: RunOnce) -> None:
-    """The last mini-batch of an epoch, of 2 nodes for 3 replicas."""
-    found = run_once(sampled(layout="dp3", batch_size=11, train_steps=4, test_every=None))
-    assert [step["samples"] for step in found.steps(0, "train")] == [11, 0, 11, 0]
-    assert not invalid(found)
-    assert "train_loss" in found.result.final
-    assert "train_replica_loss" not in found.result.final
-
-
 LIBRARY_CELLS = [
     ("pyg", "once", SAGE, drawn(4, 3, workers=1)),
     ("dgl", "resample", SAGE, drawn(4, 3, workers=1)),
