@@ -95,6 +95,7 @@ def run(
     keep_numpy_to_one_thread()
     from gnnhpc.core.run_paths import RunPaths
     from gnnhpc.experiment.flags import cell_from_flags, read_cell
+    from gnnhpc.training.attempt import Attempt
     from gnnhpc.training.worker import Worker, run_cell
 
     if manifest is not None:
@@ -102,11 +103,11 @@ def run(
             raise InputError("--manifest", None, "alone", "--array and --index with it")
         return run_cell(manifest, array, index, _validation, live=live)
     if cell is not None:
-        return Worker(read_cell(cell, data_root), RunPaths(out), _validation).run()
+        return Worker(Attempt(read_cell(cell, data_root)), RunPaths(out), _validation).run()
     if model is None:
         raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
     chosen = cell_from_flags(model, data, layout, microbatches, settings or [], data_root)
-    return Worker(chosen, RunPaths(out), _validation).run()
+    return Worker(Attempt(chosen), RunPaths(out), _validation).run()
 
 
 @app.command(

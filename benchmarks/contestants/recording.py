@@ -78,7 +78,7 @@ def bare_step(parts: TrainingParts, batch: Batch) -> float:
     else:
         for each in batch.microbatches:
             output = parts.stage(first_input(each), each.context)
-            parts.loss(output, each, batch.valid_targets).backward()
+            parts.plan.loss(output, each, batch.valid_targets).backward()
         parts.stage.end_minibatch()
     if parts.optimizer is not None:
         parts.optimizer.step()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.core.provenance import code_digest, command_line, machine, versions
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
-from gnnhpc.distributed.environment import Environment
+from gnnhpc.distributed.environment import Environment, read_environment
 from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.custom_model import CustomModel
@@ -67,10 +67,11 @@ class Attempt:
     """What the rank knows of its attempt; the worker fills it in as the rank starts and runs."""
 
     cell: Cell
-    environment: Environment
-    code: CodeOrigin
-    started_at: str
-    startup_s: dict[str, float]
+    code: CodeOrigin = field(default_factory=CodeOrigin)
+    environment: Environment = field(default_factory=read_environment)
+    started_at: str = field(default_factory=utc_now)
+    startup_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of each part of the start, by name."""
     paths: AttemptPaths | None = None
     """None until the attempt's folder exists."""
     resumed: ResumePoint | None = None

@@ -40,12 +40,9 @@ class TrainingParts:
     """All that one rank needs to take steps."""
 
     layer_specs: LayerSpecs
-    planned: list[range]
-    """The layers of each virtual stage of the model, which is a stage where that has one."""
     plan: StagePlan
     batches: Batches
     task: Task
-    loss: MeanLoss
     stage: Stage
     engine: Engine
     optimizer: torch.optim.Optimizer | None
@@ -59,7 +56,7 @@ def set_up(
     mesh: Mesh,
     root: Path | None,
     *,
-    planned: list[range] | None = None,
+    planned: Sequence[range] | None = None,
     layer_specs: LayerSpecs | None = None,
     batches: Batches | None = None,
 ) -> TrainingParts:
@@ -104,11 +101,9 @@ def set_up(
     )
     return TrainingParts(
         layer_specs=layer_specs,
-        planned=planned,
         plan=plan,
         batches=batches,
         task=task,
-        loss=loss,
         stage=stage,
         engine=build_engine(experiment.engine, plan),
         optimizer=build_optimizer(experiment, stage),

@@ -7,7 +7,7 @@ import gc
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,13 @@ from gnnhpc.core.provenance import code_digest, seconds_since_process_start, ver
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.data_files import data_root
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
-from gnnhpc.distributed.environment import Environment, check_world_size, read_environment
+from gnnhpc.distributed.environment import Environment, check_world_size
 from gnnhpc.distributed.requeue import requeues_used_up
 from gnnhpc.distributed.signals import Signals, handled_signals
 from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
-from gnnhpc.records.code_snapshot import CodeOrigin, origin_for
-from gnnhpc.records.failures import utc_now
+from gnnhpc.records.code_snapshot import origin_for
 from gnnhpc.records.resume_points import ResumePoint, environment_of, find_resume_point
 from gnnhpc.training.attempt import Attempt, finished_before, write_not_begun
 
@@ -44,7 +43,8 @@ def run_cell(
     """
     paths = RunPaths(manifest.resolve().parent)
     code = origin_for(paths, live=live)
-    return Worker(find_cell(manifest, array, index), paths, make_validator, code).run()
+    attempt = Attempt(find_cell(manifest, array, index), code)
+    return Worker(attempt, paths, make_validator).run()
 
 
 @dataclass
@@ -52,19 +52,17 @@ class Worker:
     """Runs one cell as one rank: claim_attempt, join_ranks, build_training, then a TrainingRun
     restores, trains and writes the result."""
 
-    cell: Cell
+    attempt: Attempt
     run_paths: RunPaths
     make_validator: MakeValidator
-    code: CodeOrigin = field(default_factory=CodeOrigin)
-    environment: Environment = field(default_factory=read_environment)
-    started_at: str = field(default_factory=utc_now)
-    startup_s: dict[str, float] = field(default_factory=dict)
-    attempt: Attempt = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.attempt = Attempt(
-            self.cell, self.environment, self.code, self.started_at, self.startup_s
-        )
+    @property
+    def cell(self) -> Cell:
+        return self.attempt.cell
+
+    @property
+    def environment(self) -> Environment:
+        return self.attempt.environment
 
     def run(self) -> int:
         """Returns the exit status, EXIT_UNFINISHED of ranks that were asked to stop and have saved.
@@ -129,7 +127,7 @@ class Worker:
 
     def _join_ranks(self, ended: int | None) -> tuple[Mesh, list[RankCode]]:
         """Import torch and connect to the other ranks; also what each of them runs."""
-        self.startup_s["before"] = seconds_since_process_start()
+        self.attempt.startup_s["before"] = seconds_since_process_start()
         with self._timed("imports"), _no_garbage_collection():
             import torch
 
@@ -184,7 +182,7 @@ class Worker:
             self.attempt.implementation = parts.implementation
             self.attempt.ranks = mesh.gather_objects(rank_metadata(self.environment, mesh, parts))
             self.attempt.resumed = self._choose_resume_point(mesh)
-            balance = [len(each) for each in parts.planned]
+            balance = [len(each) for each in parts.plan.cut]
             if self.attempt.resumed and self.attempt.resumed.balance != balance:
                 # Measured again, layers may be balanced otherwise; one measurement has one cut.
                 balance = self.attempt.resumed.balance
@@ -194,7 +192,7 @@ class Worker:
         if self.cell.experiment.compile != "off":
             with self._timed("compile"):
                 compile_layers(self.cell.experiment, parts)
-        self.startup_s["total"] = seconds_since_process_start()
+        self.attempt.startup_s["total"] = seconds_since_process_start()
         return parts
 
     def _choose_resume_point(self, mesh: Mesh) -> ResumePoint | None:
@@ -229,7 +227,7 @@ class Worker:
     def _timed(self, name: str) -> Iterator[None]:
         began_s = time.perf_counter()
         yield
-        self.startup_s[name] = time.perf_counter() - began_s
+        self.attempt.startup_s[name] = time.perf_counter() - began_s
 
 
 @contextlib.contextmanager

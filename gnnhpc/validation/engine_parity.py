@@ -148,7 +148,7 @@ def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | Non
         part.experiment,
         mesh,
         root,
-        planned=parts.planned,
+        planned=parts.plan.cut,
         layer_specs=part.layer_specs,
         batches=_batches(part, parts, mesh, root),
     )

@@ -100,7 +100,7 @@ def bare_step(parts: TrainingParts, batch: Batch) -> None:
     parts.engine.gradients.zero()
     for microbatch in batch.microbatches:
         output = parts.stage(first_input(microbatch), microbatch.context)
-        loss = parts.loss(output, microbatch, batch.valid_targets)
+        loss = parts.plan.loss(output, microbatch, batch.valid_targets)
         backward(loss, None)
         output.detach(), loss.detach()
     parts.stage.end_minibatch()
