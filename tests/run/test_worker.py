@@ -51,6 +51,10 @@ def test_a_cell_ends_well(run_once: RunOnce, experiment: Experiment) -> None:
     assert result.experiment == experiment.model_dump(mode="json")
     assert result.layout["balance"] == [len(part) for part in cut(experiment)]
     assert result.provenance["versions"]["torch"]
+    transfers = [rank["transfers"] for rank in result.provenance["ranks"]]
+    by_network_alone = experiment.engine == "pipelining"
+    alone = experiment.layout.stages == 1
+    assert set(transfers) == {None if alone else "gloo" if by_network_alone else "shared memory"}
 
 
 @every_cell
