@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -23,10 +22,10 @@ Example:
   python -m jobs submit quickstart --cluster slurm
   python -m tests.cluster stop
 """
-DEFAULT = Path(tempfile.gettempdir()) / f"{slurm.PREFIX}play"
+ROOT = Path(tempfile.gettempdir()) / f"{slurm.PREFIX}play"
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster",
         description=__doc__,
@@ -34,23 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", choices=("start", "stop", "env"))
-    parser.add_argument(
-        "--dir", type=Path, default=DEFAULT, help=f"the cluster's folder ({DEFAULT})"
-    )
-    options = parser.parse_args(arguments)
-    root: Path = options.dir.absolute()
+    action = parser.parse_args().action
     try:
-        if options.action == "start":
-            slurm.start(root)
-            print(f'started; now: eval "$(python -m tests.cluster env --dir {root})"')
-        elif not (root / "slurm.conf").exists():
-            raise slurm.ClusterError(f"{root} holds no cluster")
-        elif options.action == "stop":
-            slurm.stop(root)
-            shutil.rmtree(root)
+        if action == "start":
+            slurm.start(ROOT)
+            print('started; now: eval "$(python -m tests.cluster env)"')
+        elif action == "stop":
+            slurm.stop(ROOT)
         else:
-            print(f"export SLURM_CONF={shlex.quote(str(root / 'slurm.conf'))}")
-    except slurm.ClusterError as error:
+            print(f"export SLURM_CONF={shlex.quote(str(ROOT / 'slurm.conf'))}")
+    except (slurm.ClusterError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

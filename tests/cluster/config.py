@@ -4,58 +4,37 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
 from pathlib import Path
 
 NODES = ("n1", "n2", "n3", "n4")
 FEW_JOBS = 3
 """MaxSubmitJobsPerUser of the QoS `few`."""
 CLUSTER_NAME = "gnnhpc-test"
+MUNGE_SOCKET = "munge.socket"
+DATABASE_SOCKET = "mariadb.socket"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Where one cluster keeps its files and which ports it listens on."""
-
-    root: Path
-    ctld_port: int
-    dbd_port: int
-    node_ports: dict[str, int]
-    hostname: str = field(default_factory=lambda: socket.gethostname().split(".")[0])
-
-    @property
-    def slurm_conf(self) -> Path:
-        return self.root / "slurm.conf"
-
-    @property
-    def munge_socket(self) -> Path:
-        return self.root / "munge.socket"
-
-    @property
-    def database_socket(self) -> Path:
-        return self.root / "mariadb.socket"
-
-
-def slurm_conf(settings: Settings) -> str:
+def slurm_conf(root: Path, ctld_port: int, dbd_port: int, *node_ports: int) -> str:
     """slurm.conf: four nodes of two CPUs, and partitions for the ways a job can be interrupted."""
+    host = socket.gethostname().split(".")[0]
     nodes = "\n".join(
-        f"NodeName={name} NodeHostname={settings.hostname} NodeAddr=127.0.0.1 Port={port} "
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
         "CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=16000"
-        for name, port in settings.node_ports.items()
+        for name, port in zip(NODES, node_ports, strict=True)
     )
     return f"""\
 ClusterName={CLUSTER_NAME}
 SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={settings.ctld_port}
+SlurmctldPort={ctld_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={settings.munge_socket}
+AuthInfo=socket={root}/{MUNGE_SOCKET}
 CredType=cred/munge
-StateSaveLocation={settings.root}/state
-SlurmdSpoolDir={settings.root}/spool/%n
-SlurmctldPidFile={settings.root}/slurmctld.pid
-SlurmdPidFile={settings.root}/slurmd-%n.pid
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool/%n
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/slurmd-%n.pid
 SlurmctldDebug=info
 SlurmdDebug=info
 MailProg=/bin/true
@@ -71,8 +50,8 @@ SlurmdParameters=config_overrides
 
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
-AccountingStoragePort={settings.dbd_port}
-AccountingStoragePass={settings.munge_socket}
+AccountingStoragePort={dbd_port}
+AccountingStoragePass={root}/{MUNGE_SOCKET}
 AccountingStoreFlags=job_comment
 AccountingStorageEnforce=limits,qos
 
@@ -122,16 +101,16 @@ def can_bind() -> bool:
     return True
 
 
-def slurmdbd_conf(settings: Settings, password: str) -> str:
+def slurmdbd_conf(root: Path, dbd_port: int, password: str) -> str:
     """slurmdbd.conf: accounting in a database that only this cluster can reach."""
     return f"""\
 AuthType=auth/munge
-AuthInfo=socket={settings.munge_socket}
+AuthInfo=socket={root}/{MUNGE_SOCKET}
 DbdHost=localhost
-DbdPort={settings.dbd_port}
+DbdPort={dbd_port}
 SlurmUser=root
 DebugLevel=info
-PidFile={settings.root}/slurmdbd.pid
+PidFile={root}/slurmdbd.pid
 StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser=slurm

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +25,10 @@ def cluster() -> Iterator[Cluster]:
     """
     if (reason := slurm.obstacle()) is not None:
         (pytest.fail if REQUIRED else pytest.skip)(reason)
-    with running() as cluster:
-        yield cluster
+    root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
+    cluster = slurm.start(root, owner=os.getpid())
+    yield cluster
+    slurm.stop(root)
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +44,3 @@ def user(cluster: Cluster, tmp_path: Path) -> Iterator[User]:
     yield user
     for run in sorted(user.runs.glob("*/manifest.jsonl")):
         user.jobs("cancel", run.parent, check=False)
-
-
-@contextlib.contextmanager
-def running() -> Iterator[Cluster]:
-    """A cluster that is gone afterwards."""
-    root = Path(tempfile.mkdtemp(prefix=slurm.PREFIX))
-    try:
-        yield slurm.start(root, owner=os.getpid())
-    finally:
-        slurm.stop(root)
-        shutil.rmtree(root)

@@ -148,10 +148,6 @@ class Run:
         wait_for(attempt.result.exists, lambda: f"{attempt.result}\n{self.explain()}", LONG_S)
         return Result.read(attempt.result)
 
-    def results(self) -> dict[str, Result]:
-        """Wait for a first result of every cell."""
-        return {cell.id: self.result(cell) for cell in self.cells}
-
     def wait_for_step(self, cell: Cell, step: int, number: int = 1, rank: int = 0) -> AttemptPaths:
         """Until the rank has recorded this training step."""
         attempt = self.attempt(cell, number)

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 from gnnhpc.records.schema import read_lines
-from tests.cluster import slurm
-from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, planted, wait_for
 
 STEPS = 400
@@ -64,18 +64,19 @@ def shorten(run: Run) -> None:
 def lose_a_node(run: Run) -> None:
     """A node loses its power, which closes no connection, until the cell runs elsewhere."""
     attempt = run.wait_for_step(run.cells[0], EARLY)
-    root, lost = run.cluster.root, read_lines(attempt.records(1))[0]["host"]
-    silent = slurm.node_processes(root, lost)
+    lost = read_lines(attempt.records(1))[0]["host"]
+    silent = run.cluster.processes(lost)
     for process in silent:
-        process.send(signal.SIGSTOP)
+        process.suspend()
     try:
         run.cluster.run("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
         run.start_requeued(run.task(run.cells[0]))
         run.result(run.cells[0], 2)
     finally:
         for process in silent:
-            process.send(signal.SIGKILL)
-        slurm.start_node(root, lost)
+            process.kill()
+        psutil.wait_procs(silent, timeout=15)
+        run.cluster.start_node(lost)
         resume = ("scontrol", "update", f"NodeName={lost}", "State=RESUME")
         wait_for(lambda: run.cluster.run(*resume, check=False).returncode == 0, f"{lost} to resume")
 
@@ -110,9 +111,7 @@ def send(number: signal.Signals) -> Callable[[Run], None]:
     def disturb(run: Run) -> None:
         attempt = run.wait_for_step(run.cells[0], 5)
         run.wait_for_step(run.cells[0], 5, rank=1)
-        process = Process.of(read_lines(attempt.records(1))[0]["pid"])
-        assert process is not None
-        process.send(number)
+        psutil.Process(read_lines(attempt.records(1))[0]["pid"]).send_signal(number)
 
     return disturb
 

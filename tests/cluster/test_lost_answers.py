@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from tests.cluster import shims
 from tests.cluster.runs import TINY_GAT, Run, User, wait_for
-from tests.cluster.shims import FAILS
-from tests.cluster.slurm import Cluster
+from tests.cluster.slurm import SEARCH_PATH, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SEQ = TINY_GAT | {"layouts": ["seq"], "microbatches": [1]}
+NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
+TIMED_OUT = "Socket timed out on send/recv operation"
+FAILS = f"echo 'slurm_load_jobs error: {NO_CONTROLLER}' >&2; exit 1"
+TIMES_OUT = f"echo 'sbatch: error: Batch job submission failed: {TIMED_OUT}' >&2; exit 1"
+LOSES_ITS_ANSWER = f'"$real" "$@" >/dev/null || exit; {TIMES_OUT}'
+KILLS_ITS_CALLER = '"$real" "$@"; kill -KILL $PPID; exit'
 STARTED: list[Run] = []
 """Runs of this file of which every cell must run once, when the partition opens."""
 
@@ -27,6 +34,21 @@ def login(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     STARTED.clear()
     yield User(cluster, tmp_path_factory.mktemp("lost"))
     cluster.run("scontrol", "update", "PartitionName=closed", "State=DOWN")
+
+
+def shims(folder: Path, **bodies: str) -> dict[str, str]:
+    """Variables with which these programs run lines of bash first; `$real` is the real one."""
+    folder = folder / "shims"
+    folder.mkdir()
+    for program, body in bodies.items():
+        real = shutil.which(program, path=SEARCH_PATH)
+        assert real is not None
+        script = folder / program
+        script.write_text(
+            f'#!/bin/bash\nreal={shlex.quote(real)}\n{body}\nexec "$real" "$@"\n', encoding="utf-8"
+        )
+        script.chmod(0o755)
+    return {"PATH": os.pathsep.join((str(folder), SEARCH_PATH))}
 
 
 def submit(login: User, name: str, env: dict[str, str], *, check: bool = True) -> tuple[Run, str]:
@@ -53,12 +75,12 @@ def rerun_missing(run: Run, env: dict[str, str] | None = None) -> str:
 
 
 def test_cells_of_a_silent_slurm_are_unknown_and_not_run_again(login: User, tmp_path: Path) -> None:
-    silent = shims.shims(tmp_path / "silent", squeue=FAILS, sacct=FAILS)
+    silent = shims(tmp_path, squeue=FAILS, sacct=FAILS)
     run, _ = submit(login, "silent", {})
     STARTED.append(run)
     states, code, slurm = status(run, silent)
     assert (states, code) == ({"unknown"}, 3)
-    assert shims.NO_CONTROLLER in slurm
+    assert NO_CONTROLLER in slurm
     assert "--force" in rerun_missing(run, silent)
     refused = login.jobs("cancel", run.paths.root, check=False, env=silent)
     assert refused.returncode == 2
@@ -67,7 +89,7 @@ def test_cells_of_a_silent_slurm_are_unknown_and_not_run_again(login: User, tmp_
 
 
 def test_the_accounting_answers_where_the_queue_does_not(login: User, tmp_path: Path) -> None:
-    silent = shims.shims(tmp_path / "silent", squeue=FAILS)
+    silent = shims(tmp_path, squeue=FAILS)
     run, _ = submit(login, "accounted", {})
     STARTED.append(run)
     wait_for(lambda: status(run, silent)[:2] == ({"pending"}, 3), "the accounting", 30)
@@ -75,7 +97,7 @@ def test_the_accounting_answers_where_the_queue_does_not(login: User, tmp_path: 
 
 
 def test_a_job_that_the_accounting_alone_has_is_unknown(login: User, tmp_path: Path) -> None:
-    hides = shims.shims(tmp_path / "hides", squeue="exit 0")
+    hides = shims(tmp_path, squeue="exit 0")
     run, _ = submit(login, "hidden", {})
     STARTED.append(run)
     wait_for(lambda: status(run, hides)[:2] == ({"unknown"}, 3), "the accounting", 30)
@@ -84,7 +106,7 @@ def test_a_job_that_the_accounting_alone_has_is_unknown(login: User, tmp_path: P
 
 
 def test_an_array_whose_answer_was_lost_is_found(login: User, tmp_path: Path) -> None:
-    lost = shims.shims(tmp_path / "lost", sbatch=shims.LOSES_ITS_ANSWER)
+    lost = shims(tmp_path, sbatch=LOSES_ITS_ANSWER)
     run, printed = submit(login, "lost", lost)
     STARTED.append(run)
     (job,) = run.jobs()
@@ -95,11 +117,11 @@ def test_an_array_whose_answer_was_lost_is_found(login: User, tmp_path: Path) ->
 def test_a_run_folder_stays_where_nobody_knows_whether_it_is_submitted(
     login: User, tmp_path: Path
 ) -> None:
-    lost = shims.shims(tmp_path / "lost", sbatch=shims.LOSES_ITS_ANSWER, squeue=FAILS, sacct=FAILS)
+    lost = shims(tmp_path, sbatch=LOSES_ITS_ANSWER, squeue=FAILS, sacct=FAILS)
     run, printed = submit(login, "kept", lost, check=False)
     STARTED.append(run)
     assert printed.count("\n") == 1
-    assert shims.TIMED_OUT in printed
+    assert TIMED_OUT in printed
     assert f"`python -m jobs status {run.paths.root}` shows" in printed
     assert status(run, lost)[0] == {"unknown"}
     assert status(run, {})[0] == {"pending"}
@@ -107,7 +129,7 @@ def test_a_run_folder_stays_where_nobody_knows_whether_it_is_submitted(
 
 
 def test_a_request_that_never_arrived_leaves_a_run_to_rerun(login: User, tmp_path: Path) -> None:
-    unheard = shims.shims(tmp_path / "unheard", sbatch=shims.TIMES_OUT)
+    unheard = shims(tmp_path, sbatch=TIMES_OUT)
     run, printed = submit(login, "unheard", unheard, check=False)
     STARTED.append(run)
     assert "Slurm lists no such job" in printed
@@ -117,7 +139,7 @@ def test_a_request_that_never_arrived_leaves_a_run_to_rerun(login: User, tmp_pat
 
 
 def test_a_submitter_that_dies_after_sbatch_loses_nothing(login: User, tmp_path: Path) -> None:
-    deadly = shims.shims(tmp_path / "deadly", sbatch=shims.KILLS_ITS_CALLER)
+    deadly = shims(tmp_path, sbatch=KILLS_ITS_CALLER)
     run, _ = submit(login, "dies", deadly, check=False)
     STARTED.append(run)
     assert not run.paths.submissions.exists()
@@ -134,7 +156,7 @@ def test_two_submissions_of_one_name_make_one_run(login: User) -> None:
 
 
 def test_cancel_leaves_the_jobs_of_others_alone(login: User, tmp_path: Path) -> None:
-    accounted = shims.shims(tmp_path / "accounted", squeue=FAILS)
+    accounted = shims(tmp_path, squeue=FAILS)
     run, _ = submit(login, "foreign", {})
     wrap = ("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true")
     foreign = login.cluster.run(*wrap).stdout.strip()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import time
 
+import psutil
 import pytest
 
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import read_lines
 from jobs.slurm.paired_blocks import read_blocks
-from tests.cluster import slurm
-from tests.cluster.processes import Process
 from tests.cluster.runs import TINY_GAT, TINY_VIG, Run, User, planted
 from tests.cluster.sweeps import EARLY, LONG
 
@@ -112,8 +110,7 @@ def _disturb(run: Run, chance: random.Random) -> None:
     elif fault == "kill":
         records = sorted(run.paths.cells.glob("*/attempt-*/rank-*.jsonl"))
         alive = [file for file in records if not (file.parent / "result.json").exists()]
-        with contextlib.suppress(IndexError, KeyError):
-            process = Process.of(read_lines(chance.choice(alive))[0]["pid"])
-            if process in slurm.all_processes(run.cluster.root):
-                assert process is not None
-                process.send(signal.SIGKILL)
+        with contextlib.suppress(IndexError, KeyError, psutil.NoSuchProcess):
+            process = psutil.Process(read_lines(chance.choice(alive))[0]["pid"])
+            if process in run.cluster.processes():
+                process.kill()

@@ -1,13 +1,62 @@
-"""Faults of real ranks under the real Slurm: the cell ends, and its status names the cause."""
+"""Requeues, preemption, time limits and faults of real ranks under the real Slurm.
+
+What Slurm interrupts resumes from its checkpoint, bit for bit; of the rest `status` names the cause.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cluster.runs import Run, steps
-from tests.cluster.sweeps import Sweeps
+from gnnhpc.records.schema import read_lines
+from tests.cluster.runs import Run, losses, steps, wait_for
+from tests.cluster.sweeps import STEPS, Sweeps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+INTERRUPTED = ("preempted", "requeued", "limited", "lost-node", "out-of-time")
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_it_resumes_with_the_same_numbers_and_no_step_is_lost(sweeps: Sweeps, name: str) -> None:
+    run, undisturbed = sweeps.ended(name), sweeps.ended("undisturbed")
+    result, reference = run.result(run.cells[0], 2), undisturbed.result(undisturbed.cells[0])
+    assert (result.status, reference.status) == ("done", "done"), run.explain()
+    assert result.resumed_from is not None
+    start = result.resumed_from["step"]
+    first, second = (run.attempt(run.cells[0], number) for number in (1, 2))
+    for rank in (0, 1):
+        before = [line["step"] for line in steps(first, rank)]
+        assert before == list(range(len(before)))
+        assert len(before) >= start >= 50
+        assert [line["step"] for line in steps(second, rank)] == list(range(start, STEPS))
+    expected = losses(undisturbed.attempt(undisturbed.cells[0]), 2)
+    assert losses(first, 2) == {step: expected[step] for step in losses(first, 2)}
+    assert losses(second, 2) == {step: expected[step] for step in range(start, STEPS)}
+    assert result.final == reference.final
+    assert run.attempts() == [2]
+    assert set(run.states().values()) == {"done"}
+
+
+def test_a_requeued_task_costs_both_of_its_starts(sweeps: Sweeps) -> None:
+    run = sweeps.ended("requeued")
+    wait_for(lambda: run.accounted_tasks() == 2, "both starts in the accounting", 30)
+
+
+def test_a_cell_of_a_lost_node_goes_on_elsewhere(sweeps: Sweeps) -> None:
+    run = sweeps.ended("lost-node")
+    lost = read_lines(run.attempt(run.cells[0], 1).records(1))[0]["host"]
+    assert lost not in run.result(run.cells[0], 2).provenance["hosts"]
+
+
+def test_a_cell_that_is_cancelled_while_it_saves_is_not_requeued(sweeps: Sweeps) -> None:
+    run = sweeps.ended("cancelled")
+    assert set(run.states().values()) <= {"cancelled", "interrupted"}
+
+
+def test_a_cell_that_is_requeued_after_its_result_does_not_run_again(sweeps: Sweeps) -> None:
+    run = sweeps.ended("finished")
+    assert run.attempts() == [1]
+    assert "nothing to do, attempt 1 of this job is done and valid" in run.logs()
 
 
 def state(run: Run, number: int = 0) -> tuple[str, str]:
@@ -24,10 +73,6 @@ def test_a_killed_rank_is_named_and_the_next_cell_runs(sweeps: Sweeps) -> None:
     assert kind == "failed"
     assert "rank 1" in detail
     assert run.result(run.cells[1]).status == "done"
-
-
-def test_records_of_a_killed_cell_have_every_step_once(sweeps: Sweeps) -> None:
-    run = sweeps.ended("killed")
     for rank in (0, 1):
         found = [line["step"] for line in steps(run.attempt(run.cells[0]), rank)]
         assert found == list(range(len(found)))
