@@ -1,6 +1,6 @@
 """Requeues, preemption, time limits and faults of real ranks under the real Slurm.
 
-What Slurm interrupts resumes from its checkpoint, bit for bit; of the rest `status` names the cause.
+What Slurm interrupts resumes from its checkpoint, bit for bit; `status` says why others failed.
 """
 
 from __future__ import annotations
