@@ -147,14 +147,6 @@ def test_a_submitter_that_dies_after_sbatch_loses_nothing(login: User, tmp_path:
     assert "no cell to run again (1 pending)" in rerun_missing(run)
 
 
-def test_two_submissions_of_one_name_make_one_run(login: User) -> None:
-    run, _ = submit(login, "twice", {})
-    STARTED.append(run)
-    _, printed = submit(login, "twice", {}, check=False)
-    assert "a run of this name" in printed
-    assert len(run.jobs()) == 1
-
-
 def test_cancel_leaves_the_jobs_of_others_alone(login: User, tmp_path: Path) -> None:
     accounted = shims(tmp_path, squeue=FAILS)
     run, _ = submit(login, "foreign", {})

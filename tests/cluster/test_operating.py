@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 
 import pytest
@@ -94,15 +93,6 @@ def test_options_of_site_and_rerun_reach_slurm(user: User) -> None:
         assert word in words
 
 
-def test_a_copy_of_a_run_leaves_its_jobs_alone(user: User) -> None:
-    run = user.submit([SEQ | {"repeats": 2}], name="first", site=CLOSED)
-    copy = user.runs / "copy"
-    shutil.copytree(run.paths.root, copy)
-    assert user.jobs("cancel", copy).stdout == "no job to cancel\n"
-    assert set(run.states().values()) == {"pending"}
-    shutil.rmtree(copy)
-
-
 def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     site = CLOSED | {"qos": "few"}
     file = user.home / "spec.yaml"
@@ -117,16 +107,3 @@ def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:
     wait_for(lambda: not run.jobs(), "the cancelled jobs to end")
     user.jobs("rerun", run.paths.root, "--array", "gat-seq", "--index", "3-4")
     assert len(run.jobs()) == 2
-
-
-def test_a_block_that_its_partition_would_never_start_is_refused_with_the_number(
-    user: User,
-) -> None:
-    file = user.home / "spec.yaml"
-    file.write_text(json.dumps({"name": "long", "grids": [SEQ | {"layouts": ["seq", "pp2"]}]}))
-    site = user.site({"partition": "main", "time": "40"})
-    done = user.jobs("submit", file, "--runs", user.runs, "--paired", *site, check=False)
-    assert done.returncode == 2
-    assert "found 40, 80 minutes for the 2 cells of a block of gat-paired" in done.stderr
-    assert "allowed: at most 60 minutes in this partition: time 30" in done.stderr
-    assert not user.runs.exists()
