@@ -70,7 +70,7 @@ def list_runs(
     """List the runs of a folder, newest first: their cells and states; damage is named."""
     from gnnhpc.core.settings import expand_user
     from jobs.cli.terminal_tables import runs_lines
-    from jobs.run.known_runs import known_runs
+    from jobs.run.status import known_runs
 
     found = known_runs(expand_user(runs, "--runs"))
     print("\n".join(runs_lines(found)) if found else f"no run in {runs}")

@@ -14,8 +14,7 @@ from shlex import quote
 from gnnhpc.core.cli_options import as_typed
 from jobs.run.cell_state import MAY_RUN, CellState
 from jobs.run.cost import RunCost
-from jobs.run.known_runs import KnownRun
-from jobs.run.status import RunStatus, status
+from jobs.run.status import KnownRun, RunStatus, status
 from jobs.slurm.job_array import format_indices
 from jobs.submit.schedulers import SCHEDULERS, Submitted
 from jobs.submit.submission import Submission
