@@ -1,7 +1,7 @@
 """Audits the record files and the result of an attempt. Free of torch.
 
 All checks are pure functions of the files, so that the worker at the end of an attempt and
-`gnnhpc check` months later find the same. Checks of noise, drift and processors are in `noise`.
+`gnnhpc check` months later find the same. Checks of noise, drift and processors are in `audit/`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.audit.noise import affinity, drift, noise, shared_node, threads
+from gnnhpc.validation.audit.drift import drift
+from gnnhpc.validation.audit.noise import noise, shared_node, threads
 from gnnhpc.validation.audit.rank_records import AttemptRecords, StepKey, read_attempt
 from gnnhpc.validation.audit.step_times import (
     barriers,
@@ -53,7 +54,7 @@ def audit_records(paths: AttemptPaths, result: Result) -> list[Check]:
         return [Check("records", "invalid", str(error))]
     checks: list[Callable[[AttemptRecords], Check]] = [
         *(same_code, step_counts, step_times, schedule, barriers, between_steps, edges_kept),
-        *(plain_torch, recompilations, threads, affinity, noise, drift),
+        *(plain_torch, recompilations, threads, noise, drift),
     ]
     return [integrity, *(check(attempt) for check in checks), *shared_node(result)]
 

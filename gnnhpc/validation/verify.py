@@ -5,34 +5,28 @@ It starts the ranks of a cell, or runs as one of them, and prints the verdict.
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, EXIT_INPUT, GnnhpcError
-from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, report_errors
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.data.data_files import data_root
 from gnnhpc.distributed.environment import Environment, local_rank_variables, read_environment
 from gnnhpc.experiment.custom_model_files import copy_models, load_model
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import read_cell
 from gnnhpc.experiment.manifest import Cell, read_manifest
 
 if TYPE_CHECKING:
     from gnnhpc.validation.engine_parity import Parity
 
-TIMEOUT_S = 600.0
-GRACE_S = 1.0
-"""How long other ranks may go on after one has failed."""
 _VERDICTS = {"ok": "PASSED", "invalid": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
 
@@ -110,59 +104,24 @@ def _print_parity(experiment: Experiment, parity: Parity) -> None:
 
 
 def _start_ranks(cell: Cell, steps: int) -> int:
-    """Start a `verify --cell` for each rank on this machine, and wait for all of them."""
+    """Start a process for each rank on this machine; the status of the first one that fails."""
+    from torch import multiprocessing
+
     size = cell.experiment.process_layout.world_size
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="gnnhpc-verify-") as name, contextlib.ExitStack() as on:
-        folder = Path(name)
-        file = folder / "cell.jsonl"
+    with tempfile.TemporaryDirectory(prefix="gnnhpc-verify-") as name:
+        file = Path(name) / "cell.jsonl"
         file.write_text(cell.to_line() + "\n", encoding="utf-8")
-        copy_models(RunPaths(folder), [cell.experiment])
-        command = [sys.executable, "-m", "gnnhpc", "verify", "--cell", str(file)]
-        command += ["--steps", str(steps)]
-        ranks = {}
-        for rank in range(size):
-            env = local_rank_variables(rank, size, port) | search_path_for_children()
-            errors = folder / f"{rank}.err"
-            out = on.enter_context(errors.open("wb"))
-            ranks[errors] = subprocess.Popen(command, env=env, stderr=out)
-        return wait_for_ranks(ranks)
+        copy_models(RunPaths(Path(name)), [cell.experiment])
+        try:
+            multiprocessing.spawn(_run_rank, (size, port, file, steps), nprocs=size)
+        except multiprocessing.ProcessExitedException as ended:
+            return ended.exit_code
+    return EXIT_DONE
 
 
-def wait_for_ranks(ranks: Mapping[Path, subprocess.Popen[bytes]]) -> int:
-    """The status of all ranks; where one fails, the others are killed and its errors printed.
-
-    The keys are the files of the ranks' errors.
-    """
-    deadline = time.monotonic() + TIMEOUT_S
-    try:
-        while time.monotonic() < deadline:
-            statuses = [process.poll() for process in ranks.values()]
-            failed = [status for status in statuses if status]
-            if failed:
-                time.sleep(GRACE_S)
-                ended = [file for file, process in ranks.items() if process.poll()]
-                errors = [file.read_text(errors="replace") for file in ended]
-                print(_what_went_wrong(errors), file=sys.stderr, end="")
-                return EXIT_INPUT if EXIT_INPUT in failed else EXIT_FAILED
-            if all(status == 0 for status in statuses):
-                return EXIT_DONE
-            time.sleep(0.05)
-        raise GnnhpcError(f"verify: ranks did not finish within {TIMEOUT_S:.0f} s")
-    finally:
-        for process in ranks.values():
-            process.kill()
-            process.wait()
-
-
-def _what_went_wrong(errors: list[str]) -> str:
-    """The line that says what was wrong, if a rank printed one; else all that failed ranks printed.
-
-    The other ranks lose their connection, and their tracebacks would hide that line.
-    """
-    for line in "".join(errors).splitlines(keepends=True):
-        if line.startswith(("error:", "failed:")):
-            return line
-    return "".join(errors)
+def _run_rank(rank: int, size: int, port: int, file: Path, steps: int) -> None:
+    environment = read_environment(local_rank_variables(rank, size, port))
+    sys.exit(report_errors(_verify_as_rank)(read_cell(file, None), environment, steps))

@@ -20,7 +20,7 @@ MECHANISMS = {
     "data-digests": ("data", "order"),
     "record-audit": (
         *("records", "same code", "step counts", "step times", "schedule", "barriers"),
-        *("between-steps", "threads", "affinity", "damaged"),
+        *("between-steps", "threads", "damaged"),
     ),
 }
 """The names of the checks of each mechanism that has several; others are named as it is."""

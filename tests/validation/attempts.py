@@ -39,7 +39,6 @@ class Files:
         """Give a rank a record of its processors: two CPUs that it has for itself by default."""
         detail = {
             "cpus": [2 * rank, 2 * rank + 1],
-            "cpus_at_end": [2 * rank, 2 * rank + 1],
             "system": "one machine",
             "threads": self.ranks[rank][0]["threads"],
             "seconds": 10.0,

@@ -89,8 +89,7 @@ FLAGS: dict[str, tuple[set[str], Edit]] = {
     "own threads took turns": (set(), waiting()),
     "nobody knows who computed": ({"noisy"}, waiting(seconds=0.0)),
     "steps became slower": ({"drift"}, slow_second_half),
-    "one CPU for two ranks": ({"oversubscribed"}, processors(cpus=[0], cpus_at_end=[0])),
-    "CPUs taken away": ({"affinity"}, processors(cpus_at_end=[0])),
+    "one CPU for two ranks": ({"oversubscribed"}, processors(cpus=[0])),
     "threads set by somebody else": ({"threads"}, processors(threads=4)),
     "work between the steps": ({"between-steps"}, work_between_steps),
     "another job on the node": (

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gnnhpc.validation.verify import wait_for_ranks
 from tests.defects.plants.transfers import half_precision
 from tests.tools.forked import started
 from tests.tools.ranks import ROOT
@@ -18,7 +17,6 @@ from tests.validation.custom_models import IMAGES, add_folder, write_model
 
 pytestmark = pytest.mark.distributed
 
-TRACEBACK = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer\n"
 GAT = ["--model", "gat", "--microbatches", "3", "--set", "data.nodes=121"]
 GAT += ["--set", "data.edges=500", "--set", "data.features=24"]
 SMALL_IMAGES = ["--data", "synthetic-cifar10", "--set", "data.train=96", "--set", "data.test=32"]
@@ -58,34 +56,3 @@ def test_what_cannot_be_compared_is_inconclusive(tmp_path: Path) -> None:
     with started(command, 1, tmp_path, plant=plant) as ranks:
         assert ranks.wait() == [1], ranks.err(0)
         assert "INCONCLUSIVE: layer middle returns two different outputs" in ranks.out(0)
-
-
-def test_an_error_of_the_input_is_one_line(tmp_path: Path) -> None:
-    """Other ranks lose their connection, which nobody needs to read."""
-    lazy = "nn.LazyLinear(outputs) if outputs < 16 else nn.Linear(inputs, outputs)"
-    write_model(tmp_path, IMAGES, ("nn.Linear(inputs, outputs)", lazy))
-    found = verify(tmp_path, "--model", "net:Net", "--layout", "pp2", *SMALL_IMAGES)
-    assert found.returncode == 2
-    (line,) = found.stderr.splitlines()
-    assert line.startswith("error: model net:Net: layer out, lin.weight: found no shape yet")
-
-
-@pytest.mark.parametrize(
-    ("first", "status", "printed"),
-    [
-        ("noise\nerror: model x: found y\n", 2, "error: model x: found y\n"),
-        ("Traceback: a\n", 1, "Traceback: a\n" + TRACEBACK),
-    ],
-)
-def test_the_traceback_of_another_rank_does_not_follow_a_clear_line(
-    first: str, status: int, printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ranks = {}
-    for number, (text, ends) in enumerate([(first, status), (TRACEBACK, 1)]):
-        errors = tmp_path / f"{number}.err"
-        errors.write_text(text)
-        process = subprocess.Popen(["sh", "-c", f"exit {ends}"])
-        process.wait()
-        ranks[errors] = process
-    wait_for_ranks(ranks)
-    assert capsys.readouterr().err == printed

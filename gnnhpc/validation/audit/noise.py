@@ -1,13 +1,12 @@
-"""Flags of noise, drift and shared processors, from what is read outside of steps. Free of torch.
+"""Flags of noise and shared processors, from what is read outside of steps. Free of torch.
 
-`noisy`, `drift`, `oversubscribed` and `shared-node` do not make a cell invalid: they say that its
-times may not be those of an idle machine.
+`noisy`, `oversubscribed` and `shared-node` do not make a cell invalid: they say that its times may
+not be those of an idle machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,11 @@ import numpy as np
 from gnnhpc.distributed.cpus import binding_variable
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.audit.level_shift import most_different_stretch
 from gnnhpc.validation.audit.rank_records import AttemptRecords, RankRecords
 from gnnhpc.validation.verdicts import few, verdict_of
 
 NOISY_SHARE = 0.05
 """Steal, or waiting for a processor, of the time of steps, above which a cell is noisy."""
-DRIFT = 0.05
-"""Change of the step time in a stretch of the run below which it is no drift."""
 PROCESSORS = "processors"
 """The event in which a rank records what it ran on (`audit.processor_use`)."""
 
@@ -69,21 +65,6 @@ def _lack_of_cpus(ranks: Sequence[RankRecords]) -> Iterator[str]:
     if computing > cpus:
         hosts = ", ".join(dict.fromkeys(rank.header.host for rank in ranks))
         yield f"{hosts}: {computing} threads on {cpus} CPUs"
-
-
-def affinity(attempt: AttemptRecords) -> Check:
-    """Ranks may use the same CPUs at the end as at the start."""
-    faults = [
-        f"rank {rank.rank} lost CPUs {few(list(map(str, lost)))} while it ran"
-        for rank in attempt.ranks
-        if (lost := sorted(set(_processors(rank).get("cpus", ())) - _cpus_at_end(rank)))
-    ]
-    return verdict_of("affinity", faults, "every rank kept its CPUs", fault="suspect")
-
-
-def _cpus_at_end(rank: RankRecords) -> set[int]:
-    recorded = _processors(rank)
-    return set(recorded.get("cpus_at_end", recorded.get("cpus", ())))
 
 
 def noise(attempt: AttemptRecords) -> Check:
@@ -141,28 +122,6 @@ def share_of_others(rank: RankRecords, ranks: Sequence[RankRecords]) -> float | 
     ours = sum(each["by_process_s"] / each["seconds"] for each in neighbours)
     used = (mine["by_anybody_s"] - mine["resolution_s"]) / mine["seconds"]
     return max(0.0, float(used - ours))
-
-
-def drift(attempt: AttemptRecords) -> Check:
-    """Flags a stretch of training steps that differs from the rest by more than chance."""
-    first = attempt.ranks[0]
-    before = list(attempt.earlier_step_s)
-    steps = [*before, *first.column("wall_s")[first.measured_training].tolist()]
-    stretch = most_different_stretch(steps)
-    if stretch is None:
-        short = f"{len(steps)} steps of {sum(steps):.3g} s together are too few to find a drift"
-        return Check("drift", "unknown", short)
-    values = asdict(stretch)
-    if not stretch.beyond_chance or abs(stretch.change) <= DRIFT:
-        return Check("drift", "ok", "no stretch of the run differs more than steps do", values)
-    until = "on" if stretch.stop == len(steps) else f"to step {stretch.stop}"
-    detail = (
-        f"from step {stretch.first + 1} {until}, of {len(steps)} after the warm-up, steps took "
-        f"{stretch.change:+.0%}"
-    )
-    if before:
-        detail += f", of which {len(before)} are of earlier attempts"
-    return Check("drift", "suspect", detail, values)
 
 
 def shared_node(result: Result) -> list[Check]:

@@ -25,18 +25,17 @@ class ProcessorUse(Listener):
 
     def __init__(self) -> None:
         self._cpus: list[int] = []
-        self._first: tuple[float, float | None, float] | None = None
-        self._last: tuple[float, float | None, float] | None = None
+        self._readings: list[tuple[float, float | None, float]] = []
 
     def training_begins(self, start: int) -> None:
         self._cpus = sorted(process_cpus())
-        self._first = self._read()
+        self._read()
 
     def training_ended(self, step: int) -> None:
-        self._last = self._read()
+        self._read()
 
-    def _read(self) -> tuple[float, float | None, float]:
-        return time.perf_counter(), unused_s(set(self._cpus)), used_s()
+    def _read(self) -> None:
+        self._readings.append((time.perf_counter(), unused_s(set(self._cpus)), used_s()))
 
     def record(self) -> EventRecord:
         """The event that `audit.noise` reads, once training has ended.
@@ -46,21 +45,19 @@ class ProcessorUse(Listener):
         """
         detail: dict[str, Any] = {
             "cpus": self._cpus,
-            "cpus_at_end": sorted(process_cpus()),
             "system": running_system(),
             "threads": torch.get_num_threads(),
         }
-        if self._first is not None and self._last is not None:
-            (began, unused_before, used_before), (ended, unused, used) = self._first, self._last
+        (began, unused_before, used_before), (ended, unused, used) = self._readings
+        if unused is not None and unused_before is not None:
             seconds = ended - began
-            if unused is not None and unused_before is not None and seconds > 0:
-                detail |= {
-                    "seconds": seconds,
-                    "by_anybody_s": len(self._cpus) * seconds - (unused - unused_before),
-                    "by_process_s": used - used_before,
-                    # Clock ticks are whole ones.
-                    "resolution_s": 2 * len(self._cpus) / os.sysconf("SC_CLK_TCK"),
-                }
+            detail |= {
+                "seconds": seconds,
+                "by_anybody_s": len(self._cpus) * seconds - (unused - unused_before),
+                "by_process_s": used - used_before,
+                # Clock ticks are whole ones.
+                "resolution_s": 2 * len(self._cpus) / os.sysconf("SC_CLK_TCK"),
+            }
         return EventRecord(PROCESSORS, 0.0, detail)
 
 

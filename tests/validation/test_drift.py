@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gnnhpc.validation.audit.level_shift import most_different_stretch
-from gnnhpc.validation.audit.noise import DRIFT
+from gnnhpc.validation.audit.drift import DRIFT, most_different_stretch
 
 Noise = Callable[[np.random.Generator, int], NDArray[np.float64]]
 """The logarithms of so many step times, of about standard deviation 1."""
@@ -131,26 +130,14 @@ def test_a_short_run_of_short_steps_shows_no_drift(run: tuple[int, float], seed:
     assert most_different_stretch(times.tolist()) is None
 
 
-def drifts(steps: int, step_s: float, slope: float) -> float:
-    """The share of runs with drift; their last step is longer than the first one by `slope`."""
-    numbers, ramp = np.random.default_rng(3), np.linspace(1.0, 1 + slope, steps)
-    return share_flagged(lambda: of_a_machine(numbers, steps, step_s) * ramp, of=300)
-
-
 @pytest.mark.parametrize(
     ("steps", "step_s"), [(100, 0.003), (400, 0.003), (1500, 0.003), (150, 0.02), (30, 0.2)]
 )
 def test_runs_beside_a_process_that_comes_and_goes_are_at_one_level(
     steps: int, step_s: float
 ) -> None:
-    assert drifts(steps, step_s, 0.0) <= 0.01
-
-
-@pytest.mark.parametrize(
-    ("steps", "step_s", "slope"), [(3000, 0.003, 0.3), (300, 0.02, 0.3), (30, 0.5, 0.8)]
-)
-def test_a_slope_is_seen(steps: int, step_s: float, slope: float) -> None:
-    assert drifts(steps, step_s, slope) >= 0.95
+    numbers = np.random.default_rng(3)
+    assert share_flagged(lambda: of_a_machine(numbers, steps, step_s), of=300) <= 0.01
 
 
 @pytest.mark.parametrize("times", [[1.0] * 8, [1.0] * 11 + [math.nan], [1.0] * 11 + [0.0], []])
