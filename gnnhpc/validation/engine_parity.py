@@ -43,7 +43,7 @@ from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
 from gnnhpc.validation.steps.comparable_layers import check_comparable
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
-from gnnhpc.validation.steps.step_comparison import Disagreement, NotComparable, StepComparison
+from gnnhpc.validation.steps.step_comparison import Disagreement, StepComparison
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
 
 NAME = "engine-parity"
@@ -162,10 +162,7 @@ def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> tuple
     by_library = sampling is not None and sampling.sampler != "ours"
     hops = [number for number, spec in enumerate(part.layer_specs) if spec.rows == "hop"]
     after_hop = names[hops[0] :] if hops else []
-    captures = CapturesSteps(
-        *(separate.stage, separate.optimizer, mesh.replica, mesh.stage, after_hop),
-        keeps_edges=by_library,
-    )
+    captures = CapturesSteps(separate, mesh, after_hop, by_library=by_library)
     not_finite = ""
     try:
         TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
@@ -229,7 +226,7 @@ def _compare(
     data = reference_data(part, root, captured.edges or None, rows)
     layers = [spec.name for spec in part.layer_specs]
     comparison = StepComparison(part.experiment, layers, captured, model, data)
-    cause = why = None
+    cause, why = f"loss: {not_finite}" if not_finite else None, None
     try:
         if part.first == 0:
             built = build_layers(part.experiment, part.layer_specs, getattr(torch, dtype))
@@ -237,12 +234,12 @@ def _compare(
         comparison.run(range(part.first, part.experiment.train_steps))
     except Disagreement as found:
         cause = str(found)
-    except NotComparable as found:
-        why = CheckError(str(found))
+    except CheckError as found:
+        cause, why = None, found
     return Parity(
         part,
         time.perf_counter() - began,
-        cause or (f"loss: {not_finite}" if not_finite and why is None else None),
+        cause,
         why,
         comparison.worst,
         comparison.outputs,

@@ -7,9 +7,9 @@ different rows have equal sketches only by chance, and a sketch is small enough 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.batches.batch import Batch
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.context import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.reference.batches import Ids
 from gnnhpc.validation.reference.optimizer_rule import Array, State
 from gnnhpc.validation.reference.sampling_rule import Edges
@@ -55,47 +57,34 @@ class CapturedTargets:
     targets: dict[str, Ids]
 
 
-@dataclass
-class Held:
-    """What a replica holds: parameters and buffers by full name, and the optimizer's state."""
-
-    parameters: dict[str, Array] = field(default_factory=dict)
-    buffers: dict[str, Array] = field(default_factory=dict)
-    states: dict[str, State] = field(default_factory=dict)
-
-
-@dataclass
-class CapturedStep:
-    """What one training step or evaluation left behind on a replica."""
-
-    loss: float = 0.0
-    """The sum of the losses that were differentiated."""
-    outputs: list[Array] = field(default_factory=list)
-    """The engine's outputs, one a micro-batch; empty without the loss."""
-    reported: dict[str, float] = field(default_factory=dict)
-    """The loss and metrics in the step's record, of the rank that has outputs."""
-    gradients: dict[str, Array] = field(default_factory=dict)
-    after: Held = field(default_factory=Held)
+Kind = Literal["parameters", "buffers", "gradients"]
 
 
 @dataclass
 class Capture:
     """Everything that was captured on one rank, or on all of them."""
 
-    start: dict[int, Held] = field(default_factory=dict)
-    """Replica -> its tensors before the first step."""
+    tensors: dict[tuple[Kind, int, int, str], Array] = field(default_factory=dict)
+    """(kind, step, replica, full name) -> what a replica holds before a training step, or the
+    gradient in it."""
+    states: dict[tuple[int, str], State] = field(default_factory=dict)
+    """(replica, parameter) -> the optimizer's state before the first step."""
+    evaluated_with: dict[tuple[int, str], Array] = field(default_factory=dict)
+    """(replica, buffer) -> its value at the beginning of the evaluation."""
     activations: dict[tuple[Phase, int, str, Place], list[CapturedActivation]] = field(
         default_factory=dict
     )
     """(phase, step, layer, place) -> activations; several where a layer is recomputed."""
     targets: dict[tuple[Phase, int, Place], CapturedTargets] = field(default_factory=dict)
+    outputs: dict[tuple[Phase, int, Place], Array] = field(default_factory=dict)
+    """What the engine returned, on the stage that has the loss."""
+    losses: dict[tuple[Phase, int, int], float] = field(default_factory=dict)
+    """(phase, step, replica) -> the sum of the losses that were differentiated."""
+    reported: dict[tuple[Phase, int, int], dict[str, float]] = field(default_factory=dict)
+    """(phase, step, replica) -> the loss and metrics in the step's record."""
     edges: dict[tuple[int, int, int], list[Edges]] = field(default_factory=dict)
     """(step, replica, micro-batch) -> sampled edges of training steps, where a library samples
     them."""
-    steps: dict[tuple[Phase, int, int], CapturedStep] = field(default_factory=dict)
-    """(phase, step, replica) -> what was captured."""
-    evaluated_with: dict[int, dict[str, Array]] = field(default_factory=dict)
-    """Replica -> buffers at the beginning of the evaluation."""
     stage_of: dict[str, int] = field(default_factory=dict)
     """The stage of each layer that has parameters."""
     overwritten: dict[tuple[int, str, Place], bool] = field(default_factory=dict)
@@ -106,28 +95,14 @@ class Capture:
         """What the stages of each replica captured, put together."""
         found = cls()
         for rank in ranks:
-            _join(found, rank)
+            for name, theirs in vars(rank).items():
+                getattr(found, name).update(theirs)
         return found
 
-
-def _join(one: Any, other: Any) -> None:
-    """Add what `other` holds to `one`: entries of dicts, and what is not there yet."""
-    for name, theirs in vars(other).items():
-        ours = getattr(one, name)
-        if isinstance(ours, dict):
-            for key, value in theirs.items():
-                if key in ours and isinstance(value, dict):
-                    ours[key] |= value
-                elif key in ours and isinstance(value, Held | CapturedStep):
-                    _join(ours[key], value)
-                else:
-                    ours[key] = value
-        elif isinstance(ours, Held):
-            _join(ours, theirs)
-        elif isinstance(ours, float):
-            setattr(one, name, ours + theirs)
-        else:
-            setattr(one, name, ours or theirs)
+    def named(self, kind: Kind, step: int, replica: int) -> dict[str, Array]:
+        """A replica's tensors of a kind by full name."""
+        where = kind, step, replica
+        return {key[3]: value for key, value in self.tensors.items() if key[:3] == where}
 
 
 class CapturesSteps(Listener):
@@ -135,30 +110,28 @@ class CapturesSteps(Listener):
 
     def __init__(
         self,
-        stage: Stage,
-        optimizer: torch.optim.Optimizer | None,
-        replica: int,
-        number: int,
+        parts: TrainingParts,
+        mesh: Mesh,
         after_hop: Collection[str],
         *,
-        keeps_edges: bool = False,
+        by_library: bool,
     ) -> None:
-        """`number` is the stage's; `keeps_edges` on the first stage, where a library samples.
+        """`after_hop` has the names of the first layer that uses neighbours, and of all after it.
 
-        `after_hop` has the names of the first layer that uses neighbours, and of all after it.
+        The first stage keeps the edges that are sampled `by_library`.
         """
-        self._stage, self._keeps_edges = stage, keeps_edges and number == 0
+        self.found = Capture()
+        self._stage, self._optimizer = parts.stage, parts.optimizer
+        self._keeps_edges = by_library and mesh.stage == 0
         self._after_hop = after_hop
-        self._replica = replica
+        self._replica = mesh.replica
         self._phase: Phase = "train"
-        states = _states(stage, optimizer)
-        start = Held(arrays(stage.named_parameters()), arrays(buffers_of(stage)), states)
+        stage = parts.stage
         of_stage = [name for name, _ in stage.named_parameters()]
-        self.found = Capture({replica: start})
         for spec in stage.specs:
             if any(name.startswith(f"{spec.name}.") for name in of_stage):
-                self.found.stage_of[spec.name] = number
-        if number == 0:
+                self.found.stage_of[spec.name] = mesh.stage
+        if mesh.stage == 0:
             # Before hooks of a custom layer, which may change its input.
             stage.layers[0].register_forward_pre_hook(
                 lambda layer, given: self._keep(INPUT, layer, given, given[0]), prepend=True
@@ -190,6 +163,14 @@ class CapturesSteps(Listener):
         part.layers[0].register_forward_pre_hook(keep, prepend=True)
         part.layers[-1].register_forward_hook(follow)
 
+    def training_begins(self, start: int) -> None:
+        self._keep_tensors(start)
+        for name, parameter in self._stage.named_parameters():
+            state = self._optimizer.state.get(parameter, {}) if self._optimizer else {}
+            self.found.states[self._replica, name] = {
+                key: array_of(x) for key, x in state.items() if isinstance(x, Tensor)
+            }
+
     def evaluation_begins(self) -> None:
         self._phase = "test"
 
@@ -198,16 +179,26 @@ class CapturesSteps(Listener):
 
     def step_taken(self, taken: StepTaken) -> None:
         self._keep_batch(taken.phase, taken.batch)
-        outputs = [array_of(output) for output in taken.output.outputs]
-        step = CapturedStep(float(sum(taken.output.losses)), outputs)
-        if outputs:
-            loss = {} if taken.record.loss is None else {"loss": taken.record.loss}
-            step.reported = dict(taken.record.metrics) | loss
+        where, record = (taken.phase, taken.step, self._replica), taken.record
+        for number, output in enumerate(taken.output.outputs):
+            self.found.outputs[taken.phase, taken.step, (self._replica, number)] = array_of(output)
+        if taken.output.outputs:
+            loss = {} if record.loss is None else {"loss": record.loss}
+            self.found.losses[where] = float(sum(taken.output.losses))
+            self.found.reported[where] = dict(record.metrics) | loss
         if taken.phase == "train":
-            trained = dict(self._stage.named_parameters())
-            step.gradients = arrays((n, p.grad) for n, p in trained.items() if p.grad is not None)
-            step.after = Held(arrays(trained.items()), arrays(buffers_of(self._stage)))
-        self.found.steps[taken.phase, taken.step, self._replica] = step
+            for name, parameter in self._stage.named_parameters():
+                if parameter.grad is not None:
+                    gradient = array_of(parameter.grad)
+                    self.found.tensors["gradients", taken.step, self._replica, name] = gradient
+            self._keep_tensors(taken.step + 1)
+
+    def _keep_tensors(self, step: int) -> None:
+        """Keep what this rank holds before a training step."""
+        for name, parameter in self._stage.named_parameters():
+            self.found.tensors["parameters", step, self._replica, name] = array_of(parameter)
+        for name, buffer in buffers_of(self._stage):
+            self.found.tensors["buffers", step, self._replica, name] = array_of(buffer)
 
     def _keep_batch(self, phase: Phase, batch: Batch) -> None:
         for microbatch in batch.microbatches:
@@ -223,9 +214,10 @@ class CapturesSteps(Listener):
     def _keep(self, name: str, layer: nn.Module, given: tuple[Any, ...], x: Any) -> None:
         context: Context = given[1]
         if self._phase == "test" and not self.found.evaluated_with:
-            self.found.evaluated_with[self._replica] = arrays(buffers_of(self._stage))
-        key = self._phase, context.step, name, (self._replica, context.microbatch)
-        self.found.activations.setdefault(key, []).append(
+            for key, buffer in buffers_of(self._stage):
+                self.found.evaluated_with[self._replica, key] = array_of(buffer)
+        where = self._phase, context.step, name, (self._replica, context.microbatch)
+        self.found.activations.setdefault(where, []).append(
             CapturedActivation(
                 self._nodes_of_rows(name, context, len(x)), sketch(x), layer.training
             )
@@ -271,20 +263,8 @@ def array_of(x: Tensor) -> Array:
     return found
 
 
-def arrays(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Array]:
-    return {name: array_of(tensor) for name, tensor in tensors}
-
-
 def buffers_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     return list(module.named_buffers(remove_duplicate=False))
-
-
-def _states(stage: Stage, optimizer: torch.optim.Optimizer | None) -> dict[str, State]:
-    found: dict[str, State] = {}
-    for name, parameter in stage.named_parameters():
-        state: Mapping[str, Any] = optimizer.state.get(parameter, {}) if optimizer else {}
-        found[name] = {key: array_of(x) for key, x in state.items() if isinstance(x, Tensor)}
-    return found
 
 
 def _edges(chunk: GraphChunk) -> list[Edges]:

@@ -86,6 +86,12 @@ def row_squares(x: Activation) -> Array:
     return torch.zeros(len(x)).double().index_add(0, row_of_values(x), x.values.square()).numpy()
 
 
+def root_mean_square(x: Activation) -> float:
+    """Of the norms of the rows; 0 for a micro-batch that has no rows."""
+    squares = row_squares(x)
+    return math.sqrt(float(squares.mean())) if len(squares) else 0.0
+
+
 def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
     """What differs between a micro-batch's targets and the batch's, in words; empty if nothing."""
     for split, given in found.targets.items():

@@ -31,7 +31,6 @@ from gnnhpc.validation.reference.training_step import (
 from gnnhpc.validation.steps.captured_steps import (
     INPUT,
     Capture,
-    CapturedStep,
     Place,
     array_of,
     sketch,
@@ -41,10 +40,12 @@ from gnnhpc.validation.steps.differences import (
     explain_gradients,
     in_words,
     relative_difference,
+    root_mean_square,
     row_squares,
     sketch_difference,
     wrong_targets,
 )
+from gnnhpc.validation.verdicts import CheckError
 
 TOLERANCE = 1e-9
 """The largest relative difference of two tensors that agree."""
@@ -68,10 +69,6 @@ class Disagreement(Exception):  # noqa: N818
     """The ranks and the reference differ; the message is the cause."""
 
 
-class NotComparable(Exception):  # noqa: N818
-    """The numbers of a step cannot be compared; the message is the cause."""
-
-
 @dataclass
 class StepComparison:
     """One comparison of all ranks with a reference."""
@@ -91,7 +88,7 @@ class StepComparison:
     def initial_values(self, expected: Mapping[str, Tensor]) -> None:
         """Compare the first parameters with those that the seed gives."""
         for replica in range(self._replicas):
-            actual = self.captured.start[replica].parameters
+            actual = self.captured.named("parameters", 0, replica)
             for name, value in expected.items():
                 relative = relative_difference(actual.get(name), array_of(value))
                 cause = f"{name} on replica {replica} differs from what the seed gives"
@@ -101,30 +98,29 @@ class StepComparison:
     def run(self, steps: range) -> None:
         """Compare these training steps, and the evaluation after them where there is one.
 
-        Raises Disagreement at the first difference, and NotComparable where rounding is all that
-        is left of a gradient.
+        Raises Disagreement at the first difference, and CheckError where rounding is all that is
+        left of a gradient.
         """
-        parameters = self.captured.start[0].parameters
-        rules = []
-        for replica in range(self._replicas):
-            held = self.captured.start[replica]
-            self.model.restore(replica, held.buffers)
-            states = {name: dict(state) for name, state in held.states.items()}
-            optimizer, total = self.experiment.optimizer, self.experiment.train_steps
-            rules.append(OptimizerRule(optimizer, total, states))
-            for name, value in held.parameters.items():
-                cause = f"{name} on replica {replica} differs from replica 0's"
-                self._note("parameters", relative_difference(value, parameters[name]), cause)
+        rules = [self._start(steps.start, replica) for replica in range(self._replicas)]
         for step in steps:
-            self._train_step(step, parameters, rules)
-            parameters = self._step("train", step, 0).after.parameters
+            self._train_step(step, rules)
         if self.experiment.test_steps:
-            self._evaluation(parameters)
+            self._evaluation(steps.stop)
 
-    def _train_step(
-        self, step: int, parameters: dict[str, Array], rules: Sequence[OptimizerRule]
-    ) -> None:
+    def _start(self, step: int, replica: int) -> OptimizerRule:
+        """Take a replica's buffers and optimizer state, and compare its parameters with replica
+        0's."""
+        expected = self.captured.named("parameters", step, 0)
+        for name, value in self.captured.named("parameters", step, replica).items():
+            cause = f"{name} on replica {replica} differs from replica 0's"
+            self._note("parameters", relative_difference(value, expected[name]), cause)
+        self.model.restore(replica, self.captured.named("buffers", step, replica))
+        states = {n: dict(s) for (r, n), s in self.captured.states.items() if r == replica}
+        return OptimizerRule(self.experiment.optimizer, self.experiment.train_steps, states)
+
+    def _train_step(self, step: int, rules: Sequence[OptimizerRule]) -> None:
         batches = self.data.batches("train", step)
+        parameters = self.captured.named("parameters", step, 0)
         expected = train_step(self.model, batches, parameters, self.experiment.outputs)
         gradients = clipped(expected.gradients, self.experiment.optimizer.clip_norm)
         expected = dataclasses.replace(expected, gradients=gradients)
@@ -134,17 +130,18 @@ class StepComparison:
         self._inputs_kept(step)
         self._gradients(step, expected)
         for replica, rule in enumerate(rules):
-            taken = self._step("train", step, replica)
-            self._update(f"on replica {replica}", step, parameters, taken, rule)
-            self._buffers("buffers", replica, taken.after.buffers)
-            self.model.restore(replica, taken.after.buffers)
+            self._update(step, replica, rule)
+            buffers = self.captured.named("buffers", step + 1, replica)
+            self._buffers("buffers", replica, buffers)
+            self.model.restore(replica, buffers)
         self._reported("train", step)
 
-    def _evaluation(self, parameters: dict[str, Array]) -> None:
+    def _evaluation(self, after: int) -> None:
         batches = self.data.batches("test", 0)
+        parameters = self.captured.named("parameters", after, 0)
         activations = evaluate(self.model, batches, parameters)
         for replica in range(self._replicas):
-            actual = self.captured.evaluated_with.get(replica, {})
+            actual = {n: b for (r, n), b in self.captured.evaluated_with.items() if r == replica}
             self._buffers("statistics in the evaluation", replica, actual)
         self._inputs("test", 0, batches)
         self._layer_outputs("test", 0, batches, activations)
@@ -165,19 +162,14 @@ class StepComparison:
     def _places(self) -> list[Place]:
         return [(r, m) for r in range(self._replicas) for m in range(self.experiment.microbatches)]
 
-    def _step(self, phase: Phase, step: int, replica: int) -> CapturedStep:
-        """What a step left behind; nothing where ranks did not take it."""
-        return self.captured.steps.get((phase, step, replica), CapturedStep())
-
     def _inputs(self, phase: Phase, step: int, batches: Sequence[ReferenceBatch]) -> None:
-        inputs = [batch.inputs for batch in batches]
-        self._one_layer("inputs", phase, step, INPUT, batches, inputs, None)
+        self._one_layer("inputs", phase, step, INPUT, batches, [b.inputs for b in batches])
         for place in self._places:
             where = f"{phase} step {step}, {in_words(place)}"
             found = self.captured.targets.get((phase, step, place))
-            if found is None:
-                raise Disagreement(f"targets: {where} has none")
-            wrong = wrong_targets(found, batches[batch_of(place, batches)])
+            wrong = "it has none"
+            if found is not None:
+                wrong = wrong_targets(found, batches[batch_of(place, batches)])
             if wrong:
                 raise Disagreement(f"targets: {where}: {wrong}")
 
@@ -202,29 +194,24 @@ class StepComparison:
         layer: str,
         batches: Sequence[ReferenceBatch],
         expected: Sequence[Activation],
-        before: Sequence[Activation] | None,
+        before: Sequence[Activation] = (),
     ) -> None:
         """Compare one layer's outputs in all micro-batches, also those that are recomputed."""
         sketches = [sketch(x) for x in expected]
         squares = [row_squares(x) for x in expected]
+        least = [SMALL_MOVE * root_mean_square(x) for x in before] or [0.0] * len(batches)
         custom = layer and isinstance(self.experiment.model, CustomModel)
         for place in self._places:
-            number = batch_of(place, batches)
+            n = batch_of(place, batches)
             where = f"{layer} in " if layer else ""
             where += f"{phase} step {step}, {in_words(place)}"
             found = self.captured.activations.get((phase, step, layer, place))
             if found is None:
                 raise Disagreement(f"{what}: {where} is not computed")
-            least = 0.0
-            # A micro-batch may have no rows.
-            if before is not None and len(entered := row_squares(before[number])):
-                least = SMALL_MOVE * math.sqrt(float(entered.mean()))
             for times, each in enumerate(found):
                 relative, why = sketch_difference(
-                    each, batches[number], sketches[number], squares[number], least
+                    each, batches[n], sketches[n], squares[n], least[n]
                 )
-                if not why and not np.isfinite(each.sketch).all():
-                    why = "it has NaN or infinite values"
                 why = f": {why}" if why else (_LAYER_KEEPS_STATE if custom else "")
                 if each.trains != (phase == "train") and layer:
                     why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
@@ -232,10 +219,13 @@ class StepComparison:
                 self._note(what, relative, where + (", recomputed" if times else "") + why)
 
     def _loss(self, step: int, expected: ReferenceStep) -> None:
-        replicas = [self._step("train", step, replica) for replica in range(self._replicas)]
-        actual = sum(each.loss for each in replicas) / self._replicas
+        losses = [
+            self.captured.losses.get(("train", step, replica), math.nan)
+            for replica in range(self._replicas)
+        ]
+        actual = sum(losses) / self._replicas
         if not math.isfinite(expected.loss) and not math.isfinite(actual):
-            raise NotComparable(f"the loss of step {step} is not finite in the reference either")
+            raise CheckError(f"the loss of step {step} is not finite in the reference either")
         # A small loss is what large scores leave of one another.
         scale = max(abs(expected.loss), 1e-4 * expected.largest_score)
         ratio = f", {actual / expected.loss:.6g} times as much" if expected.loss else ""
@@ -248,15 +238,14 @@ class StepComparison:
         """Raises Disagreement where what a stage received changed before its backward."""
         for (number, layer, place), changed in self.captured.overwritten.items():
             if changed and number == step:
-                where = f"train step {step}, {in_words(place)}"
                 raise Disagreement(
-                    f"gradients: in {where}, the input of {layer}, the first layer of its stage, "
-                    "was overwritten before its backward"
+                    f"gradients: in train step {step}, {in_words(place)}, the input of {layer}, "
+                    "the first layer of its stage, was overwritten before its backward"
                 )
 
     def _gradients(self, step: int, expected: ReferenceStep) -> None:
         if expected.rounding > MOST_ROUNDING:
-            raise NotComparable(
+            raise CheckError(
                 f"the loss of step {step} is {expected.loss:.1e}: what is left of its gradient is "
                 "rounding"
             )
@@ -264,43 +253,35 @@ class StepComparison:
         least = SMALL_GRADIENT * max(norms, default=0.0)
         allowed = max(TOLERANCE, expected.rounding)
         for replica in range(self._replicas):
-            actual = self._step("train", step, replica).gradients
-            wrong: dict[str, float] = {}
+            actual = self.captured.named("gradients", step, replica)
+            # In the order of layers; the last one that is wrong is where backward goes wrong.
+            by_layer = dict.fromkeys(self.layers, 0.0)
             for name, theirs in expected.gradients.items():
-                relative = relative_difference(
-                    actual.get(name, np.zeros_like(theirs)), theirs, least
-                )
+                ours = actual.get(name, np.zeros_like(theirs))
                 layer = next(each for each in self.layers if name.startswith(f"{each}."))
+                relative = relative_difference(ours, theirs, least)
+                by_layer[layer] = max(by_layer[layer], relative)
                 self.gradients[layer] = max(self.gradients.get(layer, 0.0), relative)
-                if relative > allowed:
-                    wrong[layer] = max(wrong.get(layer, 0.0), relative)
-                self.worst["gradients"] = max(self.worst.get("gradients", 0.0), relative)
+            wrong = [layer for layer, relative in by_layer.items() if relative > allowed]
+            cause = ""
             if wrong:
-                last = [layer for layer in self.layers if layer in wrong][-1]
                 stages = self.captured.stage_of
-                cause = explain_gradients(actual, expected.gradients, last, stages)
-                where = f"step {step}, replica {replica}: {cause}"
-                self._note("gradients", max(wrong.values()), where, allowed)
+                cause = explain_gradients(actual, expected.gradients, wrong[-1], stages)
+            where = f"step {step}, replica {replica}: {cause}"
+            self._note("gradients", max(by_layer.values()), where, allowed)
 
-    def _update(
-        self,
-        where: str,
-        step: int,
-        before: dict[str, Array],
-        taken: CapturedStep,
-        rule: OptimizerRule,
-    ) -> None:
+    def _update(self, step: int, replica: int, rule: OptimizerRule) -> None:
         """Compare the move of each parameter with the optimizer's rule for its own gradient."""
-        for name, move in rule.step(before, taken.gradients, step).items():
+        before, after = (self.captured.named("parameters", n, replica) for n in (step, step + 1))
+        gradients = self.captured.named("gradients", step, replica)
+        for name, move in rule.step(before, gradients, step).items():
             least = SMALL_MOVE * float(np.linalg.norm(before[name]))
-            actual = taken.after.parameters[name] - before[name]
+            actual = after[name] - before[name]
             factor = float(np.linalg.norm(actual)) / max(float(np.linalg.norm(move)), 1e-300)
             cause = (
-                f"{name} {where} moves {factor:.3g} times as far in step {step} as "
+                f"{name} on replica {replica} moves {factor:.3g} times as far in step {step} as "
                 f"{self.experiment.optimizer.name}'s rule for its gradient"
             )
-            if name not in taken.gradients:
-                cause = f"{name} {where} moves in step {step} and has no gradient"
             self._note("update", relative_difference(actual, move, least), cause)
 
     def _buffers(self, what: str, replica: int, actual: Mapping[str, Array]) -> None:
@@ -317,11 +298,9 @@ class StepComparison:
         """Compare the engine's outputs with the last layer's, and metrics with those outputs'."""
         every: list[Tensor] = []
         goals = []
-        for replica, microbatch in self._places:
-            place = replica, microbatch
-            output = self._step(phase, step, replica).outputs[microbatch]
+        for place in self._places:
+            every.append(torch.from_numpy(self.captured.outputs[phase, step, place]))
             last = self.captured.activations[phase, step, self.layers[-1], place][0]
-            every.append(torch.from_numpy(output))
             relative = relative_difference(sketch(every[-1]), last.sketch)
             cause = f"{phase} step {step}, {in_words(place)}, differs from the last layer's"
             self._note("returned outputs", relative, cause)
@@ -332,7 +311,7 @@ class StepComparison:
         else:
             expected = classification_metrics(phase, every, goals, self.experiment.outputs)
         for replica in range(self._replicas):
-            reported = self._step(phase, step, replica).reported
+            reported = self.captured.reported.get((phase, step, replica), {})
             for name, value in expected.items():
                 found = reported.get(name, math.nan)
                 relative = relative_difference(np.array(found), np.array(value), SMALL_GRADIENT)
