@@ -113,10 +113,9 @@ def data_digests(data: Data, root: Path | None) -> Digests:
     path = cache_root() / "digests" / f"{data.label}-{_key(data, root)}.json"
     try:
         return read_object(path, "digests of a data set")
-    except FileNotFoundError:
+    except (FileNotFoundError, InputError):
+        # There is none, or a damaged one.
         pass
-    except InputError as error:
-        log.warning("%s is damaged (%s) and is made again", path, error)
     read = read_arrays(data, root)
     digests = digests_of(read.arrays, read.rounded) | {_INDEPENDENT: read.independent}
     try:

@@ -43,7 +43,11 @@ from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
 from gnnhpc.validation.steps.comparable_layers import check_comparable
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
-from gnnhpc.validation.steps.step_comparison import Disagreement, StepComparison
+from gnnhpc.validation.steps.step_comparison import (
+    Disagreement,
+    LargestDifferences,
+    StepComparison,
+)
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
 
 NAME = "engine-parity"
@@ -59,16 +63,12 @@ class Parity:
     """The first difference, in words."""
     not_comparable: CheckError | None = None
     """Why nothing could be compared."""
-    worst: dict[str, float] = field(default_factory=dict)
-    """The largest relative difference of each kind of quantity."""
-    outputs: dict[str, float] = field(default_factory=dict)
-    """The same of each layer's outputs, by the layer's name."""
-    gradients: dict[str, float] = field(default_factory=dict)
+    largest: LargestDifferences = field(default_factory=LargestDifferences)
 
     @property
     def check(self) -> Check:
         extent = f" on {self.part.extent}" if self.part.extent else ""
-        values: dict[str, Any] = {"seconds": round(self.seconds, 3), "worst": self.worst}
+        values: dict[str, Any] = {"seconds": round(self.seconds, 3), "worst": self.largest.by_kind}
         if self.cause is not None:
             return Check(NAME, "invalid", f"{self.cause}{extent}", values)
         if self.not_comparable is not None:
@@ -241,9 +241,7 @@ def _compare(
         time.perf_counter() - began,
         cause,
         why,
-        comparison.worst,
-        comparison.outputs,
-        comparison.gradients,
+        comparison.largest,
     )
 
 

@@ -39,7 +39,7 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
     graph = make_graph(40, (60, 400)[seed % 2], seed=seed % 7)
     split = split_links(graph, seed, 0.1, 0.1)
     edges = split.message.edges.numpy()
-    reference = NegativeSampling.of(seed, edges[0], edges[1], graph.nodes)
+    reference = NegativeSampling(seed, graph.nodes, edges[0], edges[1])
     numbers = torch.randperm(len(split.train))[:20]
     kept = split.train[numbers, 0]
     found = Negatives(split.message, seed).of(kept, numbers, step, count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -59,19 +58,11 @@ def without_an_edge(batches: ChunkBatches) -> None:
     chunks[0] = dataclasses.replace(chunk, blocks=(block, *others))
 
 
-def with_wrong_share(batches: ChunkBatches) -> None:
-    batches.chunkset = dataclasses.replace(batches.chunkset, edges_kept=0.5)
-
-
-@pytest.mark.parametrize(
-    ("damage", "cause"),
-    [(without_an_edge, "edges into node"), (with_wrong_share, "reported are 50.0000%")],
-)
 @pytest.mark.parametrize("chunks", ["halo", "contiguous"])
-def test_damage_is_found(chunks: str, damage: Callable[[ChunkBatches], None], cause: str) -> None:
+def test_a_lost_edge_is_found(chunks: str) -> None:
     experiment = gat(chunks=chunks)
     batches = batches_of(experiment)
-    damage(batches)
+    without_an_edge(batches)
     found = check(experiment, batches)
     assert found.verdict == "invalid"
-    assert cause in found.detail
+    assert "edges into node" in found.detail

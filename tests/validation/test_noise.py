@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,6 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> AttemptPaths:
     (cell,) = manifest_of(root, vig(layout="dp2", train_steps=16))
     ran = run(root, cell)
     assert ran.statuses == [0, 0], ran.err
-    return ran.attempt
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> AttemptPaths:
-    root = tmp_path_factory.mktemp("run")
-    (cell,) = manifest_of(root, vig(train_steps=16))
-    ran = run(root, cell)
-    assert ran.statuses == [0], ran.err
     return ran.attempt
 
 
@@ -133,36 +123,3 @@ def test_a_rank_waits_for_all_of_its_steps_at_most(attempt: AttemptPaths, tmp_pa
         processors(by_anybody_s=40.0)(files)
 
     assert "for 100.0% of its steps" in faults(edited(attempt, tmp_path, edit))["noisy"].detail
-
-
-def test_a_level_shift_between_attempts_is_a_drift(alone: AttemptPaths, tmp_path: Path) -> None:
-    """An attempt that resumed is one measurement with those before its checkpoint."""
-
-    def slower(files: Files) -> None:
-        even(files)
-        for number, step in enumerate(files.steps(0)):
-            step |= {"wall_s": 0.4, "forward_s": 0.3, "start_s": 0.401 * number}
-
-    first = edited(alone, tmp_path, slower)
-    assert "drift" not in faults(first)
-    second = first.root.with_name("attempt-2")
-
-    def resumed(files: Files) -> None:
-        even(files)
-        for step in files.steps(0):
-            if step["phase"] == "train":
-                step["step"] += 16
-        files.result |= {"attempt": 2, "resumed_from": {"attempt": 1, "step": 16}}
-        files.result["train_steps"] = files.result["experiment"]["train_steps"] = 32
-        files.ranks[0][0]["attempt"] = 2
-        name = f"../{first.root.name}/{first.records(0).name}"
-        content = first.records(0).read_bytes()
-        files.result["records"][name] = {
-            "size": len(content),
-            "sha256": sha256(content).hexdigest(),
-        }
-
-    other = edited(alone, tmp_path / "second", resumed)
-    other.root.rename(second)
-    drift = faults(AttemptPaths(second))["drift"]
-    assert "are of earlier attempts" in drift.detail

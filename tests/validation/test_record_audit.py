@@ -64,7 +64,6 @@ DAMAGES: dict[str, tuple[str, Edit]] = {
     "a rank with other instructions": ("same code", header(1, cpu_capability="NO AVX")),
     "a step twice": ("step counts", double_step),
     "steps in another order": ("step counts", step(0, 1, step=0)),
-    "fewer steps in the result": ("step counts", result(train_steps=3)),
     "a negative part": ("step times", step(0, 1, wait_s=-1.0)),
     "a step before the last one's end": ("step times", step(0, 3, start_s=0.0)),
     "steps longer than the attempt": ("step times", step(0, -1, start_s=1e4)),

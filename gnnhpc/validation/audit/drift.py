@@ -56,8 +56,7 @@ class Stretch:
 def drift(attempt: AttemptRecords) -> Check:
     """Flags a stretch of training steps that differs from the rest by more than chance."""
     first = attempt.ranks[0]
-    before = list(attempt.earlier_step_s)
-    steps = [*before, *first.column("wall_s")[first.measured_training].tolist()]
+    steps = first.column("wall_s")[first.measured_training].tolist()
     stretch = most_different_stretch(steps)
     if stretch is None:
         short = f"{len(steps)} steps of {sum(steps):.3g} s together are too few to find a drift"
@@ -70,8 +69,6 @@ def drift(attempt: AttemptRecords) -> Check:
         f"from step {stretch.first + 1} {until}, of {len(steps)} after the warm-up, steps took "
         f"{stretch.change:+.0%}"
     )
-    if before:
-        detail += f", of which {len(before)} are of earlier attempts"
     return Check("drift", "suspect", detail, values)
 
 

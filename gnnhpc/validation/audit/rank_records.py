@@ -73,8 +73,6 @@ class AttemptRecords:
 
     ranks: Sequence[RankRecords]
     result: Result
-    earlier_step_s: Sequence[float] = ()
-    """Measured training steps of the attempts that this one resumed from, as of rank 0."""
 
     @property
     def start(self) -> int:
@@ -90,7 +88,7 @@ def read_attempt(paths: AttemptPaths, result: Result) -> AttemptRecords:
     """Read the record files of an attempt. Raises InputError for one that is missing or damaged."""
     world_size = int(result.layout["world_size"])
     ranks = [read_rank(paths.records(rank)) for rank in range(world_size)]
-    return AttemptRecords(ranks, result, _earlier_steps(paths, result))
+    return AttemptRecords(ranks, result)
 
 
 def read_rank(path: Path) -> RankRecords:
@@ -117,16 +115,3 @@ def read_rank(path: Path) -> RankRecords:
     if len(headers) != 1:
         raise InputError(path, None, f"{len(headers)} headers", "one header")
     return RankRecords(path.name, headers[0], steps, spans, events)
-
-
-def _earlier_steps(paths: AttemptPaths, result: Result) -> list[float]:
-    """Seconds of rank 0's measured training steps before the checkpoint, oldest attempt first."""
-    start = int((result.resumed_from or {}).get("step", 0))
-    files = [name for name in result.records if name.startswith("../") and "rank-0000" in name]
-    seconds: dict[int, float] = {}
-    for name in sorted(files, key=lambda each: AttemptPaths((paths.root / each).parent).number):
-        rank = read_rank(paths.root / name)
-        for step, counts in zip(rank.steps, rank.measured_training, strict=True):
-            if counts and step.step < start:
-                seconds[step.step] = step.wall_s
-    return [seconds[step] for step in sorted(seconds)]

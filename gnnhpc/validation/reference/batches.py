@@ -129,34 +129,29 @@ class GraphSetData:
     def _union(self, numbers: Ids, splits: tuple[str, ...]) -> GraphChunk:
         """The nodes of these graphs, one graph after another, and all of their edges."""
         graphs, chosen = self._graphs, torch.from_numpy(numbers)
-        first, (source, target) = graphs.first.tolist(), graphs.edges.numpy()
-        nodes: list[int] = []
-        ends: list[Ids] = [np.empty((3, 0), dtype=np.int64)]
-        for graph in numbers.tolist():
-            own = range(first[graph], first[graph + 1])
-            into = np.arange(*np.searchsorted(target, (own.start, own.stop)))
-            moved = len(nodes) - own.start
-            ends.append(np.stack((source[into] + moved, target[into] + moved, into)))
-            nodes += own
-        ids, rows = torch.tensor(nodes, dtype=torch.int64), torch.arange(len(nodes))
-        loops = torch.stack((rows, rows, graphs.edges.shape[1] + ids))
-        edges = torch.cat((torch.from_numpy(np.concatenate(ends, axis=1)), loops), 1)
-        block = block_of(edges[0], edges[1], edges[2], len(nodes), len(nodes))
-        sizes = graphs.first.diff()[chosen]
-        graph_of_row = torch.repeat_interleave(torch.arange(len(chosen)), sizes)
+        graph_of = torch.repeat_interleave(torch.arange(len(graphs)), graphs.first.diff())
+        ids = torch.isin(graph_of, chosen).nonzero().flatten()
+        rows = torch.arange(len(ids))
+        row = torch.full((graphs.nodes,), -1).scatter(0, ids, rows)
+        into = (row[graphs.edges[1]] >= 0).nonzero().flatten()
+        # The edges into each row, its self-loop last.
+        source, target = (torch.cat((row[ends[into]], rows)) for ends in graphs.edges)
+        number = torch.cat((into, graphs.edges.shape[1] + ids))
+        block = block_of(source, target, number, len(ids), len(ids))
+        graph_of_row = torch.searchsorted(chosen, graph_of[ids])
         return GraphChunk(
             nodes=ids,
-            rows=(len(nodes),) * (self._hops + 1) + (len(chosen),),
+            rows=(len(ids),) * (self._hops + 1) + (len(chosen),),
             blocks=(block,) * self._hops,
             degree=block.indptr.diff(),
             targets={
                 split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
                 for split in splits
             },
-            own=len(nodes),
+            own=len(ids),
             full=FullGraph(graphs.nodes, graphs.edges.shape[1], 0, graphs.classes),
             graphs=chosen,
-            pooling=block_of(rows, graph_of_row, ids, len(nodes), len(chosen)),
+            pooling=block_of(rows, graph_of_row, ids, len(ids), len(chosen)),
         )
 
 

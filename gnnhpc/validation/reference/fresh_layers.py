@@ -143,23 +143,15 @@ class FreshLayers:
 
 
 def set_buffer(module: nn.Module, path: str, value: Tensor) -> None:
-    """Set a buffer by its path in a module, in the kind of number that the buffer has there.
-
-    A buffer that the module has not made yet is registered; without its module it is left out.
-    """
+    """Set a buffer by its path in a module, in the kind of number that the buffer has there."""
     place, _, name = path.rpartition(".")
-    try:
-        owner = module.get_submodule(place)
-    except AttributeError:
-        return
+    owner = module.get_submodule(place)
     held = owner._buffers.get(name)
-    if held is None:
-        owner.__dict__.pop(name, None)
-        owner.register_buffer(name, value.clone())
-    elif held.shape == value.shape and held.is_contiguous():
+    if held is not None and held.shape == value.shape and held.is_contiguous():
         held.copy_(value)
     else:
-        owner._buffers[name] = value.to(held.dtype, copy=True)
+        # A layer may make a buffer, or another shape of it, while it computes.
+        owner._buffers[name] = value.to(value.dtype if held is None else held.dtype, copy=True)
 
 
 def _owner(layers: Layers, path: str) -> tuple[nn.Module, str]:

@@ -103,37 +103,22 @@ class NegativeSampling:
     """How negatives of links are sampled: nodes that no edge of the message graph joins."""
 
     seed: int
-    first: Ids
-    """int64 [nodes + 1]: where the joined nodes of each node begin, the node itself among them."""
-    before: Ids
-    """int64, for each joined node the number of unjoined ones before it, plus node * (nodes + 1)
-    for the node that it is joined to; ascending."""
-
-    @classmethod
-    def of(cls, seed: int, source: Ids, target: Ids, nodes: int) -> NegativeSampling:
-        """Of a message graph with these edges, int64 [E] each, in both directions."""
-        own = np.arange(nodes)
-        codes = np.unique(np.concatenate((target * nodes + source, own * nodes + own)))
-        node, joined = codes // nodes, codes % nodes
-        first = np.searchsorted(node, np.arange(nodes + 1))
-        place = np.arange(len(node)) - first[node]
-        return cls(seed, first, node * (nodes + 1) + joined - place)
+    nodes: int
+    source: Ids
+    target: Ids
+    """int64 [E] each: the edges of the message graph, in both directions."""
 
     def others(self, kept: Ids, numbers: Ids, step: int, count: int) -> Ids:
         """`count` nodes for each link, all equally likely; int64 [links * count].
 
-        `kept` are the links' first ends, `numbers` the links. A negative is the node with as many
-        unjoined nodes before it as a bounded random number says. It lies behind all joined nodes
-        that have no more unjoined ones before them.
+        `kept` are the links' first ends, `numbers` the links. A bounded random number counts the
+        nodes that are not joined to the first end.
         """
-        nodes = len(self.first) - 1
-        kept, numbers = np.repeat(kept, count), np.repeat(numbers, count)
-        layers = FIRST_NEGATIVE + np.tile(np.arange(count), len(kept) // count)
-        free = nodes - np.diff(self.first)[kept]
-        every = zip(numbers.tolist(), layers.tolist(), free.tolist(), strict=True)
-        bounded = np.array(
-            [below(node_numbers(self.seed, link, step, layer), n) for link, layer, n in every],
-            dtype=np.int64,
-        )
-        found = np.searchsorted(self.before, kept * (nodes + 1) + bounded, side="right")
-        return np.asarray(bounded + found - self.first[kept], dtype=np.int64)
+        found = []
+        for node, link in zip(kept.tolist(), numbers.tolist(), strict=True):
+            joined = np.append(self.source[self.target == node], node)
+            free = np.setdiff1d(np.arange(self.nodes), joined)
+            for negative in range(count):
+                random = node_numbers(self.seed, link, step, FIRST_NEGATIVE + negative)
+                found.append(free[below(random, len(free))])
+        return np.array(found, dtype=np.int64)

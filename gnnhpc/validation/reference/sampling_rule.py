@@ -51,7 +51,7 @@ class ReferenceLinks:
         self.task, self._seed = experiment.task, experiment.seed
         self.split = split_links(graph, self._seed, self.task.val_share, self.task.test_share)
         source, target = self.split.message.edges.numpy()
-        self._negatives = NegativeSampling.of(self._seed, source, target, graph.nodes)
+        self._negatives = NegativeSampling(self._seed, graph.nodes, source, target)
 
     def pairs(self, numbers: Ids, step: int) -> Ids:
         """The links of a micro-batch, [n, 2], and after them the negatives of each."""
