@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,7 @@ from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
 from gnnhpc.validation.steps.comparable_layers import check_comparable
 from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
-from gnnhpc.validation.steps.step_comparison import (
-    Disagreement,
-    LargestDifferences,
-    StepComparison,
-)
+from gnnhpc.validation.steps.step_comparison import Disagreement, StepComparison
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
 
 NAME = "engine-parity"
@@ -63,12 +59,14 @@ class Parity:
     """The first difference, in words."""
     not_comparable: CheckError | None = None
     """Why nothing could be compared."""
-    largest: LargestDifferences = field(default_factory=LargestDifferences)
+    compared: StepComparison | None = None
+    """The largest differences, as far as steps were compared."""
 
     @property
     def check(self) -> Check:
         extent = f" on {self.part.extent}" if self.part.extent else ""
-        values: dict[str, Any] = {"seconds": round(self.seconds, 3), "worst": self.largest.by_kind}
+        worst = self.compared.worst if self.compared else {}
+        values: dict[str, Any] = {"seconds": round(self.seconds, 3), "worst": worst}
         if self.cause is not None:
             return Check(NAME, "invalid", f"{self.cause}{extent}", values)
         if self.not_comparable is not None:
@@ -236,13 +234,7 @@ def _compare(
         cause = str(found)
     except CheckError as found:
         cause, why = None, found
-    return Parity(
-        part,
-        time.perf_counter() - began,
-        cause,
-        why,
-        comparison.largest,
-    )
+    return Parity(part, time.perf_counter() - began, cause, why, comparison)
 
 
 def reference_data(

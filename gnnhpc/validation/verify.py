@@ -87,17 +87,17 @@ def _print_parity(experiment: Experiment, parity: Parity) -> None:
     """A line a layer, the largest difference of each kind, the verdict."""
     from gnnhpc.validation.steps.step_comparison import TOLERANCE
 
-    console, largest = Console(), parity.largest
-    table = Table(title=f"{experiment.id} and one process", title_justify="left")
-    table.add_column("layer")
-    for column in ("outputs", "gradient"):
-        table.add_column(f"{column}, relative difference", justify="right")
-    for spec in parity.part.layer_specs:
-        found = (largest.outputs.get(spec.name), largest.gradients.get(spec.name))
-        table.add_row(spec.name, *("" if each is None else f"{each:.1e}" for each in found))
-    if largest.outputs:
+    console, found = Console(), parity.compared
+    if found is not None:
+        table = Table(title=f"{experiment.id} and one process", title_justify="left")
+        table.add_column("layer")
+        for column in ("outputs", "gradient"):
+            table.add_column(f"{column}, relative difference", justify="right")
+        for layer in found.layers:
+            each = (found.outputs.get(layer), found.gradients.get(layer))
+            table.add_row(layer, *("" if value is None else f"{value:.1e}" for value in each))
         console.print(table)
-        worst = ", ".join(f"{what} {value:.1e}" for what, value in largest.by_kind.items())
+        worst = ", ".join(f"{what} {value:.1e}" for what, value in found.worst.items())
         console.print(f"largest relative differences: {worst}; tolerance {TOLERANCE:.0e}")
     check = parity.check
     console.print(f"{_VERDICTS[check.verdict]}: {check.detail}", soft_wrap=True, highlight=False)

@@ -69,22 +69,6 @@ class Disagreement(Exception):  # noqa: N818
     """The ranks and the reference differ; the message is the cause."""
 
 
-@dataclass(frozen=True)
-class LargestDifferences:
-    """The largest relative differences that were found."""
-
-    by_kind: dict[str, float] = field(default_factory=dict)
-    """Kind of quantity -> the largest of all."""
-    outputs: dict[str, float] = field(default_factory=dict)
-    """Layer -> that of its outputs."""
-    gradients: dict[str, float] = field(default_factory=dict)
-    """Layer -> that of its gradients."""
-
-
-def _raise_to(largest: dict[str, float], name: str, relative: float) -> None:
-    largest[name] = max(largest.get(name, 0.0), relative)
-
-
 @dataclass
 class StepComparison:
     """One comparison of all ranks with a reference."""
@@ -94,7 +78,12 @@ class StepComparison:
     captured: Capture
     model: FreshLayers
     data: ReferenceData
-    largest: LargestDifferences = field(default_factory=LargestDifferences)
+    worst: dict[str, float] = field(default_factory=dict)
+    """The largest relative difference of each kind of quantity."""
+    outputs: dict[str, float] = field(default_factory=dict)
+    """The largest relative difference of each layer's outputs."""
+    gradients: dict[str, float] = field(default_factory=dict)
+    """The same of its gradients."""
 
     def initial_values(self, expected: Mapping[str, Tensor]) -> None:
         """Compare the first parameters with those that the seed gives."""
@@ -161,7 +150,7 @@ class StepComparison:
     def _note(self, what: str, relative: float, cause: str, allowed: float = TOLERANCE) -> None:
         """Keep the largest difference of a kind; raises Disagreement where it is too large."""
         relative = relative if math.isfinite(relative) else math.inf
-        _raise_to(self.largest.by_kind, what, relative)
+        self.worst[what] = max(self.worst.get(what, 0.0), relative)
         if relative > allowed:
             raise Disagreement(f"{what}: {cause} (relative difference {relative:.1e})")
 
@@ -226,7 +215,7 @@ class StepComparison:
                 why = f": {why}" if why else (_LAYER_KEEPS_STATE if custom else "")
                 if each.trains != (phase == "train") and layer:
                     why = f": the layer is in {'training' if each.trains else 'evaluation'} mode"
-                _raise_to(self.largest.outputs, layer, relative)
+                self.outputs[layer] = max(self.outputs.get(layer, 0.0), relative)
                 self._note(what, relative, where + (", recomputed" if times else "") + why)
 
     def _loss(self, step: int, expected: ReferenceStep) -> None:
@@ -272,7 +261,7 @@ class StepComparison:
                 layer = next(each for each in self.layers if name.startswith(f"{each}."))
                 relative = relative_difference(ours, theirs, least)
                 by_layer[layer] = max(by_layer[layer], relative)
-                _raise_to(self.largest.gradients, layer, relative)
+                self.gradients[layer] = max(self.gradients.get(layer, 0.0), relative)
             wrong = [layer for layer, relative in by_layer.items() if relative > allowed]
             cause = ""
             if wrong:
