@@ -112,7 +112,7 @@ def compare_engine(
             # Building gathers once, so that a rank that fails alone ends the run.
             separate: list[TrainingParts] = []
             on_all_ranks(mesh, lambda: separate.append(_build(part, parts, mesh, root)))
-            capture, not_finite = _take_steps(part, separate[0], mesh)
+            capture = _take_steps(part, separate[0], mesh)
         except CheckError as error:
             refusal = Parity(part, time.perf_counter() - began, not_comparable=error)
             return refusal if mesh.rank == 0 else None
@@ -122,7 +122,7 @@ def compare_engine(
         try:
             with one_thread(), plain_torch():
                 captured = Capture.of_all(ranks)
-                return _compare(part, experiment.dtype, captured, root, not_finite, began)
+                return _compare(part, experiment.dtype, captured, root, began)
         # The other ranks go on: rank 0 computes the reference alone.
         except Exception as error:
             failed = CheckError(why_failed(error))
@@ -154,20 +154,18 @@ def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | Non
     return separate
 
 
-def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> tuple[Capture, str]:
-    """What this rank computes, and the message of a loss that is not finite."""
+def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> Capture:
+    """What this rank computes. Raises CheckError on all ranks for a loss that is not finite."""
     sampling, names = part.experiment.sampling, [spec.name for spec in part.layer_specs]
     by_library = sampling is not None and sampling.sampler != "ours"
     hops = [number for number, spec in enumerate(part.layer_specs) if spec.rows == "hop"]
     after_hop = names[hops[0] :] if hops else []
     captures = CapturesSteps(separate, mesh, after_hop, by_library=by_library)
-    not_finite = ""
     try:
         TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
-    # It is the same on all ranks.
     except NotFiniteError as error:
-        not_finite = str(error)
-    return captures.found, not_finite
+        raise CheckError(f"a step in float64 cannot be compared: {error}") from None
+    return captures.found
 
 
 def _batches(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | None) -> Batches:
@@ -212,19 +210,14 @@ def load_state(run: TrainingParts, separate: TrainingParts) -> None:
 
 
 def _compare(
-    part: ParitySlice,
-    dtype: str,
-    captured: Capture,
-    root: Path | None,
-    not_finite: str,
-    began: float,
+    part: ParitySlice, dtype: str, captured: Capture, root: Path | None, began: float
 ) -> Parity:
     model = FreshLayers(part.experiment, part.layer_specs)
     rows = _rows_for(model, part.experiment)
     data = reference_data(part, root, captured.edges or None, rows)
     layers = [spec.name for spec in part.layer_specs]
     comparison = StepComparison(part.experiment, layers, captured, model, data)
-    cause, why = f"loss: {not_finite}" if not_finite else None, None
+    cause = why = None
     try:
         if part.first == 0:
             built = build_layers(part.experiment, part.layer_specs, getattr(torch, dtype))
@@ -233,7 +226,7 @@ def _compare(
     except Disagreement as found:
         cause = str(found)
     except CheckError as found:
-        cause, why = None, found
+        why = found
     return Parity(part, time.perf_counter() - began, cause, why, comparison)
 
 

@@ -6,7 +6,6 @@ Every comparison is of a copy in training mode. The measured layers stay as they
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -22,11 +21,16 @@ from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.layer_differences import (
+    GRADIENT_OF,
+    INPUT_GRADIENT,
+    OUTPUT,
     Comparison,
     Values,
+    gradients_differ,
     implementation_of,
     in_double,
     relative_differences,
+    smaller_gradients,
 )
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
 from gnnhpc.validation.reference.fresh_layers import Layers, parameters_of
@@ -67,12 +71,12 @@ def compare_layer(
     if not finite:
         return Comparison(implementation, math.nan, rows.share, finite=False)
     for _ in range(REPETITIONS):
-        if not differences.gradients_differ:
+        if not gradients_differ(differences):
             break
         _change_parameters(modules, generator)
         again = pair.differences(generator)
         if again is not None:
-            differences = differences.with_smaller_gradients(again[0])
+            differences = smaller_gradients(differences, again[0])
     return Comparison.of(implementation, differences, rows.share, rows.outputs, rows.inputs)
 
 
@@ -111,10 +115,12 @@ class _Pair:
         with plain_torch():
             places = rows.reference_outputs, rows.reference_inputs
             expected = _values(self.reference, expected_x, expected_out, upstream.double(), *places)
-        statistics.move(expected.buffers)
-        gradients = {name: rows.repeats * each for name, each in expected.gradients.items()}
-        expected = dataclasses.replace(expected, gradients=gradients)
-        return relative_differences(found, expected, before), functions, expected.is_finite
+        statistics.move(expected)
+        for name in expected:
+            if name.startswith(GRADIENT_OF):
+                expected[name] *= rows.repeats
+        is_finite = all(bool(value.isfinite().all()) for value in expected.values())
+        return relative_differences(found, expected, before), functions, is_finite
 
     def _leaf(self, x: Any) -> Any:
         """The input, which needs a gradient unless it is the model's own."""
@@ -152,11 +158,12 @@ def _values(
     """What layers give on an input with this gradient of their output, in these rows of both."""
     if out.requires_grad:
         backward(out, upstream)
-    of_input = None
+    found = {OUTPUT: in_double(out[outputs.to(out.device)])} | _buffers(layers)
     if isinstance(x, Tensor) and x.requires_grad:
-        of_input = in_double(_gradient(x)[inputs.to(x.device)])
-    gradients = {name: in_double(_gradient(p)) for name, p in parameters_of(layers).items()}
-    return Values(in_double(out[outputs.to(out.device)]), of_input, gradients, _buffers(layers))
+        found[INPUT_GRADIENT] = in_double(_gradient(x)[inputs.to(x.device)])
+    for name, parameter in parameters_of(layers).items():
+        found[GRADIENT_OF + name] = in_double(_gradient(parameter))
+    return found
 
 
 def _buffers(layers: Layers) -> dict[str, Tensor]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -17,56 +17,35 @@ CANCELLED = 1e-5
 """A gradient that nearly cancels, as attention's where few nodes have several neighbours, is
 compared with this share of the largest one, so that 1e-8 of that is no difference: single precision
 rounds more."""
-OUTPUT, INPUT_GRADIENT = "output", "input gradient"
+OUTPUT, INPUT_GRADIENT, GRADIENT_OF = "output", "input gradient", "gradient of "
 _TINY = torch.finfo(torch.float64).tiny
 LIBRARIES = {"pyg_layers": "PyG", "reference": "PyG", "dgl_layers": "DGL"}
 """Their names, by the file in which a model has its layers of that library."""
 
 
-@dataclass(frozen=True)
-class Values:
-    """What a forward and a backward give, float64 on the CPU; or relative differences of it."""
+Values = dict[str, Tensor]
+"""What a forward and a backward give, float64 on the CPU, by its name in a verdict: the output, the
+input's gradient unless the input is data, the gradient of each parameter, each buffer. Or relative
+differences of these: [rows] for output and input, of each number for the others."""
 
-    output: Tensor
-    """[rows, ...]; differences are [rows]."""
-    input_gradient: Tensor | None
-    """[rows, ...], or None for data; differences are [rows]."""
-    gradients: dict[str, Tensor]
-    """Parameter -> gradient."""
-    buffers: dict[str, Tensor]
-    """By name."""
 
-    def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor with its name in a verdict."""
-        yield OUTPUT, self.output
-        if self.input_gradient is not None:
-            yield INPUT_GRADIENT, self.input_gradient
-        for name, gradient in self.gradients.items():
-            yield f"gradient of {name}", gradient
-        yield from self.buffers.items()
+def gradients_differ(differences: Values) -> bool:
+    """Whether a gradient differs where other parameters may show why."""
+    gradients = {name: each for name, each in differences.items() if _is_gradient(name)}
+    has_parameters = any(name != INPUT_GRADIENT for name in gradients)
+    return has_parameters and any(largest_of(each) > TOLERANCE for each in gradients.values())
 
-    @property
-    def is_finite(self) -> bool:
-        return all(bool(value.isfinite().all()) for _, value in self.named())
 
-    @property
-    def gradients_differ(self) -> bool:
-        """Whether a gradient differs where other parameters may show why."""
-        every = [*self.gradients.values()]
-        if self.input_gradient is not None:
-            every.append(self.input_gradient)
-        return bool(self.gradients) and any(largest_of(each) > TOLERANCE for each in every)
+def smaller_gradients(one: Values, other: Values) -> Values:
+    """The smaller difference of each number of a gradient; a wrong one differs in both."""
+    return {
+        name: torch.fmin(each, other[name]) if _is_gradient(name) else each
+        for name, each in one.items()
+    }
 
-    def with_smaller_gradients(self, other: Values) -> Values:
-        """The smaller difference of each number of a gradient; a wrong one differs in both."""
-        input_gradient = self.input_gradient
-        if input_gradient is not None and other.input_gradient is not None:
-            input_gradient = torch.fmin(input_gradient, other.input_gradient)
-        gradients = {
-            name: torch.fmin(gradient, other.gradients[name])
-            for name, gradient in self.gradients.items()
-        }
-        return replace(self, input_gradient=input_gradient, gradients=gradients)
+
+def _is_gradient(name: str) -> bool:
+    return name == INPUT_GRADIENT or name.startswith(GRADIENT_OF)
 
 
 @dataclass(frozen=True)
@@ -96,7 +75,7 @@ class Comparison:
         """Judge differences of some rows of a layer: `outputs` int64 [n] and `inputs` int64 [m]."""
         worst, wrong = 0.0, []
         compared = {OUTPUT: outputs, INPUT_GRADIENT: inputs}
-        for name, relative in differences.named():
+        for name, relative in differences.items():
             largest = largest_of(relative)
             worst = max(worst, largest)
             if largest > TOLERANCE:
@@ -117,26 +96,20 @@ def relative_differences(found: Values, expected: Values, before: Mapping[str, T
     compared with a small share of these. So is the input's gradient, of which single precision has
     nothing left where all units of a readout are far below zero.
     """
-    largest = max((_usual(gradient) for gradient in expected.gradients.values()), default=0.0)
-    input_gradient = None
-    if found.input_gradient is not None and expected.input_gradient is not None:
-        input_gradient = _of_rows(found.input_gradient, expected.input_gradient, NOTHING * largest)
-    return Values(
-        _of_rows(found.output, expected.output, 0.0),
-        input_gradient,
-        {
-            name: _of_numbers(
-                found.gradients[name],
-                gradient,
-                largest * (1.0 if _usual(gradient) < NOTHING * largest else CANCELLED),
-            )
-            for name, gradient in expected.gradients.items()
-        },
-        {
-            name: _of_moves(found.buffers[name], buffer, before[name])
-            for name, buffer in expected.buffers.items()
-        },
-    )
+    gradients = [each for name, each in expected.items() if name.startswith(GRADIENT_OF)]
+    largest = max(map(_usual, gradients), default=0.0)
+
+    def relative(name: str, actual: Tensor, value: Tensor) -> Tensor:
+        if name == OUTPUT:
+            return _of_rows(actual, value, 0.0)
+        if name == INPUT_GRADIENT:
+            return _of_rows(actual, value, NOTHING * largest)
+        if name.startswith(GRADIENT_OF):
+            is_nothing = _usual(value) < NOTHING * largest
+            return _of_numbers(actual, value, largest * (1.0 if is_nothing else CANCELLED))
+        return _of_moves(actual, value, before[name])
+
+    return {name: relative(name, found[name], value) for name, value in expected.items()}
 
 
 def in_double(x: Tensor) -> Tensor:
