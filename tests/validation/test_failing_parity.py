@@ -15,16 +15,12 @@ from gnnhpc.batches.sampled import sampled_batches
 from gnnhpc.engines.transfers import Sender
 from gnnhpc.graphs import layerwise
 from tests.defects.defect import around, rank
-from tests.defects.plants.transfers import buffer_reused
 from tests.tools.backends import needs_compiler
-from tests.tools.cells import GAT, SAMPLED, gat, manifest_of, run
+from tests.tools.cells import SAMPLED, gat, manifest_of, run
 from tests.tools.ranks import ROOT
 from tests.validation.parity import checked
 
 pytestmark = pytest.mark.distributed
-
-PIPELINE = GAT | {"layout": "pp2", "balance": [3, 3]}
-"""The second stage begins with a dropout, whose backward does not read its input."""
 
 
 def sending_fails() -> None:
@@ -44,14 +40,6 @@ def test_a_rank_that_fails_between_others_ends_the_attempt_as_invalid(tmp_path: 
     assert (check.name, check.verdict) == ("engine-parity", "invalid")
     assert "RuntimeError: planted" in check.detail
     assert not ran.result.valid
-
-
-def test_an_input_overwritten_before_its_backward_is_found() -> None:
-    check = checked(PIPELINE, buffer_reused)
-    assert check.verdict == "invalid"
-    assert "the input of layer1.dropout, the first layer of its stage, was overwritten" in (
-        check.detail
-    )
 
 
 def few_edges_at_once() -> None:

@@ -25,10 +25,7 @@ PROCESSORS = "processors"
 
 def threads(attempt: AttemptRecords) -> Check:
     """Ranks used the planned threads; flags `oversubscribed` where CPUs were too few for them."""
-    recorded = attempt.result.provenance.get("threads")
-    if recorded is None:
-        return Check("threads", "unknown", "the result does not say how many threads were planned")
-    planned, faults = int(recorded), []
+    planned, faults = int(attempt.result.provenance["threads"]), []
     for rank in attempt.ranks:
         used = {rank.header.threads, int(_processors(rank).get("threads", rank.header.threads))}
         faults += [

@@ -18,8 +18,6 @@ from gnnhpc.validation.engine_parity import reference_data
 from gnnhpc.validation.reference.batches import ReferenceBatch
 from gnnhpc.validation.reference.fresh_layers import (
     FreshLayers,
-    build_layers,
-    parameters_of,
     seed_of,
 )
 from gnnhpc.validation.reference.training_step import evaluate, train_step
@@ -105,19 +103,3 @@ def test_two_steps_and_an_evaluation(name: str) -> None:
         with torch.no_grad():
             theirs = through(layers, batch)
         torch.testing.assert_close(ours[-1], theirs, rtol=1e-9, atol=1e-11)
-
-
-def test_a_graph_at_once_and_in_chunks_give_one_step() -> None:
-    """The chunks are those of a custom model's reference."""
-    experiment = gat(dtype="float64", chunks="halo", microbatches=3)
-    part = ParitySlice(experiment, outline(experiment))
-    model = FreshLayers(experiment, part.layer_specs)
-    built = build_layers(experiment, part.layer_specs, torch.float64)
-    parameters = {n: v.detach().numpy() for n, v in parameters_of(built).items()}
-    expected, found = (
-        train_step(model, data.batches("train", 0), parameters, experiment.outputs)
-        for data in (reference_data(part, None, None, rows) for rows in ("graph", "own"))
-    )
-    assert found.loss == pytest.approx(expected.loss, rel=1e-12)
-    for name, gradient in expected.gradients.items():
-        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-9, atol=1e-13)
