@@ -82,7 +82,7 @@ def test_at_most_one_healthy_run_in_a_hundred_is_accused(noise: str, steps: int)
         ("independent", 30, 0.02, slice(10, 20), 0.15, 0.95),
         ("independent", 100, 0.03, slice(50, 100), 0.08, 0.95),
         ("correlated by 0.5", 100, 0.03, slice(50, 100), 0.08, 0.75),
-        ("independent", 1000, 0.10, slice(300, 600), 0.08, 0.95),
+        ("independent", 1000, 0.10, slice(300, 600), 0.10, 0.95),
     ],
 )
 def test_another_level_is_seen(
