@@ -12,8 +12,7 @@ from analysis.load.run_data import RunData, load_runs
 from analysis.render.document import Document
 from analysis.render.pages import atomic_output_folder, write_page, write_table
 from analysis.report.first_page import first_page_section
-from analysis.report.sections import report_sections
-from analysis.report.tables import make_tables
+from analysis.report.sections import make_tables, report_sections
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import Summary, summarize
 from gnnhpc.core.errors import InputError

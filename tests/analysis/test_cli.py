@@ -1,4 +1,4 @@
-"""The commands: what they write, print and refuse, and what they never import."""
+"""The command `report`: what it writes, prints and refuses, and what it never imports."""
 
 from __future__ import annotations
 
@@ -13,46 +13,16 @@ import pytest
 from analysis.cli import main
 from analysis.render.pages import atomic_output_folder
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.data.data_settings import SyntheticCifar10
-from gnnhpc.data.published_graphs import PublishedGraph
-from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.gat import Gat
-from gnnhpc.models.vig.model import Vig
+from tests.analysis.conftest import experiments_of
 from tests.tools.make_run import Story, make_run
 
 
-def cells() -> list[Experiment]:
-    steps = {"train_steps": 8, "test_steps": 2}
-    vig = {
-        "model": Vig(),
-        "data": SyntheticCifar10(image_size=8),
-        "batch_size": 10,
-        **steps,
-    }
-    gat = {"model": Gat(), "data": PublishedGraph(name="cora"), **steps}
-    return [
-        Experiment.model_validate(vig),
-        Experiment.model_validate(vig | {"layout": "pp2", "microbatches": 5, "spans": True}),
-        Experiment.model_validate(gat | {"layout": "pp2", "microbatches": 2}),
-        Experiment.model_validate(vig | {"repeat": 1}),
-    ]
-
-
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with one failed cell, reported once."""
-    experiments = cells()
-    stories = {experiments[3].id: [Story(status="failed", stop_at=3)]}
-    root = make_run(tmp_path_factory.mktemp("runs") / "a run", experiments, stories=stories)
-    assert main(["report", str(root)]) == 0
-    return root
-
-
-def test_steps_of_failed_cells_are_kept_and_nothing_temporary(reported: Path) -> None:
-    report = reported / "report"
-    assert len(pd.read_csv(report / "summary.csv")) == 6
-    assert len(pd.read_parquet(report / "steps.parquet")) == 3 * 10 + 3
-    assert not list(reported.glob(".report*"))
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two cells, one of which failed in its third step."""
+    experiments = experiments_of("chunks", repeats=1)[:2]
+    stories = {experiments[1].id: [Story(status="failed", stop_at=3)]}
+    return make_run(tmp_path_factory.mktemp("runs") / "a run", experiments, stories=stories)
 
 
 @pytest.mark.parametrize(
@@ -62,59 +32,41 @@ def test_steps_of_failed_cells_are_kept_and_nothing_temporary(reported: Path) ->
         (["report", "{tmp}"], "manifest.jsonl"),
         (["report", "{run}", "--baseline", "pp2x"], "--baseline"),
         (["report", "{run}", "--baseline", "pp9"], "found pp9:1, which no cell has; allowed: seq"),
-        (["report", "{run}", "--baseline", "pp2:7", "--only", "speedup"], "found pp2:7, which no"),
         (["report", "{run}", "--out", "{run}/manifest.jsonl"], "which is a file"),
         (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
-        (["reprot", "{run}"], "report"),
         (["report"], "RUN"),
         (["report", "{run}", "--colour"], "--colour"),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
-    reported: Path,
+    run: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     says: str,
 ) -> None:
-    places = {"{tmp}": str(tmp_path), "{run}": str(reported)}
-    for key, value in places.items():
-        arguments = [argument.replace(key, value) for argument in arguments]
+    arguments = [
+        each.replace("{tmp}", str(tmp_path)).replace("{run}", str(run)) for each in arguments
+    ]
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
     assert says in captured.err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_report_over_a_layout_that_is_not_there_leaves_an_older_one_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = make_run(tmp_path / "run", cells()[:1])
-    report = root / "report"
-    report.mkdir()
-    (report / "summary.csv").write_text("as it was")
-    assert main(["report", str(root), "--baseline", "pp9"]) == 2
-    assert "; allowed: " in capsys.readouterr().err
-    assert [path.name for path in report.iterdir()] == ["summary.csv"]
-    assert (report / "summary.csv").read_text() == "as it was"
+    assert not list(tmp_path.iterdir()) and not (run / "report").exists()
 
 
 def test_a_damaged_cell_is_reported_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = make_run(tmp_path / "run", cells()[:2])
-    records = next(root.glob("cells/*/attempt-1/rank-0000.jsonl"))
+    root = shutil.copytree(run, tmp_path / "run")
+    records = next(root.glob("cells/*-m1-*/attempt-1/rank-0000.jsonl"))
     records.write_text(records.read_text().replace('"wall_s"', '"wall', 1))
     # `status`, which reads no records, takes the cell for done.
     assert main(["report", str(root)]) == 1
-    printed = capsys.readouterr()
-    assert "1 of 2 cells left out; see the report's first page" in printed.out
-    assert "rank-0000.jsonl: content: found changed since it was written" in printed.err
-    page = (root / "report" / "report.md").read_text()
-    assert "rank-0000.jsonl: content: found changed since it was written" in page
+    line = "rank-0000.jsonl: content: found changed since it was written"
+    assert line in capsys.readouterr().err
+    assert line in (root / "report" / "report.md").read_text()
 
 
 def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -132,10 +84,10 @@ def test_a_disk_that_fills_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Path) -> None:
+def test_a_copy_is_reported_elsewhere_without_torch(run: Path, tmp_path: Path) -> None:
     """In a process of its own: prints the summary, replaces its own files and no others."""
     copy, out = tmp_path / "on a laptop", tmp_path / "report"
-    shutil.copytree(reported, copy, ignore=lambda *_: ["report"])
+    shutil.copytree(run, copy)
     (out / "tables").mkdir(parents=True)
     for name in ("my notes.md", "summary.csv", "tables/stale.csv"):
         (out / name).write_text("old")
@@ -152,10 +104,13 @@ def test_a_copy_is_reported_elsewhere_without_torch(reported: Path, tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [
-        "1 of 4 cells left out; see the report's first page",
+        "1 of 2 cells left out; see the report's first page",
         f"report: {out / 'report.html'}",
     ]
-    assert not (copy / "report").exists()
-    assert (out / "my notes.md").read_text() == "old"
-    assert (out / "summary.csv").read_text() != "old"
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("figures", "my notes.md", "report.html", "report.md", "steps.parquet"),
+        *("summary.csv", "tables"),
+    ]
     assert not (out / "tables" / "stale.csv").exists()
+    # Steps of the failed cell are kept.
+    assert set(pd.read_parquet(out / "steps.parquet")["valid"]) == {True, False}

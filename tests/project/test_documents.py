@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 import shlex
 import textwrap
 from pathlib import Path
@@ -50,38 +50,26 @@ def blocks(document: Path) -> list[str]:
     return [textwrap.dedent(each) for each in found]
 
 
-def test_the_readmes_sweep_is_one() -> None:
+def test_the_sweep_and_the_sites_of_the_documents_can_be_read(tmp_path: Path) -> None:
     (text,) = [each for each in blocks(ROOT / "README.md") if each.startswith("name:")]
     planned = plan(yaml.safe_load(text), check=False)
     assert {str(cell.experiment.layout) for cell in planned.cells} == {"seq", "pp2", "dp2-pp2"}
+    for document in ("README.md", "jobs/README.md"):
+        (text,) = [each for each in blocks(ROOT / document) if each.startswith("sites:")]
+        path = tmp_path / "site.yaml"
+        path.write_text(text)
+        name, site = load_site(path)
+        assert (name, site.cpus_per_task, site.modules) == ("my-cluster", 8, ("gcc/12",))
 
 
-@pytest.mark.parametrize("document", ["README.md", "jobs/README.md"])
-def test_the_documents_site_is_one(document: str, tmp_path: Path) -> None:
-    (text,) = [each for each in blocks(ROOT / document) if each.startswith("sites:")]
-    path = tmp_path / "site.yaml"
-    path.write_text(text)
-    name, site = load_site(path)
-    assert (name, site.cpus_per_task, site.modules) == ("my-cluster", 8, ("gcc/12",))
-
-
-def generated_pages() -> dict[str, str]:
-    """The pages that the documentation makes from docstrings; without mkdocs."""
-    spec = importlib.util.spec_from_file_location(
-        "reference_pages", ROOT / "docs/reference_pages.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    pages: dict[str, str] = module.pages()
-    return pages
+PAGES: dict[str, str] = runpy.run_path(str(ROOT / "docs/reference_pages.py"))["pages"]()
+"""The pages that the documentation makes from docstrings."""
 
 
 def test_the_pages_of_the_documentation_link_to_one_another() -> None:
-    folder, generated = ROOT / "docs", generated_pages()
+    folder = ROOT / "docs"
     written = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*.md")}
-    known = {*written, *generated}
+    known = {*written, *PAGES}
     for name, path in written.items():
         for target, _ in LINK.findall(path.read_text(encoding="utf-8")):
             if target:
@@ -93,7 +81,6 @@ def test_the_pages_of_the_documentation_link_to_one_another() -> None:
 
 
 def test_generated_pages_name_every_field() -> None:
-    pages = generated_pages()
     for name, keys in {
         "reference/sweep.md": ("layouts", "fanouts", "lr"),
         "reference/site.md": ("partition", "max_requeues"),
@@ -101,7 +88,7 @@ def test_generated_pages_name_every_field() -> None:
         "reference/run-folder.md": ("resumed_from", "wall_s", "verdict"),
         "reference/commands.md": ("--paired", "gnnhpc data check"),
     }.items():
-        assert all(f"`{key}`" in pages[name] or key in pages[name] for key in keys), name
+        assert all(f"`{key}`" in PAGES[name] or key in PAGES[name] for key in keys), name
 
 
 COMMAND = re.compile(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
-from tests.tools.console import ROOT, Console
+pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("gnnhpc", "jobs", "analysis")
+Console = Callable[..., subprocess.CompletedProcess[str]]
 # One cell of one layout, a few milliseconds a step, on the compiled kernels.
 SMALL = [
     *("--set", "data={name: synthetic-cifar10, image_size: 8, train: 64, test: 32}"),
@@ -45,16 +49,14 @@ def build_wheel(place: Path) -> Path:
     return next(place.glob("gnnhpc-*.whl"))
 
 
-@pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory) -> Console:
-    """The installed `gnnhpc`, in a user's own project with misleading names, under git."""
-    place = tmp_path_factory.mktemp("wheel")
-    wheel = build_wheel(place)
-    project = place / "project"
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's own project under git, with misleading names and the wheel in its environment."""
+    wheel, project = build_wheel(tmp_path), tmp_path / "project"
     project.mkdir()
     venv.create(project / ".venv", symlinks=True)
     python = project / ".venv/bin/python"
-    pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel), cwd=place)
+    pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel), cwd=tmp_path)
     # The dependencies are those of this environment.
     others = {str(distribution(name).locate_file("")) for name in ("torch", "typer")}
     site = next((project / ".venv/lib").glob("python*/site-packages"))
@@ -64,45 +66,43 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Console:
     git = ["git", "-C", str(project), "-c", "user.name=me", "-c", "user.email=me@localhost"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "Begin"], check=True)
-    caches = {"GNNHPC_KERNEL_CACHE": str(place / "kernels"), "OMP_NUM_THREADS": "1"}
-    return Console(python.parent, project, str(python), caches)
+    return project
 
 
-@pytest.mark.slow
-def test_the_command_is_the_installed_one(console: Console) -> None:
-    done = console.run("gnnhpc", "--version")
-    assert done.stdout.startswith("gnnhpc ")
-    assert f"({console.cwd}/.venv/lib/python" in done.stdout
+@pytest.fixture
+def console(project: Path) -> Console:
+    """Runs the installed `gnnhpc` in the project."""
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("PYTHON")}
+    environment["PATH"] = f"{project}/.venv/bin:{environment['PATH']}"
+    environment |= {"GNNHPC_KERNEL_CACHE": str(project.parent / "kernels"), "OMP_NUM_THREADS": "1"}
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command, cwd=project, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
 
 
-@pytest.mark.slow
-def test_a_script_names_the_interpreter_and_no_checkout(console: Console) -> None:
-    done = console.run("gnnhpc", "submit", "quickstart", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert f"{console.cwd}/.venv/bin/python -u -m gnnhpc run" in done.stdout
-    assert "export PYTHONSAFEPATH=1\n" in done.stdout
-    assert "PYTHONPATH=" not in done.stdout.replace('PYTHONPATH="$run/code"', "")
-    assert str(ROOT) not in done.stdout
-
-
-@pytest.mark.slow
-def test_a_sweep_runs_and_is_reported(console: Console) -> None:
-    submit = ["gnnhpc", "submit", "raffi-vig-small", "--cluster", "local", "--wait", *SMALL]
-    done = console.run(*submit)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = console.cwd / "runs/raffi-vig-small"
+def test_a_sweep_of_the_installed_command_runs_and_is_reported(
+    console: Console, project: Path
+) -> None:
+    submit = ["gnnhpc", "submit", "raffi-vig-small", "--cluster", "local", *SMALL]
+    script = console(*submit, "--dry-run").stdout
+    assert f"{project}/.venv/bin/python -u -m gnnhpc run" in script
+    assert "export PYTHONSAFEPATH=1\n" in script
+    assert str(ROOT) not in script, "a script names the checkout"
+    console(*submit, "--wait")
+    run = project / "runs/raffi-vig-small"
     result = json.loads(next(run.glob("cells/*/attempt-1/result.json")).read_text())
-    assert result["status"] == "done"
-    assert result["provenance"]["code_from"] == "snapshot"
+    assert (result["status"], result["provenance"]["code_from"]) == ("done", "snapshot")
     assert (run / "code/gnnhpc/kernels/cpp/vig_mlp.cpp").is_file()
-    assert list(Path(console.environment["GNNHPC_KERNEL_CACHE"]).glob("vig_mlp-*.so"))
+    assert list((project.parent / "kernels").glob("vig_mlp-*.so"))
     provenance = json.loads((run / "provenance.json").read_text())
-    assert provenance["command"] == submit
+    assert provenance["command"] == [*submit, "--wait"]
     assert provenance["commit"] is None, "the commit of the project that the environment lies in"
-
-    done = console.run("gnnhpc", "report", "runs/raffi-vig-small")
-    assert done.returncode == 0, done.stderr
-    page = (run / "report/report.html").read_text()
-    assert "<style>" in page
-    assert "speedup" in page
-    assert (run / "report/summary.csv").read_text().count("vig,synthetic-cifar10,seq") >= 1
+    console("gnnhpc", "report", "runs/raffi-vig-small")
+    assert "<style>" in (run / "report/report.html").read_text()
+    assert "vig,synthetic-cifar10,seq" in (run / "report/summary.csv").read_text()
