@@ -43,7 +43,7 @@ _COLUMNS: dict[str, Sequence[str]] = {
         *("ideal_step_s", "efficiency", "efficiency_low", "efficiency_high"),
         *("bubble", "bubble_low", "bubble_high", "recompute_s", "weights_s", "weights_share"),
     ),
-    "lost_time": (*LOST_COLUMNS, "mean_s", "of_bound"),
+    "lost_time": (*LOST_COLUMNS, "mean_s"),
     "sampled": (
         *("epoch_s", "epoch_low", "epoch_high", "epoch_from", "mean_s", "data_s"),
         *("sample_s", "gather_s", "compute_s", "allreduce_s", "sampled_edges_per_s"),
