@@ -50,7 +50,7 @@ _COLUMNS: dict[str, Sequence[str]] = {
         *("peak_rss_mib", "peak_host_mib"),
     ),
     "noise": (
-        *("n", "cells_used", "cells", "redone", *DROPPED_COLUMNS, "outliers"),
+        *("n", "cells_used", "cells", *DROPPED_COLUMNS, "outliers"),
         *("drift", "cpu_share", "steal_share", "peak_rss_mib"),
     ),
 }
