@@ -119,7 +119,8 @@ def _same(name: str, one: object, other: object) -> bool:
 
 def step_counts(attempt: AttemptRecords) -> Check:
     """Every rank took the planned steps, each once and in order."""
-    planned, faults = planned_steps(attempt), []
+    planned, result = planned_steps(attempt), attempt.result
+    faults = []
     for rank in attempt.ranks:
         pairs = enumerate(itertools.zip_longest(rank.keys, planned))
         difference = next(((n, a, p) for n, (a, p) in pairs if a != p), None)
@@ -129,6 +130,11 @@ def step_counts(attempt: AttemptRecords) -> Check:
                 f"rank {rank.rank}: step {number} of its file is {_named(actual)}, planned is "
                 f"{_named(plan)}"
             )
+    counted = result.train_steps, result.test_steps
+    tested = max((step + 1 for phase, step in planned if phase == "test"), default=0)
+    expected = int(result.experiment["train_steps"]), tested
+    if planned and counted != expected:
+        faults.append(f"the result counts {counted} steps to train and test, planned {expected}")
     return verdict_of("step counts", faults, f"each rank took the {len(planned)} planned steps")
 
 
