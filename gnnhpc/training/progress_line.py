@@ -1,8 +1,10 @@
-"""Prints the progress of a running cell, a line every few seconds."""
+"""Shows the progress of a running cell: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
+import sys
 import time
+from typing import Any
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
@@ -20,7 +22,31 @@ def progress_listener(experiment: Experiment, mesh: Mesh, first_log: str) -> Lis
         place = f"stage {mesh.stage}, replica {mesh.replica}"
         print(f"rank {mesh.rank} ({place}): progress and loss are in {first_log}", flush=True)
         return Listener()
-    return _Lines(experiment)
+    return _Bar(experiment) if sys.stderr.isatty() else _Lines(experiment)
+
+
+class _Bar(Listener):
+    def __init__(self, experiment: Experiment) -> None:
+        self._total = experiment.train_steps
+        self._bar: Any = None
+
+    def training_begins(self, start: int) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True))
+        self._task = self._bar.add_task("train", total=self._total, completed=start)
+        self._bar.start()
+
+    def step_taken(self, taken: StepTaken) -> None:
+        self._bar.update(
+            self._task,
+            advance=taken.phase == "train",
+            description=f"{taken.phase} {taken.record.wall_s:.3f} s a step{_metrics(taken)}",
+        )
+
+    def training_ended(self, step: int) -> None:
+        self._bar.stop()
 
 
 class _Lines(Listener):

@@ -44,3 +44,10 @@ def test_rank_0_shows_the_loss_although_the_last_stage_computes_it(
     first, second = capsys.readouterr().out.splitlines()
     assert first == "train step 1 of 1: 0.2500 s, loss 1.5000, accuracy 0.250"
     assert second == "test step 1: 0.2500 s, loss 1.5000, accuracy 0.250"
+
+
+def test_the_log_of_another_rank_says_where_the_loss_is(capsys: pytest.CaptureFixture[str]) -> None:
+    progress_listener(gat(), mesh(1), "rank-0000.log").step_taken(taken(gat()))
+    assert capsys.readouterr().out == (
+        "rank 1 (stage 1, replica 0): progress and loss are in rank-0000.log\n"
+    )

@@ -15,10 +15,14 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
+from gnnhpc.core.layout import Layout
+from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.context import Context
+from gnnhpc.training.checkpoint import load
+from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -159,3 +163,40 @@ def test_one_measurement_has_one_cut(tmp_path: Path) -> None:
     fresh = run(tmp_path, cell, plant=functools.partial(measured, [4, 2]))
     assert fresh.result.resumed_from is None
     assert fresh.result.layout["balance"] == [4, 2]
+
+
+@pytest.mark.distributed
+def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> None:
+    """Into one process; its loss on the test data is what the stages measured at that step."""
+    whole, _ = both
+    experiment = whole.cell.experiment
+    parts, mesh = alone(experiment)
+    path = whole.attempt.checkpoints / "step-00000015"
+    load(path, mesh, parts.stage, None)
+    stored = tensors(path)
+    for name, tensor in parts.stage.state_dict().items():
+        assert tensor.equal(stored[f"model/{name}"])
+    assert evaluate(parts) == pytest.approx(whole.losses("test")[0], rel=1e-5)
+
+
+def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
+    """The same micro-batches in one process."""
+    mesh = Mesh(Layout(), 0, torch.device("cpu"))
+    replicas = experiment.layout.replicas
+    changes: dict[str, Any] = {
+        "layout": Layout(),
+        "microbatches": experiment.microbatches * replicas,
+    }
+    if experiment.batch_size is not None:
+        changes["batch_size"] = experiment.batch_size * replicas
+    return set_up(experiment.model_copy(update=changes), mesh, None), mesh
+
+
+def evaluate(parts: TrainingParts) -> float:
+    parts.stage.eval()
+    parts.timer.start()
+    with parts.batches.open("test", 0, 1) as batches:
+        for batch in batches:
+            outputs = parts.engine.evaluate(batch)
+            total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
+    return total / count
