@@ -24,6 +24,7 @@ from analysis.render.document import Table
 from analysis.render.table_formats import table_to_markdown
 from analysis.statistics.intervals import t_bounds, welch_bounds
 from analysis.statistics.power import CONFIDENCE
+from analysis.statistics.skewness import skewness_of_means
 
 Values = NDArray[np.float64]
 RUNS = (2, 3, 5, 10)
@@ -108,7 +109,8 @@ def coverage(
             for n in runs:
                 held = partial(Held, noise, n, count, correlation, spread)
                 first, second = means[0] + own, means[1] + other
-                yield held("mean", _share(t_bounds(first[:, :n]), 0.0))
+                skewness = skewness_of_means(part[0, :, :n], first[:, :n].std(axis=-1, ddof=1))
+                yield held("mean", _share(t_bounds(first[:, :n], skewness=skewness), 0.0))
                 bounds = t_bounds((medians[0] + own)[:, :n])
                 yield held("median", _share(bounds, true_median))
                 if n > 2:

@@ -23,6 +23,7 @@ from analysis.statistics.intervals import (
     ratio_of_runs,
 )
 from analysis.statistics.power import CONFIDENCE
+from analysis.statistics.skewness import skewness_of_means
 
 FEWEST_PAIRS = 3
 """With fewer pairs, or where less than half of the runs have a partner, runs are compared
@@ -96,7 +97,18 @@ class Sample:
     @cached_property
     def mean(self) -> Interval:
         """The mean of the runs' means."""
-        return interval_of_runs(self.means)
+        return interval_of_runs(self.means, self._skewness())
+
+    def _skewness(self) -> float:
+        """Skewness of the runs' means, from as many steps of each as the shortest run has."""
+        runs = [run for run in self._series if run.size]
+        if len(runs) < 2:
+            return 0.0
+        steps = np.stack([run[: min(map(len, runs))] for run in runs])
+        if not (steps > 0.0).all():
+            return 0.0
+        spread = np.log([run.mean() for run in runs]).std(ddof=1)
+        return float(skewness_of_means(steps, np.asarray(spread)))
 
     @cached_property
     def median(self) -> Interval:

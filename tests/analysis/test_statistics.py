@@ -24,6 +24,7 @@ from analysis.statistics.intervals import (
 from analysis.statistics.power import repeats_to_show, t_quantile
 from analysis.statistics.sample import Repeat, Sample, paired
 from analysis.statistics.signed_ranks import signed_rank_interval
+from analysis.statistics.skewness import skewness_of_means
 from analysis.statistics.warmup import (
     detect_warmup,
     drift,
@@ -164,6 +165,19 @@ def test_runs_of_one_repeat_and_machine_belong_together() -> None:
     most_without = [Repeat(0, number, A) for number in range(7)]
     assert paired(most_without, theirs) == []
     assert paired([Repeat(0, 0, A)] * 3, theirs) == [], "a run is in one pair"
+
+
+def test_skewness_lengthens_the_upper_side_of_a_mean_alone() -> None:
+    """At the t of 3 degrees of freedom, 3.1824, by Cornish and Fisher's term."""
+    values = [1.0, 2.0, 4.0, 5.0]
+    error = np.std(values, ddof=1) / 2.0
+    low, high = t_bounds(values, skewness=0.6)
+    assert low == pytest.approx(3.0 - 3.182446 * error, abs=1e-5)
+    assert high == pytest.approx(3.0 + (3.182446 + 0.6 * (2.0 * 3.182446**2 + 1.0) / 12.0) * error)
+    skewed = 1.0 + 0.03 * np.random.default_rng(5).exponential(size=(3, 50))
+    assert skewness_of_means(skewed, np.asarray(0.0)) > 0.05
+    for steps in (2.0 - skewed, np.ones((3, 10)), skewed[:, :4]):
+        assert skewness_of_means(steps, np.asarray(0.0)) == 0.0
 
 
 def test_an_outlier_is_further_off_than_others_are() -> None:
