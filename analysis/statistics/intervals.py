@@ -16,6 +16,7 @@ benchmarks.coverage` measures how often these intervals hold the truth.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +28,10 @@ from analysis.statistics.signed_ranks import signed_rank_interval
 Values = NDArray[np.float64]
 SHOWN = 0.05
 """The difference for which the repeats that show it are counted."""
+FEWEST_STEPS = 5
+"""With fewer steps each is shown, without an interval."""
 ONE_RUN = "one run says nothing about how runs differ"
+FEW_STEPS = f"fewer than {FEWEST_STEPS} steps"
 
 
 @dataclass(frozen=True)
@@ -107,24 +111,29 @@ def welch_bounds(
     return centre - reach, centre + reach
 
 
-def interval_of_runs(values: ArrayLike, skewness: float = 0.0) -> Interval:
+def interval_of_runs(
+    values: ArrayLike, steps: int | None = None, skewness: float = 0.0
+) -> Interval:
     """The mean of one positive value a run, with its interval.
 
-    `skewness` is that of their logarithms.
+    `steps` are those behind the values, `skewness` is that of their logarithms.
     """
     x = finite_values(values)
     value = float(x.mean()) if x.size else math.nan
-    if why := _why_none(x):
+    if why := _why_none([x], steps):
         return Interval(value, None, None, why)
     return _around(value, np.exp(t_bounds(np.log(x), skewness=skewness)), f"{x.size} runs")
 
 
-def interval_of_shares(values: ArrayLike) -> Interval:
-    """The mean of one share a run, from 0 to 1, with its interval; shares may be 0."""
+def interval_of_shares(values: ArrayLike, steps: int | None = None) -> Interval:
+    """The mean of one share a run, from 0 to 1, with its interval; shares may be 0.
+
+    `steps` are those behind the shares.
+    """
     x = finite_values(values)
     value = float(x.mean()) if x.size else math.nan
     # A share of 0 has an interval, unlike a time of 0.
-    if why := _why_none(x + 1.0):
+    if why := _why_none([x + 1.0], steps):
         return Interval(value, None, None, why)
     return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")
 
@@ -135,10 +144,12 @@ def _around(value: float, bounds: Values, basis: str, repeats: int | None = None
     return Interval(value, float(min(low, value)), float(max(high, value)), basis, repeats)
 
 
-def _why_none(*values: Values) -> str:
+def _why_none(values: Sequence[Values], steps: int | None) -> str:
     """Why values of runs have no interval; empty where they have one."""
     if any(x.size < 2 for x in values):
         return ONE_RUN
+    if steps is not None and steps < FEWEST_STEPS:
+        return FEW_STEPS
     return "" if all((x > 0.0).all() for x in values) else "a time of zero"
 
 
@@ -146,6 +157,7 @@ def ratio_of_pairs(
     top: Values,
     bottom: Values,
     factor: float = 1.0,
+    steps: int | None = None,
     confidence: float = CONFIDENCE,
     *,
     by_ranks: bool = False,
@@ -155,7 +167,7 @@ def ratio_of_pairs(
     `by_ranks`: the interval and its centre are those of signed ranks of the logarithms, where there
     are enough pairs.
     """
-    if why := _why_none(top, bottom):
+    if why := _why_none([top, bottom], steps):
         return Interval(factor * _geometric_mean(top / bottom), None, None, why)
     logarithms, basis = np.log(top / bottom), f"{top.size} pairs"
     ranked = signed_rank_interval(logarithms, confidence) if by_ranks else None
@@ -169,11 +181,12 @@ def ratio_of_runs(
     top: Values,
     bottom: Values,
     factor: float = 1.0,
+    steps: int | None = None,
     confidence: float = CONFIDENCE,
 ) -> Interval:
     """`factor` times the ratio of geometric means of runs that do not belong together."""
     value = factor * _geometric_mean(top) / _geometric_mean(bottom)
-    if why := _why_none(top, bottom):
+    if why := _why_none([top, bottom], steps):
         return Interval(value, None, None, why)
     low, high = welch_bounds(np.log(top), np.log(bottom), confidence)
     fewer, basis = min(top.size, bottom.size), f"{top.size} and {bottom.size} runs"

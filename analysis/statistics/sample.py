@@ -97,7 +97,7 @@ class Sample:
     @cached_property
     def mean(self) -> Interval:
         """The mean of the runs' means."""
-        return interval_of_runs(self.means, self._skewness())
+        return interval_of_runs(self.means, self.values.size, self._skewness())
 
     def _skewness(self) -> float:
         """Skewness of the runs' means, from as many steps of each as the shortest run has."""
@@ -113,7 +113,7 @@ class Sample:
     @cached_property
     def median(self) -> Interval:
         """The mean of the runs' medians."""
-        return interval_of_runs(self.medians)
+        return interval_of_runs(self.medians, self.values.size)
 
     def over(
         self,
@@ -130,8 +130,11 @@ class Sample:
         `by_ranks`: of enough pairs the interval that a few disturbed ones do not widen.
         """
         mine, theirs = (one.means if of == "mean" else one.medians for one in (self, other))
+        steps = min(self.values.size, other.values.size)
         pairs = paired(self.repeats, other.repeats)
         if not pairs:
-            return ratio_of_runs(finite_values(mine), finite_values(theirs), factor, confidence)
+            runs = finite_values(mine), finite_values(theirs)
+            return ratio_of_runs(*runs, factor, steps, confidence)
         ours, others = (list(side) for side in zip(*pairs, strict=True))
-        return ratio_of_pairs(mine[ours], theirs[others], factor, confidence, by_ranks=by_ranks)
+        of_pairs = mine[ours], theirs[others]
+        return ratio_of_pairs(*of_pairs, factor, steps, confidence, by_ranks=by_ranks)

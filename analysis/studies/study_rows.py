@@ -154,7 +154,7 @@ def _intervals(one: Configuration, study: Study) -> Iterator[tuple[str, Interval
         yield "epoch_ms", one.sample.mean.over(1e-3)
         data = one.cell_phases["data_s"].to_numpy(dtype=float)
         step = np.array([times.mean() for times in one.step_times])
-        waiting = interval_of_shares(data / step)
+        waiting = interval_of_shares(data / step, one.sample.values.size)
         yield "waiting_percent", waiting.over(0.01)
     if one.epoch is not None:
         yield "seconds_in_all", one.epoch.over(1.0 / study.epochs)

@@ -115,7 +115,7 @@ class Configuration:
         known = np.isfinite(ideal)
         if not known.any():
             return None
-        return interval_of_runs((ideal / median)[known])
+        return interval_of_runs((ideal / median)[known], self.sample.values.size)
 
     @property
     def bubble(self) -> Interval | None:
@@ -123,7 +123,7 @@ class Configuration:
         shares = self.cell_phases["bubble"].to_numpy(dtype=float)
         if not np.isfinite(shares).any():
             return None
-        return interval_of_shares(shares)
+        return interval_of_shares(shares, self.sample.values.size)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -144,7 +144,7 @@ class Configuration:
         """Seconds of an epoch of a sampled graph; None for other cells."""
         seconds = self.cell_phases["epoch_s"].to_numpy(dtype=float)
         known = seconds[np.isfinite(seconds)]
-        return interval_of_runs(known) if known.size else None
+        return interval_of_runs(known, self.sample.values.size) if known.size else None
 
     @property
     def epoch_from(self) -> str | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind
 
 from analysis.statistics.intervals import (
+    FEW_STEPS,
     ONE_RUN,
     Interval,
     interval_of_shares,
@@ -122,10 +123,11 @@ def test_two_disturbed_repeats_do_not_hide_what_sixteen_show() -> None:
     [
         (Sample([[1.0] * 9]), ONE_RUN),
         (Sample([[1.0] * 9, []]), ONE_RUN),
+        (Sample([[1.0, 1.1], [1.2, 1.3]]), FEW_STEPS),
         (Sample([[0.0] * 5, [1.0] * 5]), "a time of zero"),
     ],
 )
-def test_too_few_runs_have_no_interval(sample: Sample, why: str) -> None:
+def test_too_few_runs_or_steps_have_no_interval(sample: Sample, why: str) -> None:
     enough = Sample([[1.0] * 9] * 3)
     for found in (sample.mean, sample.over(enough), enough.over(sample, of="median")):
         assert (found.low, found.high, found.basis) == (None, None, why)
@@ -137,6 +139,7 @@ def test_shares_stay_shares(values: list[float]) -> None:
     found = interval_of_shares(values)
     assert found.low is not None and found.high is not None
     assert 0.0 <= found.low <= found.value <= found.high <= 1.0
+    assert interval_of_shares(values, steps=4).low is None
 
 
 @pytest.mark.parametrize(
