@@ -44,8 +44,8 @@ def status(
 ) -> int:
     """Show the state of every cell, from its folder and from Slurm's queue.
 
-    It works without Slurm, without sacct and on a copied folder; --cost then sums what the
-    results say.
+    Slurm is asked at most once in ten seconds. It works without Slurm, without sacct and on a
+    copied folder; --cost then sums what the results say.
     """
     from jobs.cli.terminal_tables import print_status, status_json
     from jobs.run.cost import run_cost
@@ -53,7 +53,7 @@ def status(
     from jobs.run.status import status_of
 
     state = read_run(run)
-    current = status_of(state)
+    current = status_of(state, kept=True)
     spent = run_cost(state) if cost else None
     if json_:
         print(status_json(current, spent))

@@ -57,11 +57,14 @@ def status(run: str | Path) -> RunStatus:
     return status_of(read_run(run))
 
 
-def status_of(state: RunState) -> RunStatus:
-    """The state of every cell of a run that has been read."""
+def status_of(state: RunState, *, kept: bool = False) -> RunStatus:
+    """The state of every cell of a run that has been read.
+
+    `kept` says that Slurm's answer of the last ten seconds will do.
+    """
     queue = QueueAnswer(time.time(), error="no job in Slurm")
     if state.may_be_in_slurm:
-        queue = query_queue(state.users, state.unfinished_jobs)
+        queue = query_queue(state.users, state.unfinished_jobs, kept=kept)
     return run_status(state, queue)
 
 
@@ -114,7 +117,7 @@ def known_runs(folder: Path) -> list[KnownRun]:
     if asking:
         jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
         users = {name for state in asking for name in state.users}
-        queue = query_queue(users, jobs)
+        queue = query_queue(users, jobs, kept=True)
     known = [
         KnownRun(run, created[run], one if isinstance(one, str) else run_status(one, queue))
         for run, one in read.items()

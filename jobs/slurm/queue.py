@@ -1,17 +1,30 @@
-"""What Slurm says about jobs: squeue about those in the queue, sacct about all that it knows."""
+"""What Slurm says about jobs: squeue about those in the queue, sacct about all that it knows.
+
+`status` and `list` keep an answer for ten seconds in the user's cache folder, so that one a second
+in a loop costs the scheduler no more than one question in ten.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from gnnhpc.core.slurm_commands import run_slurm
+from gnnhpc.core.versioned_json import write_atomically
 from jobs.slurm.accounting import AccountedTask, ask_sacct
 from jobs.slurm.job_array import array_of_job, parse_indices
 
+KEPT_S = 10.0
 NO_SLURM = "no Slurm here"
 ENDED_STATES = frozenset((
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL",
@@ -80,13 +93,55 @@ class QueueAnswer:
         return (self.state_of(task) or "COMPLETED") not in ENDED_STATES
 
 
-def query_queue(users: Iterable[str], jobs: Mapping[str, str | None]) -> QueueAnswer:
+def query_queue(
+    users: Iterable[str], jobs: Mapping[str, str | None], *, kept: bool = False
+) -> QueueAnswer:
     """The queued jobs of these users, and what sacct says of `jobs`.
 
-    `jobs` has the arrays of job ids, None where an array is not known.
+    `jobs` has the arrays of job ids, None where an array is not known. `kept` says that an answer
+    of the last ten seconds to the same question will do.
     """
     if shutil.which("squeue") is None:
         return QueueAnswer(time.time(), error=NO_SLURM)
+    names = sorted(set(users))
+    path = _answer_file(repr((names, sorted(jobs.items()), os.environ.get("SLURM_CONF"))))
+    answer = _kept_answer(path) if kept else None
+    if answer is None:
+        answer = _ask_slurm(names, jobs)
+        # Where nothing can be written, Slurm is asked each time.
+        with contextlib.suppress(OSError):
+            _remove_old_answers(path.parent)
+            write_atomically(path, _adapter().dump_json(answer).decode())
+    return answer
+
+
+def _answer_file(question: str) -> Path:
+    from gnnhpc.data.data_files import cache_root
+
+    return cache_root() / f"slurm-{hashlib.sha256(question.encode()).hexdigest()[:12]}.json"
+
+
+@cache
+def _adapter() -> TypeAdapter[QueueAnswer]:
+    return TypeAdapter(QueueAnswer)
+
+
+def _kept_answer(path: Path) -> QueueAnswer | None:
+    """The kept answer if it is at most ten seconds old."""
+    with contextlib.suppress(OSError, ValueError):
+        answer = _adapter().validate_json(path.read_bytes())
+        if 0 <= time.time() - answer.at < KEPT_S:
+            return answer
+    return None
+
+
+def _remove_old_answers(folder: Path) -> None:
+    for path in folder.glob("slurm-*.json"):
+        if time.time() - path.stat().st_mtime > KEPT_S:
+            path.unlink(missing_ok=True)
+
+
+def _ask_slurm(users: list[str], jobs: Mapping[str, str | None]) -> QueueAnswer:
     now = time.time()
     try:
         listed, error = ask_squeue(users), None

@@ -51,11 +51,12 @@ def load_site(file: str | Path | None = None, name: str | None = None) -> tuple[
 
 
 def find_site_file(file: str | Path | None = None) -> Path | None:
-    """The given site file, else the first of $GNNHPC_SITE_FILE, ./site.yaml, and the user's."""
+    """The given one, else the first of $GNNHPC_SITE_FILE, ./site.yaml, the user's, the system's."""
     if named := file or os.environ.get(SITE_FILE_VARIABLE):
         return expand_user(named, "--site-file")
-    folders = (Path(), Path(platformdirs.user_config_dir("gnnhpc")))
-    return next((path for folder in folders if (path := folder / "site.yaml").is_file()), None)
+    system = platformdirs.site_config_dir("gnnhpc", multipath=True).split(os.pathsep)
+    folders = ("", platformdirs.user_config_dir("gnnhpc"), *system)
+    return next((path for each in folders if (path := Path(each, "site.yaml")).is_file()), None)
 
 
 def read_site_file(path: Path) -> SiteFile:

@@ -41,6 +41,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     monkeypatch.setattr(sbatch, "LOOK_AFTER_S", 0.0)
     for name in [name for name in os.environ if name.startswith(("SLURM", "SBATCH_"))]:
         monkeypatch.delenv(name)
+    # Answers of Slurm are kept there.
+    monkeypatch.setenv("GNNHPC_CACHE", str(tmp_path / "cache"))
     return fake
 
 

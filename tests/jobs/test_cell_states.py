@@ -43,6 +43,17 @@ def test_a_job_in_the_queue(
     assert run.state() == state
 
 
+def test_status_asks_slurm_at_most_once_in_ten_seconds(
+    run: MadeRun, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.set_state("PENDING", reason="Priority")
+    for _ in range(2):
+        main(["status", str(run.root)])
+        assert "(Slurm asked " in capsys.readouterr().out
+        slurm.fail("squeue")
+    assert status(run.root).slurm == "slurm_load_jobs error: connect failure"
+
+
 @pytest.mark.parametrize(
     ("word", "state"),
     [

@@ -25,13 +25,18 @@ old|down|1:00:00|1|4|8000|(null)|(null)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty working folder without a site file of this user's."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_DIRS", f"{tmp_path}/system")
     monkeypatch.setenv("XDG_CONFIG_HOME", f"{tmp_path}/home")
     monkeypatch.delenv("GNNHPC_SITE_FILE", raising=False)
 
 
 def test_the_nearest_site_file_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_site() == ("built-in", Site())
-    places = {"users": Path("home/gnnhpc/site.yaml"), "here": Path("site.yaml")}
+    places = {
+        "systems": Path("system/gnnhpc/site.yaml"),
+        "users": Path("home/gnnhpc/site.yaml"),
+        "here": Path("site.yaml"),
+    }
     places |= {"variable": Path("variable.yaml"), "named": Path("named.yaml")}
     for name, path in places.items():
         path.parent.mkdir(parents=True, exist_ok=True)
