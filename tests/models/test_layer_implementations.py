@@ -1,42 +1,89 @@
-"""Every graph layer computes one function in our form, in PyG's and in DGL's: same outputs, same
-gradients, same parameters from the same initial values, same dropout.
+"""Every graph layer computes one function in C++, Triton and torch, and in PyG's form and DGL's:
+same outputs, same gradients, same parameters from the same initial values, same dropout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torch.nn import functional
+from torch_geometric.nn import GATConv
 
+from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
+from gnnhpc.kernels.compile import counted_calls
+from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.torch import segments
+from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii
+from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Model
-from tests.tools.backends import computed_by, has_kernel, threads
+from tests.tools.backends import computed_by, device_of, threads
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (
     MODELS,
     assert_same_numbers,
+    forward,
     gradients,
     make_graph,
     make_model,
+    relative_error,
     worst_layer_error,
 )
 
 DGL_LACKS = ("sage-max", "graphconv", "gcnii")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 CUTS: list[tuple[ChunkMode, int]] = [("halo", 1), ("halo", 3), ("contiguous", 2)]
+SHAPES = {
+    f"{kind.__name__}, {heads} heads of {hidden}": kind(
+        layers=2, heads=heads, hidden=hidden, dropout=dropout
+    )
+    for kind in (Gat, Gatv2)
+    for heads, hidden, dropout in ((8, 8, 0.6), (3, 8, 0.0), (1, 16, 0.6), (16, 3, 0.3))
+}
+"""Attention in numbers of heads and channels that fill vectors, and that do not."""
+CASES: dict[str, Model] = MODELS | SHAPES
+each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+each_model = pytest.mark.parametrize("name", MODELS)
 
 
 def of(model: Model, implementation: str) -> Model:
     return model.model_copy(update={"implementation": implementation})
+
+
+def layers_of(model: Model) -> int:
+    count: int = model.layers  # type: ignore[attr-defined]
+    return count
+
+
+def plain_graph(**changes: Any) -> Graph:
+    return make_graph(60, 150, **{"features": 12, "classes": 5, "seed": 1, **changes})
+
+
+def labelled_at(graph: Graph, *nodes: int) -> Graph:
+    """With labels for training at these nodes alone: backward may leave most rows out."""
+    train = torch.zeros(len(graph.labels), dtype=torch.bool)
+    train[list(nodes)] = True
+    return replace(graph, masks=graph.masks | {"train": train})
+
+
+def strange_graphs() -> Iterator[Graph]:
+    """Of stored and dense features and few labels; of a single node, without edges, and with edges
+    in one direction."""
+    yield plain_graph()
+    yield plain_graph(sparse=False)
+    yield labelled_at(make_graph(60, 60, features=12, classes=5, seed=1), 3, 31)
+    for nodes, pairs in ((1, 0), (7, 0), (12, 20)):
+        graph = make_graph(nodes, pairs, features=12, classes=5, seed=4)
+        source, target = graph.edges
+        yield replace(graph, edges=graph.edges[:, source < target])
 
 
 def assert_same(graph: Graph, ours: Model, theirs: Model, dtype: torch.dtype) -> None:
@@ -44,122 +91,117 @@ def assert_same(graph: Graph, ours: Model, theirs: Model, dtype: torch.dtype) ->
     values, wanted = found.state_dict(), expected.state_dict()
     assert sorted(values) == sorted(wanted)
     assert all(torch.equal(values[name], wanted[name]) for name in values)
-    layers: Any = ours
     for mode, count in CUTS:
-        chunkset = build_chunks(graph, min(count, graph.nodes), mode, layers.layers)
-        assert_same_numbers(found, expected, chunkset.chunks, TOLERANCE[dtype])
+        chunks = build_chunks(graph, min(count, graph.nodes), mode, layers_of(ours)).chunks
+        assert_same_numbers(found, expected, chunks, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize(("sparse", "labelled"), [(True, ()), (False, ()), (True, (3, 31))])
-@pytest.mark.parametrize("name", list(MODELS))
+@each_dtype
+@pytest.mark.parametrize("code", ["c++", "torch"])
+@pytest.mark.parametrize("name", CASES)
 def test_ours_is_pygs(
-    name: str, sparse: bool, labelled: tuple[int, ...], dtype: torch.dtype
+    name: str, code: Backend, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where few nodes have labels, most rows have no gradient, and backward leaves them out."""
-    pairs = 60 if labelled else 150
-    graph = make_graph(60, pairs, features=12, classes=5, sparse=sparse, seed=1)
-    graph = labelled_at(graph, *labelled) if labelled else graph
-    assert_same(graph, MODELS[name], of(MODELS[name], "pyg"), dtype)
+    # In torch large graphs are computed in pieces of edges.
+    monkeypatch.setattr(segments, "PIECE_CPU", 200)
+    before = counted_calls()
+    with computed_by(code):
+        for graph in strange_graphs():
+            assert_same(graph, CASES[name], of(CASES[name], "pyg"), dtype)
+    assert bool(counted_calls() - before) == (code == "c++")
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.quick("gcn-stored", "gin-dense", "sage-dense", "sage-max-dense")
+@pytest.mark.parametrize("sparse", [True, False], ids=["stored", "dense"])
+@pytest.mark.parametrize("name", ["gat", "gatv2", "gcn", "sage", "sage-max", "gin"])
+def test_a_step_by_triton_is_that_of_torch(name: str, sparse: bool) -> None:
+    sizes = {"heads": 2, "hidden": 3} if "gat" in name else {"hidden": 5}
+    config = MODELS[name].model_copy(update={"layers": 2, **sizes})
+    graph = make_graph(20, 60, sparse=sparse, seed=7)
+    chunkset, sides = build_chunks(graph, 1, "halo", 2), []
+    for code in ("torch", "triton"):
+        before = counted_calls()
+        with computed_by(code):
+            model = make_model(graph, config).to(device_of(code))
+            sides.append(gradients(model, chunkset, step=3))
+        assert {by for by, _ in counted_calls() - before} == {code} - {"torch"}
+    (loss, expected), (other, found) = sides
+    assert other == pytest.approx(loss, rel=1e-10)
+    assert worst_layer_error({name: x.cpu() for name, x in found.items()}, expected)[0] < 1e-10
+
+
+@each_dtype
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in DGL_LACKS])
 def test_ours_is_dgls(name: str, dtype: torch.dtype) -> None:
     needs_dgl()
-    graph = make_graph(60, 150, features=12, classes=5, seed=1)
-    assert_same(graph, MODELS[name], of(MODELS[name], "dgl"), dtype)
+    assert_same(plain_graph(), MODELS[name], of(MODELS[name], "dgl"), dtype)
 
 
-def labelled_at(graph: Graph, *nodes: int) -> Graph:
-    """With labels for training at these nodes alone."""
-    train = torch.zeros(len(graph.labels), dtype=torch.bool)
-    train[list(nodes)] = True
-    return replace(graph, masks=graph.masks | {"train": train})
-
-
-@pytest.mark.parametrize("nodes", [(), (3, 31)])
-@pytest.mark.parametrize("name", list(MODELS))
-def test_threads_change_no_more_than_rounding_and_repeat_bitwise(
-    name: str, nodes: tuple[int, ...]
-) -> None:
-    graph = make_graph(60, 150, features=12, classes=5, seed=6)
-    graph = labelled_at(graph, *nodes) if nodes else graph
-    layers: Any = MODELS[name]
-    chunkset = build_chunks(graph, 2, "halo", layers.layers)
-    model = make_model(graph, MODELS[name], torch.float32)
-    with threads(1):
-        _, expected = gradients(model, chunkset)
-    with threads(3):
-        (_, found), (_, again) = (gradients(model, chunkset) for _ in range(2))
-    assert worst_layer_error(found, expected)[0] < 1e-5
-    assert all(torch.equal(found[name], again[name]) for name in expected)
-
-
-@pytest.mark.parametrize("name", list(MODELS))
-def test_the_kernels_and_plain_torch_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The form for other devices, in pieces of few edges."""
-    if not has_kernel():
-        pytest.skip("no compiler")
-    graph = make_graph(60, 150, features=12, classes=5, seed=1)
-    model = make_model(graph, MODELS[name], torch.float64, seed=3)
-    layers: Any = MODELS[name]
-    chunkset = build_chunks(graph, 3, "halo", layers.layers)
-    loss, expected = gradients(model, chunkset, seed=4, step=9)
-    monkeypatch.setattr(segments, "PIECE_CPU", 200)
-    with computed_by("torch"):
-        found_loss, found = gradients(model, chunkset, seed=4, step=9)
-    assert found_loss == pytest.approx(loss, rel=1e-12)
-    error, layer = worst_layer_error(found, expected)
-    assert error < 1e-10, layer
-
-
-@pytest.mark.slow
-@given(
-    nodes=st.integers(1, 12),
-    pairs=st.integers(0, 20),
-    one_way=st.booleans(),
-    name=st.sampled_from(list(MODELS)),
-    seed=st.integers(0, 2**16),
-)
-@settings(max_examples=60, deadline=None)
-def test_graphs_of_one_node_without_edges_and_of_one_direction(
-    nodes: int, pairs: int, one_way: bool, name: str, seed: int
-) -> None:
-    """A node without neighbours has a mean, a sum and a largest of 0."""
-    graph = make_graph(nodes, pairs, features=4, classes=3, seed=seed)
-    if one_way:
-        source, target = graph.edges
-        graph = Graph(
-            graph.name,
-            graph.features,
-            graph.labels,
-            graph.edges[:, source < target],
-            graph.masks,
-            graph.classes,
-        )
-    assert_same(graph, MODELS[name], of(MODELS[name], "pyg"), torch.float64)
-
-
+@each_dtype
 @pytest.mark.parametrize("implementation", ["pyg", "dgl"])
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].uses_edge_weight])
 def test_weights_of_edges_count_in_all_implementations(
     name: str, dtype: torch.dtype, implementation: str
 ) -> None:
-    if implementation == "dgl" and name in DGL_LACKS:
-        pytest.skip(f"DGL has no {name} of weighted graphs")
     if implementation == "dgl":
         needs_dgl()
-    graph = make_graph(60, 150, features=12, classes=5, seed=1)
+        if name in DGL_LACKS:
+            pytest.skip(f"DGL has no {name} of weighted graphs")
+    graph = plain_graph()
     weights = torch.rand(graph.edges.shape[1], generator=torch.Generator().manual_seed(2)) * 2
     weighted = replace(graph, edge_weight=weights)
     assert_same(weighted, MODELS[name], of(MODELS[name], implementation), dtype)
     model = make_model(graph, MODELS[name], dtype, seed=3)
-    layers: Any = MODELS[name]
-    sides = [build_chunks(each, 1, "halo", layers.layers) for each in (graph, weighted)]
+    sides = [build_chunks(each, 1, "halo", layers_of(MODELS[name])) for each in (graph, weighted)]
     plain, other = (gradients(model, side)[0] for side in sides)
     assert abs(other - plain) > 1e-3 * plain
+
+
+@each_model
+def test_threads_change_no_more_than_rounding_and_repeat_bitwise(name: str) -> None:
+    for graph in (plain_graph(seed=6), labelled_at(plain_graph(seed=6), 3, 31)):
+        chunkset = build_chunks(graph, 2, "halo", layers_of(MODELS[name]))
+        model = make_model(graph, MODELS[name], torch.float32)
+        with threads(1):
+            _, expected = gradients(model, chunkset)
+        with threads(3):
+            (_, found), (_, again) = (gradients(model, chunkset) for _ in range(2))
+        assert worst_layer_error(found, expected)[0] < 1e-5
+        assert all(torch.equal(found[name], again[name]) for name in expected)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "pyg"])
+@each_model
+def test_halo_chunks_have_the_full_graphs_gradient(name: str, implementation: str) -> None:
+    graph = make_graph(80, 110, features=12, classes=5, seed=2)
+    config = of(MODELS[name], implementation)
+    model = make_model(graph, config)
+    whole = build_chunks(graph, 1, "contiguous", layers_of(config))
+    expected_loss, expected = gradients(model, whole, seed=3, step=5)
+    for count in (2, 3, 4):
+        chunkset = build_chunks(graph, count, "halo", layers_of(config))
+        loss, found = gradients(model, chunkset, seed=3, step=5)
+        assert loss == pytest.approx(expected_loss, rel=1e-10)
+        assert worst_layer_error(found, expected) < (1e-10, ""), count
+
+
+@pytest.mark.parametrize("implementation", ["fused", "pyg"])
+def test_gat_is_two_layers_of_pygs_as_pyg_calls_them(
+    implementation: Literal["fused", "pyg"],
+) -> None:
+    graph = make_graph(50, 120, seed=1)
+    (chunk,) = build_chunks(graph, 1, "contiguous", 2).chunks
+    model = make_model(graph, Gat(implementation=implementation)).eval()
+    first = GATConv(12, 8, heads=8, dropout=0.6).double().eval()
+    second = GATConv(64, 3, heads=8, concat=False, dropout=0.6).double().eval()
+    first.load_state_dict(model[1].state_dict())
+    second.load_state_dict(model[4].state_dict())
+    # PyG drops the self-loops it is given and adds one a node.
+    loops = torch.tensor([[3, 4], [3, 4]])
+    edges = torch.cat((graph.edges, loops), dim=1)
+    x = functional.elu(first(graph.features.to_dense().double(), edges))
+    expected = functional.log_softmax(second(x, edges), dim=-1)
+    assert relative_error(forward(model, Context(graph=chunk)), expected) < 1e-12
 
 
 def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:
@@ -172,12 +214,9 @@ def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:
             Experiment.model_validate({"model": model, "data": {"name": "cora"}})
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@each_model
 def test_parameters_are_as_many_as_the_outline_says(name: str) -> None:
-    from gnnhpc.core.dataset_sizes import Facts
-
-    graph = make_graph(60, 150, features=12, classes=5, seed=1)
+    graph = plain_graph()
     facts = Facts("graph", 12, 5, nodes=60, edges=graph.edges.shape[1])
-    outlines = MODELS[name].outline(facts)
     built = sum(p.numel() for p in make_model(graph, MODELS[name]).parameters())
-    assert sum(each.parameters or 0 for each in outlines) == built
+    assert sum(each.parameters or 0 for each in MODELS[name].outline(facts)) == built

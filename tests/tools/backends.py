@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 import torch
+from packaging.version import Version
 
 from gnnhpc.kernels import aggregate, attention, compile, dispatch, rowwise, sparse_features
+from gnnhpc.kernels.triton import launch
 from gnnhpc.models.layers import linear
 
 MODULES = (aggregate, attention, dispatch, linear, rowwise, sparse_features)
@@ -22,10 +26,43 @@ def has_kernel(name: str = "aggregate") -> bool:
 needs_compiler = pytest.mark.skipif(not has_kernel(), reason="no compiler")
 
 
+CODES: tuple[dispatch.Backend, ...] = ("c++", "torch", "triton")
+INTERPRETS = Version("3.7")
+"""Triton's interpreter of earlier releases fails with numpy from 2.4 on."""
+GPU = "cuda" if torch.cuda.is_available() else "cpu"
+"""Where Triton's programs compute: its interpreter takes tensors of a CPU."""
+
+
+def device_of(code: dispatch.Backend) -> str:
+    """The device on which this code is tested."""
+    return GPU if code == "triton" else "cpu"
+
+
+def needs_triton() -> None:
+    """Skips the test where no program of Triton's runs, unless it must."""
+    why = ""
+    if not launch.is_installed():
+        why = "triton is not installed: make setup-triton"
+    elif GPU == "cpu" and Version(version("triton")) < INTERPRETS:
+        why = f"the interpreter of triton {version('triton')} needs an earlier numpy"
+    if why and os.environ.get("GNNHPC_REQUIRE_TRITON"):
+        pytest.fail(why)
+    if why:
+        pytest.skip(why)
+
+
 @contextlib.contextmanager
 def computed_by(code: dispatch.Backend) -> Iterator[None]:
-    """Within it graph layers compute in "torch" or "triton", whatever is here."""
+    """Within it graph layers compute in this code, whatever is here; skips the test without it.
+
+    Triton's programs read rows in pieces of few edges, so that small graphs have several.
+    """
+    if code == "triton":
+        needs_triton()
+    if code == "c++" and not has_kernel():
+        pytest.skip("no compiler")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "_EDGES", 4)
         for module in MODULES:
             patch.setattr(module, "backend", lambda kernel, x: code)
         yield

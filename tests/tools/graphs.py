@@ -105,8 +105,9 @@ def make_model(
 
 def forward(model: GraphModel, context: Context) -> torch.Tensor:
     """Log-probabilities [rows, classes] of the context's chunk."""
-    dtype = next(model.parameters()).dtype
-    x: Any = feature_rows(model.graph.features, context.chunk.nodes, dtype)
+    weight = next(model.parameters())
+    rows = feature_rows(model.graph.features, context.chunk.nodes.cpu(), weight.dtype)
+    x: Any = rows.to(weight.device)
     for layer in model:
         x = layer(x, context)
     output: torch.Tensor = x
@@ -119,7 +120,8 @@ def gradients(
     """Summed loss over all chunks' training nodes, and the gradients that add up from them."""
     model.zero_grad()
     total = 0.0
-    for number, chunk in enumerate(chunkset.chunks):
+    device = next(model.parameters()).device
+    for number, chunk in enumerate(each.to(device) for each in chunkset.chunks):
         x = forward(model, Context(number, step, seed, chunk))
         loss = functional.nll_loss(x, chunk.targets["train"], ignore_index=IGNORED, reduction="sum")
         loss.backward()
@@ -156,8 +158,9 @@ def assert_same_numbers(
     found: GraphModel, expected: GraphModel, chunks: Sequence[GraphChunk], tolerance: float
 ) -> None:
     """Outputs of each chunk's real rows, the summed loss and all gradients, with dropout."""
+    device = next(found.parameters()).device
     for chunk in chunks:
-        context = Context(seed=4, step=9, graph=chunk)
+        context = Context(seed=4, step=9, graph=chunk.to(device))
         real = chunk.nodes[: chunk.rows[-1]] >= 0
         assert relative_error(*(forward(m, context)[real] for m in (found, expected))) < tolerance
     sides = [gradients(m, chunk_set(*chunks), seed=4, step=9) for m in (found, expected)]
