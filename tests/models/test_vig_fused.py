@@ -1,30 +1,57 @@
-"""The collapsed layers are the reference's: outputs, every gradient, running statistics."""
+"""ViG's layers in C++, Triton and torch are the reference in float64: outputs, every gradient,
+running statistics."""
 
 from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels import compile as build
+from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.dispatch import plain_torch
-from gnnhpc.kernels.vig import torch_vig as vig_torch
-from gnnhpc.kernels.vig import vig_mlp as vig_kernel
+from gnnhpc.kernels.triton import launch
+from gnnhpc.kernels.vig import torch_vig, vig_mlp
 from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
-from tests.tools.backends import threads
+from tests.tools.backends import GPU, needs_triton, threads
 
-KINDS = ("grapher", "ffn")
 CPU = torch.device("cpu")
-needs_kernel = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
+needs_kernel = pytest.mark.skipif(not vig_mlp.available(), reason="no compiled kernel")
+each_kind = pytest.mark.parametrize("kind", ["grapher", "ffn"])
 
 
-@pytest.fixture(params=[pytest.param(vig_kernel, marks=needs_kernel, id="c++"), vig_torch])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code that computes single precision."""
-    monkeypatch.setattr(vig_fused, "kernels_for", lambda dtype, device: request.param)
+NEAR = {"c++": 1e-4, "torch": 1e-4, "triton": 1e-5}
+"""How near single precision comes to the reference."""
+
+
+def compute_by(code: str, patch: pytest.MonkeyPatch) -> str:
+    """Have single precision computed by this code, or skip the test; returns its device.
+
+    Triton's programs are small, so that there are several of each.
+    """
+    module: ModuleType = torch_vig
+    if code == "c++":
+        if not vig_mlp.available():
+            pytest.skip("no compiled kernel")
+        module = vig_mlp
+    if code == "triton":
+        needs_triton()
+        from gnnhpc.kernels.vig import triton_vig as module
+
+        for name, size in {"ROWS": 16, "UNITS": 8, "PART_ROWS": 32, "PARTS": 2}.items():
+            patch.setattr(module, name, size)
+
+    def kernels_for(dtype: torch.dtype, device: torch.device) -> ModuleType:
+        return module if dtype == torch.float32 else torch_vig
+
+    patch.setattr(vig_fused, "kernels_for", kernels_for)
+    return GPU if code == "triton" else "cpu"
 
 
 def make(
@@ -38,13 +65,12 @@ def make(
 ) -> nn.Module:
     """A layer with parameters and running statistics that are nobody's defaults."""
     torch.manual_seed(7)
+    options: dict[str, Any] = {"batchnorm": batchnorm, "dtype": torch.float64}
     layer: nn.Module
     if kind == "grapher":
-        grapher = vig_fused.FusedGrapher if fused else vig.PygGrapher
-        layer = grapher(grid, width, batchnorm=batchnorm, dtype=torch.float64)
+        layer = (vig_fused.FusedGrapher if fused else vig.PygGrapher)(grid, width, **options)
     else:
-        ffn = vig_fused.FusedFfn if fused else vig.Ffn
-        layer = ffn(width, batchnorm=batchnorm, dtype=torch.float64)
+        layer = (vig_fused.FusedFfn if fused else vig.Ffn)(width, **options)
     torch.manual_seed(8)
     with torch.no_grad():
         for name, tensor in layer.state_dict().items():
@@ -55,9 +81,10 @@ def make(
     return layer.to(dtype)
 
 
-def images(count: int, grid: vig.Grid, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, grid[0] * grid[1], 3, generator=generator, dtype=torch.float64)
+def images(count: int, grid: vig.Grid, mean: float = 0.0) -> Tensor:
+    """Of values that single precision has."""
+    generator = torch.Generator().manual_seed(0)
+    return (torch.rand(count, grid[0] * grid[1], 3, generator=generator) + mean).double()
 
 
 def results(layer: nn.Module, x: Tensor, *, train: bool) -> dict[str, Tensor]:
@@ -65,17 +92,16 @@ def results(layer: nn.Module, x: Tensor, *, train: bool) -> dict[str, Tensor]:
 
     Without `train` the output alone.
     """
-    dtype = next(layer.parameters()).dtype
-    inputs = x.to(dtype).clone().requires_grad_()
+    weight = next(layer.parameters())
+    inputs = x.to(weight).clone().requires_grad_()
     out: Tensor = layer.train(train)(inputs, Context())
+    found = {"out": out.detach().double()}
     if not train:
-        return {"out": out.detach().double()}
-    weights = torch.randn(
-        out.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64
-    )
-    out.backward(weights.to(dtype))
+        return found
+    random = torch.Generator().manual_seed(9)
+    out.backward(torch.randn(out.shape, generator=random, dtype=torch.float64).to(out))
     assert inputs.grad is not None
-    return {"out": out.detach().double(), "input": inputs.grad.double()} | state(layer)
+    return found | {"input": inputs.grad.double()} | state(layer)
 
 
 def state(layer: nn.Module) -> dict[str, Tensor]:
@@ -101,49 +127,64 @@ def assert_equal(ours: dict[str, Tensor], theirs: dict[str, Tensor], relative: f
         scale = float(exact.abs().max())
         if name in {"fc1.bias", "fc2.bias"}:
             scale = largest
-        error = float((ours[name] - exact).abs().max())
+        error = float((ours[name].cpu() - exact).abs().max())
         assert error <= relative * scale, f"{name}: {error / max(scale, 1e-300):.1e}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("grid", [(5, 7), (1, 4)])
 def test_float64_is_the_reference(kind: str, train: bool, grid: vig.Grid) -> None:
     x = images(3, grid)
-    ours = results(make(kind, grid, fused=True), x, train=train)
+    theirs = results(make(kind, grid, fused=False), x, train=train)
+    assert_equal(results(make(kind, grid, fused=True), x, train=train), theirs, 1e-10)
     with plain_torch():
         plain = results(make(kind, grid, fused=True), x, train=train)
-    theirs = results(make(kind, grid, fused=False), x, train=train)
-    for found in (ours, plain):
-        assert_equal(found, theirs, 1e-10)
+    assert_equal(plain, theirs, 1e-10)
 
 
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("kind", KINDS)
+SIZES: dict[str, tuple[int, vig.Grid, int | None, float]] = {
+    "one image": (1, (5, 7), 11, 0),
+    "one row of pixels": (3, (1, 4), 11, 0),
+    "few images": (3, (4, 5), 11, 0),
+    "far from zero": (5, (8, 8), 9, 10),
+    "many images": (150, (9, 11), 11, 0),
+    "published widths": (2, (32, 32), None, 0),
+}
+"""Images, pixels, hidden width (None is the published one) and the mean of the pixels, where large
+numbers nearly cancel."""
+
+
+@each_kind
 @pytest.mark.parametrize(
-    ("train", "count", "grid", "wide"),
-    [
-        *((train, *size, False) for train in (True, False) for size in ((1, (5, 7)), (3, (1, 4)))),
-        (True, 150, (9, 11), False),
-        (True, 2, (32, 32), True),
-    ],
+    ("code", "size"),
+    [(code, size) for code in ("c++", "torch") for size in SIZES] + [("triton", "few images")],
 )
 def test_float32_is_the_exact_reference(
-    kind: str, train: bool, count: int, grid: vig.Grid, wide: bool
+    kind: str, code: str, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The float64 reference is what both float32 implementations round; published widths, too."""
-    width = {"grapher": 256, "ffn": 512}[kind] if wide else 11
-    x = images(count, grid).float().double()
-    ours = make(kind, grid, fused=True, dtype=torch.float32, width=width)
-    exact = make(kind, grid, fused=False, width=width)
-    exact.load_state_dict(ours.state_dict())
-    assert_equal(results(ours, x, train=train), results(exact, x, train=train), 1e-4)
+    """The float64 reference is what all implementations in float32 round."""
+    device = compute_by(code, monkeypatch)
+    count, grid, width, mean = SIZES[size]
+    width = width or {"grapher": 256, "ffn": 512}[kind]
+    x = images(count, grid, mean)
+    for train in (True, False):
+        ours = make(kind, grid, fused=True, dtype=torch.float32, width=width)
+        exact = make(kind, grid, fused=False, width=width)
+        exact.load_state_dict(ours.state_dict())
+        before = counted_calls()
+        found = results(ours.to(device), x, train=train)
+        assert ({"triton"} == {by for by, _ in counted_calls() - before}) == (code == "triton")
+        assert_equal(found, results(exact, x, train=train), NEAR[code])
 
 
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("batchnorm", ["micro", "deferred"])
-def test_micro_batches_accumulate(kind: str, batchnorm: BatchNormMode) -> None:
+@pytest.mark.parametrize("code", ["c++", "torch"])
+def test_micro_batches_accumulate(
+    code: str, kind: str, batchnorm: BatchNormMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_by(code, monkeypatch)
     grid, found = (4, 3), []
     ours = make(kind, grid, fused=True, dtype=torch.float32, batchnorm=batchnorm)
     theirs = make(kind, grid, fused=False, batchnorm=batchnorm)
@@ -163,7 +204,7 @@ def test_micro_batches_accumulate(kind: str, batchnorm: BatchNormMode) -> None:
 
 
 @needs_kernel
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_same_bits_on_any_number_of_threads(kind: str) -> None:
     grid, found = (16, 16), []
     for count in (1, 2, 3):
@@ -174,7 +215,7 @@ def test_the_same_bits_on_any_number_of_threads(kind: str) -> None:
         assert all(torch.equal(other[name], value) for name, value in found[0].items())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_hidden_activations_are_not_kept(kind: str, dtype: torch.dtype) -> None:
     grid = (16, 16)
@@ -192,34 +233,39 @@ def test_hidden_activations_are_not_kept(kind: str, dtype: torch.dtype) -> None:
     assert sum(kept.values()) <= (2 * x.numel() + 4 * parameters) * x.element_size()
 
 
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("kind", KINDS)
-def test_not_a_number_is_not_hidden(kind: str) -> None:
-    layer = make(kind, (4, 4), fused=True, dtype=torch.float32).eval()
-    x = images(2, (4, 4)).float()
+@each_kind
+@pytest.mark.parametrize("code", ["c++", "torch", "triton"])
+def test_not_a_number_is_not_hidden(code: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = compute_by(code, monkeypatch)
+    layer = make(kind, (4, 4), fused=True, dtype=torch.float32).eval().to(device)
+    x = images(2, (4, 4)).float().to(device)
     x[0, 5, 1] = torch.nan
-    out = layer(x, Context())
-    assert out[0, 5].isnan().all()
-    assert out[1].isfinite().all()
-    assert layer.train()(x, Context()).isnan().all()
+    with torch.no_grad():
+        out = layer(x, Context())
+        assert out[0, 5].isnan().all()
+        assert out[1].isfinite().all()
+        assert layer.train()(x, Context()).isnan().all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_wrong_shapes_are_named(kind: str) -> None:
-    layer = make(kind, (4, 4), fused=True)
-    with pytest.raises(ValueError, match=r"\[2, 16\]"):
-        layer(torch.zeros(2, 16, dtype=torch.float64), Context())
-    if kind == "grapher":
-        with pytest.raises(ValueError, match=r"\[images, 16, 3\], found \[2, 15, 3\]"):
-            layer(torch.zeros(2, 15, 3, dtype=torch.float64), Context())
+def test_wrong_shapes_are_named() -> None:
+    for kind in ("grapher", "ffn"):
+        layer = make(kind, (4, 4), fused=True)
+        with pytest.raises(ValueError, match=r"\[2, 16\]"):
+            layer(torch.zeros(2, 16, dtype=torch.float64), Context())
+    layer = make("grapher", (4, 4), fused=True)
+    with pytest.raises(ValueError, match=r"\[images, 16, 3\], found \[2, 15, 3\]"):
+        layer(torch.zeros(2, 15, 3, dtype=torch.float64), Context())
 
 
 @needs_kernel
-def test_without_a_compiler_torch_computes_and_the_note_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_records_name_the_code_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
     assert vig_fused.note(torch.float64, CPU) == "fused/torch"
     assert vig_fused.note(torch.float32, CPU).startswith("fused/c++ ")
+    for why, code in (("", "triton"), ("no program of triton's runs here", "torch")):
+        monkeypatch.setattr(launch, "why_not", lambda why=why: why)
+        assert vig_fused.note(torch.float32, gpu) == f"fused/{code}"
+    assert vig_fused.note(torch.float64, gpu) == "fused/torch"
     monkeypatch.setenv("GNNHPC_KERNELS", "off")
     build.load_kernel.cache_clear()
     assert vig_fused.note(torch.float32, CPU) == "fused/torch"

@@ -17,14 +17,15 @@ from gnnhpc.models.vig.reference import Readout
 
 pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
 GRID, WIDTH, IMAGES, MICROBATCHES = (5, 7), 12, 3, 3
+IMAGE = torch.rand(IMAGES, GRID[0] * GRID[1], 3)
 
 
 def layers(*, batchnorm: str = "micro") -> nn.ModuleList:
     torch.manual_seed(1)
-    options = {"batchnorm": batchnorm, "dtype": torch.float32}
+    options: dict[str, Any] = {"batchnorm": batchnorm, "dtype": torch.float32}
     made: list[nn.Module] = []
     for _ in range(2):
-        made += FusedGrapher(GRID, WIDTH, **options), FusedFfn(WIDTH, **options)  # type: ignore[arg-type]
+        made += FusedGrapher(GRID, WIDTH, **options), FusedFfn(WIDTH, **options)
     module = nn.ModuleList(made)
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -40,40 +41,29 @@ def one_by_one(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
     return forward
 
 
-def stacked(modules: Sequence[nn.Module]) -> Callable[[Tensor], Tensor]:
+def stacked(modules: Sequence[nn.Module]) -> Callable[[Tensor], Any]:
     (stack,) = stacks_of(list(modules)).values()
-
-    def forward(x: Tensor) -> Tensor:
-        output = stack(x)
-        assert output is not None
-        return output
-
-    return forward
+    return stack
 
 
-def train(forward: Callable[[Tensor], Tensor], *, of_input: bool = True) -> list[Tensor]:
+def train(forward: Callable[[Tensor], Tensor], *, of_input: bool) -> list[Tensor]:
     """Outputs of several micro-batches, and the gradients of the inputs if they are wanted."""
     generator = torch.Generator().manual_seed(2)
     results = []
     for _ in range(MICROBATCHES):
-        x = torch.rand(IMAGES, GRID[0] * GRID[1], 3, generator=generator).requires_grad_(of_input)
+        x = torch.rand(IMAGE.shape, generator=generator).requires_grad_(of_input)
         output = forward(x)
         output.backward(torch.rand(output.shape, generator=generator))
         results += [output.detach()] + ([] if x.grad is None else [x.grad])
     return results
 
 
-def state(module: nn.Module) -> dict[str, Tensor]:
-    gradients = {f"{name}.grad": p.grad for name, p in module.named_parameters()}
-    return {name: value for name, value in gradients.items() if value is not None} | dict(
-        module.named_buffers()
-    )
-
-
-def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name]), name
+def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+    """Gradients and running statistics."""
+    sides = [
+        [*module.buffers(), *(p.grad for p in module.parameters())] for module in (ours, theirs)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*sides, strict=True))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("of_input", [True, False])
@@ -81,14 +71,20 @@ def test_outputs_gradients_and_statistics_are_the_same(of_input: bool) -> None:
     """Also in a first layer, whose input needs no gradient."""
     ours, theirs = layers(), layers()
     held = {name: p.grad for name, p in ours.named_parameters()}
-    results = [
-        train(stacked(ours), of_input=of_input),
-        train(one_by_one(theirs), of_input=of_input),
-    ]
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    assert_same(state(ours), state(theirs))
+    found = train(stacked(ours), of_input=of_input)
+    assert all(map(torch.equal, found, train(one_by_one(theirs), of_input=of_input)))
+    assert_same(ours, theirs)
     # They may be views of an engine's flat buffer.
     assert all(p.grad is held[name] for name, p in ours.named_parameters())
+
+
+def test_a_gradient_taken_away_before_the_backward_starts_at_zero() -> None:
+    ours, theirs = layers(), layers()
+    for module, forward in ((ours, stacked(ours)), (theirs, one_by_one(theirs))):
+        output = forward(torch.linspace(0, 1, 105).view(1, 35, 3))
+        module.zero_grad(set_to_none=True)
+        output.square().sum().backward()
+    assert_same(ours, theirs)
 
 
 def test_stacks_are_two_or_more_neighbours() -> None:
@@ -99,6 +95,10 @@ def test_stacks_are_two_or_more_neighbours() -> None:
     assert {first: len(stack.layers) for first, stack in stacks.items()} == {0: 2, 3: 3}
 
 
+def bias(layers: nn.ModuleList) -> nn.Parameter:
+    return layers[1].get_parameter("fc1.bias")
+
+
 CHANGES: dict[str, Callable[[nn.ModuleList], Any]] = {
     "a hook": lambda layers: layers[1].register_forward_hook(lambda *_: None),
     "a parameter's hook": lambda layers: bias(layers).register_post_accumulate_grad_hook(print),
@@ -106,11 +106,6 @@ CHANGES: dict[str, Callable[[nn.ModuleList], Any]] = {
     "no gradient to add to": lambda layers: setattr(bias(layers), "grad", None),
     "evaluation": lambda layers: layers.eval(),
 }
-IMAGE = torch.rand(IMAGES, GRID[0] * GRID[1], 3)
-
-
-def bias(layers: nn.ModuleList) -> nn.Parameter:
-    return layers[1].get_parameter("fc1.bias")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -119,24 +114,13 @@ def test_layers_are_called_one_by_one_where_a_call_would_differ(
 ) -> None:
     module = layers()
     change(module)
-    (stack,) = stacks_of(list(module)).values()
-    assert stack(IMAGE) is None
+    assert stacked(module)(IMAGE) is None
 
 
 def test_what_the_kernel_cannot_take_is_left_to_the_layers() -> None:
-    (stack,) = stacks_of(list(layers())).values()
+    stack = stacked(layers())
     for x in (torch.rand(1, 1, 3), torch.cat((IMAGE, IMAGE[:, :1]), 1), IMAGE.double()):
         assert stack(x) is None
     with torch.no_grad():
         assert stack(IMAGE) is None
-    (deferred,) = stacks_of(list(layers(batchnorm="deferred"))).values()
-    assert deferred(IMAGE) is None
-
-
-def test_a_gradient_taken_away_before_the_backward_starts_at_zero() -> None:
-    ours, theirs = layers(), layers()
-    for module, forward in ((ours, stacked(ours)), (theirs, one_by_one(theirs))):
-        output = forward(torch.linspace(0, 1, 105).view(1, 35, 3))
-        module.zero_grad(set_to_none=True)
-        output.square().sum().backward()
-    assert_same(state(ours), state(theirs))
+    assert stacked(layers(batchnorm="deferred"))(IMAGE) is None
