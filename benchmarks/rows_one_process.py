@@ -43,7 +43,7 @@ def gat_cell(sizes: Settings, **changes: Any) -> Settings:
 
 def vig_cell(images: int, **changes: Any) -> Settings:
     """ViG on made-up images."""
-    data = {"name": "synthetic-cifar10", "train": 2 * images, "test": images}
+    data = {"name": "synthetic-cifar10", "train": 2 * images, "test": 2 * images}
     settings = {"model": {"name": "vig"}, "data": data, "batch_size": images}
     return settings | {"layout": "seq", "microbatches": 1} | changes
 

@@ -1,96 +1,108 @@
-"""Attention is PyG's, in C++ and in torch: outputs, every gradient, bounded memory."""
+"""Attention in C++, Triton and torch on strange scores, padding, and what is not finite; that it is
+PyG's shows tests/models/test_layer_implementations.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
-from gnnhpc.kernels.torch import segments
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.kernels.dispatch import Backend
+from gnnhpc.kernels.dropout_mask import layer_mask
+from gnnhpc.kernels.torch import segments, torch_attention
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
-from tests.tools.backends import computed_by, has_kernel
-from tests.tools.graphs import (
-    GraphModel,
-    assert_same_numbers,
-    forward,
-    gradients,
-    make_graph,
-    make_model,
-    relative_error,
-)
+from gnnhpc.models.layers.attention_layers import AttentionSettings, GatLayer, Gatv2Layer
+from tests.kernels.test_aggregate import small_block
+from tests.tools.backends import GPU, computed_by
+from tests.tools.graphs import forward, gradients, make_graph, make_model, relative_error
 
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-each_model = pytest.mark.parametrize("kind", [Gat, Gatv2])
+MASK = layer_mask(3, 7, "layer0.attention", 0.6)
+NEAR = {torch.float32: 1e-5, torch.float64: 1e-13}
+FEW = 6
+"""Rows with a gradient, of 60: backward could do with these alone."""
+each_code = pytest.mark.parametrize("code", ["c++", "torch"])
 
 
-@pytest.fixture(params=["c++", "torch"])
-def code(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "c++" and not has_kernel("attention"):
-        pytest.skip("no compiler")
-    with computed_by(request.param):
-        yield request.param
-
-
-def pair(config: Gat, dtype: torch.dtype, **graph: int) -> tuple[GraphModel, ...]:
-    """The fused layers and PyG's, of the same parameters."""
-    configs = [config.model_copy(update={"implementation": name}) for name in ("fused", "pyg")]
-    return tuple(make_model(make_graph(60, 150, **graph), each, dtype) for each in configs)
-
-
-@pytest.mark.usefixtures("code")
-@each_model
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-@pytest.mark.parametrize(
-    ("heads", "hidden", "classes", "dropout"),
-    [(8, 8, 3, 0.6), (4, 5, 3, 0.3), (3, 8, 15, 0.0), (1, 16, 4, 0.6), (16, 3, 2, 0.6)],
-)
-def test_outputs_and_gradients_are_pygs(
-    kind: type[Gat], dtype: torch.dtype, heads: int, hidden: int, classes: int, dropout: float
-) -> None:
-    config = kind(heads=heads, hidden=hidden, dropout=dropout, layers=3)
-    graph = make_graph(60, 150, classes=classes, seed=1)
-    fused, reference = pair(config, dtype, classes=classes, seed=1)
-    for mode, count in (("halo", 1), ("halo", 3), ("contiguous", 2)):
-        chunkset = build_chunks(graph, count, mode, config.layers)
-        assert_same_numbers(fused, reference, chunkset.chunks, TOLERANCE[dtype])
-
-
-@pytest.mark.usefixtures("code")
-@pytest.mark.parametrize("mode", ["contiguous", "halo"])
-def test_padding_is_finite_and_takes_no_gradient(mode: ChunkMode) -> None:
+@each_code
+def test_padding_is_finite_and_takes_no_gradient(code: Backend) -> None:
     graph = make_graph(23, 30, seed=7)
-    chunkset = build_chunks(graph, 4, mode, 2)
-    assert any((chunk.nodes < 0).any() for chunk in chunkset.chunks)
     model = make_model(graph, Gat(dropout=0.0))
-    for chunk in chunkset.chunks:
-        x = torch.rand(chunk.rows[1], 64, dtype=torch.float64, requires_grad=True)
-        out = model[4](x, Context(graph=chunk))
-        assert out.isfinite().all()
-        out[: chunk.own].sum().backward()
-        assert x.grad is not None
-        assert not x.grad[chunk.nodes[: chunk.rows[1]] < 0].any()
+    for mode in ("contiguous", "halo"):
+        chunks = build_chunks(graph, 4, mode, 2).chunks
+        assert any((chunk.nodes < 0).any() for chunk in chunks)
+        for chunk in chunks:
+            x = torch.rand(chunk.rows[1], 64, dtype=torch.float64, requires_grad=True)
+            with computed_by(code):
+                out = model[4](x, Context(graph=chunk))
+                out[: chunk.own].sum().backward()
+            assert out.isfinite().all()
+            assert x.grad is not None
+            assert not x.grad[chunk.nodes[: chunk.rows[1]] < 0].any()
 
 
-@pytest.mark.usefixtures("code")
-def test_scores_too_large_for_exp_stay_finite() -> None:
+@each_code
+def test_scores_too_large_for_exp_stay_finite(code: Backend) -> None:
     graph = make_graph(30, 60, seed=8)
-    config = Gat(dropout=0.0)
     context = Context(graph=build_chunks(graph, 1, "halo", 2).chunks[0])
-    fused, _ = pair(config, torch.float32, seed=8)
+    ours, exact = (
+        make_model(graph, Gat(dropout=0.0), dtype) for dtype in (torch.float32, torch.float64)
+    )
     with torch.no_grad():
-        fused[1].lin.weight.mul_(1e4)
+        ours[1].lin.weight.mul_(1e4)
+    exact.load_state_dict(ours.state_dict())
+    with computed_by(code):
+        found = forward(ours, context)
+        assert found.isfinite().all()
+        # A softmax is off by as much, relative to itself, as its scores are.
+        assert relative_error(found.double(), forward(exact, context)) < 1e-3
 
-    exact, _ = pair(config, torch.float64, seed=8)
-    exact.load_state_dict(fused.state_dict())
-    found = forward(fused, context)
-    assert found.isfinite().all()
-    # A softmax is off by as much, relative to itself, as its scores are.
-    assert relative_error(found.double(), forward(exact, context)) < 1e-3
+
+def taken(layer: nn.Module, x: Tensor, context: Context, few: bool) -> dict[str, Tensor]:
+    """Output and gradients, of a loss of all rows or of a few, whose outputs are finite."""
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    out = layer(x, context)
+    assert not out.isfinite().all()
+    assert out[:FEW].isfinite().all() or not few
+    out[: FEW if few else None].sum().backward()
+    assert x.grad is not None
+    return {"out": out.detach(), "x": x.grad} | {
+        name: p.grad.clone() for name, p in layer.named_parameters() if p.grad is not None
+    }
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["all rows", "few rows"])
+@pytest.mark.parametrize("form", [GatLayer, Gatv2Layer])
+@pytest.mark.parametrize(("heads", "dropout"), [(1, 0.6), (8, 0.0)])
+def test_what_is_not_finite_spreads_as_in_plain_torch(
+    heads: int, dropout: float, form: Callable[..., nn.Module], few: bool
+) -> None:
+    """No kernel turns NaN or infinity into a number: a diverged run must not look healthy."""
+    (chunk,) = build_chunks(make_graph(60, 60, seed=3), 1, "halo", 1).chunks
+    context = Context(graph=chunk)
+    torch.manual_seed(0)
+    layer = form(AttentionSettings("a", 0, 5, 3, heads, False, dropout))
+    source, target = chunk.blocks[0].source, chunk.blocks[0].target
+    near = set(source[target < FEW].tolist())
+    for bad in (math.nan, math.inf, -math.inf):
+        x = torch.rand(60, 5)
+        x[next(node for node in range(60) if node not in near), 2] = bad
+        with computed_by("c++"):
+            ours = taken(layer, x, context, few)
+        with computed_by("torch"):
+            plain = taken(layer, x, context, few)
+        assert torch.equal(ours["out"].isfinite(), plain["out"].isfinite())
+        for name, gradient in plain.items():
+            # Where plain torch has no number neither have we; we may have fewer.
+            assert not ours[name][~gradient.isfinite()].isfinite().any(), name
 
 
 class Largest(TorchDispatchMode):
@@ -108,7 +120,7 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@each_model
+@pytest.mark.parametrize("kind", [Gat, Gatv2])
 def test_in_torch_nothing_is_larger_than_edges_times_heads(
     kind: type[Gat], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,3 +136,73 @@ def test_in_torch_nothing_is_larger_than_edges_times_heads(
         with Largest() as seen:
             gradients(model, chunkset)
     assert seen.found <= edges * 4
+
+
+LARGE = 1e4
+"""Of scores: exponentials of their differences are infinite."""
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "usual": lambda h: h,
+    "large": lambda h: h * LARGE,
+    "around zero": lambda h: h * 1e-4,
+    "zero": lambda h: h * (torch.arange(len(h), device=h.device) % 2)[:, None, None],
+    "low": lambda h: -h.abs() * LARGE,
+    "no numbers": lambda h: h.index_fill(0, torch.tensor([7], device=h.device), math.nan),
+}
+PROGRAMS = [(scores, torch.float64, torch.int64, 3, 5) for scores in SCORES] + [
+    ("usual", torch.float32, torch.int32, 8, 8),
+    ("usual", torch.float64, torch.int32, 1, 41),
+]
+
+
+def attended(
+    attend: Callable[..., Tensor], inputs: Sequence[Tensor | None], block: Block, masked: bool
+) -> list[Tensor]:
+    """The output, and the gradients of all inputs, none of which lies as a program reads it."""
+    leaves = [each if each is None else _reversed(each).requires_grad_() for each in inputs]
+    out = attend(*leaves, block, MASK if masked else None)
+    out.backward(_reversed(2 * out))
+    return [out.detach(), *(leaf.grad for leaf in leaves if leaf is not None)]  # type: ignore[misc]
+
+
+def _reversed(x: Tensor) -> Tensor:
+    """A copy of [A, B, C] whose first dimension is the innermost one."""
+    return x.detach().transpose(0, 2).contiguous().transpose(0, 2)
+
+
+@pytest.mark.quick(
+    "gat-usual-torch.float64-torch.int32-1-41",
+    "gat-large-torch.float64-torch.int64-3-5",
+    "gatv2-low-torch.float64-torch.int64-3-5",
+)
+@pytest.mark.parametrize(("scores", "dtype", "index", "heads", "channels"), PROGRAMS, ids=str)
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+def test_triton_attends_as_torch_does(
+    model: str, scores: str, dtype: torch.dtype, index: torch.dtype, heads: int, channels: int
+) -> None:
+    rows, block = 15, small_block(index)
+    draw = torch.Generator().manual_seed(1)
+    h, first, second = (
+        torch.randn((count, heads, channels), generator=draw, dtype=dtype).to(GPU)
+        for count in (20, 1, 1)
+    )
+    h = SCORES[scores](h)
+    if scores == "low":
+        h, first, second = h.abs(), -first.abs(), -second.abs()
+    inputs = [h, None, torch.cat((first, second))] if model == "gat" else [h, h[:rows] / 2, first]
+    with computed_by("triton"):
+        from gnnhpc.kernels.triton import triton_attention
+
+        found, expected = (
+            attended(each.attend, inputs, block, masked=channels != 41)
+            for each in (triton_attention, torch_attention)
+        )
+    assert [x.isnan().tolist() for x in found] == [x.isnan().tolist() for x in expected]
+    assert (scores == "no numbers") == bool(found[0].isnan().any())
+    # In gradients of scores, numbers of their size cancel.
+    near = NEAR[dtype] * (LARGE if scores in ("large", "low") else 1.0)
+    for part in (slice(0, 1), slice(1, None)):
+        one, other = (
+            torch.cat([x.nan_to_num(0, 0, 0).flatten() for x in side[part]])
+            for side in (found, expected)
+        )
+        assert (one - other).norm() <= near * other.norm()

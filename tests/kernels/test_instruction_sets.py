@@ -1,5 +1,5 @@
 """Tests of kernels, models and parity checks under other instruction sets, orders of sums and
-numbers of threads, and the kernels' compilation for another kind of machine.
+numbers of threads, and the kernels' compilation for other kinds of machines.
 
 A kernel, torch and MKL each choose code by the processor that they find. Here the choice is forced,
 each setting in a process of its own.
@@ -8,6 +8,7 @@ each setting in a process of its own.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,14 @@ from typing import NamedTuple
 import pytest
 
 from gnnhpc.kernels import compile as compiling
+from gnnhpc.kernels.triton import launch
+from tests.tools.backends import GPU, needs_triton
 
 ROOT = Path(__file__).parents[2]
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
 TESTS = ("tests/kernels", "tests/models", "tests/validation")
+PARTS = {"keeps", "scores", "of_target"}
+"""Functions that Triton's programs call, and that no layer launches."""
 
 
 class Setting(NamedTuple):
@@ -75,3 +80,44 @@ def test_compiles_for_aarch64(kernel: str, tmp_path: Path) -> None:
     flags = (*compiling.FLAGS, "-march=armv8-a", "-Wall", "-Werror")
     subprocess.run([CROSS_COMPILER, *flags, str(source), "-o", str(library)], check=True)
     assert library.read_bytes()[18:20] == (183).to_bytes(2, "little")  # EM_AARCH64
+
+
+@pytest.mark.slow
+def test_all_programs_compile_for_a_gpu(tmp_path: Path) -> None:
+    """Triton's interpreter takes what its compiler does not."""
+    needs_triton()
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.compile_for_gpus"],
+        env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {tuple(line.split()) for line in done.stdout.splitlines()}
+    wanted = set()
+    for file, pattern, types in (
+        ("programs", r"(\w+)", ("torch.float32", "torch.float64")),
+        ("attention_programs", r"(\w+)", ("torch.float32", "torch.float64")),
+        ("vig_programs", r"(vig_\w+)", ("torch.float32",)),
+        (
+            "sampling_programs",
+            "(count_edges|draw_edges|number_\\w+)",
+            ("torch.int32", "torch.int64"),
+        ),
+    ):
+        text = (ROOT / f"gnnhpc/kernels/triton/{file}.py").read_text()
+        names = set(re.findall(rf"^def {pattern}\(", text, re.M))
+        assert names
+        wanted |= {(name, each) for name in names - PARTS for each in types}
+    assert found == wanted
+
+
+def test_why_programs_do_not_run_is_one_line() -> None:
+    needs_triton()
+    found = launch.why_not()
+    assert (found == "") == (GPU == "cuda")
+    assert len(found.splitlines()) <= 1
+    assert launch.status() == {"triton": found or "runs"}

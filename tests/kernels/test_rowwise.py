@@ -7,23 +7,28 @@ import math
 import pytest
 import torch
 
+from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.dropout_mask import layer_mask, number_entries
 from gnnhpc.kernels.rowwise import drop, relu_drop, relu_of_product, rows_with_gradient
-from tests.tools.backends import computed_by, has_kernel, needs_compiler, threads
+from tests.tools.backends import computed_by, device_of, needs_compiler, threads
 
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-CODES = ("c++", "torch") if has_kernel("rowwise") else ("torch",)
+each_code = pytest.mark.parametrize("code", ["c++", "torch", "triton"])
 
 
-@pytest.mark.parametrize("code", CODES)
+@each_code
 @pytest.mark.parametrize("width", [1, 3, 127])
 @each_dtype
-def test_relu_bias_and_dropout(dtype: torch.dtype, width: int, code: str) -> None:
-    """Numbers are whole, so that every result is exact."""
+def test_relu_bias_and_dropout(dtype: torch.dtype, width: int, code: Backend) -> None:
+    """Numbers are whole, so that every result is exact; rows of the full graph in any order."""
     draw = torch.Generator().manual_seed(10)
-    x, upstream = (torch.randint(-8, 9, (40, width), generator=draw).to(dtype) for _ in range(2))
-    bias, rows = x[3].clone(), torch.arange(40).flip(0) * 7
-    with computed_by(code):  # type: ignore[arg-type]
+    x, upstream = (
+        torch.randint(-8, 9, (40, width), generator=draw).to(device_of(code), dtype)
+        for _ in range(2)
+    )
+    rows = (torch.randint(2**40, (40,), generator=draw)).to(x.device)
+    bias = x[3].clone()
+    with computed_by(code):
         for mask in (None, layer_mask(1, 2, "layer", 0.5)):
             kept = 1.0 if mask is None else mask.weights(number_entries(rows, width), dtype)
             given = x.clone().requires_grad_()
@@ -43,6 +48,21 @@ def test_relu_bias_and_dropout(dtype: torch.dtype, width: int, code: str) -> Non
         assert torch.equal(out, (x + bias).relu())
         assert torch.equal(given.grad, upstream * (x + bias > 0))
         assert torch.equal(added.grad, given.grad.sum(0))
+
+
+@each_code
+@each_dtype
+def test_what_is_not_finite_is_kept(dtype: torch.dtype, code: Backend) -> None:
+    """Also where the mask drops it; below zero a ReLU makes a number of infinity, as in torch."""
+    mask, device = layer_mask(0, 0, "layer0.dropout", 0.6), device_of(code)
+    rows = torch.arange(400, device=device)
+    for bad in (math.nan, math.inf, -math.inf):
+        x = torch.full((400, 8), bad, dtype=dtype, device=device)
+        with computed_by(code):
+            assert not drop(x, rows, mask).isfinite().any()
+            ones = torch.ones(8, dtype=dtype, device=device)
+            for out in (relu_drop(x, rows, mask), relu_of_product(x.clone(), ones)):
+                assert bool(out.isfinite().any()) == (bad == -math.inf)
 
 
 @needs_compiler

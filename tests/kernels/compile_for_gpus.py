@@ -1,6 +1,6 @@
 """Compiles every program for a GPU that need not be here, as layers would launch it.
 
-    python -m tests.kernels.triton.compiled
+    python -m tests.kernels.compile_for_gpus
 
 Prints a line for each program and precision, or type of the edges. Fails where registers do not
 hold what a program of ViG's layers computes with.
@@ -21,15 +21,18 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gnnhpc.kernels import triton_sampler
-from gnnhpc.kernels.dropout_mask import MaskKeys
+from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
 from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
 from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
 from gnnhpc.kernels.vig import triton_vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
-from tests.kernels.triton.test_programs import MASK, NODES, ROWS, block_of, numbers, stored
+from tests.kernels.test_aggregate import small_block
+from tests.kernels.test_sparse_features import stored
 
 TARGET = GPUTarget("cuda", 90, 32)
+MASK = layer_mask(3, 7, "layer0.attention", 0.6)
+NODES, ROWS = 20, 15
 TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -89,35 +92,43 @@ def compile_vig() -> None:
             triton_vig.backward(x, *given, saved, x, eps, wants_x=True)
 
 
+def compile_layers(dtype: torch.dtype, index: torch.dtype) -> None:
+    """Attention, sums, maxima and products of stored features."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    block = small_block(index)
+    h, rows, first = (zeros(n, 8, 8).requires_grad_() for n in (NODES, ROWS, 1))
+    vectors = torch.cat((first, first))
+    for mask in (MASK, None, MaskKeys(torch.device("cpu")).mask(0, "layer", 0.5)):
+        triton_features.drop_rows(h.detach().flatten(1), torch.arange(NODES), mask or MASK)
+        triton_attention.attend(h, None, vectors, block, mask).sum().backward(retain_graph=True)
+        triton_attention.attend(h, rows, first, block, mask).sum().backward()
+    x, upstream, bias = zeros(NODES, 70), zeros(ROWS, 70), zeros(70)
+    factors = torch.ones(NODES, dtype=dtype)
+    for weights in (
+        NeighbourWeights.normalised(factors, ROWS),
+        NeighbourWeights.mean(factors, ROWS),
+        NeighbourWeights(own=1.5),
+        NeighbourWeights(edge=torch.ones(len(block.source), dtype=dtype)),
+    ):
+        triton_aggregate.sum_forward(x, block, weights, upstream, bias)
+        triton_aggregate.sum_backward(upstream, block, weights)
+    _, winner = triton_aggregate.max_forward(x, block)
+    triton_aggregate.max_backward(upstream, winner, block)
+    features = stored(torch.eye(200, 3, dtype=dtype))
+    triton_features.sparse_forward(features, zeros(3, 70))
+    triton_features.sparse_backward(features, zeros(200, 70))
+
+
 def main() -> None:
     for module in (triton_aggregate, triton_attention, triton_features, triton_vig):
         module.launch = compiled  # type: ignore[attr-defined]
     triton_sampler.run_program = compiled  # type: ignore[attr-defined]
     compile_sampling()
-    for dtype, index in ((torch.float32, torch.int32), (torch.float64, torch.int64)):
-        block = block_of(index, ROWS)
-        wide = (NODES, 8, 8), (ROWS, 8, 8), (1, 8, 8), (1, 8, 8)
-        h, rows, first, second = (each.requires_grad_() for each in numbers(*wide, dtype=dtype))
-        for mask in (MASK, None, MaskKeys(torch.device("cpu")).mask(0, "layer", 0.5)):
-            vectors = torch.cat((first, second))
-            triton_features.drop_rows(h.detach().flatten(1), torch.arange(NODES), mask or MASK)
-            triton_attention.attend(h, None, vectors, block, mask).sum().backward()
-            triton_attention.attend(h, rows, first, block, mask).sum().backward()
-        x, upstream, bias = numbers((NODES, 70), (ROWS, 70), (70,), dtype=dtype)
-        factors = torch.ones(NODES, dtype=dtype)
-        for weights in (
-            NeighbourWeights.normalised(factors, ROWS),
-            NeighbourWeights.mean(factors, ROWS),
-            NeighbourWeights(own=1.5),
-            NeighbourWeights(edge=torch.ones(len(block.source), dtype=dtype)),
-        ):
-            triton_aggregate.sum_forward(x, block, weights, upstream, bias)
-            triton_aggregate.sum_backward(upstream, block, weights)
-        _, winner = triton_aggregate.max_forward(x, block)
-        triton_aggregate.max_backward(upstream, winner, block)
-        features = stored(dtype)
-        triton_features.sparse_forward(features, *numbers((3, 70), dtype=dtype))
-        triton_features.sparse_backward(features, *numbers((200, 70), dtype=dtype))
+    compile_layers(torch.float32, torch.int32)
+    compile_layers(torch.float64, torch.int64)
     compile_vig()
 
 

@@ -1,1 +1,0 @@
-"""Triton's programs: compiled on a GPU, or as its interpreter computes them on a CPU."""
