@@ -11,31 +11,19 @@ import torch
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler, SampledBlock
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.blocks import Block, GraphChunk
-from gnnhpc.graphs.graph import Graph, InEdges
+from gnnhpc.graphs.graph import InEdges
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.kernels.compile import load_kernel
+from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.sample_neighbors import Layer, Sampler, by_source, targets
-from tests.tools.graphs import (
-    MODELS,
-    block_tensors,
-    chunk_set,
-    dense_graph,
-    gradients,
-    make_model,
-)
+from tests.tools.backends import computed_by
+from tests.tools.graphs import MODELS, block_tensors, chunk_set, dense_graph, gradients, make_model
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
-MODEL_NAMES = ("sage-pool", "gin", "gcn", "gatv2")
 
 
-@pytest.fixture
-def graph() -> Graph:
-    return dense_graph()
-
-
-@pytest.fixture
-def drawn(graph: Graph) -> GraphChunk:
+def sampled_chunk() -> GraphChunk:
     """With numbers of edges up to the last that int32 has: masks of dropout are made of them."""
+    graph = dense_graph()
     chunk = NeighborSampler(graph, (4, 3, 2), 7).chunk(torch.arange(0, 80, 3), 12)
     last = graph.edges.shape[1] + graph.nodes - 1
     blocks = [replace(block, edge=block.edge + (2**31 - 1 - last)) for block in chunk.blocks]
@@ -50,38 +38,30 @@ def widened(chunk: GraphChunk) -> GraphChunk:
     return replace(chunk, blocks=tuple(map(wide, chunk.blocks)))
 
 
-def test_all_of_a_block_is_of_one_type(drawn: GraphChunk) -> None:
-    for chunk, index in ((drawn, torch.int32), (widened(drawn), torch.int64)):
-        for block in chunk.blocks:
-            assert {part.dtype for part in block_tensors(block)} == {index}
-            # What PyG takes.
-            assert block.edge_index.dtype == block.neighbours.dtype == torch.int64
-    for block, wide in zip(drawn.blocks, widened(drawn).blocks, strict=True):
+def test_all_of_a_block_is_of_one_type() -> None:
+    narrow = sampled_chunk()
+    for block, wide in zip(narrow.blocks, widened(narrow).blocks, strict=True):
+        assert {part.dtype for part in block_tensors(block)} == {torch.int32}
+        assert {part.dtype for part in block_tensors(wide)} == {torch.int64}
         for one, other in zip(block_tensors(block), block_tensors(wide), strict=True):
             assert one.long().equal(other)
+        # What PyG takes.
+        assert block.edge_index.dtype == block.neighbours.dtype == torch.int64
         assert block.edge_index.equal(torch.stack((wide.source, wide.target)))
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_layers_compute_the_same_bits_on_both(
-    graph: Graph,
-    drawn: GraphChunk,
-    name: str,
-    compiled: bool,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for block in (*drawn.blocks, *(wide := widened(drawn)).blocks):
-        assert len(block.transpose.edge) == len(block.edge)
-    if not compiled:
-        monkeypatch.setenv("GNNHPC_KERNELS", "off")
-        load_kernel.cache_clear()
-        request.addfinalizer(load_kernel.cache_clear)
-    model = make_model(graph, MODELS[name], torch.float32)
-    found, wanted = (gradients(model, chunk_set(chunk), seed=7, step=12) for chunk in (drawn, wide))
-    assert found[0] == wanted[0]
-    assert all(torch.equal(found[1][name], wanted[1][name]) for name in wanted[1])
+@pytest.mark.parametrize("code", ["c++", "torch"])
+@pytest.mark.parametrize("name", ["sage-pool", "gin", "gcn", "gatv2"])
+def test_layers_compute_the_same_bits_on_both(name: str, code: Backend) -> None:
+    narrow, model = sampled_chunk(), make_model(dense_graph(), MODELS[name], torch.float32)
+    with computed_by(code):
+        sides = [
+            gradients(model, chunk_set(chunk), seed=7, step=12)
+            for chunk in (narrow, widened(narrow))
+        ]
+    (loss, found), (other, wanted) = sides
+    assert loss == other
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gnnhpc.batches.sampled.library_loader import LibrarySampler, random_seed
 from gnnhpc.batches.sampled.pyg_loader import PygSampler, sampled_hops
 from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import InputError
-from gnnhpc.experiment.sampling import Sampling, Semantics
+from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
@@ -67,10 +67,8 @@ def edges_by_node(chunk: GraphChunk, block: Block, rows: int) -> dict[int, list[
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_with_all_neighbours_it_is_a_chunk_with_a_halo(name: str) -> None:
     graph = make_graph(40, 50, features=12, classes=5, seed=3)
-    for wanted in (
-        *build_chunks(graph, 1, "halo", 3).chunks,
-        *build_chunks(graph, 3, "halo", 3).chunks,
-    ):
+    chunksets = [build_chunks(graph, count, "halo", 3) for count in (1, 3)]
+    for wanted in (chunk for each in chunksets for chunk in each.chunks):
         seeds = wanted.nodes[: wanted.own].flip(0)
         (found,) = chunks(sampler(name, graph, (99, 99, 99)), [seeds])
         assert found.nodes[: found.own].equal(seeds)
@@ -117,24 +115,14 @@ def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(name: str)
             of_rows = degree[chunk.nodes[: block.rows_out]]
             assert (block.indptr.diff() - 1).equal(torch.minimum(of_rows, fanout))
             assert len(block.edge.unique()) == len(block.edge)
+        drawn = torch.cat([block.edge[block.edge < len(graph.edges[0])] for block in chunk.blocks])
         if name.startswith("pyg"):
-            assert all(one.edge[: len(other.edge)].equal(other.edge) for one, other in pairs(chunk))
-
-
-@pytest.mark.parametrize("name", ["pyg", "pyg, untrimmed", "dgl"])
-def test_edges_are_counted_as_they_were_drawn(name: str) -> None:
-    """Layers of PyG's use some of the same, trimmed or all of them; DGL draws for each anew."""
-    graph = dense_graph()
-    semantics: Semantics = "resample" if name == "dgl" else "once"
-    for chunk in chunks(sampler(name, graph), uneven(graph)):
-        numbers = [block.edge[block.edge < graph.edges.shape[1]] for block in chunk.blocks]
-        drawn = torch.cat(numbers)
-        wanted = len(drawn) if name == "dgl" else len(drawn.unique())
-        assert edges_of((chunk,), semantics) == wanted
-
-
-def pairs(chunk: GraphChunk) -> list[tuple[Block, Block]]:
-    return list(zip(chunk.blocks, chunk.blocks[1:], strict=False))
+            # Layers use some of the same, trimmed or all of them; DGL draws for each anew.
+            neighbours = zip(chunk.blocks, chunk.blocks[1:], strict=False)
+            assert all(one.edge[: len(other.edge)].equal(other.edge) for one, other in neighbours)
+            assert edges_of((chunk,), "once") == len(drawn.unique())
+        else:
+            assert edges_of((chunk,), "resample") == len(drawn)
 
 
 def fanouts_once(chunk: GraphChunk) -> Tensor:

@@ -13,7 +13,6 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.graph_set import DisjointUnions
 from gnnhpc.models.context import Context
-from gnnhpc.models.convolutions import Gcn
 from gnnhpc.models.graph_model import implementation_class
 from tests.graphs.test_disjoint_union import graph_set
 from tests.tools.dgl import needs_dgl
@@ -26,11 +25,7 @@ FACTS = Facts("graphs", 4, 3, nodes=30, edges=60, graphs=9, train=5, val=2, test
 @pytest.mark.parametrize("width", [1, 3, 64])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_outputs_and_gradients_are_those_of_a_loop(
-    implementation: str,
-    how: Literal["mean", "sum"],
-    width: int,
-    dtype: torch.dtype,
-    close: float,
+    implementation: str, how: Literal["mean", "sum"], width: int, dtype: torch.dtype, close: float
 ) -> None:
     if implementation == "dgl":
         needs_dgl()
@@ -50,16 +45,6 @@ def test_outputs_and_gradients_are_those_of_a_loop(
     ]
     torch.testing.assert_close(found, wanted, rtol=close, atol=close)
     torch.testing.assert_close(gradient, torch.cat(per_node), rtol=close, atol=close)
-
-
-def test_a_readout_is_three_layers_of_the_outline() -> None:
-    layers = check_outline(Gcn(layers=3, hidden=8).outline(FACTS), FACTS, "here")
-    assert [(layer.name, layer.rows, layer.shape) for layer in layers[-3:]] == [
-        ("readout.pooling", "pool", (8,)),
-        ("readout.linear", "same", (3,)),
-        ("readout.log_softmax", "same", (3,)),
-    ]
-    assert [layer.kind for layer in layers[:-3]] == ["convolution", "relu_dropout"] * 3
 
 
 def layer(name: str, rows: str, *, out: int = 4) -> LayerSpec:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.halo_chunks import build_chunks
-from gnnhpc.kernels.compile import load_kernel
+from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.models.context import Context
-from gnnhpc.models.layers.split_backward import (
-    DeferredGradient,
-    deferring_to,
-    split_backward,
-)
-from tests.models.test_layer_implementations import MODELS
-from tests.tools.graphs import forward, make_graph, make_model
+from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
+from tests.tools.backends import computed_by
+from tests.tools.graphs import MODELS, forward, make_graph, make_model
 
 
 def built(name: str, *, sparse: bool) -> tuple[nn.Module, Context]:
@@ -33,21 +28,16 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "torch"])
-def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With our kernels, and as where there is no compiler."""
-    if not request.param:
-        monkeypatch.setenv("GNNHPC_KERNELS", "off")
-    load_kernel.cache_clear()
-    yield
-    load_kernel.cache_clear()
-
-
-@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("code", ["c++", "torch"])
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_both_halves_are_the_whole(name: str, sparse: bool) -> None:
+def test_both_halves_are_the_whole(name: str, sparse: bool, code: Backend) -> None:
     """Twice, as gradients of micro-batches add up; hooks of parameters are called once each."""
+    with computed_by(code):
+        check_halves(name, sparse=sparse)
+
+
+def check_halves(name: str, *, sparse: bool) -> None:
     model, context = built(name, sparse=sparse)
     for _ in range(2):
         forward(model, context).square().sum().backward()
