@@ -64,7 +64,9 @@ def status_of(state: RunState, *, kept: bool = False) -> RunStatus:
     """
     queue = QueueAnswer(time.time(), error="no job in Slurm")
     if state.may_be_in_slurm:
-        queue = query_queue(state.users, state.unfinished_jobs, kept=kept)
+        queue = query_queue(
+            state.users, state.unfinished_jobs, kept_for=state.paths.root if kept else None
+        )
     return run_status(state, queue)
 
 
@@ -117,7 +119,7 @@ def known_runs(folder: Path) -> list[KnownRun]:
     if asking:
         jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
         users = {name for state in asking for name in state.users}
-        queue = query_queue(users, jobs, kept=True)
+        queue = query_queue(users, jobs, kept_for=folder.absolute())
     known = [
         KnownRun(run, created[run], one if isinstance(one, str) else run_status(one, queue))
         for run, one in read.items()

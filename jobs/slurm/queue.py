@@ -94,21 +94,22 @@ class QueueAnswer:
 
 
 def query_queue(
-    users: Iterable[str], jobs: Mapping[str, str | None], *, kept: bool = False
+    users: Iterable[str], jobs: Mapping[str, str | None], *, kept_for: Path | None = None
 ) -> QueueAnswer:
     """The queued jobs of these users, and what sacct says of `jobs`.
 
-    `jobs` has the arrays of job ids, None where an array is not known. `kept` says that an answer
-    of the last ten seconds to the same question will do.
+    `jobs` has the arrays of job ids, None where an array is not known. `kept_for` is a
+    run folder or a folder of runs, for which an answer of the last ten seconds will do.
     """
     if shutil.which("squeue") is None:
         return QueueAnswer(time.time(), error=NO_SLURM)
     names = sorted(set(users))
-    path = _answer_file(repr((names, sorted(jobs.items()), os.environ.get("SLURM_CONF"))))
-    answer = _kept_answer(path) if kept else None
+    question = (str(kept_for), names, sorted(jobs.items()), os.environ.get("SLURM_CONF"))
+    path = _answer_file(repr(question))
+    answer = _kept_answer(path) if kept_for else None
     if answer is None:
         answer = _ask_slurm(names, jobs)
-        # Where nothing can be written, Slurm is asked each time.
+        # Where nothing can be written, Slurm is asked each time, as where it did not answer.
         with contextlib.suppress(OSError):
             _remove_old_answers(path.parent)
             write_atomically(path, _adapter().dump_json(answer).decode())
@@ -130,7 +131,7 @@ def _kept_answer(path: Path) -> QueueAnswer | None:
     """The kept answer if it is at most ten seconds old."""
     with contextlib.suppress(OSError, ValueError):
         answer = _adapter().validate_json(path.read_bytes())
-        if 0 <= time.time() - answer.at < KEPT_S:
+        if answer.answered and 0 <= time.time() - answer.at < KEPT_S:
             return answer
     return None
 
