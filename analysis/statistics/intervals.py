@@ -132,7 +132,7 @@ def interval_of_shares(values: ArrayLike, steps: int | None = None) -> Interval:
     """
     x = finite_values(values)
     value = float(x.mean()) if x.size else math.nan
-    # A share of 0 has an interval, unlike a time of 0.
+    # A share of 0 has an interval, a time of 0 has none.
     if why := _why_none([x + 1.0], steps):
         return Interval(value, None, None, why)
     return _around(value, np.clip(t_bounds(x), 0.0, 1.0), f"{x.size} runs")

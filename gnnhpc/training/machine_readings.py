@@ -22,7 +22,7 @@ STAT = Path("/proc/stat")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 _MOST_BYTES = 2**16
-"""Longer than any of them; /proc/stat has some seventy bytes a CPU before what is read no more."""
+"""More than is needed of any of them: /proc/stat begins with some seventy bytes for each CPU."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _steal_s() -> float | None:
 
 
 def _read(path: Path) -> bytes:
-    """What a file of /proc says now; it stays open, as opening takes longer than reading."""
+    """What a file of /proc says now; the file stays open, as opening takes longer than reading."""
     return os.pread(_descriptor(path, os.getpid()), _MOST_BYTES, 0)
 
 

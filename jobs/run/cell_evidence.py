@@ -29,7 +29,7 @@ Phase = Literal["waits", "runs", "over"]
 
 @dataclass(frozen=True)
 class Job:
-    """What the newest job of a cell, or the supervisor of a local run, does with it."""
+    """What the newest job of a cell, or the process of a local run, does with it."""
 
     phase: Phase | Literal["unknown"]
     detail: str | None = None
@@ -58,7 +58,7 @@ class Evidence:
         """As the queue has the job; else as its process or Slurm's accounting does."""
         if self.queued is not None:
             return self._in_the_queue(self.queued)
-        return self._supervised() if self.is_local else self._accounted()
+        return self._run_locally() if self.is_local else self._accounted()
 
     def _in_the_queue(self, job: QueuedJob) -> Job:
         phase = self._phase_in_block(job)
@@ -83,13 +83,13 @@ class Evidence:
         written = {key: last_write(one.paths) if one else 0.0 for key, one in tried.items()}
         return "runs" if self.key == max(keys, key=lambda key: written[key]) else "waits"
 
-    def _supervised(self) -> Job:
+    def _run_locally(self) -> Job:
         one, attempt = self.submission, self._attempt_by(None, self.key)
         assert one is not None
         if attempt is None and not one.is_of_this_host:
             detail = f"process {one.job_id} on {one.host} may come to it: ask there"
             return Job("unknown", detail)
-        if one.job_id not in self.state.supervisors:
+        if one.job_id not in self.state.local_processes:
             return OVER
         if attempt is None:
             return Job("waits", "waits for its turn")
@@ -118,7 +118,7 @@ class Evidence:
 
     @property
     def runs_by_hand(self) -> bool:
-        """Whether an attempt that was started without Slurm or a supervisor may still run."""
+        """Whether an attempt that was started by hand, outside Slurm, may still run."""
         newest = self.newest
         if newest is None or self.word:
             return False
@@ -127,7 +127,7 @@ class Evidence:
         return may_still_run(newest, slurm_answers=self.queue.answered)
 
     def _attempt_by(self, task: str | None, key: Key) -> Attempt | None:
-        """The newest attempt at a cell, if this task or a supervisor made it."""
+        """The newest attempt at a cell, if this task or this local run made it."""
         attempts = self.state.attempts[key]
         if not attempts:
             return None

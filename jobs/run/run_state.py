@@ -77,9 +77,9 @@ class RunState:
         return self.submissions[0].cluster if self.submissions else "slurm"
 
     @cached_property
-    def supervisors(self) -> set[str]:
-        """Process ids of local supervisors that run on this machine."""
-        return {one.job_id for one in self.submissions if one.supervisor_is_alive}
+    def local_processes(self) -> set[str]:
+        """Ids of the processes of this machine that run cells of the run."""
+        return {one.job_id for one in self.submissions if one.process_is_alive}
 
 
 def read_run(run: str | Path) -> RunState:

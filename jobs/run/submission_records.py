@@ -31,14 +31,14 @@ class SubmissionRecord:
     indices: str
     """Indices of the cells, or numbers of the blocks: 3,5-7."""
     job_id: str
-    """Slurm's job id, or the process id of the supervisor of a local run."""
+    """Slurm's job id, or the id of the process that submits and runs the cells of a local run."""
     at: str
     """UTC, ISO 8601."""
     user: str
     host: str
     command: tuple[str, ...] = ()
     started: float | None = None
-    """Start of the local supervisor's process, seconds since the epoch: process ids are reused."""
+    """Start of that process, seconds since the epoch, as process ids are reused."""
     version: int = SUBMISSIONS_VERSION
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -54,8 +54,8 @@ class SubmissionRecord:
         return f"{self.job_id}_{number}"
 
     @property
-    def supervisor_is_alive(self) -> bool:
-        """Whether the supervisor of a local run still runs; False on any other machine.
+    def process_is_alive(self) -> bool:
+        """Whether the process of a local run still runs; False on any other machine.
 
         False also for this very process: a `submit --wait` that asks has finished its cells.
         """

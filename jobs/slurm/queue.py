@@ -98,8 +98,8 @@ def query_queue(
 ) -> QueueAnswer:
     """The queued jobs of these users, and what sacct says of `jobs`.
 
-    `jobs` has the arrays of job ids, None where an array is not known. `kept_for` is a
-    run folder or a folder of runs, for which an answer of the last ten seconds will do.
+    `jobs` has the arrays of job ids, None where an array is not known. `kept_for` is a run folder
+    or a folder of runs, for which an answer of the last ten seconds will do.
     """
     if shutil.which("squeue") is None:
         return QueueAnswer(time.time(), error=NO_SLURM)
@@ -109,10 +109,8 @@ def query_queue(
     answer = _kept_answer(path) if kept_for else None
     if answer is None:
         answer = _ask_slurm(names, jobs)
-        # Where nothing can be written, Slurm is asked each time, as where it did not answer.
-        with contextlib.suppress(OSError):
-            _remove_old_answers(path.parent)
-            write_atomically(path, _adapter().dump_json(answer).decode())
+        if kept_for and answer.answered:
+            _keep(answer, path)
     return answer
 
 
@@ -131,15 +129,18 @@ def _kept_answer(path: Path) -> QueueAnswer | None:
     """The kept answer if it is at most ten seconds old."""
     with contextlib.suppress(OSError, ValueError):
         answer = _adapter().validate_json(path.read_bytes())
-        if answer.answered and 0 <= time.time() - answer.at < KEPT_S:
+        if 0 <= time.time() - answer.at < KEPT_S:
             return answer
     return None
 
 
-def _remove_old_answers(folder: Path) -> None:
-    for path in folder.glob("slurm-*.json"):
-        if time.time() - path.stat().st_mtime > KEPT_S:
-            path.unlink(missing_ok=True)
+def _keep(answer: QueueAnswer, path: Path) -> None:
+    """Write an answer and remove older ones; where that is impossible, Slurm is asked each time."""
+    with contextlib.suppress(OSError):
+        for other in path.parent.glob("slurm-*.json"):
+            if time.time() - other.stat().st_mtime > KEPT_S:
+                other.unlink(missing_ok=True)
+        write_atomically(path, _adapter().dump_json(answer).decode())
 
 
 def _ask_slurm(users: list[str], jobs: Mapping[str, str | None]) -> QueueAnswer:

@@ -62,7 +62,7 @@ class Local(Scheduler):
         return run_cells(submission)
 
     def query(self, state: RunState) -> Sequence[str]:
-        return sorted(state.supervisors)
+        return sorted(state.local_processes)
 
     def cancel(self, state: RunState, *, force: bool) -> Sequence[str]:
         """Stops the processes, and waits while their ranks save, for at most half a minute."""

@@ -209,13 +209,13 @@ class DdpReplicas(StageGradients):
         self.module: nn.Module = stage
         self._parameters = parameters_of(stage)
         if mesh.replicas is not None and self._parameters:
-            own_buffers: dict[str, Any] = {_BUFFERS_OPTION: False}
+            options: dict[str, Any] = {_BUFFERS_OPTION: False}
             self.module = DistributedDataParallel(
                 stage,
                 process_group=mesh.replicas,
                 # No device_ids: with them DDP moves every tensor argument to the GPU, and the
                 # number of the micro-batch, read there, would stop the host at each forward.
-                **own_buffers,
+                **options,
                 gradient_as_bucket_view=True,
                 bucket_cap_mb=_ONE_BUCKET_MIB,
             )
