@@ -77,9 +77,10 @@ def _headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
         f"{CONFIDENCE:.0%} intervals over runs where there are several"
     )
     columns = (*ROW_KEYS, "mean_s", "speedup", "bound", "flags")
+    shown = train.assign(flags=train["flags"].str.replace(";", ", "))
     yield Beside(
         figures.of_section("headline"),
-        page_table(with_study(train), title, columns, keys=len(ROW_KEYS)),
+        page_table(with_study(shown), title, columns, keys=len(ROW_KEYS)),
     )
 
 
