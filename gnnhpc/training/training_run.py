@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
 from gnnhpc.core.provenance import seconds_since_process_start
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.requeue import is_interrupted, requeue
+from gnnhpc.distributed.requeue import is_interrupted, requeue, requeues_used_up
 from gnnhpc.distributed.signals import Signals
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
@@ -176,12 +176,20 @@ class TrainingRun:
         if self.mesh.rank != 0:
             return
         attempt, received = self.attempt, self.signals.received
+        environment, refused = attempt.environment, None
+        by_slurm = is_interrupted(environment, received)
+        if by_slurm:
+            refused = requeues_used_up(environment, environment.restart_count + 1)
         attempt.read_other_jobs("end")
-        result = attempt.result("interrupted")
-        result = replace(result, train_steps=step, test_steps=loop.test_steps_done)
+        result = replace(
+            attempt.result("interrupted"),
+            train_steps=step,
+            test_steps=loop.test_steps_done,
+            failure=attempt.failure(refused) if refused else None,
+        )
         write_result_once(attempt.known_paths, result)
         signal_name = received or "a signal on another rank"
         stopped = f"stopped by {signal_name} before training step {step}"
         print(f"{attempt.cell.id}: {stopped}", flush=True)
-        if is_interrupted(attempt.environment, received):
-            requeue(attempt.environment)
+        if by_slurm and refused is None:
+            requeue(environment)
