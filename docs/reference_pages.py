@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.slurm.site_files import site_keys
-from jobs.sweep.settings_table import markdown_table, settings_table, sweep_keys
+from jobs.sweep.sweep_schema import markdown_table, settings_table, sweep_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 READMES = {

@@ -4,7 +4,7 @@ The commands of `python -m jobs` call functions that scripts may call too:
 
     from jobs.run.status import status
     from jobs.submit.submission import Options
-    from jobs.submit.new_run import submit
+    from jobs.submit.submit import submit
     from jobs.sweep.plan import plan
 
     planned = plan("jobs/sweeps/quickstart.yaml", ["train_steps=5"])

@@ -30,7 +30,7 @@ def site_init(
     ),
 ) -> int:
     """Write a site file from what Slurm says of this cluster: partitions, limits, your accounts."""
-    from jobs.slurm.site_init import query_site_file, write_site_file
+    from jobs.slurm.partitions import query_site_file, write_site_file
 
     write_site_file(out, query_site_file())
     print(f"wrote {out}; next: {as_typed('jobs', 'site check')} --site-file {out}")
@@ -89,15 +89,12 @@ def schema(
     """
     import json
 
-    from jobs.slurm.site_files import site_schema
-    from jobs.sweep.sweep_schema import sweep_schema
+    from jobs.slurm.site_files import site_keys, site_schema
+    from jobs.sweep.sweep_schema import sweep_keys, sweep_schema
 
     if table:
         from rich.console import Console
         from rich.markdown import Markdown
-
-        from jobs.slurm.site_files import site_keys
-        from jobs.sweep.settings_table import sweep_keys
 
         blocks = sweep_keys() if what == Written.sweep else site_keys()
         Console().print(Markdown("\n\n".join(blocks)))

@@ -83,7 +83,7 @@ def submit(
     from jobs.cli.terminal_tables import print_dry_run, print_submitted
     from jobs.slurm.sbatch_options import parse_options
     from jobs.slurm.site_files import load_site
-    from jobs.submit import new_run
+    from jobs.submit import submit as submitting
     from jobs.submit.submission import Options
     from jobs.sweep.plan import plan
 
@@ -98,9 +98,9 @@ def submit(
         wait=wait,
     )
     if dry_run:
-        print_dry_run(new_run.prepare_submit(planned, options, runs=runs))
+        print_dry_run(submitting.prepare_submit(planned, options, runs=runs))
         return EXIT_DONE
-    done = new_run.submit(planned, options, runs=runs, watch=_print_changes())
+    done = submitting.submit(planned, options, runs=runs, watch=_print_changes())
     print_submitted(done)
     return EXIT_FAILED if done.failed else EXIT_DONE
 
@@ -181,7 +181,7 @@ def cancel(
     ] = False,
 ) -> int:
     """Cancel a run's jobs in Slurm, or stop its local process; results stay."""
-    from jobs.submit.schedulers import cancel as cancel_run
+    from jobs.submit.submit import cancel as cancel_run
 
     ended = cancel_run(run, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")

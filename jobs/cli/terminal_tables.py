@@ -12,40 +12,39 @@ from itertools import islice
 from shlex import quote
 
 from gnnhpc.core.cli_options import as_typed
-from jobs.run.cell_state import MAY_RUN, CellState
 from jobs.run.cost import RunCost
+from jobs.run.state_table import MAY_RUN
 from jobs.run.status import KnownRun, RunStatus, status
 from jobs.slurm.job_array import format_indices
-from jobs.submit.schedulers import SCHEDULERS, Submitted
 from jobs.submit.submission import Submission
+from jobs.submit.submit import SCHEDULERS, Submitted
 from jobs.sweep.plan import missing_data
 
 
 def print_dry_run(submission: Submission) -> None:
     """Print the first script and the cells; then arrays, resources and cost."""
-    arrays = submission.arrays
+    arrays, cells = submission.arrays, submission.cells
     if submission.cluster == "slurm":
         print(f"--- {submission.run}/arrays/{arrays[0].name}.sbatch")
         print(submission.script(arrays[0]))
-    for cell in submission.cells:
+    for cell in cells:
         print(f"{cell.array:<16} {cell.index:>5}  {cell.id}")
-    count = submission.tasks if submission.is_paired else len(arrays)
-    what = f"{count} {'block' if submission.is_paired else 'array'}{'s' if count != 1 else ''}"
-    cells = f"{len(submission.cells)} cell{'s' if len(submission.cells) != 1 else ''}"
-    head = f"{cells} in {what}; site {submission.launch.site_name}"
-    root = submission.cells[0].data_root
+    root, site = cells[0].data_root, submission.launch.site_name
+    jobs = (submission.tasks, "block") if submission.is_paired else (len(arrays), "array")
+    head = f"{_count(len(cells), 'cell')} in {_count(*jobs)}; site {site}"
     print(f"\ndry run of {submission.run.name}: {head}; data root {root or 'none'}")
-    experiments = [cell.experiment for cell in submission.cells]
-    if missing := " ".join(missing_data(experiments, root)):
+    if missing := " ".join(missing_data([cell.experiment for cell in cells], root)):
         there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
-    for line in (
-        *_resource_lines(submission),
-        *_edges_lines(submission),
-        *SCHEDULERS[submission.cluster].summary(submission),
-    ):
-        print(line)
+    rows = [("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")]
+    for array in arrays:
+        needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
+        sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
+        limit = format_duration(needs.time_min * 60)
+        rows.append((array.name, *map(str, sizes), limit, tasks))
+    summary = SCHEDULERS[submission.cluster].summary(submission)
+    print("\n".join([*_table(rows), *_edges_lines(submission), *summary]))
 
 
 def _edges_lines(submission: Submission) -> Iterator[str]:
@@ -57,26 +56,12 @@ def _edges_lines(submission: Submission) -> Iterator[str]:
         if each.total_chunks > 1 and each.sampling is None and each.data.facts().kind == "graph"
     }
     for mode, count in sorted(cut):
-        share = "all edges; rows near the cuts are computed several times"
-        if mode == "contiguous":
-            share = f"about {1 / count:.0%} of the edges where nodes have no order"
-        elif mode != "halo":
-            share = f"more than {1 / count:.0%} of the edges, as METIS finds clusters"
+        kept = {
+            "halo": "all edges; rows near the cuts are computed several times",
+            "contiguous": f"about {1 / count:.0%} of the edges where nodes have no order",
+        }.get(mode, f"more than {1 / count:.0%} of the edges, as METIS finds clusters")
         more = "" if mode == "halo" else "; chunks: halo keeps all"
-        yield f"chunks: {mode} in {count} chunks keeps {share}{more}"
-
-
-def _resource_lines(submission: Submission) -> list[str]:
-    """A line for each array: what it asks Slurm for."""
-    rows: list[tuple[str, ...]] = [
-        ("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")
-    ]
-    for array in submission.arrays:
-        needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
-        sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
-        limit = format_duration(needs.time_min * 60)
-        rows.append((array.name, *map(str, sizes), limit, tasks))
-    return _columns(rows, "<>>>>>")
+        yield f"chunks: {mode} in {count} chunks keeps {kept}{more}"
 
 
 def print_submitted(done: Submitted) -> None:
@@ -97,8 +82,8 @@ def print_submitted(done: Submitted) -> None:
         print(line)
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")
-        return
-    print_status(status(done.run), cells=False)
+    else:
+        print_status(status(done.run), cells=False)
 
 
 def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None) -> None:
@@ -136,7 +121,12 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     if current.complete:
         yield f"next: {as_typed('analysis', 'report')} {run}"
         return
-    wrong = _custom_models_to_correct(current)
+    models = {cell.id: str(cell.settings["model"]["name"]) for cell in current.state.cells}
+    wrong = {
+        one.cell: models[one.cell]
+        for one in current.cells
+        if (one.state == "failed" or "engine-parity" in one.flags) and ":" in models[one.cell]
+    }
     if wrong:
         yield (
             f"next: where {', '.join(sorted(set(wrong.values())))} is wrong: correct it, and "
@@ -152,19 +142,13 @@ def next_steps(current: RunStatus) -> Iterator[str]:
     yield f"next: {as_typed('jobs', 'rerun')} {run} {which}{paired}{memory}"
 
 
-def _custom_models_to_correct(current: RunStatus) -> dict[str, str]:
-    """Cell id -> its custom model, where that failed or differs from its reference."""
-    wrong = {
-        one.cell for one in current.cells if one.state == "failed" or "engine-parity" in one.flags
-    }
-    models = {cell.id: str(cell.settings["model"]["name"]) for cell in current.state.cells}
-    return {cell: name for cell, name in models.items() if cell in wrong and ":" in name}
-
-
 def status_line(current: RunStatus) -> str:
     """The counts of all states, and when Slurm was asked, in one line."""
-    counts = ", ".join(f"{count} {state}" for state, count in current.counts().items())
-    return f"{current.run.name}: {counts or 'no cells'} ({current.slurm})"
+    return f"{current.run.name}: {_counts(current) or 'no cells'} ({current.slurm})"
+
+
+def _counts(current: RunStatus) -> str:
+    return ", ".join(f"{count} {state}" for state, count in current.counts().items())
 
 
 def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
@@ -194,11 +178,10 @@ def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
     for one in runs:
         cells, state = "", f"damaged: {one.status}"
         if isinstance(one.status, RunStatus):
-            cells = str(len(one.status.cells))
-            state = ", ".join(f"{count} {name}" for name, count in one.status.counts().items())
+            cells, state = str(len(one.status.cells)), _counts(one.status)
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created_at))
         rows.append((one.run.name, made, cells, state))
-    return _columns(rows, "<<>")
+    return _table(rows)
 
 
 def format_duration(seconds: float) -> str:
@@ -208,23 +191,18 @@ def format_duration(seconds: float) -> str:
 
 def _array_lines(current: RunStatus) -> list[str]:
     """A line for each array, with the number of its cells in each state."""
-    arrays: dict[str, list[CellState]] = {}
-    for cell in current.cells:
-        arrays.setdefault(cell.array, []).append(cell)
     states = list(current.counts())
     rows = [("array", "cells", *states, "s a step", "left")]
-    for name, cells in arrays.items():
+    for name in dict.fromkeys(cell.array for cell in current.cells):
+        cells = [cell for cell in current.cells if cell.array == name]
         counts = Counter(cell.state for cell in cells)
         step_s = [cell.step_s for cell in cells if cell.step_s is not None]
         etas = [cell.eta_s for cell in cells if cell.eta_s is not None]
-        rows.append((
-            name,
-            str(len(cells)),
-            *(str(counts[state] or "") for state in states),
-            f"{sum(step_s) / len(step_s):.3g}" if step_s else "",
-            format_duration(max(etas)) if etas else "",
-        ))  # fmt: skip
-    return _columns(rows, "<>" + ">" * (len(states) + 1))
+        step = f"{sum(step_s) / len(step_s):.3g}" if step_s else ""
+        left = format_duration(max(etas)) if etas else ""
+        shown = (str(counts[state] or "") for state in states)
+        rows.append((name, str(len(cells)), *shown, step, left))
+    return _table(rows)
 
 
 def _cell_lines(current: RunStatus) -> list[str]:
@@ -232,21 +210,22 @@ def _cell_lines(current: RunStatus) -> list[str]:
     rows = [("array", "index", "state", "attempts", "step", "time", "cell", "why")]
     for cell in current.cells:
         left = f", {format_duration(cell.eta_s)} left" if cell.eta_s else ""
-        rows.append((
-            cell.array,
-            str(cell.index),
-            cell.state,
-            str(cell.attempts or ""),
-            f"{cell.step} of {cell.steps}" if cell.step else "",
-            "" if cell.step_s is None else f"{cell.step_s:.3g} s a step{left}",
-            cell.cell,
-            cell.detail or "",
-        ))  # fmt: skip
-    return _columns(rows, "<><>><<")
+        time_left = "" if cell.step_s is None else f"{cell.step_s:.3g} s a step{left}"
+        done = f"{cell.step} of {cell.steps}" if cell.step else ""
+        place = (cell.array, str(cell.index), cell.state, str(cell.attempts or ""))
+        rows.append((*place, done, time_left, cell.cell, cell.detail or ""))
+    return _table(rows)
 
 
-def _columns(rows: Sequence[tuple[str, ...]], sides: str) -> list[str]:
-    """Rows in columns that are aligned to these sides; the last column has any width."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(sides))]
-    form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    return [f"{form.format(*row)}  {row[-1]}".rstrip() for row in rows]
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows in columns, numbers to the right; the first row is the head, the last column ragged."""
+    formats = []
+    for head, *cells in list(zip(*rows, strict=True))[:-1]:
+        side = ">" if all(cell[:1].isdigit() for cell in cells if cell) else "<"
+        formats.append(f"{{:{side}{max(map(len, (head, *cells)))}}}")
+    form = "  ".join([*formats, "{}"])
+    return [form.format(*row).rstrip() for row in rows]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

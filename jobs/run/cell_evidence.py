@@ -24,14 +24,13 @@ from jobs.slurm.queue import NO_SLURM, WAITING_STATES, QueueAnswer, QueuedJob
 
 _MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
 """Ends after which Slurm may queue the job again."""
-Phase = Literal["waits", "runs", "over"]
 
 
 @dataclass(frozen=True)
 class Job:
     """What the newest job of a cell, or the process of a local run, does with it."""
 
-    phase: Phase | Literal["unknown"]
+    phase: Literal["waits", "runs", "over", "unknown"]
     detail: str | None = None
 
 
@@ -61,34 +60,28 @@ class Evidence:
         return self._run_locally() if self.is_local else self._accounted()
 
     def _in_the_queue(self, job: QueuedJob) -> Job:
-        phase = self._phase_in_block(job)
-        if phase == "waits" and job.state not in WAITING_STATES:
-            number = self.state.blocks.number(job.array, self.key)
-            return Job("waits", f"waits for its turn in block {number} of {job.array}")
-        return Job(phase, job.reason if phase == "waits" else None)
-
-    def _phase_in_block(self, job: QueuedJob) -> Phase:
-        """A job runs the cells of its block in order; the one last written to is where it is."""
+        """A job that was requeued runs again what is not valid, in the order of its block."""
         number = self.state.blocks.number(job.array, self.key)
-        keys = self.state.blocks.keys(job.array, number)
-        tried = {key: self._attempt_by(job.task(number), key) for key in keys}
-        attempt = tried[self.key]
-        if attempt is not None and attempt.valid:
-            return "over"
-        # A job that was requeued runs again what is not valid.
+        task, keys = job.task(number), self.state.blocks.keys(job.array, number)
+        attempts = {key: self._attempt_by(task, key) for key in keys}
+        mine = attempts[self.key]
+        if mine is not None and mine.valid:
+            return OVER
         if job.state in WAITING_STATES:
-            return "waits"
-        if attempt is not None and _has_ended(attempt):
-            return "over"
-        written = {key: last_write(one.paths) if one else 0.0 for key, one in tried.items()}
-        return "runs" if self.key == max(keys, key=lambda key: written[key]) else "waits"
+            return Job("waits", job.reason)
+        if mine is not None and _has_ended(mine):
+            return OVER
+        # The cell that was last written to is the one that it runs.
+        written = {key: last_write(one.paths) if one else 0.0 for key, one in attempts.items()}
+        if self.key == max(keys, key=lambda key: written[key]):
+            return Job("runs")
+        return Job("waits", f"waits for its turn in block {number} of {job.array}")
 
     def _run_locally(self) -> Job:
         one, attempt = self.submission, self._attempt_by(None, self.key)
         assert one is not None
         if attempt is None and not one.is_of_this_host:
-            detail = f"process {one.job_id} on {one.host} may come to it: ask there"
-            return Job("unknown", detail)
+            return Job("unknown", f"process {one.job_id} on {one.host} may come to it: ask there")
         if one.job_id not in self.state.local_processes:
             return OVER
         if attempt is None:

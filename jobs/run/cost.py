@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jobs.run.attempt_files import job_of
 from jobs.run.run_state import RunState
-from jobs.slurm.accounting import ask_sacct
+from jobs.slurm.queue import WAITING_STATES, ask_sacct
 
 _PATIENCE_S = 60.0
 """How long sacct may take to answer."""
@@ -35,8 +35,8 @@ def run_cost(state: RunState) -> RunCost:
     listed = ask_sacct(jobs, patience_s=_PATIENCE_S, all_starts=True)
     tasks = [task for task in listed if task.elapsed_s]
     if tasks:
-        core_s, running = sum(task.core_s for task in tasks), sum(task.running for task in tasks)
-        return RunCost(True, core_s, len(tasks), running)
+        running = sum(not (task.has_ended or task.state in WAITING_STATES) for task in tasks)
+        return RunCost(True, sum(task.core_s for task in tasks), len(tasks), running)
     costs = [one.result.core_s if one.result else None for one in attempts]
     known = [cost for cost in costs if cost is not None]
     return RunCost(False, sum(known), len(known), len(costs) - len(known))

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jobs.run.attempt_files import memory_cause, read_progress, script_error
 from jobs.run.cell_evidence import Evidence
-from jobs.run.cell_state import CellState
 from jobs.run.run_state import RunState
 from jobs.slurm.paired_blocks import Key
 from jobs.slurm.queue import QueueAnswer, QueuedJob
+
+LIVE = ("running", "pending")
+MAY_RUN = (*LIVE, "unknown")
+"""unknown: its job may wait or run, and Slurm does not say."""
+FAILED = ("failed", "timed out", "preempted", "out of memory", "cancelled", "interrupted", "lost")
+"""lost: ended without result or failure."""
+UNFINISHED = (*FAILED, "missing")
+"""missing: never started."""
+STATES = ("done", "invalid", *MAY_RUN, *UNFINISHED)
+"""invalid: done, but a check found an error."""
+
+
+@dataclass(frozen=True)
+class CellState:
+    """One cell as `status --cells` shows it."""
+
+    cell: str
+    array: str
+    index: int
+    state: str
+    attempts: int = 0
+    attempt: int | None = None
+    """The attempt that the state is taken from."""
+    step: int | None = None
+    steps: int | None = None
+    step_s: float | None = None
+    eta_s: float | None = None
+    detail: str | None = None
+    """Why it waits, or the cause of the failure, in one line."""
+    flags: tuple[str, ...] = ()
+    job: str | None = None
+
 
 _SLURM_ENDS = {
     "TIMEOUT": "timed out",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from jobs.run.cell_state import MAY_RUN, STATES, UNFINISHED, CellState
-from jobs.run.run_jobs import only_of_run
 from jobs.run.run_state import RunState, read_run
-from jobs.run.state_table import cell_states
-from jobs.slurm.queue import QueueAnswer, query_queue
+from jobs.run.state_table import MAY_RUN, STATES, UNFINISHED, CellState, cell_states
+from jobs.slurm.queue import QueueAnswer, QueuedJob, query_queue
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,38 @@ def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
         state = read_run(state.paths.root)
         cells = cell_states(state, queue)
     return RunStatus(state, tuple(cells), _asked(state, queue))
+
+
+def only_of_run(state: RunState, queue: QueueAnswer) -> QueueAnswer:
+    """The answer with what it says about this run's jobs alone.
+
+    They are those that name its folder, and by their ids those that name none, since the run was
+    moved. Jobs of the run that this one was copied from name that run, and another cluster may have
+    other jobs under the ids of ours.
+    """
+
+    def is_of_run(job: QueuedJob) -> bool:
+        named = _named_run(job)
+        known = state.slurm_arrays.get(job.job_id) == job.array
+        return known if named is None else named.samefile(state.paths.root)
+
+    jobs = tuple(filter(is_of_run, queue.jobs))
+    others = {job.job_id for job in queue.jobs} - {job.job_id for job in jobs}
+    accounted = {
+        name: task for name, task in queue.accounted.items() if name.partition("_")[0] not in others
+    }
+    return replace(queue, jobs=jobs, accounted=accounted)
+
+
+def _named_run(job: QueuedJob) -> Path | None:
+    """The run folder that a job's script lies in, else that its comment names, if it exists."""
+    # A submission adds a token to the comment.
+    comment = job.comment.strip()
+    places = (*Path(job.script).parents[1:2], Path(comment), Path(comment.rpartition(" [")[0]))
+    known = (
+        place for place in places if place.is_absolute() and RunPaths(place).manifest.is_file()
+    )
+    return next(known, None)
 
 
 def _asked(state: RunState, queue: QueueAnswer) -> str:

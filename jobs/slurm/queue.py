@@ -13,15 +13,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from gnnhpc.core.slurm_commands import run_slurm
+from gnnhpc.core.slurm_commands import ask, run_slurm
 from gnnhpc.core.versioned_json import write_atomically
-from jobs.slurm.accounting import AccountedTask, ask_sacct
 from jobs.slurm.job_array import array_of_job, parse_indices
 
 KEPT_S = 10.0
@@ -38,6 +37,8 @@ WAITING_STATES = frozenset((
 _PATIENCE_S = 10.0
 """Time for a call of squeue or sacct."""
 _SEPARATOR = "\x1f"
+_QUEUE_FIELDS = ("%i", "%T", "%r", "%j", "%o", "%k")
+_ACCOUNT_FIELDS = ("JobID", "State", "JobName", "ElapsedRaw", "AllocCPUS")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,26 @@ class QueuedJob:
 
 
 @dataclass(frozen=True)
+class AccountedTask:
+    """One start of an array task."""
+
+    task: str
+    """The task, such as 17_3."""
+    state: str
+    """Slurm's word, such as TIMEOUT; OUT_OF_MEMORY if a step of the task has it."""
+    elapsed_s: int = 0
+    cpus: int = 0
+
+    @property
+    def core_s(self) -> int:
+        return self.elapsed_s * self.cpus
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED_STATES
+
+
+@dataclass(frozen=True)
 class QueueAnswer:
     """Slurm's answer at time `at` (seconds since the epoch)."""
 
@@ -90,7 +111,8 @@ class QueueAnswer:
 
     def accounts_as_live(self, task: str | None) -> bool:
         """Whether the accounting has an array task that has not ended."""
-        return (self.state_of(task) or "COMPLETED") not in ENDED_STATES
+        found = self.accounted.get(task or "")
+        return found is not None and not found.has_ended
 
 
 def query_queue(
@@ -101,23 +123,19 @@ def query_queue(
     `jobs` has the arrays of job ids, None where an array is not known. `kept_for` is a run folder
     or a folder of runs, for which an answer of the last ten seconds will do.
     """
+    from gnnhpc.data.data_files import cache_root
+
     if shutil.which("squeue") is None:
         return QueueAnswer(time.time(), error=NO_SLURM)
     names = sorted(set(users))
-    question = (str(kept_for), names, sorted(jobs.items()), os.environ.get("SLURM_CONF"))
-    path = _answer_file(repr(question))
+    question = repr((str(kept_for), names, sorted(jobs.items()), os.environ.get("SLURM_CONF")))
+    path = cache_root() / f"slurm-{hashlib.sha256(question.encode()).hexdigest()[:12]}.json"
     answer = _kept_answer(path) if kept_for else None
     if answer is None:
         answer = _ask_slurm(names, jobs)
         if kept_for and answer.answered:
             _keep(answer, path)
     return answer
-
-
-def _answer_file(question: str) -> Path:
-    from gnnhpc.data.data_files import cache_root
-
-    return cache_root() / f"slurm-{hashlib.sha256(question.encode()).hexdigest()[:12]}.json"
 
 
 @cache
@@ -149,16 +167,15 @@ def _ask_slurm(users: list[str], jobs: Mapping[str, str | None]) -> QueueAnswer:
         listed, error = ask_squeue(users), None
     except SlurmSilentError as silent:
         listed, error = [], str(silent)
-    accounted = {task.task: task for task in ask_sacct(jobs, patience_s=_PATIENCE_S)}
-    queued = tuple(job for job in listed if job.state not in ENDED_STATES)
-    answer = QueueAnswer(now, queued, accounted, error)
+    accounted = {task.task: task for task in ask_sacct(jobs)}
     for job in listed:
         # Slurm lists a job for some minutes after its end, and the accounting may not have it yet.
         if job.state in ENDED_STATES and jobs.get(job.job_id, "") in (None, job.array):
             for task in map(job.task, job.numbers()):
-                if answer.state_of(task) not in ENDED_STATES:
+                if task not in accounted or not accounted[task].has_ended:
                     accounted[task] = AccountedTask(task, job.state)
-    return answer
+    queued = tuple(job for job in listed if job.state not in ENDED_STATES)
+    return QueueAnswer(now, queued, accounted, error)
 
 
 class SlurmSilentError(Exception):
@@ -170,11 +187,10 @@ def ask_squeue(users: Iterable[str]) -> list[QueuedJob]:
 
     Raises SlurmSilentError where squeue gives no answer.
     """
-    form = _SEPARATOR.join(("%i", "%T", "%r", "%j", "%o", "%k"))
     which = ("--all", "--states=all", f"--user={','.join(sorted(set(users)))}")
     try:
         text = run_slurm(
-            *("squeue", *which, "--noheader", f"--format={form}"),
+            *("squeue", *which, "--noheader", f"--format={_SEPARATOR.join(_QUEUE_FIELDS)}"),
             timeout_s=_PATIENCE_S,
             # A user's own defaults, such as SQUEUE_STATES, would hide jobs.
             without="SQUEUE_",
@@ -182,14 +198,13 @@ def ask_squeue(users: Iterable[str]) -> list[QueuedJob]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SlurmSilentError(error_line(error)) from None
-    rows = (line.split(_SEPARATOR) for line in text.split("\n"))
-    return [_job(*row) for row in rows if len(row) == 6]
-
-
-def _job(job: str, state: str, reason: str, name: str, script: str, comment: str) -> QueuedJob:
-    job_id, _, tasks = job.partition("_")
-    reason = "" if reason == "None" else reason
-    return QueuedJob(job_id, tasks.strip("[]"), state, reason, name, script, comment)
+    found = []
+    for row in (line.split(_SEPARATOR) for line in text.split("\n")):
+        if len(row) == len(_QUEUE_FIELDS):
+            (job_id, _, tasks), (state, reason, *others) = row[0].partition("_"), row[1:]
+            reason = "" if reason == "None" else reason
+            found.append(QueuedJob(job_id, tasks.strip("[]"), state, reason, *others))
+    return found
 
 
 def error_line(error: Exception) -> str:
@@ -198,3 +213,43 @@ def error_line(error: Exception) -> str:
         return f"{error.cmd[0]} gave no answer within {error.timeout:.0f} s"
     lines = str(getattr(error, "stderr", None) or error).split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), type(error).__name__)
+
+
+def ask_sacct(
+    jobs: Mapping[str, str | None], *, patience_s: float = _PATIENCE_S, all_starts: bool = False
+) -> list[AccountedTask]:
+    """The tasks of these jobs, with one question; empty where sacct gives no answer.
+
+    `jobs` has the arrays of job ids, None where the array is not known: under an id sacct may know
+    somebody else's job. `all_starts` lists each start of a requeued task, else the last alone.
+    """
+    if not jobs:
+        return []
+    command = [
+        *("sacct", "--noheader", "--parsable2", f"--delimiter={_SEPARATOR}"),
+        *(f"--format={','.join(_ACCOUNT_FIELDS)}", f"--jobs={','.join(sorted(jobs))}"),
+        *(["--duplicates"] if all_starts else []),
+    ]
+    # A user's own defaults, such as SACCT_FORMAT, would change the answer.
+    answer = ask(*command, timeout_s=patience_s, without="SACCT_")
+    found: list[AccountedTask] = []
+    for line in (answer or "").splitlines():
+        name, word, job_name, seconds, cpus = line.split(_SEPARATOR)
+        job, _, step = name.partition(".")
+        number, state = job.partition("_")[0], word.split(" ")[0]
+        # The steps of a task follow it.
+        if step and found and found[-1].task == job:
+            if state == "OUT_OF_MEMORY":
+                found[-1] = replace(found[-1], state=state)
+        elif not step and number in jobs and jobs[number] in (None, array_of_job(job_name)):
+            spent = int(seconds or 0), int(cpus or 0)
+            found += [AccountedTask(task, state, *spent) for task in _array_tasks(job)]
+    return found
+
+
+def _array_tasks(job: str) -> list[str]:
+    """The tasks in sacct's `12_3`, or `12_[4-6%2]` for tasks that never began."""
+    number, _, tasks = job.partition("_")
+    if not tasks.startswith("["):
+        return [job]
+    return [f"{number}_{i}" for i in parse_indices(tasks.strip("[]").partition("%")[0])]

@@ -13,8 +13,7 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import Strict, expand_user
 from gnnhpc.experiment.yaml_file import as_mapping, check_keys, read_mapping, read_text
 from jobs.slurm.site import Site, parse_site
-from jobs.sweep.settings_table import settings_table
-from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema
+from jobs.sweep.sweep_schema import DRAFT, Schema, plain_schema, settings_table
 
 SITE_FILE_VARIABLE = "GNNHPC_SITE_FILE"
 

@@ -11,8 +11,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
@@ -23,13 +26,14 @@ from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.libraries import check_sampler_is_here
 from gnnhpc.records.attempts import read_attempts
 from jobs.run.attempt_files import failure_cause
-from jobs.run.local_lock import machine_lock
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import process_start
-from jobs.slurm.launch import Launch
+from jobs.slurm.batch_script import Launch
 from jobs.submit.scheduler import Job, Scheduler, Watch, record_job
 from jobs.submit.submission import Options, Submission
 
+LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
+"""Another file for the machine's lock; empty for runs that may run at the same time."""
 _GRACE_S = 20.0
 """How long stopped ranks may take to save; the process that runs them may take ten seconds more."""
 _POLL_S = 0.1
@@ -59,7 +63,21 @@ class Local(Scheduler):
         return [(array, str(pid)) for array in submission.arrays]
 
     def wait(self, submission: Submission, watch: Watch | None) -> int:
-        return run_cells(submission)
+        """Run the cells in order; returns how many failed or are invalid, which stops no other.
+
+        Prints a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are
+        stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
+        started, as on a full disk.
+        """
+        failed = 0
+        with _interrupt_on_sigterm(), machine_lock():
+            for number, cell in enumerate(submission.cells, 1):
+                start = time.monotonic()
+                done, words = _run_cell(RunPaths(submission.run), submission.launch, cell)
+                failed += not done
+                place = f"[{number}/{len(submission.cells)}] {cell.array} {cell.index}"
+                print(f"{place}: {words}, {time.monotonic() - start:.1f} s", flush=True)
+        return failed
 
     def query(self, state: RunState) -> Sequence[str]:
         return sorted(state.local_processes)
@@ -76,30 +94,26 @@ class Local(Scheduler):
         return jobs
 
 
-def run_cells(submission: Submission) -> int:
-    """Run the cells in order; returns how many failed or are invalid, which stops no other cell.
-
-    Prints a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are
-    stopped first, then KeyboardInterrupt is raised. Raises GnnhpcError where a cell cannot be
-    started, as on a full disk.
-    """
-    failed, paths, launch = 0, RunPaths(submission.run), submission.launch
-    with _interrupt_on_sigterm(), machine_lock():
-        for number, cell in enumerate(submission.cells, 1):
-            before = paths.cell(cell.id).attempts()
-            start = time.monotonic()
-            ranks: Ranks = []
-            try:
-                _start(paths, launch, cell, ranks)
-                print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
-                _wait(ranks, launch)
-            finally:
-                _stop(ranks)
-            done, words = _how_it_ended(paths, cell, len(before))
-            failed += not done
-            place = f"[{number}/{len(submission.cells)}] {cell.array} {cell.index}"
-            print(f"{place}: {words}, {time.monotonic() - start:.1f} s", flush=True)
-    return failed
+def _run_cell(paths: RunPaths, launch: Launch, cell: Cell) -> tuple[bool, str]:
+    """Whether the cell is done and valid now; its status, cause and flags."""
+    before, ranks = len(paths.cell(cell.id).attempts()), Ranks()
+    try:
+        _start(paths, launch, cell, ranks)
+        print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
+        _wait(ranks, launch)
+    finally:
+        _stop(ranks)
+    attempts = read_attempts(paths.cell(cell.id))
+    if len(attempts) == before:
+        return False, f"failed before it had an attempt: see logs/{cell.array}-{cell.index}-*.log"
+    newest = attempts[-1]
+    cause = failure_cause(newest, cell.world_size)
+    if newest.result is None:
+        return False, f"failed: {cause or 'the ranks ended without a result'}"
+    wrong = newest.status == "done" and not newest.valid
+    words = ("invalid" if wrong else newest.status) + (f": {cause}" if cause else "")
+    flags = ", ".join(newest.result.flags)
+    return newest.valid, f"{words} (flags: {flags})" if flags else words
 
 
 def _check_libraries(submission: Submission) -> None:
@@ -176,21 +190,6 @@ def _send(ranks: Ranks, number: signal.Signals) -> None:
         os.killpg(ranks[0].pid, number)
 
 
-def _how_it_ended(paths: RunPaths, cell: Cell, before: int) -> tuple[bool, str]:
-    """Whether a cell is done and valid after it had `before` attempts; status, cause and flags."""
-    attempts = read_attempts(paths.cell(cell.id))
-    if len(attempts) == before:
-        return False, f"failed before it had an attempt: see logs/{cell.array}-{cell.index}-*.log"
-    newest = attempts[-1]
-    cause = failure_cause(newest, cell.world_size)
-    if newest.result is None:
-        return False, f"failed: {cause or 'the ranks ended without a result'}"
-    wrong = newest.status == "done" and not newest.valid
-    words = ("invalid" if wrong else newest.status) + (f": {cause}" if cause else "")
-    flags = ", ".join(newest.result.flags)
-    return newest.valid, f"{words} (flags: {flags})" if flags else words
-
-
 def _free_port() -> int:
     """A port of this machine that nobody listens at."""
     with socket.socket() as tried:
@@ -210,3 +209,24 @@ def _interrupt_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def machine_lock() -> Iterator[None]:
+    """Wait until no other local run measures on this machine, and keep others from it."""
+    from filelock import FileLock, Timeout
+
+    name = os.environ.get(LOCK_VARIABLE, str(Path(tempfile.gettempdir()) / "gnnhpc-local.lock"))
+    if not name:
+        yield
+        return
+    lock = FileLock(name, mode=0o666)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print("waits for another local run on this machine", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

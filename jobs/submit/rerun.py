@@ -13,22 +13,22 @@ from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.submissions import read_provenance
-from jobs.run.cell_state import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.run_state import RunState, open_run, read_run
+from jobs.run.state_table import FAILED, LIVE, UNFINISHED, CellState
 from jobs.run.status import RunStatus, status_of
 from jobs.run.submission_records import run_lock
+from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
-from jobs.slurm.launch import Launch
 from jobs.slurm.site import parse_site
 from jobs.submit.scheduler import Watch
-from jobs.submit.schedulers import (
+from jobs.submit.submission import Options, Submission, make_launch, make_submission
+from jobs.submit.submit import (
     SCHEDULERS,
     Submitted,
     jobs_of_after,
     submit_arrays,
     wait_if_asked,
 )
-from jobs.submit.submission import Options, Submission, make_launch, make_submission
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ from gnnhpc.experiment.manifest import write_manifest
 from gnnhpc.records.code_snapshot import CodeSnapshot, file_digests
 from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import PROVENANCE_VERSION
-from jobs.slurm.batch_script import batch_script
+from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray
-from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import write_blocks
 from jobs.submit.submission import Submission, all_arrays
 from jobs.sweep.plan import Plan

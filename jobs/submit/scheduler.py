@@ -53,7 +53,7 @@ class Scheduler(Protocol):
         """Ids of the run's jobs that wait or run; raises GnnhpcError where that is not known."""
 
     def cancel(self, state: RunState, *, force: bool) -> Sequence[str]:
-        """Cancel the run's jobs; returns their ids. Raises as `jobs.submit.schedulers.cancel`."""
+        """Cancel the run's jobs; returns their ids. Raises as `jobs.submit.submit.cancel`."""
 
 
 def record_job(

@@ -9,11 +9,11 @@ from dataclasses import replace
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
-from jobs.run.cell_state import MAY_RUN
-from jobs.run.run_jobs import live_jobs
 from jobs.run.run_state import RunState
-from jobs.run.status import status
+from jobs.run.state_table import MAY_RUN
+from jobs.run.status import only_of_run, status
 from jobs.slurm.partitions import longest_time_min
+from jobs.slurm.queue import QueueAnswer, query_queue
 from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, check_slurm, submit_script
 from jobs.submit.run_folder import script_of
 from jobs.submit.scheduler import Job, Scheduler, Watch, record_job
@@ -101,7 +101,7 @@ class Slurm(Scheduler):
     def query(self, state: RunState) -> Sequence[str]:
         if not state.submissions:
             return []
-        jobs, queue = live_jobs(state)
+        jobs, queue = _live_jobs(state)
         if not queue.answered:
             found = f"which jobs of {state.paths.root} are in its queue ({queue.error})"
             raise GnnhpcError(f"Slurm does not say {found}")
@@ -111,7 +111,7 @@ class Slurm(Scheduler):
         """Cancels jobs that Slurm says are this run's; with `force` also all that are recorded."""
         if not state.may_be_in_slurm:
             return []
-        jobs, queue = live_jobs(state)
+        jobs, queue = _live_jobs(state)
         if not queue.answered:
             known = {task.partition("_")[0] for task in queue.accounted}
             unsure = state.slurm_arrays.keys() - known
@@ -123,6 +123,19 @@ class Slurm(Scheduler):
         if jobs:
             cancel_jobs(jobs)
         return jobs
+
+
+def _live_jobs(state: RunState) -> tuple[list[str], QueueAnswer]:
+    """Ids of the run's jobs that wait or run, and Slurm's answer.
+
+    Where squeue does not answer they are those that the accounting has as waiting or running.
+    """
+    queue = only_of_run(state, query_queue(state.users, dict(state.slurm_arrays)))
+    found = {job.job_id for job in queue.jobs}
+    if not queue.answered:
+        live = (name for name, task in queue.accounted.items() if not task.has_ended)
+        found = {task.partition("_")[0] for task in live}
+    return sorted(found), queue
 
 
 def _dependency(own: Mapping[str, object], waits: Sequence[str]) -> list[str]:

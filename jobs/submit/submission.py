@@ -10,9 +10,8 @@ from typing import Any
 
 from gnnhpc.experiment.manifest import Cell
 from jobs.run.submission_records import Cluster
-from jobs.slurm.batch_script import batch_script
+from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
-from jobs.slurm.launch import Launch
 from jobs.slurm.site import Site, changed_site
 from jobs.sweep.plan import Plan
 

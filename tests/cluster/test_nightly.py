@@ -44,6 +44,7 @@ def test_a_cell_is_requeued_as_often_as_the_site_allows(user: User) -> None:
 
 def test_a_block_that_is_requeued_continues_where_it_was(user: User) -> None:
     grid = LONG | {"layouts": ["seq", "pp2", "dp2-pp2"], "seq_microbatches": [1]}
+    grid |= {"train_steps": 160}
     run = user.submit([grid], "--paired", name="block", site=planted("slow", 0, 100))
     (block,) = read_blocks(run.paths, run.cells).tasks["gat-paired"]
     first, second, third = block.cells
@@ -53,7 +54,9 @@ def test_a_block_that_is_requeued_continues_where_it_was(user: User) -> None:
     run.cluster.run("scontrol", "requeue", job)
     run.wait_for_requeue(job)
     shown = run.status()
-    assert [shown[c.id]["state"] for c in (first, second, third)] == ["done", "pending", "pending"]
+    assert run.result(first).valid, run.result(first).audit
+    states = [shown[c.id]["state"] for c in (first, second, third)]
+    assert states == ["done", "pending", "pending"], (shown, run.explain())
     run.start_requeued(job)
     run.wait_until_idle()
     again = run.result(second, 2)

@@ -19,9 +19,8 @@ from gnnhpc.records.schema import Header, StepRecord
 from jobs.run.status import status
 from jobs.slurm import sbatch
 from jobs.slurm.site import Site
-from jobs.submit.new_run import submit
-from jobs.submit.schedulers import Submitted
 from jobs.submit.submission import Options
+from jobs.submit.submit import Submitted, submit
 from jobs.sweep.plan import Plan, plan
 from tests.jobs.fake_slurm import FakeSlurm
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.slurm.batch_script import batch_script
+from jobs.slurm.batch_script import Launch, batch_script
 from jobs.slurm.job_array import JobArray, job_arrays, tasks_of_cells
-from jobs.slurm.launch import Launch
 from jobs.slurm.paired_blocks import pair_cells
 from jobs.slurm.site import Site
 from tests.jobs.conftest import small_plan

@@ -14,7 +14,7 @@ from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
 from jobs.cli.terminal_tables import next_steps
 from jobs.run.status import status
-from jobs.submit.schedulers import Submitted
+from jobs.submit.submit import Submitted
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm, account
 

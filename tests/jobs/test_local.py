@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from jobs.run.local_lock import LOCK_VARIABLE, machine_lock
 from jobs.run.status import status
-from jobs.slurm.launch import Launch
+from jobs.slurm.batch_script import Launch
 from jobs.slurm.site import Site
-from jobs.submit.new_run import submit
+from jobs.submit.local_scheduler import LOCK_VARIABLE, machine_lock
 from jobs.submit.rerun import Selection, rerun
-from jobs.submit.schedulers import Submitted, cancel
 from jobs.submit.submission import Options
+from jobs.submit.submit import Submitted, cancel, submit
 from jobs.sweep.plan import plan
 from tests.validation.custom_models import GRAPH
 
@@ -54,7 +53,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Subm
             script = tmp_path / "python"
             script.write_text(f"#!/bin/bash\n{program}\n")
             script.chmod(0o755)
-            monkeypatch.setattr("jobs.submit.new_run.Launch", partial(Launch, python=str(script)))
+            monkeypatch.setattr("jobs.submit.submit.Launch", partial(Launch, python=str(script)))
         grid = TINY | {"layouts": layouts} | options.pop("grid", {})
         planned = plan({"name": "run", "grids": [grid]})
         chosen = {"live": True, "wait": True, "site": ("test", site or Site())} | options

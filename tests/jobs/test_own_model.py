@@ -15,8 +15,8 @@ from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.result_file import Result
 from gnnhpc.validation.verify import verify_manifest
 from jobs.cli import main
-from jobs.submit.new_run import submit
 from jobs.submit.submission import Options
+from jobs.submit.submit import submit
 from jobs.sweep.plan import plan
 
 pytestmark = pytest.mark.distributed

@@ -11,8 +11,8 @@ from gnnhpc.records.failures import utc_now
 from gnnhpc.records.schema import Check, Failure
 from jobs.cli import main
 from jobs.submit.rerun import Selection, rerun
-from jobs.submit.schedulers import Submitted, cancel
 from jobs.submit.submission import Options
+from jobs.submit.submit import Submitted, cancel
 from tests.jobs.conftest import MadeRun
 from tests.jobs.fake_slurm import FakeSlurm
 

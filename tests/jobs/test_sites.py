@@ -8,10 +8,9 @@ import pytest
 
 from gnnhpc.core.errors import InputError
 from jobs.cli import main
-from jobs.slurm.partitions import parse_sinfo
+from jobs.slurm.partitions import parse_sinfo, site_file_text, write_site_file
 from jobs.slurm.site import Site, changed_site, time_limit_minutes
 from jobs.slurm.site_files import load_site
-from jobs.slurm.site_init import site_file_text, write_site_file
 from tests.jobs.fake_slurm import FakeSlurm
 
 SINFO = """\

@@ -14,9 +14,8 @@ from jobs.cli.terminal_tables import print_submitted
 from jobs.run.submission_records import read_submissions
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.slurm.site import Site
-from jobs.submit.new_run import submit
 from jobs.submit.rerun import Selection, rerun
-from jobs.submit.schedulers import Submitted
+from jobs.submit.submit import Submitted, submit
 from tests.jobs.conftest import GRID, MadeRun, small_plan
 from tests.jobs.fake_slurm import FakeSlurm
 

@@ -1,19 +1,26 @@
-"""Submits arrays to the scheduler that a submission names, waits for them, and cancels them."""
+"""Submits plans as new runs, waits for their cells, and cancels the jobs of a run."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gnnhpc.core.errors import InputError
+from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.core.settings import expand_user
 from jobs.run.run_state import read_run
-from jobs.run.submission_records import Cluster
+from jobs.run.submission_records import Cluster, run_lock
+from jobs.slurm.batch_script import Launch
+from jobs.slurm.paired_blocks import pair_cells
+from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.submit.local_scheduler import Local
+from jobs.submit.run_folder import write_run_folder
 from jobs.submit.scheduler import Job, Scheduler, Watch
 from jobs.submit.slurm_scheduler import Slurm
-from jobs.submit.submission import Options, Submission
+from jobs.submit.submission import Options, Submission, make_launch, make_submission
+from jobs.sweep.plan import Plan
 
 SCHEDULERS: dict[Cluster, Scheduler] = {"slurm": Slurm(), "local": Local()}
 _JOB = re.compile(r"^\d+(_\d+)?$")
@@ -39,6 +46,47 @@ class Submitted:
         return self.submission.tasks - sum(len(array.tasks) for array, _ in self.arrays)
 
 
+def submit(
+    plan: Plan,
+    options: Options | None = None,
+    *,
+    runs: str | Path = "runs",
+    watch: Watch | None = None,
+) -> Submitted:
+    """Write a plan's run folder and submit its cells.
+
+    Returns at once unless `options.wait` or for a local run. The jobs run the code that the run
+    folder keeps. Raises InputError, with nothing written, for wrong input or where Slurm refuses
+    the first array, and MaybeSubmittedError, with the run folder left as it is, where a job may be
+    in Slurm.
+    """
+    options = options or Options()
+    submission = prepare_submit(plan, options, runs=runs)
+    paths = write_run_folder(submission)
+    try:
+        with run_lock(paths):
+            submitted = submit_arrays(submission, paths)
+    except MaybeSubmittedError:
+        raise
+    except GnnhpcError:
+        if not paths.submissions.exists():
+            # The folder is new, and no job uses it.
+            shutil.rmtree(submission.run)
+        raise
+    return wait_if_asked(submitted, options, watch)
+
+
+def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -> Submission:
+    """What `submit` submits; nothing is written. Raises InputError for wrong input."""
+    run = expand_user(runs, "--runs").absolute() / plan.name
+    cluster = options.cluster or "slurm"
+    blocks = pair_cells(plan.cells) if options.paired else {}
+    launch, waits = make_launch(Launch(), options), jobs_of_after(options)
+    submission = make_submission(run, plan.cells, blocks, launch, cluster, waits, plan)
+    SCHEDULERS[cluster].check(submission, options)
+    return submission
+
+
 def submit_arrays(submission: Submission, paths: RunPaths) -> Submitted:
     """Submit every array; the caller holds the run's lock. Raises as `Scheduler.submit`."""
     jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
@@ -50,8 +98,7 @@ def wait_if_asked(submitted: Submitted, options: Options, watch: Watch | None) -
     submission = submitted.submission
     if not options.wait and submission.cluster != "local":
         return submitted
-    failed = SCHEDULERS[submission.cluster].wait(submission, watch)
-    return replace(submitted, failed=failed)
+    return replace(submitted, failed=SCHEDULERS[submission.cluster].wait(submission, watch))
 
 
 def cancel(run: str | Path, *, force: bool = False) -> list[str]:
