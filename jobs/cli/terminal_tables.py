@@ -37,7 +37,9 @@ def print_dry_run(submission: Submission) -> None:
         there = f" --data-root {quote(root)}" if root else ""
         print(f"data missing: {missing}; get them with: gnnhpc data get {missing}{there}")
     print(f"would {'write' if submission.plan else 'run again cells of'} {submission.run}\n")
-    rows = [("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")]
+    rows: list[tuple[str, ...]] = [
+        ("array", "cells", "nodes", "tasks a node", "CPUs a task", "limit", "--array")
+    ]
     for array in arrays:
         needs, tasks = array.resources, array.array_option(submission.launch.site.max_parallel)
         sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)

@@ -72,45 +72,61 @@ class _Grid:
         for name in MERGED:
             if name in self.own and isinstance(before := self.defaults.get(name), dict | list):
                 self.values[name] = _merged(before, self.own[name])
-        self.models = [self._planned(each, folder, planned) for each in self._axis("model")]
-        self.data = [self._planned(each, folder, planned) for each in self._axis("data")]
-        self.layouts: list[Layout] = self._axis("layout", [Layout()])
-        self.microbatches: list[int] = self._axis("microbatches", [1])
-        self.schedules: list[str] = self._axis("schedule", ["gpipe"])
-        self.virtual_stages: list[int] = self._axis("virtual_stages", [1])
-        self.seeds: list[int] = self._axis("seed", [0])
         self.repeats: int = self.values.get("repeats", 1)
-        others = [1, *(count for count in self.microbatches if count != 1)]
-        self.seq_microbatches: list[int] = self.values.get("seq_microbatches", others)
-        self.plain = {name: self._axis(name) for name in _PLAIN_AXES if AXES[name] in self.values}
         axes = {*AXES.values(), "repeats", "seq_microbatches"}
         self.fixed = {name: value for name, value in self.values.items() if name not in axes}
+        self.plain = {name: self._axis(name) for name in _PLAIN_AXES if AXES[name] in self.values}
+        models = [self._planned(each, folder, planned) for each in self._axis("model")]
+        data = [self._planned(each, folder, planned) for each in self._axis("data")]
+        self.outer = (self._axis("seed", [0]), data, models, *self.plain.values())
+        self.pipelines = [
+            {"schedule": schedule} | more
+            for schedule in self._axis("schedule", ["gpipe"])
+            for more in self._virtual_stages(schedule)
+        ]
+        self.places = self._places()
         self._used: set[str] = set()
         self._cut: set[tuple[object, ...]] = set()
+
+    def _virtual_stages(self, schedule: str) -> list[dict[str, int]]:
+        if schedule != "interleaved":
+            return [{}]
+        return [{"virtual_stages": count} for count in self._axis("virtual_stages", [1])]
+
+    def _places(self) -> list[tuple[Layout, int]]:
+        """Layouts with their micro-batches; all layouts get their first count before any second."""
+        layouts, microbatches = self._axis("layout", [Layout()]), self._axis("microbatches", [1])
+        of_seq = [1, *(count for count in microbatches if count != 1)]
+        of_seq = self.values.get("seq_microbatches", of_seq)
+        places = [
+            (position, layout, count)
+            for layout in layouts
+            for position, count in enumerate(of_seq if layout == Layout() else microbatches)
+        ]
+        ordered = sorted(places, key=lambda place: place[0])
+        return [(layout, count) for _, layout, count in ordered]
 
     @property
     def most_cells(self) -> int:
         """The most cells that there can be; some may be equal."""
-        microbatches = max(len(self.microbatches), len(self.seq_microbatches))
-        axes = (self.models, self.data, self.layouts, self.schedules, self.virtual_stages)
-        lengths = map(len, (*axes, self.seeds, *self.plain.values()))
-        return self.repeats * microbatches * math.prod(lengths)
+        return self.repeats * math.prod(map(len, (*self.outer, self.pipelines, self.places)))
 
     def experiments(self, repeat: int) -> Iterator[Experiment]:
         """The product of all axes for one repeat."""
-        axes = (self.seeds, self.data, self.models, *self.plain.values())
-        for seed, data, model, *plain in itertools.product(*axes):
+        for seed, data, model, *plain in itertools.product(*self.outer):
             given = self.fixed | dict(zip(self.plain, plain, strict=True))
             unused = _unused_fields(model, data, given.get("sampling"))
             base = {name: value for name, value in given.items() if name not in unused}
             base |= {"seed": seed, "data": data, "model": model, "repeat": repeat}
-            for schedule in self.schedules:
-                of_pipelines = {"schedule": schedule}
-                if schedule != "interleaved":
-                    yield from self._over_layouts(base, of_pipelines)
-                    continue
-                for count in self.virtual_stages:
-                    yield from self._over_layouts(base, of_pipelines | {"virtual_stages": count})
+            for pipeline, (layout, count) in itertools.product(self.pipelines, self.places):
+                raw = base | {"layout": layout, "microbatches": count}
+                if layout.stages > 1:
+                    raw |= pipeline
+                elif isinstance(raw.get("balance"), tuple):
+                    del raw["balance"]
+                if layout.replicas == 1:
+                    raw.pop("bucket_mib", None)
+                yield self._experiment(raw)
 
     def check_all_are_used(self) -> None:
         """Raises InputError for a key of this grid that none of its cells has a use for."""
@@ -121,26 +137,6 @@ class _Grid:
                 shown = value[0] if isinstance(value, list) and len(value) == 1 else value
                 allowed = "nothing here, since no cell of this grid has a use for it"
                 raise InputError(self.where, self._key(field), short_value(shown), allowed)
-
-    def _over_layouts(
-        self, base: Mapping[str, Any], of_pipelines: Mapping[str, Any]
-    ) -> Iterator[Experiment]:
-        counts = {
-            layout: self.seq_microbatches if layout == Layout() else self.microbatches
-            for layout in self.layouts
-        }
-        for position in range(max(len(values) for values in counts.values())):
-            for layout in self.layouts:
-                if position >= len(counts[layout]):
-                    continue
-                raw = {**base, "layout": layout, "microbatches": counts[layout][position]}
-                if layout.stages > 1:
-                    raw |= of_pipelines
-                elif isinstance(raw.get("balance"), tuple):
-                    del raw["balance"]
-                if layout.replicas == 1:
-                    raw.pop("bucket_mib", None)
-                yield self._experiment(raw)
 
     def _experiment(self, raw: dict[str, Any]) -> Experiment:
         """The checked experiment, with at least one layer for each of its stages."""

@@ -32,7 +32,7 @@ SPECS = [
     ("train_steps: 3", "train_stpes: 3", "defaults.train_stpes: found an unknown key (is"),
     ("train_steps: 3", "train_steps: 0", "defaults.train_steps: found 0; allowed: at least 1"),
     ("train_steps: 3", "optimizer: {rl: 1}", "defaults.optimizer.rl: found an unknown key; al"),
-    ("train_steps: 3", "repeats: 50000", "grids: found up to 250000 cells; allowed: at most"),
+    ("train_steps: 3", "repeats: 50000", "grids: found up to 200000 cells; allowed: at most"),
     ("train_steps: 3", "balance: [1, 1]", "defaults.balance: found [1, 1]; allowed: counts th"),
     ("layouts: [seq, pp2]", "layouts: [pp3x]", "grids.0.layouts.0: found 'pp3x'; allowed: se"),
     ("layouts: [seq, pp2]", "layouts: pp6", "grids.0.layouts: found pp6; allowed: at most 5 st"),
