@@ -38,9 +38,9 @@ def drop_rows(x: Tensor, rows: Tensor, mask: Mask) -> Tensor:
     """`drop` without a gradient."""
     code = backend(KERNEL, x)
     if code == "triton":
-        from gnnhpc.kernels.triton import triton_features
+        from gnnhpc.kernels.triton import triton_aggregate
 
-        return triton_features.drop_rows(x, rows, mask)
+        return triton_aggregate.drop_rows(x, rows, mask)
     if code == "torch":
         return x * mask.weights(number_entries(rows, x.shape[1]), x.dtype)
     x = x.contiguous()

@@ -18,7 +18,7 @@ from gnnhpc.graphs.node_features import SparseRows, computed, computed_dtype
 from gnnhpc.kernels.dispatch import backend, call, filled, mask_argument, structures
 from gnnhpc.kernels.dropout_mask import Mask
 from gnnhpc.kernels.rowwise import drop_rows
-from gnnhpc.kernels.torch import torch_products
+from gnnhpc.kernels.torch import torch_aggregate
 
 KERNEL = "sparse_features"
 _DENSE_ROWS = structures(pointers="x at ids", sizes="rows features", reals="scale", masks="mask")
@@ -95,10 +95,10 @@ def _other_products(x: Tensor) -> Any:
     """The module that multiplies stored features in Triton or torch; None where C++ does."""
     code = backend(KERNEL, x)
     if code == "triton":
-        from gnnhpc.kernels.triton import triton_features
+        from gnnhpc.kernels.triton import triton_aggregate
 
-        return triton_features
-    return torch_products if code == "torch" else None
+        return triton_aggregate
+    return torch_aggregate if code == "torch" else None
 
 
 def _stored(rows: SparseRows) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from gnnhpc.kernels import triton_sampler
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
 from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
-from gnnhpc.kernels.triton import triton_aggregate, triton_attention, triton_features
+from gnnhpc.kernels.triton import triton_aggregate, triton_attention
 from gnnhpc.kernels.vig import triton_vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.kernels.test_aggregate import small_block
@@ -102,7 +102,7 @@ def compile_layers(dtype: torch.dtype, index: torch.dtype) -> None:
     h, rows, first = (zeros(n, 8, 8).requires_grad_() for n in (NODES, ROWS, 1))
     vectors = torch.cat((first, first))
     for mask in (MASK, None, MaskKeys(torch.device("cpu")).mask(0, "layer", 0.5)):
-        triton_features.drop_rows(h.detach().flatten(1), torch.arange(NODES), mask or MASK)
+        triton_aggregate.drop_rows(h.detach().flatten(1), torch.arange(NODES), mask or MASK)
         triton_attention.attend(h, None, vectors, block, mask).sum().backward(retain_graph=True)
         triton_attention.attend(h, rows, first, block, mask).sum().backward()
     x, upstream, bias = zeros(NODES, 70), zeros(ROWS, 70), zeros(70)
@@ -118,12 +118,12 @@ def compile_layers(dtype: torch.dtype, index: torch.dtype) -> None:
     _, winner = triton_aggregate.max_forward(x, block)
     triton_aggregate.max_backward(upstream, winner, block)
     features = stored(torch.eye(200, 3, dtype=dtype))
-    triton_features.sparse_forward(features, zeros(3, 70))
-    triton_features.sparse_backward(features, zeros(200, 70))
+    triton_aggregate.sparse_forward(features, zeros(3, 70))
+    triton_aggregate.sparse_backward(features, zeros(200, 70))
 
 
 def main() -> None:
-    for module in (triton_aggregate, triton_attention, triton_features, triton_vig):
+    for module in (triton_aggregate, triton_attention, triton_vig):
         module.launch = compiled  # type: ignore[attr-defined]
     triton_sampler.run_program = compiled  # type: ignore[attr-defined]
     compile_sampling()

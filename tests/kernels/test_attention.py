@@ -16,7 +16,7 @@ from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.dropout_mask import layer_mask
-from gnnhpc.kernels.torch import segments, torch_attention
+from gnnhpc.kernels.torch import torch_aggregate, torch_attention
 from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.layers.attention_layers import AttentionSettings, GatLayer, Gatv2Layer
@@ -125,7 +125,7 @@ def test_in_torch_nothing_is_larger_than_edges_times_heads(
     kind: type[Gat], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of Reddit, edges x heads x channels would be 29 GB."""
-    monkeypatch.setattr(segments, "PIECE_CPU", 2_000)
+    monkeypatch.setattr(torch_aggregate, "PIECE_CPU", 2_000)
     config = kind(heads=4, hidden=4, dropout=0.6)
     graph = make_graph(100, 4_000, seed=3)
     chunkset = build_chunks(graph, 1, "halo", config.layers)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FreshMemory, Layer, Sampler
-from gnnhpc.kernels.torch.torch_picks import Key, below
-from gnnhpc.kernels.torch.torch_sampler import TorchSampler
+from gnnhpc.kernels.torch.torch_sampler import Key, TorchSampler, below
 from gnnhpc.kernels.triton.launch import signed
 from gnnhpc.validation.reference import random_numbers as reference
 from tests.kernels.test_sample_neighbors import make_csr

@@ -19,7 +19,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.dispatch import Backend
-from gnnhpc.kernels.torch import segments
+from gnnhpc.kernels.torch import torch_aggregate
 from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii
@@ -103,7 +103,7 @@ def test_ours_is_pygs(
     name: str, code: Backend, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # In torch large graphs are computed in pieces of edges.
-    monkeypatch.setattr(segments, "PIECE_CPU", 200)
+    monkeypatch.setattr(torch_aggregate, "PIECE_CPU", 200)
     before = counted_calls()
     with computed_by(code):
         for graph in strange_graphs():

@@ -1,23 +1,46 @@
-"""Sums and maxima over neighbours in plain torch: any device, bounded memory.
+"""Sums and maxima over sorted rows in plain torch: any device, bounded memory.
 
-The same functions as `gnnhpc.kernels.aggregate`, which has them in C++ for a CPU. Some rows are
-done at a time, so that nothing of the size of all edges times the width is ever held. Sums, and
-the gradient of maxima, run over sorted segments, without atomic additions, and so are the same each
-time.
+Over neighbours they are the functions that `gnnhpc.kernels.aggregate` has in C++ for a CPU; over
+stored features they are products with a weight. Some rows are computed at a time, so that nothing
+of the size of all edges times the width is ever held. Sums, and the gradient of maxima, run over
+sorted segments, without atomic additions, and so are the same each time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
+from gnnhpc.graphs.node_features import SparseRows
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
     from gnnhpc.kernels.neighbor_weights import NeighbourWeights
+
+# Numbers of a piece's largest tensor, edges x width: to fit in a core's cache, or to fill a GPU
+# without filling its memory.
+PIECE_CPU = 2**20
+PIECE_GPU = 2**27
+
+
+def of_rows(values: Tensor, starts: Tensor, how: Literal["sum", "max"]) -> Tensor:
+    """Each row's sum or largest of `values` [edges, ...], whose rows begin at `starts`."""
+    initial = 0 if how == "sum" else None
+    return torch.segment_reduce(values, how, offsets=starts, axis=0, unsafe=True, initial=initial)
+
+
+def starts(indptr: Tensor, rows: slice) -> Tensor:
+    """The place at which the entries of each of some rows begin among theirs, int64 [rows + 1]."""
+    return (indptr[rows.start : rows.stop + 1] - indptr[rows.start]).long()
+
+
+def most_edges(x: Tensor, width: int) -> int:
+    """Edges of a piece, where each has `width` numbers on the device of `x`."""
+    numbers = PIECE_CPU if x.device.type == "cpu" else PIECE_GPU
+    return max(1, numbers // width)
 
 
 def sum_forward(
@@ -102,6 +125,18 @@ def max_backward(upstream: Tensor, winner: Tensor, block: Block) -> Tensor:
     return grad
 
 
+def sparse_forward(rows: SparseRows, weight: Tensor) -> Tensor:
+    """rows [n, F] @ weight [F, D]."""
+    return _sums_of_stored(rows.indptr, rows.columns, rows.values, weight)
+
+
+def sparse_backward(rows: SparseRows, upstream: Tensor) -> Tensor:
+    """Transposed rows [F, n] @ upstream [n, D]."""
+    by_column = rows.by_column
+    values = rows.values[by_column.place]
+    return _sums_of_stored(by_column.indptr, by_column.row, values, upstream.contiguous())
+
+
 def _scaled(
     x: Tensor,
     scale: Tensor | None,
@@ -117,3 +152,19 @@ def _scaled(
     if of_edge is not None:
         x = x * of_edge[:, None]
     return x if weights.loops else x.masked_fill((given == to)[:, None], 0.0)
+
+
+def _sums_of_stored(indptr: Tensor, index: Tensor, values: Tensor, of: Tensor) -> Tensor:
+    """Each segment's sum of the rows of `of` that it names, times its values, in their order.
+
+    The product that torch has of its CSR tensors is cuSPARSE's on a GPU, which adds in another
+    order from one call to the next (its documentation of `cusparseSpMM`).
+    """
+    return functional.embedding_bag(
+        index.long(),
+        of,
+        indptr.long(),
+        mode="sum",
+        per_sample_weights=values.to(of.dtype),
+        include_last_offset=True,
+    )

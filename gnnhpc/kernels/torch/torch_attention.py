@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
 from gnnhpc.kernels.neighbor_weights import SLOPE
-from gnnhpc.kernels.torch.segments import most_edges, of_rows, starts
+from gnnhpc.kernels.torch.torch_aggregate import most_edges, of_rows, starts
 
 if TYPE_CHECKING:
     from gnnhpc.graphs.blocks import Block
