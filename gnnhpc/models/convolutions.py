@@ -13,10 +13,12 @@ from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
 from gnnhpc.models.graph_model import GraphModel, build_implementation, dgl_lacks, layer_spec
-from gnnhpc.models.pooling import READOUT, Pooling, build_readout, pooling_misfit, readout
 
 if TYPE_CHECKING:
     from torch import nn
+
+Products = tuple[tuple[int, int, bool], ...]
+"""Dense products of a convolution: inputs, outputs, and whether it has a bias."""
 
 
 class Convolutions(GraphModel):
@@ -36,7 +38,7 @@ class Convolutions(GraphModel):
     """Width of every layer but the last; where graphs are classified, of every convolution."""
     dropout: Probability = 0.5
     """Dropout probability of the activations between convolutions."""
-    pooling: Pooling = "mean"
+    pooling: Literal["mean", "sum"] = "mean"
     """How a graph's nodes become one row, where graphs are classified."""
     layer_class: ClassVar[str]
     """The name of the class of one convolution, the same in every implementation."""
@@ -49,13 +51,16 @@ class Convolutions(GraphModel):
         for number in range(self.layers):
             last = number == self.layers - 1 and not pools
             out = facts.classes if last else self.hidden
-            cost = 2.0 * self._products(width, out) + degree * self._summed(width, out)
+            products = self._products(width, out)
+            multiplications = sum(inputs * outputs for inputs, outputs, _ in products)
+            biases = sum(outputs for _, outputs, biased in products if biased)
+            cost = 2.0 * multiplications + degree * self._summed(width, out)
             activation = "log_softmax" if last else "relu_dropout"
             layers += (
                 layer_spec(
                     *(f"layer{number}.convolution", width, out, "convolution", cost),
                     rows="hop",
-                    parameters=self._parameters(width, out),
+                    parameters=multiplications + biases,
                     number=number,
                 ),
                 layer_spec(
@@ -63,14 +68,10 @@ class Convolutions(GraphModel):
                 ),
             )
             width = out
-        return (*layers, *readout(width, facts)) if pools else tuple(layers)
+        return (*layers, *_readout(width, facts)) if pools else tuple(layers)
 
-    def _parameters(self, inputs: int, outputs: int) -> int:
-        """Numbers in the parameters of one convolution."""
-        raise NotImplementedError
-
-    def _products(self, inputs: int, outputs: int) -> int:
-        """Multiplications for each node in one convolution's dense products."""
+    def _products(self, inputs: int, outputs: int) -> Products:
+        """The dense products of one convolution."""
         raise NotImplementedError
 
     def _summed(self, inputs: int, outputs: int) -> int:
@@ -78,25 +79,43 @@ class Convolutions(GraphModel):
         return min(inputs, outputs)
 
     def _module(self, layer: LayerSpec) -> nn.Module | None:
-        from gnnhpc.models.layers.activations import ReluDropout
+        from gnnhpc.models.layers.dropout import ReluDropout
+        from gnnhpc.models.layers.linear import Linear
 
-        if layer.name.startswith(READOUT):
-            return build_readout(layer, self.pooling, self.implementation)
-        if layer.kind == "relu_dropout":
-            return ReluDropout(layer.name, self.dropout, fused=self.is_fused)
-        if layer.kind != "convolution":
-            return None
-        sizes = (layer.number, layer.inputs[0], layer.shape[0])
-        return build_implementation(
-            self.implementation, self.layer_class, *sizes, **self._options()
-        )
+        inputs, outputs = layer.inputs[0], layer.shape[0]
+        match layer.kind:
+            case "convolution":
+                return self._convolution(layer.number, inputs, outputs)
+            case "relu_dropout":
+                return ReluDropout(layer.name, self.dropout, fused=self.is_fused)
+            case "pooling":
+                return build_implementation(self.implementation, "Pooling", self.pooling)
+            case "linear":
+                return Linear(inputs, outputs)
+        return None
 
-    def _options(self) -> dict[str, object]:
-        """Arguments of one convolution besides its sizes."""
-        return {}
+    def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
+        sizes = (hop, inputs, outputs)
+        return build_implementation(self.implementation, self.layer_class, *sizes)
 
     def misfit_of_data(self, kind: Kind) -> str | None:
-        return pooling_misfit(self.pooling, kind)
+        if kind == "graphs" or self.pooling == "mean":
+            return None
+        return f"model.pooling: found {self.pooling!r}; allowed: none where nodes are classified"
+
+
+def _readout(width: int, facts: Facts) -> LayerSpecs:
+    """The layers from nodes' rows [width] to log-probabilities of graphs [classes]."""
+    classes = facts.classes
+    # Costs are for each node, and there are fewer rows after the pooling.
+    share = facts.graphs / max(facts.nodes, 1)
+    cost, parameters = 2.0 * width * classes * share, width * classes + classes
+    last = ("readout.log_softmax", classes, classes, "log_softmax", 8.0 * classes * share)
+    return (
+        layer_spec("readout.pooling", width, width, "pooling", 2.0 * width, rows="pool"),
+        layer_spec("readout.linear", width, classes, "linear", cost, parameters=parameters),
+        layer_spec(*last),
+    )
 
 
 class Gcn(Convolutions):
@@ -107,11 +126,8 @@ class Gcn(Convolutions):
     title: ClassVar[str] = "GCN"
     name: Literal["gcn"] = "gcn"
 
-    def _parameters(self, inputs: int, outputs: int) -> int:
-        return inputs * outputs + outputs
-
-    def _products(self, inputs: int, outputs: int) -> int:
-        return inputs * outputs
+    def _products(self, inputs: int, outputs: int) -> Products:
+        return ((inputs, outputs, True),)
 
 
 class Sage(Convolutions):
@@ -127,22 +143,19 @@ class Sage(Convolutions):
             return dgl_lacks("aggregator max", "fused or pyg, or aggregator mean or pool")
         return None
 
-    def _parameters(self, inputs: int, outputs: int) -> int:
-        pooled = inputs * inputs + inputs if self.aggregator == "pool" else 0
-        return 2 * inputs * outputs + outputs + pooled
-
-    def _products(self, inputs: int, outputs: int) -> int:
-        return 2 * inputs * outputs + (inputs * inputs if self.aggregator == "pool" else 0)
+    def _products(self, inputs: int, outputs: int) -> Products:
+        pooled: Products = ((inputs, inputs, True),) if self.aggregator == "pool" else ()
+        return ((inputs, outputs, True), (inputs, outputs, False), *pooled)
 
     def _summed(self, inputs: int, outputs: int) -> int:
         return min(inputs, outputs) if self.aggregator == "mean" else inputs
 
-    @property
-    def layer_class(self) -> str:  # type: ignore[override]
-        return "MeanSageLayer" if self.aggregator == "mean" else "MaxSageLayer"
-
-    def _options(self) -> dict[str, object]:
-        return {} if self.aggregator == "mean" else {"pool": self.aggregator == "pool"}
+    def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
+        given = (hop, inputs, outputs)
+        if self.aggregator == "mean":
+            return build_implementation(self.implementation, "MeanSageLayer", *given)
+        pool = self.aggregator == "pool"
+        return build_implementation(self.implementation, "MaxSageLayer", *given, pool=pool)
 
 
 class Gin(Convolutions):
@@ -152,11 +165,8 @@ class Gin(Convolutions):
     title: ClassVar[str] = "GIN"
     name: Literal["gin"] = "gin"
 
-    def _parameters(self, inputs: int, outputs: int) -> int:
-        return inputs * outputs + outputs + outputs * outputs + outputs
-
-    def _products(self, inputs: int, outputs: int) -> int:
-        return inputs * outputs + outputs * outputs
+    def _products(self, inputs: int, outputs: int) -> Products:
+        return (inputs, outputs, True), (outputs, outputs, True)
 
 
 class GraphConv(Convolutions):
@@ -172,8 +182,5 @@ class GraphConv(Convolutions):
             return dgl_lacks("GraphConv of Morris et al., its own being the GCN")
         return None
 
-    def _parameters(self, inputs: int, outputs: int) -> int:
-        return 2 * inputs * outputs + outputs
-
-    def _products(self, inputs: int, outputs: int) -> int:
-        return 2 * inputs * outputs
+    def _products(self, inputs: int, outputs: int) -> Products:
+        return (inputs, outputs, True), (inputs, outputs, False)

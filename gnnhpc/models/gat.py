@@ -63,9 +63,8 @@ class Gat(GraphModel):
         return 2.0 * inputs * hidden + degree * (2 * hidden + 8 * self.heads)
 
     def _module(self, layer: LayerSpec) -> nn.Module | None:
-        from gnnhpc.models.layers.activations import Elu
         from gnnhpc.models.layers.attention_layers import AttentionSettings
-        from gnnhpc.models.layers.dropout import Dropout
+        from gnnhpc.models.layers.dropout import Dropout, Elu
 
         if layer.kind == "dropout":
             features = layer.number == 0 and self.is_fused

@@ -45,7 +45,7 @@ class GraphModel(Model, use_attribute_docstrings=True):
 
     def build(self, layer: LayerSpec, options: BuildOptions) -> nn.Module:
         """All implementations have the same initial values; raises ValueError for another layer."""
-        from gnnhpc.models.layers.activations import LogSoftmax
+        from gnnhpc.models.layers.dropout import LogSoftmax
 
         module = LogSoftmax() if layer.kind == "log_softmax" else self._module(layer)
         if module is None:
