@@ -26,9 +26,8 @@ from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import feature_rows
-from gnnhpc.models.context import Context
 from gnnhpc.models.libraries import import_dgl
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model import BuildOptions, Context
 from gnnhpc.models.model_registry import model_class
 
 Form = Literal["fused", "pyg", "edge_index", "adj_t", "csr", "compiled", "cuda_graph", "dgl"]

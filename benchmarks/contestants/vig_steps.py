@@ -20,8 +20,7 @@ from torch_geometric.nn import GraphConv, global_add_pool
 
 from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.distributed.allocator import map_large_blocks_separately
-from gnnhpc.models.context import Context
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model import BuildOptions, Context
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.models.vig.reference import grid_edges
 

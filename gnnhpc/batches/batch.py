@@ -16,7 +16,7 @@ from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 
 Inputs = Tensor | SparseRows | IndexedRows

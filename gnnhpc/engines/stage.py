@@ -18,12 +18,11 @@ from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.node_features import SparseRows
-from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.layers.compiled import compile_custom_layer, compile_library_layer
 from gnnhpc.models.layers.stacked import Stack, stacks_of
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model import BuildOptions, Context
 from gnnhpc.models.seeding import fork_generators, seed_all
 
 

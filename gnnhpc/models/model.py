@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from gnnhpc.graphs.blocks import GraphChunk
+    from gnnhpc.kernels.dropout_mask import Masks
+
 Outputs = Literal["logits", "log_probabilities"]
 OutputKind = Outputs | Literal["embeddings"]
 """What a run's model returns; in link prediction, embeddings of nodes."""
@@ -35,11 +38,34 @@ class BuildOptions:
     batchnorm: BatchNormMode = "micro"
 
 
+@dataclass(frozen=True)
+class Context:
+    """What a layer needs besides its input: the context of one micro-batch in one step."""
+
+    microbatch: int = 0
+    """The micro-batch's number within the mini-batch, from 0."""
+    step: int = 0
+    """The training step; dropout masks are computed from it."""
+    seed: int = 0
+    """The experiment's seed."""
+    graph: GraphChunk | None = None
+    """The chunk of a graph; None for images."""
+    masks: Masks | None = None
+    """Where dropout masks come from in a step that is captured and replayed, and in a reference."""
+
+    @property
+    def chunk(self) -> GraphChunk:
+        """The chunk of a graph that a layer works on; raises ValueError for images."""
+        if self.graph is None:
+            raise ValueError("graph layers need a context with a chunk of a graph")
+        return self.graph
+
+
 class Model(Strict):
     """A model: its settings are fields, its layers are methods. Custom models derive from it.
 
     A layer is a torch module whose `forward(x, context)` maps one micro-batch's activation
-    [rows, *inputs] to [rows, *shape]; `context` is a `gnnhpc.models.context.Context`.
+    [rows, *inputs] to [rows, *shape]; `context` is a `Context`.
     """
 
     # pydantic would read the source of every user's class for its docstrings.

@@ -14,8 +14,8 @@ from torch_geometric.nn import GATConv, GATv2Conv
 
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import is_recomputing
+from gnnhpc.models.model import Context
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, vig
 

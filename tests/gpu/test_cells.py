@@ -18,7 +18,7 @@ from torch import Tensor
 from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels.torch import torch_aggregate
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.attention_layers import AttentionSettings
 from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention
+from gnnhpc.models.model import Context
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.tools.graphs import make_graph
 

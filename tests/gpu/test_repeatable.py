@@ -13,8 +13,7 @@ from gnnhpc.data.load_graph import load_graph
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import feature_rows
-from gnnhpc.models.context import Context
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model import BuildOptions, Context
 from gnnhpc.models.model_registry import model_class
 from tests.tools.cells import GRAPH_MODELS
 

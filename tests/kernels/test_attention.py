@@ -17,9 +17,9 @@ from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.kernels.torch import torch_aggregate, torch_attention
-from gnnhpc.models.context import Context
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.layers.attention_layers import AttentionSettings, GatLayer, Gatv2Layer
+from gnnhpc.models.model import Context
 from tests.kernels.test_aggregate import small_block
 from tests.tools.backends import GPU, computed_by
 from tests.tools.graphs import forward, gradients, make_graph, make_model, relative_error

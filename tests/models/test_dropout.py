@@ -8,8 +8,8 @@ import torch
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.kernels.dropout_mask import layer_mask
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.dropout import Dropout
+from gnnhpc.models.model import Context
 from tests.tools.graphs import make_graph
 
 DTYPE = torch.float32

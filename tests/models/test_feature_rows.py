@@ -20,8 +20,7 @@ from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, computed_dtype, feature_rows
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.models.context import Context
-from gnnhpc.models.model import BuildOptions
+from gnnhpc.models.model import BuildOptions, Context
 from tests.tools.graphs import MODELS, make_graph
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")

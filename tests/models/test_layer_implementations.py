@@ -20,11 +20,10 @@ from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
 from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.torch import torch_aggregate
-from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii
 from gnnhpc.models.gat import Gat, Gatv2
-from gnnhpc.models.model import Model
+from gnnhpc.models.model import Context, Model
 from tests.tools.backends import computed_by, device_of, threads
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import (

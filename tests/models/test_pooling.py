@@ -12,8 +12,8 @@ from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.graph_set import DisjointUnions
-from gnnhpc.models.context import Context
 from gnnhpc.models.graph_model import implementation_class
+from gnnhpc.models.model import Context
 from tests.graphs.test_disjoint_union import graph_set
 from tests.tools.dgl import needs_dgl
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels.dispatch import Backend
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.split_backward import DeferredGradient, deferring_to, split_backward
+from gnnhpc.models.model import Context
 from tests.tools.backends import computed_by
 from tests.tools.graphs import MODELS, forward, make_graph, make_model
 

@@ -15,8 +15,8 @@ from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.kernels.triton import launch
 from gnnhpc.kernels.vig import torch_vig, vig_mlp
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
+from gnnhpc.models.model import Context
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
 from tests.tools.backends import GPU, needs_triton, threads

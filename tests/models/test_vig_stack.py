@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.kernels.vig import vig_mlp as vig_kernel
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
+from gnnhpc.models.model import Context
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from gnnhpc.models.vig.reference import Readout
 

@@ -18,8 +18,8 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.custom_model_files import copy_models
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.context import Context
 from gnnhpc.models.custom_model import CustomModel
+from gnnhpc.models.model import Context
 from gnnhpc.records import failures
 from gnnhpc.training import worker
 from tests.tools.cells import Ran, gat, manifest_of, run, vig

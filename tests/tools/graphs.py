@@ -15,11 +15,10 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import ChunkSet
 from gnnhpc.graphs.node_features import feature_rows, sparse_tensor
-from gnnhpc.models.context import Context
 from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii, ResGcn
 from gnnhpc.models.gat import Gat, Gatv2
-from gnnhpc.models.model import BuildOptions, Model
+from gnnhpc.models.model import BuildOptions, Context, Model
 
 MODELS: dict[str, Model] = {
     "gcn": Gcn(layers=3, hidden=20),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, MicroBatch
 from gnnhpc.graphs.graph import IGNORED
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.training.loss_and_metrics import Classification, LinkPrediction
 
 CLASSES = 4

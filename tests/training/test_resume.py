@@ -20,7 +20,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm
 from gnnhpc.models.layers.convolution_layers import GcnLayer
 from gnnhpc.models.layers.dropout import ReluDropout
+from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Check
 from gnnhpc.validation.layers import compared_rows
 from tests.tools.cells import GAT, VIG

@@ -23,7 +23,7 @@ from gnnhpc.engines.gradient_sync import FlatGradients
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
 from gnnhpc.graphs.blocks import GraphChunk
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 
 Pair = tuple[Tensor, Tensor]
 """An activation [rows, ...] and the number of its micro-batch, float [1]."""

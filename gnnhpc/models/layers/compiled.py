@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from gnnhpc.models.context import Context
+    from gnnhpc.models.model import Context
 
 _Forward = Callable[["nn.Module", Any, "Context"], "Tensor"]
 _started = 0

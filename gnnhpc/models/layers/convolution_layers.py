@@ -18,8 +18,8 @@ from gnnhpc.graphs.node_features import IndexedRows, SparseRows, dense_if_asked
 from gnnhpc.kernels.aggregate import largest, sum_beside_own, sum_of_first_half, weighted_sum
 from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.rowwise import relu_of_product
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.linear import glorot, linear, project
+from gnnhpc.models.model import Context
 
 Input = Tensor | SparseRows | IndexedRows
 

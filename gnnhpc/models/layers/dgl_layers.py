@@ -20,10 +20,10 @@ from torch.nn import functional
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, number_entries
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
 from gnnhpc.models.layers.pyg_layers import Preactivated, edge_weights
+from gnnhpc.models.model import Context
 
 Input = Tensor | SparseRows
 

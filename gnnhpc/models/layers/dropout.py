@@ -9,7 +9,7 @@ from gnnhpc.graphs.node_features import IndexedRows, SparseRows
 from gnnhpc.kernels.dropout_mask import Mask, layer_mask
 from gnnhpc.kernels.rowwise import drop, relu_drop
 from gnnhpc.kernels.sparse_features import DroppedRows, reads_dense
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 
 
 def active_mask(name: str, p: float, training: bool, context: Context) -> Mask | None:

@@ -19,8 +19,8 @@ from gnnhpc.graphs.node_features import IndexedRows, SparseRows, dense_if_asked
 from gnnhpc.kernels import rowwise, sparse_features
 from gnnhpc.kernels.dispatch import backend
 from gnnhpc.kernels.sparse_features import DroppedRows
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.split_backward import CutFrom, cut, now_or_later, splits_backward
+from gnnhpc.models.model import Context
 
 Features = Tensor | SparseRows | IndexedRows | DroppedRows
 

@@ -16,10 +16,10 @@ from torch_geometric import nn as pyg
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import number_entries
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
 from gnnhpc.models.layers.dropout import masked_relu
+from gnnhpc.models.model import Context
 
 Input = Tensor | SparseRows
 

@@ -20,9 +20,9 @@ from gnnhpc.kernels import dispatch
 from gnnhpc.kernels.vig import torch_vig, vig_mlp
 from gnnhpc.kernels.vig.torch_vig import Moved, Result, Statistics, Weights
 from gnnhpc.kernels.vig.vig_mlp import Stack, StackLayer
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
 from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
+from gnnhpc.models.model import Context
 from gnnhpc.models.vig.reference import (
     CHANNELS,
     Ffn,

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import BatchNorm
-from gnnhpc.models.model import BatchNormMode
+from gnnhpc.models.model import BatchNormMode, Context
 
 if TYPE_CHECKING:
     from torch_geometric.nn import GraphConv

@@ -17,8 +17,8 @@ from torch import Tensor
 from gnnhpc.engines.engine import backward
 from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.dispatch import plain_torch
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
+from gnnhpc.models.model import Context
 from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
 from gnnhpc.validation.layers.layer_differences import (
     GRADIENT_OF,

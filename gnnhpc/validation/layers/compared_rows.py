@@ -21,7 +21,7 @@ from torch import Tensor
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
 from gnnhpc.validation.reference.batches import Activation
 from gnnhpc.validation.reference.dropout_rule import MasksByRule

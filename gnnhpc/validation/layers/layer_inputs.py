@@ -14,8 +14,8 @@ from gnnhpc.core.layer_specs import LayerSpec, row_changes
 from gnnhpc.engines.engine import first_input
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.stacked import stacks_of
+from gnnhpc.models.model import Context
 from gnnhpc.training.setup import TrainingParts
 
 STACKED = 3

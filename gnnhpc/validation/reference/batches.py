@@ -18,7 +18,7 @@ from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.node_features import SparseRows
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.independent_readers import Array as Numbers
 from gnnhpc.validation.independent_readers import read_images

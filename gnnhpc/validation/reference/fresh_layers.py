@@ -16,9 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.models.context import Context
 from gnnhpc.models.graph_model import GraphModel
-from gnnhpc.models.model import BuildOptions, Model
+from gnnhpc.models.model import BuildOptions, Context, Model
 from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.models.vig.model import Vig
 from gnnhpc.validation.reference.batches import Activation, ReferenceBatch

@@ -18,7 +18,7 @@ from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph, block_weights
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.metis import metis_clusters
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, block_of, node_features
 from gnnhpc.validation.reference.sampling_rule import (

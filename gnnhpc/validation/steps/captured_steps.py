@@ -21,7 +21,7 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.node_features import SparseRows
-from gnnhpc.models.context import Context
+from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.setup import TrainingParts

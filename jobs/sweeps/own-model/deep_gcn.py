@@ -15,7 +15,7 @@ from gnnhpc import BuildOptions, Facts, Layer, Model
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from gnnhpc.models.context import Context
+    from gnnhpc.models.model import Context
 
 
 class DeepGcn(Model):

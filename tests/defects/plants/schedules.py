@@ -13,8 +13,8 @@ from gnnhpc.engines import native
 from gnnhpc.engines.native import Held, NativeEngine
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.transfers import StageTransfers
-from gnnhpc.models.context import Context
 from gnnhpc.models.layers.batchnorm import is_recomputing
+from gnnhpc.models.model import Context
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
