@@ -49,6 +49,16 @@ class Heads:
     channels: int
     average: bool = False
 
+    @property
+    def width(self) -> int:
+        """Numbers of all heads of a row."""
+        return self.count * self.channels
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of a row of the output."""
+        return self.channels if self.average else self.width
+
     def ordered(self, parameter: Tensor) -> Tensor:
         """A weight or bias [count * channels, ...], rows in the order that `attend` takes
         products in: permuting a weight permutes its product."""

@@ -63,27 +63,23 @@ class Gat(GraphModel):
         return 2.0 * inputs * hidden + degree * (2 * hidden + 8 * self.heads)
 
     def _module(self, layer: LayerSpec) -> nn.Module | None:
+        from gnnhpc.kernels.attention import Heads
         from gnnhpc.models.layers.attention_layers import AttentionSettings
         from gnnhpc.models.layers.dropout import Dropout, Elu
 
-        if layer.kind == "dropout":
-            features = layer.number == 0 and self.is_fused
-            return Dropout(layer.name, self.dropout, before_product=features)
-        if layer.kind == "elu":
-            return Elu()
-        if layer.kind != "attention":
-            return None
         last = layer.number == self.layers - 1
-        settings = AttentionSettings(
-            layer.name,
-            layer.number,
-            layer.inputs[0],
-            layer.shape[0] if last else self.hidden,
-            self.heads,
-            average=last,
-            dropout=self.dropout,
-        )
-        return build_implementation(self.implementation, self.layer_class, settings)
+        match layer.kind:
+            case "dropout":
+                features = layer.number == 0 and self.is_fused
+                return Dropout(layer.name, self.dropout, before_product=features)
+            case "elu":
+                return Elu()
+            case "attention":
+                heads = Heads(self.heads, layer.shape[0] if last else self.hidden, average=last)
+                sizes = (layer.name, layer.number, layer.inputs[0], heads, self.dropout)
+                settings = AttentionSettings(*sizes)
+                return build_implementation(self.implementation, self.layer_class, settings)
+        return None
 
 
 class Gatv2(Gat):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.kernels.attention import Heads
 from gnnhpc.kernels.torch import torch_aggregate
 from gnnhpc.models.layers.attention_layers import AttentionSettings
 from gnnhpc.models.layers.attention_layers import GatLayer as FusedAttention
@@ -46,7 +47,7 @@ def test_attention_holds_a_piece_of_the_edges_at_a_time(monkeypatch: pytest.Monk
     block = context.chunk.blocks[0]
     assert len(block.transpose.edge) == len(block.source)
     monkeypatch.setattr(torch_aggregate, "PIECE_GPU", 2**20)
-    settings = AttentionSettings("layer0.attention", 0, INPUTS, CHANNELS, HEADS, False, 0.6)
+    settings = AttentionSettings("layer0.attention", 0, INPUTS, Heads(HEADS, CHANNELS), 0.6)
     layer = FusedAttention(settings).to("cuda")
     x = torch.rand(2_000, INPUTS, device="cuda")
     taken(layer, x, context)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import build_chunks
+from gnnhpc.kernels.attention import Heads
 from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.dropout_mask import layer_mask
 from gnnhpc.kernels.torch import torch_aggregate, torch_attention
@@ -89,7 +90,7 @@ def test_what_is_not_finite_spreads_as_in_plain_torch(
     (chunk,) = build_chunks(make_graph(60, 60, seed=3), 1, "halo", 1).chunks
     context = Context(graph=chunk)
     torch.manual_seed(0)
-    layer = form(AttentionSettings("a", 0, 5, 3, heads, False, dropout))
+    layer = form(AttentionSettings("a", 0, 5, Heads(heads, 3), dropout))
     source, target = chunk.blocks[0].source, chunk.blocks[0].target
     near = set(source[target < FEW].tolist())
     for bad in (math.nan, math.inf, -math.inf):

@@ -20,25 +20,15 @@ from gnnhpc.models.model import Context
 
 @dataclass(frozen=True)
 class AttentionSettings:
-    """Settings of a layer [rows_in, inputs] -> [rows_out, heads * channels].
-
-    With `average`, heads are averaged: [rows_out, channels].
-    """
+    """Settings of a layer of these heads, of rows [rows_in, inputs]."""
 
     name: str
     number: int
     """The layer's number among the attention layers, from 0; it uses the block of that number."""
     inputs: int
-    channels: int
-    heads: int
-    average: bool
+    heads: Heads
     dropout: float
     """Dropout probability of attention coefficients."""
-
-    @property
-    def shape(self) -> Heads:
-        """What the kernels need of them."""
-        return Heads(self.heads, self.channels, self.average)
 
     def block(self, context: Context) -> Block:
         """The edges that the layer works on."""
@@ -50,10 +40,7 @@ class AttentionSettings:
 
     def bias(self) -> nn.Parameter:
         """A bias of zeros; it is added after heads are averaged."""
-        return nn.Parameter(torch.zeros(self.channels * (1 if self.average else self.heads)))
-
-    def __str__(self) -> str:
-        return f"{self.name}, heads={self.heads}, channels={self.channels}, p={self.dropout}"
+        return nn.Parameter(torch.zeros(self.heads.outputs))
 
 
 class _Attention(nn.Module):
@@ -64,7 +51,16 @@ class _Attention(nn.Module):
 
     def vector(self) -> nn.Parameter:
         """An attention vector [1, heads, channels], to be initialized."""
-        return nn.Parameter(torch.empty(1, self.settings.heads, self.settings.channels))
+        heads = self.settings.heads
+        return nn.Parameter(torch.empty(1, heads.count, heads.channels))
+
+    def attend(
+        self, source: Tensor, target: Tensor | None, vectors: Tensor, context: Context
+    ) -> Tensor:
+        """What `gnnhpc.kernels.attention.attend` makes of these products and vectors."""
+        settings = self.settings
+        block, mask = settings.block(context), settings.mask(self.training, context)
+        return attend(source, target, vectors, self.bias, block, settings.heads, mask)
 
     def extra_repr(self) -> str:
         return str(self.settings)
@@ -75,17 +71,14 @@ class GatLayer(_Attention):
 
     def __init__(self, settings: AttentionSettings) -> None:
         super().__init__(settings)
-        self.lin = nn.Linear(settings.inputs, settings.heads * settings.channels, bias=False)
+        self.lin = nn.Linear(settings.inputs, settings.heads.width, bias=False)
         self.att_src, self.att_dst = self.vector(), self.vector()
         for parameter in (self.lin.weight, self.att_src, self.att_dst):
             glorot(parameter)
 
     def forward(self, x: Features, context: Context) -> Tensor:
-        settings, shape = self.settings, self.settings.shape
-        h = project(x, shape.ordered(self.lin.weight))
-        block, mask = settings.block(context), settings.mask(self.training, context)
-        vectors = torch.cat((self.att_src, self.att_dst))
-        return attend(h, None, vectors, self.bias, block, shape, mask)
+        h = project(x, self.settings.heads.ordered(self.lin.weight))
+        return self.attend(h, None, torch.cat((self.att_src, self.att_dst)), context)
 
 
 class Gatv2Layer(_Attention):
@@ -93,8 +86,8 @@ class Gatv2Layer(_Attention):
 
     def __init__(self, settings: AttentionSettings) -> None:
         super().__init__(settings)
-        self.lin_l = nn.Linear(settings.inputs, settings.heads * settings.channels)
-        self.lin_r = nn.Linear(settings.inputs, settings.heads * settings.channels)
+        self.lin_l = nn.Linear(settings.inputs, settings.heads.width)
+        self.lin_r = nn.Linear(settings.inputs, settings.heads.width)
         self.att = self.vector()
         for linear in (self.lin_l, self.lin_r):
             glorot(linear.weight)
@@ -102,10 +95,9 @@ class Gatv2Layer(_Attention):
         glorot(self.att)
 
     def forward(self, x: Features, context: Context) -> Tensor:
-        settings, shape = self.settings, self.settings.shape
+        ordered = self.settings.heads.ordered
         source, target = (
-            project(x, shape.ordered(each.weight)) + shape.ordered(each.bias)
+            project(x, ordered(each.weight)) + ordered(each.bias)
             for each in (self.lin_l, self.lin_r)
         )
-        block, mask = settings.block(context), settings.mask(self.training, context)
-        return attend(source, target, self.att, self.bias, block, shape, mask)
+        return self.attend(source, target, self.att, context)

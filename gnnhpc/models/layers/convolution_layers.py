@@ -7,7 +7,7 @@ narrower, before the product or after it. Parameters, names and initial values a
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +69,8 @@ class _WithRoot(nn.Module):
     def forward(self, x: Input, context: Context) -> Tensor:
         x = dense_if_asked(x)
         block = context.chunk.blocks[self.hop]
-        around, root = self.get_submodule(self.neighbours), self.get_submodule(self.root)
-        assert isinstance(around, nn.Linear)
-        assert isinstance(root, nn.Linear)
+        around: Any = self.get_submodule(self.neighbours)
+        root: Any = self.get_submodule(self.root)
         weights = self.weights(block, around.weight.dtype)
         # One product of both weights, whose operands or results lie side by side.
         if not isinstance(x, SparseRows) and sums_first(around, self.hop, block):
@@ -87,7 +86,7 @@ class MeanSageLayer(_WithRoot):
     neighbours, root = "lin_l", "lin_r"
 
     def weights(self, block: Block, dtype: torch.dtype) -> NeighbourWeights:
-        return mean_weights(block, dtype)
+        return NeighbourWeights.mean(block.indptr.diff().to(dtype), block.rows_out)
 
 
 class GraphConvLayer(_WithRoot):
@@ -133,9 +132,8 @@ class GinLayer(nn.Module):
     def forward(self, x: Input, context: Context) -> Tensor:
         x = dense_if_asked(x)
         block = context.chunk.blocks[self.hop]
-        first, _, last = self.nn
-        assert isinstance(first, nn.Linear)
-        assert isinstance(last, nn.Linear)
+        first: Any = self.nn[0]
+        last: Any = self.nn[2]
         weights = NeighbourWeights(own=1.0)
         if not isinstance(x, SparseRows) and sums_first(first, self.hop, block):
             product = linear(weighted_sum(x, block, weights), first.weight)
@@ -179,11 +177,6 @@ def degree_weights(context: Context, block: Block, dtype: torch.dtype) -> Neighb
 def edge_weight(block: Block, dtype: torch.dtype) -> Tensor | None:
     """The weights of a block's edges, [edges]; None for a graph without weights."""
     return None if block.edge_weight is None else block.edge_weight.to(dtype)
-
-
-def mean_weights(block: Block, dtype: torch.dtype) -> NeighbourWeights:
-    """The weights of a mean over neighbours, self-loops left out."""
-    return NeighbourWeights.mean(block.indptr.diff().to(dtype), block.rows_out)
 
 
 class Pooling(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.aggregate import weighted_sum
 from gnnhpc.models.layers.convolution_layers import degree_weights
-from gnnhpc.models.layers.dropout import ReluDropout, relu_dropout
+from gnnhpc.models.layers.dropout import ReluDropout
 from gnnhpc.models.layers.linear import features_linear, glorot, linear
 from gnnhpc.models.model import Context
 
@@ -24,7 +24,7 @@ class ResGcnLayer(nn.Module):
 
     def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
         super().__init__()
-        self.name, self.hop, self.dropout = name, hop, dropout
+        self.hop, self.activation = hop, ReluDropout(name, dropout, fused=True)
         self.norm = nn.LayerNorm(hidden)
         self.lin = nn.Linear(hidden, hidden, bias=False)
         self.bias = nn.Parameter(torch.zeros(hidden))
@@ -33,10 +33,8 @@ class ResGcnLayer(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
         weights = degree_weights(context, block, x.dtype)
-        active = relu_dropout(self.norm(x), self.name, self.dropout, self.training, context)
-        return weighted_sum(
-            linear(active, self.lin.weight), block, weights, x[: block.rows_out], self.bias
-        )
+        product = linear(self.activation(self.norm(x), context), self.lin.weight)
+        return weighted_sum(product, block, weights, x[: block.rows_out], self.bias)
 
 
 class GcniiLayer(nn.Module):
@@ -46,7 +44,8 @@ class GcniiLayer(nn.Module):
         self, name: str, hop: int, hidden: int, *, alpha: float, theta: float, dropout: float
     ) -> None:
         super().__init__()
-        self.name, self.hop, self.hidden, self.dropout = name, hop, hidden, dropout
+        self.hop, self.hidden = hop, hidden
+        self.activation = ReluDropout(name, dropout, fused=True)
         self.alpha, self.beta = alpha, math.log(theta / (hop + 1) + 1.0)
         self.weight1 = nn.Parameter(torch.empty(hidden, hidden))
         glorot(self.weight1)
@@ -58,8 +57,7 @@ class GcniiLayer(nn.Module):
         around = weighted_sum(x[:, : self.hidden], block, weights.times(1.0 - self.alpha))
         total = torch.add(around, first, alpha=self.alpha)
         out = torch.addmm(total, total, self.weight1, beta=1.0 - self.beta, alpha=self.beta)
-        active = relu_dropout(out, self.name, self.dropout, self.training, context)
-        return torch.cat((active, first), 1)
+        return torch.cat((self.activation(out, context), first), 1)
 
 
 class LinearInput(nn.Module):

@@ -74,7 +74,8 @@ class _Attention(_PygNames):
 
     def __init__(self, settings: AttentionSettings) -> None:
         options = {"allow_zero_in_degree": True, **self.options}
-        super().__init__(settings.inputs, settings.channels, settings.heads, **options)
+        heads = settings.heads
+        super().__init__(settings.inputs, heads.channels, heads.count, **options)
         self.settings = settings
         self.attn_drop = _AttentionDropout()
         # Without a bias of its own GATConv has an empty buffer of that name.
@@ -86,7 +87,7 @@ class _Attention(_PygNames):
         block, mask = self.settings.block(context), self.settings.mask(self.training, context)
         self.attn_drop.mask, self.attn_drop.edge = mask, None if mask is None else block.edge
         out: Tensor = super().forward(dgl_block(block, loops=True), x.to_dense())
-        return self.settings.shape.joined(out) + self.bias
+        return self.settings.heads.joined(out) + self.bias
 
 
 class GatLayer(_Attention, dgl_nn.GATConv):  # type: ignore[misc]
@@ -123,6 +124,19 @@ class GcnLayer(dgl_nn.GraphConv):  # type: ignore[misc]
         return out
 
 
+class _OfNeighbours:
+    """Mixed into a convolution of DGL's that takes pairs of rows and no self-loops."""
+
+    hop: int
+
+    def forward(self, x: Input, context: Context) -> Tensor:
+        block = context.chunk.blocks[self.hop]
+        rows = x.to_dense()
+        graph, pair = dgl_block(block, loops=False), (rows, rows[: block.rows_out])
+        out: Tensor = super().forward(graph, pair)  # type: ignore[misc]
+        return out
+
+
 class _Product(nn.Linear):
     """A linear layer whose bias is added elsewhere: a node without neighbours has it too."""
 
@@ -130,24 +144,23 @@ class _Product(nn.Linear):
         return functional.linear(x, self.weight)
 
 
-class _Sage(_PygNames, dgl_nn.SAGEConv):  # type: ignore[misc]
+class _Sage(_PygNames, _OfNeighbours, dgl_nn.SAGEConv):  # type: ignore[misc]
     pyg_names: ClassVar[dict[str, str]] = {
         "fc_pool": "lin",
         "fc_neigh": "lin_l",
         "fc_self": "lin_r",
     }
 
-    def __init__(self, hop: int, inputs: int, outputs: int, aggregator: str) -> None:
-        super().__init__(inputs, outputs, aggregator, bias=False)
+    aggregator: ClassVar[str]
+
+    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, self.aggregator, bias=False)
         self.hop = hop
         self.fc_neigh = _Product(inputs, outputs)
         self.take_pyg_names()
 
     def forward(self, x: Input, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.hop]
-        rows = x.to_dense()
-        graph = dgl_block(block, loops=False)
-        out: Tensor = super().forward(graph, (rows, rows[: block.rows_out]))
+        out: Tensor = super().forward(x, context)
         out += self.fc_neigh.bias
         return out
 
@@ -155,40 +168,31 @@ class _Sage(_PygNames, dgl_nn.SAGEConv):  # type: ignore[misc]
 class MeanSageLayer(_Sage):
     """SAGEConv with DGL's mean aggregator."""
 
-    def __init__(self, hop: int, inputs: int, outputs: int) -> None:
-        super().__init__(hop, inputs, outputs, "mean")
+    aggregator = "mean"
 
 
 class MaxSageLayer(_Sage):
     """SAGEConv with DGL's pooling aggregator, which `pool` must ask for."""
 
+    aggregator = "pool"
+
     def __init__(self, hop: int, inputs: int, outputs: int, *, pool: bool) -> None:
         assert pool
-        super().__init__(hop, inputs, outputs, "pool")
+        super().__init__(hop, inputs, outputs)
 
 
-class GinLayer(dgl_nn.GINConv):  # type: ignore[misc]
+class GinLayer(_OfNeighbours, dgl_nn.GINConv):  # type: ignore[misc]
     """GINConv with two linear layers."""
 
     def __init__(self, hop: int, inputs: int, outputs: int) -> None:
         super().__init__(aggregator_type="sum")
         self.hop = hop
         self.nn = nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
-        self.apply_func = self._apply_layers
+        # In the dictionary: their parameters would else have two names.
+        self.__dict__["apply_func"] = self.nn
         # A fixed eps is a setting, not part of what a run learns and saves.
         del self._buffers["eps"]
         self.eps = 0.0
-
-    def _apply_layers(self, total: Tensor) -> Tensor:
-        out: Tensor = self.nn(total)
-        return out
-
-    def forward(self, x: Input, context: Context) -> Tensor:
-        block = context.chunk.blocks[self.hop]
-        rows = x.to_dense()
-        graph = dgl_block(block, loops=False)
-        out: Tensor = super().forward(graph, (rows, rows[: block.rows_out]))
-        return out
 
 
 class ResGcnLayer(Preactivated, GcnLayer):  # type: ignore[misc]
@@ -208,27 +212,15 @@ def dgl_block(block: Block, *, loops: bool) -> Any:
     """The block's edges, in their order, as a graph of DGL's; made once for a block."""
     name = "dgl, with self-loops" if loops else WITHOUT_LOOPS
     if name not in block.kept:
-        graph = dgl.create_block(
-            _by_target(block) if loops else tuple(block.neighbours),
-            num_src_nodes=block.rows_in,
-            num_dst_nodes=block.rows_out,
-        )
-        block.kept[name] = _in_all_formats(graph)
+        edges: Any = tuple(block.neighbours)
+        if loops:
+            # All edges are sorted by target, so that DGL has nothing to sort. They are numbered in
+            # their order, as DGL assumes in all of its kernels but one.
+            numbers = torch.arange(len(block.source), device=block.source.device)
+            edges = "csc", (block.indptr.long(), block.source.long(), numbers)
+        sizes = {"num_src_nodes": block.rows_in, "num_dst_nodes": block.rows_out}
+        graph = dgl.create_block(edges, **sizes).formats(["coo", "csc", "csr"])
+        # The formats of forward and backward kernels are made now, so that no step makes them.
+        graph.create_formats_()
+        block.kept[name] = graph
     return block.kept[name]
-
-
-def _by_target(block: Block) -> Any:
-    """All edges of a block, which are sorted by target, so that DGL has nothing to sort.
-
-    They are numbered in their order, as DGL assumes in all of its kernels but one. A block of our
-    sampler becomes int64 here: the conversion is part of making the graph, and of its time.
-    """
-    numbers = torch.arange(len(block.source), device=block.source.device)
-    return "csc", (block.indptr.long(), block.source.long(), numbers)
-
-
-def _in_all_formats(graph: Any) -> Any:
-    """Make the formats of forward and backward kernels now, so that no step makes them."""
-    formatted = graph.formats(["coo", "csc", "csr"])
-    formatted.create_formats_()
-    return formatted

@@ -21,22 +21,6 @@ def active_mask(name: str, p: float, training: bool, context: Context) -> Mask |
     return layer_mask(context.seed, context.step, name, p)
 
 
-def masked_relu(x: Tensor, name: str, p: float, training: bool, context: Context) -> Tensor:
-    """torch's ReLU, then dropout of layer `name` with probability `p`, of [rows, width].
-
-    PyG's and DGL's layers use it between them, so that all implementations have equal masks.
-    """
-    mask = active_mask(name, p, training, context)
-    active = functional.relu(x)
-    return active if mask is None else drop(active, context.chunk.nodes[: len(x)], mask)
-
-
-def relu_dropout(x: Tensor, name: str, p: float, training: bool, context: Context) -> Tensor:
-    """`masked_relu` in one pass."""
-    mask = active_mask(name, p, training, context)
-    return relu_drop(x, context.chunk.nodes[: len(x)], mask)
-
-
 class Dropout(nn.Module):
     """Dropout of a graph's activations [rows, width], or of the stored values of sparse rows.
 
@@ -90,16 +74,21 @@ class LogSoftmax(nn.Module):
 class ReluDropout(nn.Module):
     """ReLU, then dropout: [rows, width] -> the same shape; `fused` computes both in one pass.
 
-    The mask of a node is the same in every chunk: it depends on the node's number in the graph.
+    PyG's and DGL's layers use it too, so that all implementations have the same masks. The mask of
+    a node is the same in every chunk: it depends on the node's number in the graph.
     """
 
     def __init__(self, name: str, p: float, *, fused: bool) -> None:
         super().__init__()
-        self.name, self.p = name, p
-        self.activate = relu_dropout if fused else masked_relu
+        self.name, self.p, self.fused = name, p, fused
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        return self.activate(x, self.name, self.p, self.training, context)
+        mask = active_mask(self.name, self.p, self.training, context)
+        rows = context.chunk.nodes[: len(x)]
+        if self.fused:
+            return relu_drop(x, rows, mask)
+        active = functional.relu(x)
+        return active if mask is None else drop(active, rows, mask)
 
     def extra_repr(self) -> str:
         return f"{self.name}, p={self.p}"

@@ -7,6 +7,8 @@ layer's `compute` is what PyG computes, of tensors alone, and what the setting `
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,27 +20,36 @@ from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.kernels.dropout_mask import number_entries
 from gnnhpc.models.layers import convolution_layers
 from gnnhpc.models.layers.attention_layers import AttentionSettings
-from gnnhpc.models.layers.dropout import masked_relu
+from gnnhpc.models.layers.dropout import ReluDropout
 from gnnhpc.models.model import Context
 
 Input = Tensor | SparseRows
 
 
-class _Attention:
+class _OfPairs:
+    """Mixed into a layer of PyG's that takes pairs of rows: those of sources and of targets."""
+
+    def compute(self, rows: Tensor, rows_out: int, edges: Tensor, *more: Tensor | None) -> Tensor:
+        """PyG's layer of these edges [2, E]; `more` are weights or a dropout mask of them."""
+        out: Tensor = super().forward((rows, rows[:rows_out]), edges, *more)  # type: ignore[misc]
+        return out
+
+
+class _Attention(_OfPairs):
     """Mixed into an attention layer of PyG's; a block has the self-loops that PyG would add.
 
     The dropout mask of a micro-batch is an argument, PyG's `edge_attr`, and not part of the layer:
     torch leaves a recomputed forward as soon as all saved tensors are there, and the layer could
-    not forget a mask. PyG reads the names of the arguments of `edge_update`, so that each layer has
-    its own, which multiplies its softmax by the mask.
+    not forget a mask.
     """
 
     heads: int
     training: bool
 
     def __init__(self, settings: AttentionSettings) -> None:
-        options: dict[str, Any] = {"concat": not settings.average, "add_self_loops": False}
-        sizes: tuple[Any, ...] = (settings.inputs, settings.channels, settings.heads)
+        heads = settings.heads
+        options: dict[str, Any] = {"concat": not heads.average, "add_self_loops": False}
+        sizes: tuple[Any, ...] = (settings.inputs, heads.channels, heads.count)
         super().__init__(*sizes, **options)
         self.settings = settings
 
@@ -49,47 +60,31 @@ class _Attention:
             weights = mask.weights(number_entries(block.edge, self.heads), rows.dtype)
         return self.compute(rows, block.rows_out, block.edge_index, weights)
 
-    def compute(
-        self, rows: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor | None
-    ) -> Tensor:
-        """PyG's layer; `weights` [edges, heads] is the dropout mask."""
-        pair = (rows, rows[:rows_out])
-        out: Tensor = super().forward(pair, edge_index, weights)  # type: ignore[misc]
-        return out
+
+def _masked(edge_update: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """PyG's softmax, times the dropout mask [edges, heads] that is in the place of `edge_attr`.
+
+    It has the signature of PyG's function, by which PyG finds the arguments.
+    """
+
+    @functools.wraps(edge_update)
+    def masked(self: Any, *, edge_attr: Tensor | None, **given: Any) -> Tensor:
+        alpha = edge_update(self, edge_attr=None, **given)
+        return alpha if edge_attr is None else alpha * edge_attr
+
+    return masked
 
 
 class GatLayer(_Attention, pyg.GATConv):  # type: ignore[misc]
     """GATConv."""
 
-    def edge_update(
-        self,
-        alpha_j: Tensor,
-        alpha_i: Tensor | None,
-        edge_attr: Tensor | None,
-        index: Tensor,
-        ptr: Tensor | None,
-        dim_size: int | None,
-    ) -> Tensor:
-        """PyG's softmax, then the dropout mask."""
-        alpha: Tensor = super().edge_update(alpha_j, alpha_i, None, index, ptr, dim_size)
-        return alpha if edge_attr is None else alpha * edge_attr
+    edge_update = _masked(pyg.GATConv.edge_update)
 
 
 class Gatv2Layer(_Attention, pyg.GATv2Conv):  # type: ignore[misc]
     """GATv2Conv."""
 
-    def edge_update(
-        self,
-        x_j: Tensor,
-        x_i: Tensor,
-        edge_attr: Tensor | None,
-        index: Tensor,
-        ptr: Tensor | None,
-        dim_size: int | None,
-    ) -> Tensor:
-        """PyG's softmax, then the dropout mask."""
-        alpha: Tensor = super().edge_update(x_j, x_i, None, index, ptr, dim_size)
-        return alpha if edge_attr is None else alpha * edge_attr
+    edge_update = _masked(pyg.GATv2Conv.edge_update)
 
 
 class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
@@ -106,18 +101,14 @@ class GcnLayer(pyg.GCNConv):  # type: ignore[misc]
 
     def compute(self, rows: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor) -> Tensor:
         """GCNConv of the rows [rows_in, inputs] -> [rows_out, outputs]."""
-        out: Tensor = self.propagate(
-            edge_index,
-            x=(self.lin(rows), None),
-            edge_weight=weights,
-            size=(len(rows), rows_out),
-        )
+        given = {"x": (self.lin(rows), None), "edge_weight": weights}
+        out: Tensor = self.propagate(edge_index, size=(len(rows), rows_out), **given)
         out += self.bias
         return out
 
 
-class _OfNeighbours:
-    """Mixed into a convolution of PyG's that takes pairs of rows and no self-loops."""
+class _OfNeighbours(_OfPairs):
+    """Mixed into a convolution of PyG's that takes no self-loops."""
 
     def __init__(self, hop: int, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -128,12 +119,6 @@ class _OfNeighbours:
         rows = x.to_dense()
         weights = self.weights(block, rows.dtype)
         return self.compute(rows, block.rows_out, block.neighbours, *weights)
-
-    def compute(self, rows: Tensor, rows_out: int, neighbours: Tensor, *weights: Tensor) -> Tensor:
-        """PyG's layer."""
-        pair = (rows, rows[:rows_out])
-        out: Tensor = super().forward(pair, neighbours, *weights)  # type: ignore[misc]
-        return out
 
     def weights(self, block: Block, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Weights of the neighbours' edges, for layers that take any."""
@@ -176,15 +161,13 @@ class Preactivated:
     This is the "res+" block of DeepGCNLayer, whose dropout would have other masks.
     """
 
-    training: bool
-
     def __init__(self, name: str, hop: int, hidden: int, *, dropout: float) -> None:
         super().__init__(hop, hidden, hidden)  # type: ignore[call-arg]
-        self.name, self.dropout = name, dropout
+        self.activation = ReluDropout(name, dropout, fused=False)
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        active = masked_relu(self.norm(x), self.name, self.dropout, self.training, context)
+        active = self.activation(self.norm(x), context)
         out: Tensor = super().forward(active, context)  # type: ignore[misc]
         return out + x[: len(out)]
 
@@ -200,15 +183,14 @@ class GcniiLayer(pyg.GCN2Conv):  # type: ignore[misc]
         self, name: str, hop: int, hidden: int, *, alpha: float, theta: float, dropout: float
     ) -> None:
         super().__init__(hidden, alpha, theta, hop + 1, normalize=False)
-        self.name, self.hop, self.dropout = name, hop, dropout
+        self.hop, self.activation = hop, ReluDropout(name, dropout, fused=False)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         block = context.chunk.blocks[self.hop]
         h, first = x.tensor_split(2, dim=1)
         weights = edge_weights(context, block, x.dtype)
         out = self.compute(h, first, block.rows_out, block.edge_index, weights)
-        active = masked_relu(out, self.name, self.dropout, self.training, context)
-        return torch.cat((active, first[: block.rows_out]), 1)
+        return torch.cat((self.activation(out, context), first[: block.rows_out]), 1)
 
     def compute(
         self, h: Tensor, first: Tensor, rows_out: int, edge_index: Tensor, weights: Tensor
