@@ -202,23 +202,22 @@ def backward(
     centred, weights = _centre(x, weights, centre)
     norm1 = fold.Norm(weights.gamma1, weights.beta1, mean1, variance1, eps[0])
     norm2 = fold.Norm(weights.gamma2, weights.beta2, mean2, variance2, eps[1])
-    d_norm2 = fold.unfold_norm(norm2, *passes.gradient_sums(g, y), len(x))
+    d_norm2, along = fold.unfold_norm(norm2, *passes.gradient_sums(g, y), len(x))
     folded, first = _fold(weights, norm1)
-    along = d_norm2.along.to(x.dtype)
-    sums = passes.gradients(centred, y, g, along, grid, first.to(x.dtype), weights)
+    given = (centred, y, g, along.to(x.dtype), grid, first.to(x.dtype), weights)
+    sums = passes.gradients(*given)
 
     d_folded = sums.first
     d_conv: tuple[Tensor | None, ...] = (None, None, None)
     if weights.root is not None and weights.relative is not None:
         d_folded, *rest = fold.unfold_conv(sums.first, folded, weights.root, weights.relative)
         d_conv = tuple(rest)
-    d_linear = fold.unfold_linear(d_folded, weights.w1, weights.b1, norm1, of)
-    d_norm1 = (d_linear.norm_weight, d_linear.norm_bias)
-    d_all = (d_linear.weight, d_linear.bias, *d_norm1, *d_conv, sums.w2, sums.b2, *d_norm2[:2])
+    d_linear, d_moments = fold.unfold_linear(d_folded, weights.w1, weights.b1, norm1, of)
+    d_all = (*d_linear, *d_conv, sums.w2, sums.b2, *d_norm2)
     d_weights = Weights._make(None if d is None else d.to(x.dtype) for d in d_all)
     if not wants_x:
         return None, d_weights
-    matrix, vector = fold.moments_slope(d_linear.moments, of, len(x))
+    matrix, vector = fold.moments_slope(d_moments, of, len(x))
     slope = matrix.to(x.dtype), vector.to(x.dtype)
     return passes.input_gradient(sums, g, centred, slope, grid), d_weights
 

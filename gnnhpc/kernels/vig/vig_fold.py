@@ -51,20 +51,11 @@ def fold_linear(weight: Tensor, bias: Tensor, norm: Norm) -> Tensor:
     return torch.cat([scale[:, None] * weight.double(), constant[:, None]], 1)
 
 
-class LinearGrads(NamedTuple):
-    """Gradients of the Linear's and the BatchNorm's parameters, and of the input's moments."""
-
-    weight: Tensor
-    bias: Tensor
-    norm_weight: Tensor
-    norm_bias: Tensor
-    moments: Moments
-
-
 def unfold_linear(
     d_folded: Tensor, weight: Tensor, bias: Tensor, norm: Norm, of: Moments
-) -> LinearGrads:
-    """Gradients through `fold_linear`, and through the statistics that come from the moments."""
+) -> tuple[tuple[Tensor, ...], Moments]:
+    """Gradients through `fold_linear`, and through the statistics that come from the moments: of
+    the Linear's weight and bias and the BatchNorm's, and of the moments."""
     d_folded, wide, inverse = d_folded.double(), weight.double(), norm.inverse
     d_weight, d_constant = d_folded[:, :3], d_folded[:, 3]
     scale = norm.weight.double() * inverse
@@ -77,7 +68,7 @@ def unfold_linear(
     d_moments = Moments(-(wide.t() @ d_centred), wide.t() @ (d_variance[:, None] * wide))
     # BatchNorm removes a constant that is added before it.
     no_bias = torch.zeros_like(d_constant)
-    return LinearGrads(grad, no_bias, d_scale * inverse, d_constant, d_moments)
+    return (grad, no_bias, d_scale * inverse, d_constant), d_moments
 
 
 def fold_conv(folded: Tensor, root: Tensor, relative: Tensor, bias: Tensor) -> Tensor:
@@ -90,20 +81,15 @@ def fold_conv(folded: Tensor, root: Tensor, relative: Tensor, bias: Tensor) -> T
     return torch.cat([own[:, :3], around, (own[:, 3] + bias)[:, None]], 1)
 
 
-class ConvGrads(NamedTuple):
-    folded: Tensor
-    root: Tensor
-    relative: Tensor
-    bias: Tensor
-
-
-def unfold_conv(d_first: Tensor, folded: Tensor, root: Tensor, relative: Tensor) -> ConvGrads:
-    """Gradients through `fold_conv`, float64 as it is."""
+def unfold_conv(
+    d_first: Tensor, folded: Tensor, root: Tensor, relative: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients through `fold_conv`, float64: of folded, root, relative and the bias."""
     root, relative = root.double(), relative.double()
     d_own = torch.cat([d_first[:, :3], d_first[:, 7:]], 1)
     d_around = d_first[:, 3:7]
     d_folded = root.t() @ d_own + relative.t() @ d_around
-    return ConvGrads(d_folded, d_own @ folded.t(), d_around @ folded.t(), d_first[:, 7])
+    return d_folded, d_own @ folded.t(), d_around @ folded.t(), d_first[:, 7]
 
 
 def fold_norm(norm: Norm) -> tuple[Tensor, Tensor]:
@@ -112,16 +98,12 @@ def fold_norm(norm: Norm) -> tuple[Tensor, Tensor]:
     return scale, norm.bias.double() - scale * norm.mean.double()
 
 
-class NormGrads(NamedTuple):
-    """`along` `[3, channels]`: the input's gradient is `g * along[0] + y * along[1] + along[2]`."""
-
-    weight: Tensor
-    bias: Tensor
-    along: Tensor
-
-
-def unfold_norm(norm: Norm, sum_g: Tensor, sum_gy: Tensor, rows: int) -> NormGrads:
-    """Gradients of BatchNorm of y, from sums over the rows of its output's gradient g and g * y.
+def unfold_norm(
+    norm: Norm, sum_g: Tensor, sum_gy: Tensor, rows: int
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Gradients of BatchNorm of y, from sums over the rows of its output's gradient g and g * y: of
+    its weight and bias, and `along` [3, channels], by which that of y is
+    g * along[0] + y * along[1] + along[2].
 
     Its mean and variance are those of y, and vary with it.
     """
@@ -130,7 +112,7 @@ def unfold_norm(norm: Norm, sum_g: Tensor, sum_gy: Tensor, rows: int) -> NormGra
     d_weight = inverse * (sum_gy - mean * sum_g)
     slope = -scale * inverse * d_weight / rows
     shift = -scale * sum_g / rows - slope * mean
-    return NormGrads(d_weight, sum_g, torch.stack([scale, slope, shift]))
+    return (d_weight, sum_g), torch.stack([scale, slope, shift])
 
 
 def moments_slope(d_moments: Moments, of: Moments, rows: int) -> tuple[Tensor, Tensor]:

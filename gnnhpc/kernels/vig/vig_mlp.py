@@ -25,7 +25,7 @@ _VECTORS = {16: "avx512", 8: "avx2", 4: "portable"}
 
 
 class StackLayer(NamedTuple):
-    """One layer of a stack: its parameters and running statistics, if it moves them."""
+    """One layer of a stack: its parameters, and running statistics if it moves them."""
 
     grid: Grid | None
     """Height and width of the images; None for an FFN, which takes any."""
@@ -52,21 +52,15 @@ class Stack:
     """
 
     def __init__(self, layers: Sequence[StackLayer]) -> None:
-        """ValueError for images of two sizes."""
         self.layers = list(layers)
-        nodes = {each.grid[0] * each.grid[1] for each in layers if each.grid is not None}
-        if len(nodes) > 1:
-            raise ValueError(f"layers of images of {sorted(nodes)} nodes cannot follow each other")
-        self.nodes = nodes.pop() if nodes else None
-        """Nodes of an image; None if any number will do."""
         self._hidden = [each.weights.b1.shape[0] for each in layers]
         self._weights = addresses([each.weights for each in layers])
-        self._eps = _doubles(tuple(eps for each in layers for eps in each.eps))
+        self._eps = _array(ctypes.c_double, *(eps for each in layers for eps in each.eps))
         moved = [each.moved for each in layers if each.moved is not None]
         self._moved = (
             addresses([each.statistics for each in moved]),
             addresses([each.batches for each in moved]),
-            _doubles(tuple(step for each in moved for step in each.momentum)),
+            _array(ctypes.c_double, *(step for each in moved for step in each.momentum)),
         )
         self._states = 8 * sum(
             _state_length(hidden, conv=each.weights.root is not None)
@@ -128,11 +122,11 @@ class Stack:
         )
         return d_x
 
-    def _shapes(self, nodes: int) -> ctypes.Array[ctypes.c_int64]:
+    def _shapes(self, nodes: int) -> ctypes.Array[Any]:
         """Height, width and hidden units of each layer."""
         grids = [each.grid or (1, nodes) for each in self.layers]
         shapes = ((*grid, hidden) for grid, hidden in zip(grids, self._hidden, strict=True))
-        return _sizes(*itertools.chain.from_iterable(shapes))
+        return _array(ctypes.c_int64, *itertools.chain.from_iterable(shapes))
 
 
 def forward(
@@ -171,14 +165,14 @@ def backward(
     return None if d_x is None else d_x.view_as(x), d_weights
 
 
-def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[ctypes.c_void_p]:
+def addresses(tensors: Sequence[Sequence[Tensor | None]]) -> ctypes.Array[Any]:
     """Addresses of the tensors of some layers, one layer after the other; null for None.
 
     They are contiguous, as parameters and their gradients are.
     """
     # One line for all: forty tensors a layer and micro-batch.
     flat = itertools.chain.from_iterable(tensors)
-    return _address_array(tuple([None if t is None else t.data_ptr() for t in flat]))
+    return _array(ctypes.c_void_p, *[None if t is None else t.data_ptr() for t in flat])
 
 
 def _call(function: str, *args: Any, times: int = 1) -> None:
@@ -193,16 +187,6 @@ def _state_length(hidden: int, *, conv: bool) -> int:
     return length
 
 
-@functools.lru_cache(maxsize=1024)
-def _sizes(*numbers: int) -> ctypes.Array[ctypes.c_int64]:
-    return (ctypes.c_int64 * len(numbers))(*numbers)
-
-
-@functools.lru_cache(maxsize=1024)
-def _doubles(numbers: tuple[float, ...]) -> ctypes.Array[ctypes.c_double]:
-    return (ctypes.c_double * len(numbers))(*numbers)
-
-
 @functools.lru_cache(maxsize=4096)
-def _address_array(found: tuple[int | None, ...]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * len(found))(*found)
+def _array(kind: Any, *numbers: float | None) -> ctypes.Array[Any]:
+    return (kind * len(numbers))(*numbers)  # type: ignore[no-any-return]

@@ -23,14 +23,7 @@ from gnnhpc.kernels.vig.vig_mlp import Stack, StackLayer
 from gnnhpc.models.layers.batchnorm import BatchNorm, is_recomputing
 from gnnhpc.models.layers.stacked import Stackable, adds_in_place, has_hooks
 from gnnhpc.models.model import Context
-from gnnhpc.models.vig.reference import (
-    CHANNELS,
-    Ffn,
-    Grapher,
-    Grid,
-)
-
-_Conv = tuple[Tensor | None, Tensor | None, Tensor | None]
+from gnnhpc.models.vig.reference import CHANNELS, Ffn, Grapher
 
 
 class VigStack:
@@ -40,51 +33,64 @@ class VigStack:
         self.layers = layers
 
     def __call__(self, x: Tensor) -> Tensor | None:
-        if x.dim() != 3 or x.shape[2] != CHANNELS or x.shape[0] * x.shape[1] < 2:
-            return None
         if kernels_for(x.dtype, x.device) is not vig_mlp or has_hooks(self.layers):
             return None
-        calls = [cast(FusedGrapher | FusedFfn, layer).call() for layer in self.layers]
+        calls = [cast(_Fused, layer).call() for layer in self.layers]
         parameters = [p for call in calls for p in call.layer.weights if p is not None]
-        if not all(call.moves for call in calls) or not adds_in_place(parameters):
+        fits = x.numel() > CHANNELS and all(call.suits(x) and call.moves for call in calls)
+        if not fits or not adds_in_place(parameters):
             return None
         layers = Stack([call.layer for call in calls])
-        if layers.nodes not in (None, x.shape[1]):
-            return None
         # Without an input that needs a gradient autograd would not call the backward.
         trains = None if x.requires_grad else torch.empty(0, requires_grad=True)
         apply = cast(Any, _Stack).apply
         return cast(Tensor, apply(x.contiguous(), trains, layers, parameters))
 
 
-class FusedGrapher(Stackable, Grapher):
+class _Fused(Stackable):
+    """Mixed into a layer of the reference."""
+
+    stack = VigStack
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        if dispatch.is_plain():
+            return cast(Tensor, super().forward(x, context))
+        return _apply(x, self.call())
+
+    def call(self) -> _Call:
+        """Read from the modules' dictionaries, since attributes of a module take ten times as long
+        to find, which counts where a micro-batch has few images."""
+        modules: Any = self._modules
+        norm1, norm2 = modules["norm1"], modules["norm2"]
+        fc1, fc2 = modules["fc1"]._parameters, modules["fc2"]._parameters
+        scale1, scale2 = norm1._parameters, norm2._parameters
+        conv: tuple[Tensor | None, ...] = (None, None, None)
+        if "conv" in modules:
+            parts = modules["conv"]._modules
+            root, around = parts["lin_root"]._parameters, parts["lin_rel"]._parameters
+            conv = root["weight"], around["weight"], around["bias"]
+        weights = Weights(
+            *(fc1["weight"], fc1["bias"], scale1["weight"], scale1["bias"]),
+            *conv,
+            *(fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"]),
+        )
+        names = ("running_mean", "running_var")
+        buffers = (norm1._buffers, norm2._buffers)
+        moved = Moved(
+            Statistics(*(of[name] for of in buffers for name in names)),
+            (buffers[0]["num_batches_tracked"], buffers[1]["num_batches_tracked"]),
+            (norm1.step, norm2.step),
+        )
+        grid, eps = self.__dict__.get("grid"), (norm1.eps, norm2.eps)
+        return _Call(norm1, norm2, StackLayer(grid, weights, eps, moved))
+
+
+class FusedGrapher(_Fused, Grapher):
     """The Grapher, `[B, H*W, 3]` in and out."""
 
-    stack = VigStack
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        if dispatch.is_plain():
-            return Grapher.forward(self, x, context)
-        return _apply(x, self.call())
-
-    def call(self) -> _Call:
-        linear = self._modules["conv"]._modules  # type: ignore[union-attr]
-        root, around = (linear[name]._parameters for name in ("lin_root", "lin_rel"))  # type: ignore[union-attr]
-        return _call(self, self.grid, (root["weight"], around["weight"], around["bias"]))
-
-
-class FusedFfn(Stackable, Ffn):
+class FusedFfn(_Fused, Ffn):
     """The FFN, `[B, H*W, 3]` in and out."""
-
-    stack = VigStack
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        if dispatch.is_plain():
-            return Ffn.forward(self, x, context)
-        return _apply(x, self.call())
-
-    def call(self) -> _Call:
-        return _call(self, None, (None, None, None))
 
 
 def note(dtype: torch.dtype, device: torch.device) -> str:
@@ -119,43 +125,29 @@ class _Call(NamedTuple):
         """Whether a training micro-batch moves the running statistics at once."""
         return all(n.training and n.mode == "micro" for n in (self.norm1, self.norm2))
 
+    @property
+    def nodes(self) -> int | None:
+        """Nodes of an image; None for an FFN, which takes any number."""
+        grid = self.layer.grid
+        return None if grid is None else grid[0] * grid[1]
 
-def _call(layer: Grapher | Ffn, grid: Grid | None, conv: _Conv) -> _Call:
-    """Read from the modules' dictionaries, since attributes of a module take ten times as long to
-    find, which counts where a micro-batch has few images."""
-    modules: Any = layer._modules
-    norm1, norm2 = modules["norm1"], modules["norm2"]
-    fc1, fc2 = modules["fc1"]._parameters, modules["fc2"]._parameters
-    scale1, scale2 = norm1._parameters, norm2._parameters
-    weights = Weights(
-        *(fc1["weight"], fc1["bias"], scale1["weight"], scale1["bias"]),
-        *conv,
-        *(fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"]),
-    )
-    names = ("running_mean", "running_var")
-    buffers = (norm1._buffers, norm2._buffers)
-    moved = Moved(
-        Statistics(*(of[name] for of in buffers for name in names)),
-        (buffers[0]["num_batches_tracked"], buffers[1]["num_batches_tracked"]),
-        (norm1.step, norm2.step),
-    )
-    return _Call(norm1, norm2, StackLayer(grid, weights, (norm1.eps, norm2.eps), moved))
+    def suits(self, x: Tensor) -> bool:
+        """Whether x is [images, nodes, 3]."""
+        return x.dim() == 3 and x.shape[2] == CHANNELS and self.nodes in (None, x.shape[1])
 
 
 def _apply(x: Tensor, call: _Call) -> Tensor:
-    grid = call.layer.grid
-    nodes = "nodes" if grid is None else grid[0] * grid[1]
-    if x.dim() != 3 or x.shape[2] != CHANNELS or nodes not in ("nodes", x.shape[1]):
-        raise ValueError(f"expected [images, {nodes}, {CHANNELS}], found {list(x.shape)}")
+    norm1, _, layer = call
+    if not call.suits(x):
+        expected = f"[images, {call.nodes or 'nodes'}, {CHANNELS}]"
+        raise ValueError(f"expected {expected}, found {list(x.shape)}")
     kernels, x = kernels_for(x.dtype, x.device), x.contiguous()
-    if call.norm1.training:
-        return cast(Tensor, cast(Any, _Layer).apply(x, call, kernels, *call.layer.weights))
-    _, _, layer = call
+    if norm1.training:
+        return cast(Tensor, cast(Any, _Layer).apply(x, call, kernels, *layer.weights))
     assert layer.moved is not None
-    running, rows = layer.moved.statistics, x.view(-1, CHANNELS)
     with torch.no_grad():
-        given = (rows, grid or (1, x.shape[1]), layer.weights, running, layer.eps)
-        return cast(Result, kernels.forward(*given)).out.view_as(x)
+        given = (layer.grid or (1, x.shape[1]), layer.weights, layer.moved.statistics, layer.eps)
+        return cast(Result, kernels.forward(x.view(-1, CHANNELS), *given)).out.view_as(x)
 
 
 class _Layer(torch.autograd.Function):
