@@ -40,13 +40,19 @@ def sum_forward(
     """
     if out is None:
         out = torch.empty(block.rows_out, x.shape[1], dtype=computed_dtype(x))
+    total = _sum(
+        *(x, out, block.rows_out, weights),
+        indptr=block.indptr,
+        from_=block.source,
+        ids=ids,
+        scale_in=weights.source,
+        scale_out=weights.target,
+        weight=weights.edge,
+        bias=bias,
+    )
+    if add is not None:
+        total.add, total.add_stride = columns(add)
     index = index_of(block.indptr, block.source, block.edge)
-    summed = _sum(x, out, block.rows_out, weights, add)
-    edges = {"indptr": block.indptr, "from_": block.source, "ids": ids}
-    scales = {"scale_in": weights.source, "scale_out": weights.target}
-    scales |= {"weight": weights.edge, "bias": bias}
-    layout = _SUMS[computed_dtype(x)]
-    total = filled(layout, **summed, **edges, **scales)
     call(KERNEL, "sum_rows", x.dtype, ctypes.byref(total), index=index)
     return out
 
@@ -60,13 +66,16 @@ def sum_backward(
     """
     grad = upstream.new_empty(block.rows_in, upstream.shape[1]) if out is None else out
     transpose = block.transpose
+    of_edge = {} if weights.edge is None else {"weight": weights.edge, "number": transpose.edge}
+    total = _sum(
+        *(upstream, grad, block.rows_out, weights),
+        indptr=transpose.indptr,
+        from_=transpose.target,
+        scale_in=weights.target,
+        scale_out=weights.source,
+        **of_edge,
+    )
     index = index_of(transpose.indptr, transpose.target)
-    summed = _sum(upstream, grad, block.rows_out, weights, None)
-    edges = {"indptr": transpose.indptr, "from_": transpose.target}
-    scales = {"scale_in": weights.target, "scale_out": weights.source}
-    if weights.edge is not None:
-        scales |= {"weight": weights.edge, "number": transpose.edge}
-    total = filled(_SUMS[upstream.dtype], **summed, **edges, **scales)
     call(KERNEL, "sum_gradient", upstream.dtype, ctypes.byref(total), len(upstream), index=index)
     return grad
 
@@ -111,11 +120,11 @@ def columns(x: Tensor) -> tuple[ctypes.c_void_p, int]:
 
 
 def _sum(
-    x: Tensor, out: Tensor, self_rows: int, weights: NeighbourWeights, add: Tensor | None
-) -> dict[str, Any]:
-    """Fields of a sum that both directions have; the caller keeps these tensors."""
-    fields: dict[str, Any] = {"rows": len(out), "self_rows": self_rows, "width": out.shape[1]}
-    for name, tensor in (("x", x), ("add", add), ("out", out)):
-        if tensor is not None:
-            fields[name], fields[f"{name}_stride"] = columns(tensor)
-    return fields | {"own": weights.own, "loops": weights.loops}
+    x: Tensor, out: Tensor, self_rows: int, weights: NeighbourWeights, **more: Tensor | None
+) -> Any:
+    """The C++ side's `Sum`; the caller keeps all tensors."""
+    (at, x_stride), (into, out_stride) = columns(x), columns(out)
+    sizes = {"rows": len(out), "self_rows": self_rows, "width": out.shape[1]}
+    places = {"x": at, "x_stride": x_stride, "out": into, "out_stride": out_stride}
+    factors = {"own": weights.own, "loops": weights.loops}
+    return filled(_SUMS[out.dtype], **sizes, **places, **factors, **more)

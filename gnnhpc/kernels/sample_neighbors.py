@@ -131,22 +131,18 @@ class Sampler:
         self._rows = _call("sampler_draw", *args, index=index, result=ctypes.c_int64)
         return Drawn(indptr, source, edge, self._rows)
 
-    def targets(self, drawn: Drawn, memory: Memory = FRESH) -> Tensor:
+    @staticmethod
+    def targets(drawn: Drawn, memory: Memory = FRESH) -> Tensor:
         """[edges], of the type of the others: of each edge, the row that it leads to."""
-        return targets(drawn, memory)
+        target = memory.empty(len(drawn.source), drawn.source.dtype)
+        args = (drawn.indptr, len(drawn.indptr) - 1, target)
+        _call("targets", *args, index=drawn.indptr.dtype)
+        return target
 
 
 def index_type(columns: Tensor, nodes: int) -> torch.dtype:
     """The type of sampled edges: int32 unless the number of one of them could be beyond."""
     return torch.int32 if len(columns) + nodes < 1 << 31 else torch.int64
-
-
-def targets(drawn: Drawn, memory: Memory = FRESH) -> Tensor:
-    """[edges], of the type of the others: of each edge, the row that it leads to."""
-    target = memory.empty(len(drawn.source), drawn.source.dtype)
-    args = (drawn.indptr, len(drawn.indptr) - 1, target)
-    _call("targets", *args, index=drawn.indptr.dtype)
-    return target
 
 
 def by_source(drawn: Drawn, memory: Memory = FRESH) -> tuple[Tensor, Tensor, Tensor]:

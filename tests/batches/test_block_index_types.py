@@ -14,7 +14,7 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import InEdges
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.dispatch import Backend
-from gnnhpc.kernels.sample_neighbors import Layer, Sampler, by_source, targets
+from gnnhpc.kernels.sample_neighbors import Layer, Sampler, by_source
 from tests.tools.backends import computed_by
 from tests.tools.graphs import MODELS, block_tensors, chunk_set, dense_graph, gradients, make_model
 
@@ -81,7 +81,7 @@ def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path) -> None:
     assert rows[:, 3].equal(nodes * degree + seeds)
     assert (rows[:, :3] // degree).equal(seeds[:, None].expand(3, 3))
     assert first.source.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]
-    target = targets(first)
+    target = Sampler.targets(first)
     _, order, end = by_source(first)
     assert target.tolist() == [row for row in range(3) for _ in range(4)]
     assert order.equal(first.source.argsort(stable=True))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.kernels.sample_neighbors import FreshMemory, Layer, Sampler
-from gnnhpc.kernels.torch.torch_sampler import Key, TorchSampler, below
+from gnnhpc.kernels.torch.torch_sampler import TorchSampler, below
 from gnnhpc.kernels.triton.launch import signed
 from gnnhpc.validation.reference import random_numbers as reference
 from tests.kernels.test_sample_neighbors import make_csr
@@ -34,7 +34,7 @@ def test_bounded_numbers_are_drawn_again_where_they_are_refused(
     bounds: list[list[int]], seed: int
 ) -> None:
     nodes = torch.arange(len(bounds))
-    found = below(Key(seed, 3, 1), nodes, torch.tensor(bounds)).tolist()
+    found = below(Layer(7, seed, 3, 1), nodes, torch.tensor(bounds)).tolist()
     for node, (row, mine) in enumerate(zip(bounds, found, strict=True)):
         numbers = reference.node_numbers(seed, node, 3, 1)
         assert mine == [reference.below(numbers, bound) for bound in row]
@@ -51,7 +51,7 @@ def test_triton_draws_refused_numbers_again(bound: int) -> None:
     words = (seed & 0xFFFFFFFF, seed >> 32, step, bound)
     bounded_numbers[(1,)](found, *map(signed, words), layer, ROWS=16, DRAWS=5)
     bounds = torch.full((16, 5), bound)
-    wanted = below(Key(seed, step, layer), torch.arange(16), bounds)
+    wanted = below(Layer(5, seed, step, layer), torch.arange(16), bounds)
     assert (found.cpu().long() & 0xFFFFFFFF).equal(wanted)
 
 

@@ -7,8 +7,6 @@ mask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -62,7 +60,10 @@ class TorchSampler:
         edges, index = int(ends[-1]), index_type(self.columns, self.count)
         row = torch.repeat_interleave(most + 1, output_size=edges)
         place = torch.arange(edges, device=nodes.device) - ends[row]
-        self._choose(layer, nodes, degree, ends, place)
+        drawing = (degree > layer.fanout).nonzero().flatten()
+        if len(drawing):
+            own = ends[drawing][:, None] + torch.arange(layer.fanout, device=nodes.device)
+            place[own] = pick(layer, nodes[drawing], degree[drawing])
         number = first[row] + place
         if len(self._left):
             skipped = torch.searchsorted(self._left_key, number, right=True)
@@ -96,18 +97,6 @@ class TorchSampler:
         before, after = (torch.searchsorted(self._left, at) for at in (first, end))
         return first, end - first - (after - before), before
 
-    def _choose(
-        self, layer: Layer, nodes: Tensor, degree: Tensor, ends: Tensor, place: Tensor
-    ) -> None:
-        """Put which of its edges each node draws, from 0 on, into `place` [edges]; there are, row
-        by row, all as yet."""
-        drawing = (degree > layer.fanout).nonzero().flatten()
-        if not len(drawing):
-            return
-        key, k = Key(layer.seed, layer.step, layer.layer), layer.fanout
-        node, n = nodes[drawing], degree[drawing]
-        place[ends[drawing][:, None] + torch.arange(k, device=node.device)] = pick(key, node, n, k)
-
     def _number(self, reached: Tensor) -> None:
         """Nodes that are reached for the first time get the next rows, ascending."""
         new = reached[self._row[reached] < 0].unique()
@@ -117,21 +106,13 @@ class TorchSampler:
         self.nodes = torch.cat((self.nodes, new))
 
 
-@dataclass(frozen=True)
-class Key:
-    """What the numbers of one layer of one step are drawn by; the nodes differ."""
-
-    seed: int
-    step: int
-    layer: int
-
-
-def philox(key: Key, node: Tensor, block: Tensor) -> Tensor:
-    """Philox 4x32-10 of counters (node, step, layer, block): [..., 4] of the shape of these two."""
+def philox(layer: Layer, node: Tensor, block: Tensor) -> Tensor:
+    """Philox 4x32-10, keyed by the seed, of counters (node, step, layer, block): [..., 4] of the
+    shape of node and block."""
     node, block = torch.broadcast_tensors(node, block)
-    a, b = node, torch.full_like(node, key.step)
-    c, d = torch.full_like(node, key.layer), block
-    key0, key1 = key.seed & _LOW, key.seed >> 32
+    a, b = node, torch.full_like(node, layer.step)
+    c, d = torch.full_like(node, layer.layer), block
+    key0, key1 = layer.seed & _LOW, layer.seed >> 32
     for _ in range(10):
         first, second = a * 0xD2511F53, c * 0xCD9E8D57
         # Those that are multiplied have 32 bits; the others may have more, which are masked then.
@@ -142,28 +123,28 @@ def philox(key: Key, node: Tensor, block: Tensor) -> Tensor:
     return torch.stack((a, b & _LOW, c, d & _LOW), -1)
 
 
-def below(key: Key, node: Tensor, bound: Tensor) -> Tensor:
+def below(layer: Layer, node: Tensor, bound: Tensor) -> Tensor:
     """For each node [rows], numbers from 0 to less than `bound` [rows, draws], all equally likely
     (Lemire 2019, algorithm 5)."""
     rows, draws = bound.shape
     blocks = torch.arange(-(-draws // 4), device=node.device)
-    numbers = philox(key, node[:, None], blocks).view(rows, -1)[:, :draws]
+    numbers = philox(layer, node[:, None], blocks).view(rows, -1)[:, :draws]
     product = numbers * bound
     refused = ((product & _LOW) < (1 << 32) % bound).any(1).nonzero().flatten()
     drawn = product >> 32 & _LOW
     if len(refused):
-        drawn[refused] = _one_by_one(key, node[refused], bound[refused])
+        drawn[refused] = _one_by_one(layer, node[refused], bound[refused])
     return drawn
 
 
-def _one_by_one(key: Key, node: Tensor, bound: Tensor) -> Tensor:
+def _one_by_one(layer: Layer, node: Tensor, bound: Tensor) -> Tensor:
     """The same where a number may be refused, so that the next is taken: of few rows."""
     place = torch.zeros_like(node)
     drawn = torch.empty_like(bound)
     for draw, count in enumerate(bound.unbind(1)):
         least = (1 << 32) % count
         while True:
-            number = philox(key, node, place // 4).gather(1, (place % 4)[:, None]).flatten()
+            number = philox(layer, node, place // 4).gather(1, (place % 4)[:, None]).flatten()
             product = number * count
             refused = (product & _LOW) < least
             if not refused.any():
@@ -174,25 +155,27 @@ def _one_by_one(key: Key, node: Tensor, bound: Tensor) -> Tensor:
     return drawn
 
 
-def pick(key: Key, node: Tensor, n: Tensor, k: int) -> Tensor:
-    """k of the numbers 0 to n - 1 for each node [rows], ascending [rows, k]; n [rows] above k.
+def pick(layer: Layer, node: Tensor, n: Tensor) -> Tensor:
+    """k of the numbers 0 to n - 1 for each node [rows], ascending [rows, k], where k is the
+    layer's fan-out; n [rows] above k.
 
     Every set of k is as likely as any (R. W. Floyd, in Bentley 1987). Where k is most of n, those
     are drawn that stay out.
     """
-    few = torch.minimum(n - k, n.new_full((), k))
-    chosen = _floyd(key, node, n, few)
+    k = layer.fanout
+    few = (n - k).clamp(max=k)
+    chosen = _floyd(layer, node, n, few)
     others = _others(chosen, k)
     return others if chosen.shape[1] < k else torch.where((few < k)[:, None], others, chosen)
 
 
-def _floyd(key: Key, node: Tensor, n: Tensor, k: Tensor) -> Tensor:
+def _floyd(layer: Layer, node: Tensor, n: Tensor, k: Tensor) -> Tensor:
     """k [rows] of n [rows], ascending, and then numbers far beyond."""
     most = int(k.max()) if len(k) else 0
     draws = torch.arange(most, device=n.device)
     last = (n - k)[:, None] + draws
     beyond = draws >= k[:, None]
-    drawn = below(key, node, torch.where(beyond, 1, last + 1))
+    drawn = below(layer, node, torch.where(beyond, 1, last + 1))
     picked = torch.where(beyond, _BEYOND + draws, drawn)
     for draw in range(1, most):
         taken = (picked[:, :draw] == picked[:, draw, None]).any(1)
