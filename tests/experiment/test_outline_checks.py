@@ -39,3 +39,22 @@ def test_a_mistake_is_one_line(layers: list[Any], line: str) -> None:
     with pytest.raises(InputError) as refused:
         check_outline(layers, GRAPH, "spec")
     assert str(refused.value).startswith(f"spec: {line}")
+
+
+GRAPHS = Facts("graphs", 16, 3, nodes=30, edges=60, graphs=9, train=5, val=2, test=2)
+POOL = layer(shape=(16,), rows="pool")
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([layer(rows="hop")], "0 layers with rows 'pool'"),
+        ([POOL, layer("b", rows="pool")], "2 layers with rows 'pool'"),
+        ([POOL, layer("b", rows="hop")], "'hop' after a, which pools"),
+    ],
+)
+def test_nodes_become_graphs_once_and_graphs_have_no_neighbours(
+    layers: list[LayerSpec], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        check_outline(layers, GRAPHS, "here")

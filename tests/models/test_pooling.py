@@ -8,16 +8,11 @@ from typing import Literal
 import pytest
 import torch
 
-from gnnhpc.core.dataset_sizes import Facts
-from gnnhpc.core.errors import InputError
-from gnnhpc.core.layer_specs import LayerSpec, check_outline
 from gnnhpc.graphs.graph_set import DisjointUnions
 from gnnhpc.models.graph_model import implementation_class
 from gnnhpc.models.model import Context
 from tests.graphs.test_disjoint_union import graph_set
 from tests.tools.dgl import needs_dgl
-
-FACTS = Facts("graphs", 4, 3, nodes=30, edges=60, graphs=9, train=5, val=2, test=2)
 
 
 @pytest.mark.parametrize("implementation", ["fused", "pyg", "dgl"])
@@ -45,22 +40,3 @@ def test_outputs_and_gradients_are_those_of_a_loop(
     ]
     torch.testing.assert_close(found, wanted, rtol=close, atol=close)
     torch.testing.assert_close(gradient, torch.cat(per_node), rtol=close, atol=close)
-
-
-def layer(name: str, rows: str, *, out: int = 4) -> LayerSpec:
-    return LayerSpec(name, (4,), (out,), rows=rows)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("layers", "words"),
-    [
-        ([layer("a", "hop", out=3)], "0 layers with rows 'pool'"),
-        ([layer("a", "pool"), layer("b", "pool", out=3)], "2 layers with rows 'pool'"),
-        ([layer("a", "pool"), layer("b", "hop", out=3)], "'hop' after a, which pools"),
-    ],
-)
-def test_nodes_become_graphs_once_and_graphs_have_no_neighbours(
-    layers: list[LayerSpec], words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
-        check_outline(layers, FACTS, "here")
