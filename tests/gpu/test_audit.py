@@ -11,38 +11,25 @@ from gnnhpc.experiment.experiment import Experiment
 from tests.tools.cells import gat, graphs, linked, manifest_of, run, sampled, vig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]
-LARGER: dict[str, Any] = {
-    "data": {"name": "synthetic-citation", "nodes": 5_000, "edges": 100_000, "features": 500},
-    "chunks": "halo",
-    "microbatches": 2,
-    "device": "gpu",
-}
-PAIRS = {
-    "data": {"name": "synthetic-citation", "nodes": 5_000, "edges": 100_000, "features": 500},
-    "device": "gpu",
-}
-
+DATA = {"name": "synthetic-citation", "nodes": 5_000, "edges": 100_000, "features": 500}
+PAIRS: dict[str, Any] = {"data": DATA, "device": "gpu"}
+LARGER = {**PAIRS, "chunks": "halo", "microbatches": 2}
+PYG = {"implementation": "pyg"}
 CELLS = {
     "vig": vig(device="gpu"),
-    "vig as PyG has it": vig(
-        model={"name": "vig", "blocks": 2, "implementation": "pyg"}, device="gpu"
-    ),
-    "vig, sgd": vig(
-        batch_size=30, microbatches=3, optimizer={"name": "sgd", "lr": 0.001}, device="gpu"
-    ),
-    "gat": gat(**LARGER),
-    "gat of pyg": gat(**LARGER | {"model": {"name": "gat", "implementation": "pyg"}}),
-    "gat, checkpoint": gat(**LARGER | {"activation_checkpointing": "always"}),
+    "vig of pyg": vig(model={"name": "vig", "blocks": 2, **PYG}, device="gpu"),
     "vig, checkpoint": vig(activation_checkpointing="always", device="gpu"),
+    "gat": gat(**LARGER),
+    "gat of pyg": gat(**LARGER | {"model": {"name": "gat", **PYG}}),
+    "gat, checkpoint": gat(**LARGER | {"activation_checkpointing": "always"}),
     "gatv2": gat(**LARGER | {"model": {"name": "gatv2"}}),
     "gcn": gat(**LARGER | {"model": {"name": "gcn"}, "optimizer": {"name": "sgd", "lr": 0.1}}),
     "gcnii": gat(**LARGER | {"model": {"name": "gcnii", "layers": 4}, "chunks": "contiguous"}),
     "sage, max": gat(**LARGER | {"model": {"name": "sage", "aggregator": "max"}}),
     "sampled": sampled(**PAIRS),
     "sampled, checkpoint": sampled(**PAIRS, activation_checkpointing="always", microbatches=2),
-    "sampled, pyg": sampled(**PAIRS, model={"name": "sage", "implementation": "pyg"}),
+    "sampled, pyg": sampled(**PAIRS, model={"name": "sage", **PYG}),
     "graphs": graphs(device="gpu"),
-    "links": linked(**PAIRS),
     "links of gatv2": linked(**PAIRS, model={"name": "gatv2"}),
 }
 

@@ -105,13 +105,6 @@ def test_ranks_that_share_a_gpu_knowingly(tmp_path: Path, experiment: Experiment
     assert facts_of(cell, 1)["transfers"] == "gloo through host memory"
 
 
-def test_ranks_that_share_a_gpu_unknowingly_are_refused(tmp_path: Path) -> None:
-    cell = ran(tmp_path, vig(layout="pp2", device="gpu"), plant=shown("first"))
-    assert cell.statuses == [2, 2]
-    assert "ranks 0, 1 on" in cell.err[0]
-    assert "GNNHPC_SHARE_GPU=1 to share it knowingly" in cell.err[0]
-
-
 @layouts
 @pytest.mark.usefixtures("two_gpus")
 def test_ranks_with_a_gpu_each(tmp_path: Path, gpus: int, experiment: Experiment) -> None:
@@ -152,22 +145,18 @@ def hang(gpus: list[str], which: str | None) -> None:
     Stage.forward = planted  # type: ignore[method-assign]
 
 
-def assert_rank_1_is_named(cell: Ran) -> None:
+@pytest.mark.parametrize("share", [True, False], ids=["one gpu", "nccl"])
+def test_a_rank_that_hangs_is_named(
+    tmp_path: Path, share: bool, request: pytest.FixtureRequest
+) -> None:
+    """On a GPU of its own, while the other's host waits for NCCL, too."""
+    if not share:
+        request.getfixturevalue("two_gpus")
+    plant = functools.partial(hang, visible(), "first" if share else None)
+    env = (SHARED if share else ENV) | {"GNNHPC_HANG_S": "5"}
+    cell = ran(tmp_path, vig(layout="pp2", device="gpu"), env=env, plant=plant)
     assert cell.statuses == [1, 1]
     failure = cell.result.failure
     assert failure is not None
     assert (failure.rank, failure.step) == (1, 2)
     assert failure.error.startswith("hung: no rank did anything")
-
-
-def test_a_rank_that_hangs_on_a_shared_gpu(tmp_path: Path) -> None:
-    plant = functools.partial(hang, visible(), "first")
-    env = SHARED | {"GNNHPC_HANG_S": "5"}
-    assert_rank_1_is_named(ran(tmp_path, vig(layout="pp2", device="gpu"), env=env, plant=plant))
-
-
-@pytest.mark.usefixtures("two_gpus")
-def test_a_rank_that_hangs_while_the_others_host_waits_for_nccl(tmp_path: Path) -> None:
-    plant = functools.partial(hang, visible(), None)
-    env = ENV | {"GNNHPC_HANG_S": "5"}
-    assert_rank_1_is_named(ran(tmp_path, vig(layout="pp2", device="gpu"), env=env, plant=plant))

@@ -6,15 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.training.setup import set_up
 from tests.gpu.test_cells import SHARED, visible
-from tests.tools.cells import Ran, gat, manifest_of, run, sampled, vig
+from tests.tools.cells import Ran, gat, manifest_of, run, vig
 
 pytestmark = pytest.mark.gpu
 STEPS: dict[str, Any] = {
@@ -88,22 +83,3 @@ def test_replayed_actions_of_stages_on_one_gpu_have_the_same_bits(
     assert set(captured.statuses) == set(eager.statuses) == {0}, captured.err + eager.err
     assert "replayed" in graphs_of(captured)["train"]
     assert numbers(captured) == numbers(eager)
-
-
-def test_a_run_that_begins_in_the_middle_has_the_masks_of_its_steps() -> None:
-    outputs: list[list[Tensor]] = []
-    for how in ("auto", "off"):
-        experiment = gat(device="gpu", cuda_graph=how, train_steps=12)
-        parts = set_up(experiment, Mesh(Layout(), 0, torch.device("cuda", 0)), None)
-        parts.stage.train()
-        outputs.append([])
-        with parts.batches.open("train", 7, 12) as batches:
-            for batch in batches:
-                found = parts.engine.train_step(batch).outputs
-                outputs[-1] += [each.cpu() for each in found]
-    assert all(map(torch.equal, *outputs))
-
-
-def test_sampled_mini_batches_are_computed(tmp_path: Path) -> None:
-    cell = ran(tmp_path, sampled(device="gpu"))
-    assert graphs_of(cell) == {"all": "eager: each mini-batch has other shapes"}

@@ -2,8 +2,8 @@
 
     python -m tests.kernels.compile_for_gpus
 
-Prints a line for each program and precision, or type of the edges. Fails where registers do not
-hold what a program of ViG's layers computes with.
+Fails where a program was not compiled, and where registers do not hold what a program of ViG's
+layers computes with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from gnnhpc.kernels import triton_sampler
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
 from gnnhpc.kernels.neighbor_weights import NeighbourWeights
 from gnnhpc.kernels.sample_neighbors import Layer
-from gnnhpc.kernels.triton import triton_aggregate, triton_attention
+from gnnhpc.kernels.triton import (
+    attention_programs,
+    programs,
+    sampling_programs,
+    triton_aggregate,
+    triton_attention,
+    vig_programs,
+)
 from gnnhpc.kernels.vig import triton_vig
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
 from tests.kernels.test_aggregate import small_block
@@ -33,6 +40,8 @@ from tests.kernels.test_sparse_features import stored
 TARGET = GPUTarget("cuda", 90, 32)
 MASK = layer_mask(3, 7, "layer0.attention", 0.6)
 NODES, ROWS = 20, 15
+PROGRAMS = (attention_programs, programs, sampling_programs, vig_programs)
+COMPILED: set[str] = set()
 TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -56,7 +65,7 @@ def compiled(
     assert made.asm["cubin"]
     if program.__name__.startswith("vig_"):
         assert spilled(made.asm["ptx"]) == 0, program.__name__
-    print(program.__name__, like.dtype)
+    COMPILED.add(program.__name__)
 
 
 def compile_sampling() -> None:
@@ -130,6 +139,12 @@ def main() -> None:
     compile_layers(torch.float32, torch.int32)
     compile_layers(torch.float64, torch.int64)
     compile_vig()
+    functions = [each for module in PROGRAMS for each in vars(module).values()]
+    # Those that are launched ask for their number; others are called by them.
+    programs_here = {
+        each.__name__ for each in functions if "tl.program_id" in getattr(each, "src", "")
+    }
+    assert programs_here == COMPILED
 
 
 if __name__ == "__main__":

@@ -31,29 +31,15 @@ def test_philox_gives_the_answer_that_random123_has() -> None:
     assert found[0].tolist() == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
 
 
-def star(degree: int) -> Sampler:
-    """Node 0 has so many neighbours, which have none."""
-    indptr = torch.full((degree + 2,), degree)
-    indptr[0] = 0
-    return Sampler(indptr, torch.arange(1, degree + 1, dtype=torch.int32))
-
-
 def picked(n: int, k: int, seeds: int) -> NDArray[np.int64]:
-    """[seeds, k] positions of n, drawn under as many seeds."""
-    sampler, found = star(n), []
+    """[seeds, k] positions of the n neighbours of node 0, drawn under as many seeds."""
+    indptr = torch.full((n + 2,), n)
+    indptr[0] = 0
+    sampler, found = Sampler(indptr, torch.arange(1, n + 1, dtype=torch.int32)), []
     for seed in range(seeds):
         sampler.begin(torch.tensor([0]))
         found.append(sampler.draw(Layer(k, seed, 0, 0)).edge[:-1].clone())
     return torch.stack(found).long().numpy()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 200), st.data(), st.integers(0, 2**64 - 1))
-def test_picks_are_those_of_the_reference(n: int, data: st.DataObject, seed: int) -> None:
-    k, sampler = data.draw(st.integers(1, n)), star(n)
-    sampler.begin(torch.tensor([0]))
-    found = sampler.draw(Layer(k, seed, 0, 0)).edge[:-1].tolist()
-    assert found == (pick(node_numbers(seed, 0, 0, 0), n, k) if k < n else list(range(n)))
 
 
 @pytest.mark.parametrize("k", [1, 10])
@@ -96,14 +82,14 @@ def sampled(
     return found, sampler.nodes.clone()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, count: int) -> None:
     graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
     indptr, columns = graph
     draw = np.random.default_rng(seed)
     seeds = draw.choice(90, draw.integers(1, 20), replace=False).tolist()
-    fanouts = draw.integers(1, (12, 45)[seed % 3 == 0], size=3).tolist()
+    fanouts = draw.integers(1, (12, 89)[seed % 3 == 0], size=3).tolist()
     with threads(count):
         layers, nodes = sampled(graph, seeds, fanouts)
     rows = len(seeds)
@@ -137,7 +123,7 @@ def without(graph: tuple[Tensor, Tensor], left_out: Tensor) -> tuple[tuple[Tenso
     return (ends[indptr], columns[kept]), kept.nonzero().flatten()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([0.02, 0.3, 0.9]))
 def test_edges_left_out_are_as_if_the_graph_had_them_not(seed: int, share: float) -> None:
     graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
