@@ -60,7 +60,7 @@ def rows_with_gradient(upstream: Tensor) -> Tensor | None:
         return None
     upstream = upstream.contiguous()
     marks = torch.empty(len(upstream), dtype=torch.bool)
-    call(KERNEL, "mark_rows", upstream.dtype, upstream, *upstream.shape, marks)
+    call(KERNEL, "mark_rows", upstream.dtype, upstream, upstream.stride(0), *upstream.shape, marks)
     rows = marks.nonzero().squeeze(1)
     return rows if 4 * len(rows) <= len(upstream) else None
 

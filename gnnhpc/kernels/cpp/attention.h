@@ -45,7 +45,7 @@ struct EdgeWise {
 
   // body(row, head) for the rows of a part, one group of heads after the other.
   template <typename Body>
-  void each_row(int part, Body body) const {
+  void each_target(int part, Body body) const {
     const i64 first = balanced_cut(a.indptr, a.rows_out, part, a.parts);
     const i64 last = balanced_cut(a.indptr, a.rows_out, part + 1, a.parts);
     for (i64 head = 0; head < h; head += N)
@@ -147,16 +147,13 @@ struct EdgeWise {
     const i64 wide = a.average ? c : width;
     const Marks marks = a.finite ? mark_if_few(a.upstream, wide, a.rows_out, wide, a.parts)
                                  : Marks(a.rows_out, 1);
-    in_parts(a.parts, [&](int part) {
-      const i64 last = even_cut(a.rows_out, part + 1, a.parts);
-      for (i64 row = even_cut(a.rows_out, part, a.parts); row < last; ++row) {
-        if (!marks[row]) continue;
-        const T* __restrict from = a.upstream + row * wide;
-        T* __restrict to = a.lanes + row * width;
-        for (i64 k = 0; k < c; ++k)
-          for (i64 i = 0; i < h; ++i)
-            to[k * h + i] = a.average ? from[k] / static_cast<T>(h) : from[i * c + k];
-      }
+    each_row(a.rows_out, a.parts, [&](i64 row) {
+      if (!marks[row]) return;
+      const T* __restrict from = a.upstream + row * wide;
+      T* __restrict to = a.lanes + row * width;
+      for (i64 k = 0; k < c; ++k)
+        for (i64 i = 0; i < h; ++i)
+          to[k * h + i] = a.average ? from[k] / static_cast<T>(h) : from[i * c + k];
     });
     return marks;
   }
@@ -212,7 +209,7 @@ void backward_targets(const Score& of, const Marks& marks) {
   const i64 h = of.h;
   in_parts(a.parts, [&](int part) {
     of.begin(part);
-    of.each_row(part, [&](i64 row, i64 head) {
+    of.each_target(part, [&](i64 row, i64 head) {
       auto target = of.begin_target(part, row, head);
       if (!marks[row]) return;
       const i64 first = a.indptr[row], end = a.indptr[row + 1];

@@ -46,6 +46,15 @@ void in_parts(i64 parts, Body body) {
 
 i64 even_cut(i64 count, i64 part, i64 parts) { return count * part / parts; }
 
+// body(row) for each of the rows, in parts of as many.
+template <typename Body>
+void each_row(i64 rows, i64 parts, Body body) {
+  in_parts(parts, [&](int part) {
+    const i64 last = even_cut(rows, part + 1, parts);
+    for (i64 row = even_cut(rows, part, parts); row < last; ++row) body(row);
+  });
+}
+
 // First row of a part, so that parts have equal numbers of edges plus rows.
 template <typename I>
 i64 balanced_cut(const I* indptr, i64 rows, i64 part, i64 parts) {
@@ -81,14 +90,8 @@ using Marks = std::vector<char>;
 
 // Of rows of `width` numbers, `stride` apart.
 template <typename T>
-Marks mark_rows(const T* from, i64 stride, i64 rows, i64 width, i64 parts) {
-  Marks marks(rows);
-  in_parts(parts, [&](int part) {
-    const i64 last = even_cut(rows, part + 1, parts);
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
-      marks[row] = !all_zero(from + row * stride, width);
-  });
-  return marks;
+void mark_rows(const T* from, i64 stride, i64 rows, i64 width, char* marks, i64 parts) {
+  each_row(rows, parts, [&](i64 row) { marks[row] = !all_zero(from + row * stride, width); });
 }
 
 // The same, but all marked where more than one in ONE_IN are: to sort out the edges of the others
@@ -96,7 +99,8 @@ Marks mark_rows(const T* from, i64 stride, i64 rows, i64 width, i64 parts) {
 constexpr i64 ONE_IN = 4;
 template <typename T>
 Marks mark_if_few(const T* from, i64 stride, i64 rows, i64 width, i64 parts) {
-  Marks marks = mark_rows(from, stride, rows, width, parts);
+  Marks marks(rows);
+  mark_rows(from, stride, rows, width, marks.data(), parts);
   if (std::count(marks.begin(), marks.end(), 1) * ONE_IN > rows) marks.assign(rows, 1);
   return marks;
 }

@@ -25,19 +25,15 @@ template <typename T>
 void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
                i64 parts) {
   if (width == 1) return drop_entries(x, ids, out, rows, mask, scale, parts);
-  in_parts(parts, [&](int part) {
-    const i64 last = even_cut(rows, part + 1, parts);
-    const Mask own = mask;
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
-      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
-      const T* __restrict from = x + row * width;
-      T* __restrict to = out + row * width;
-      for (i64 k = 0; k < width; ++k) {
-        const T scaled = from[k] * scale;
-        // A product, so that NaN and infinity do not vanish where they are dropped.
-        const T dropped = from[k] * T(0);
-        to[k] = own.keeps(base + static_cast<u32>(k)) ? scaled : dropped;
-      }
+  each_row(rows, parts, [=](i64 row) {
+    const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
+    const T* __restrict from = x + row * width;
+    T* __restrict to = out + row * width;
+    for (i64 k = 0; k < width; ++k) {
+      const T scaled = from[k] * scale;
+      // A product, so that NaN and infinity do not vanish where they are dropped.
+      const T dropped = from[k] * T(0);
+      to[k] = mask.keeps(base + static_cast<u32>(k)) ? scaled : dropped;
     }
   });
 }
@@ -46,10 +42,8 @@ void drop_rows(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mas
 template <typename T, typename S>
 void copy_rows(const S* x, i64 stride, const i64* ids, i64 rows, i64 width, T* out, i64 out_stride,
                i64 parts) {
-  in_parts(parts, [&](int part) {
-    const i64 last = even_cut(rows, part + 1, parts);
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
-      std::copy_n(x + ids[row] * stride, width, out + row * out_stride);
+  each_row(rows, parts, [=](i64 row) {
+    std::copy_n(x + ids[row] * stride, width, out + row * out_stride);
   });
 }
 
@@ -57,36 +51,31 @@ void copy_rows(const S* x, i64 stride, const i64* ids, i64 rows, i64 width, T* o
 template <typename T>
 void relu_drop(const T* x, const i64* ids, T* out, i64 rows, i64 width, Mask mask, T scale,
                i64 parts) {
-  in_parts(parts, [&](int part) {
-    const i64 last = even_cut(rows, part + 1, parts);
+  each_row(rows, parts, [=](i64 row) {
+    const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
     const Mask own = mask;
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row) {
-      const u32 base = static_cast<u32>(ids[row]) * static_cast<u32>(width);
-      each_vector<T>(width, [&](auto lanes, i64 k) {
-        using V = Lanes<T, decltype(lanes)::value>;
-        const typename V::Real zero = {}, given = V::load(x + row * width + k);
-        const typename V::Real positive = given <= zero ? zero : given;
-        // A product, so that NaN and infinity do not vanish where they are dropped.
-        const typename V::Real dropped = positive * T(0);
-        const auto kept = V::kept(own, base + static_cast<u32>(k));
-        V::store(out + row * width + k, kept ? positive * scale : dropped);
-      });
-    }
+    each_vector<T>(width, [&](auto lanes, i64 k) {
+      using V = Lanes<T, decltype(lanes)::value>;
+      const typename V::Real zero = {}, given = V::load(x + row * width + k);
+      const typename V::Real positive = given <= zero ? zero : given;
+      // A product, so that NaN and infinity do not vanish where they are dropped.
+      const typename V::Real dropped = positive * T(0);
+      const auto kept = V::kept(own, base + static_cast<u32>(k));
+      V::store(out + row * width + k, kept ? positive * scale : dropped);
+    });
   });
 }
 
 // x = relu(x + bias), row by row. NaN stays.
 template <typename T>
 void bias_relu(T* x, const T* bias, i64 rows, i64 width, i64 parts) {
-  in_parts(parts, [&](int part) {
-    const i64 last = even_cut(rows, part + 1, parts);
-    for (i64 row = even_cut(rows, part, parts); row < last; ++row)
-      each_vector<T>(width, [&](auto lanes, i64 k) {
-        using V = Lanes<T, decltype(lanes)::value>;
-        const typename V::Real zero = {};
-        const typename V::Real sum = V::load(x + row * width + k) + V::load(bias + k);
-        V::store(x + row * width + k, sum <= zero ? zero : sum);
-      });
+  each_row(rows, parts, [=](i64 row) {
+    each_vector<T>(width, [&](auto lanes, i64 k) {
+      using V = Lanes<T, decltype(lanes)::value>;
+      const typename V::Real zero = {};
+      const typename V::Real sum = V::load(x + row * width + k) + V::load(bias + k);
+      V::store(x + row * width + k, sum <= zero ? zero : sum);
+    });
   });
 }
 
@@ -114,19 +103,12 @@ void find_finite(const T* x, i64 count, bool* finite, i64 parts) {
   });
 }
 
-// Of each row, whether it has a gradient.
-template <typename T>
-void marked_rows(const T* x, i64 rows, i64 width, char* marks, i64 parts) {
-  const Marks found = mark_rows(x, width, rows, width, parts);
-  std::copy(found.begin(), found.end(), marks);
-}
-
 }  // namespace
 
 #define ROW_FUNCTIONS(T, SUFFIX)                    \
   EXPORT(drop_rows_##SUFFIX, drop_rows<T>)          \
   EXPORT(copy_rows_##SUFFIX, copy_rows<T, T>)       \
-  EXPORT(mark_rows_##SUFFIX, marked_rows<T>)        \
+  EXPORT(mark_rows_##SUFFIX, mark_rows<T>)          \
   EXPORT(find_finite_##SUFFIX, find_finite<T>)      \
   EXPORT(relu_drop_##SUFFIX, relu_drop<T>)          \
   EXPORT(bias_relu_##SUFFIX, bias_relu<T>)          \
