@@ -120,7 +120,7 @@ def columns(x: Tensor) -> tuple[ctypes.c_void_p, int]:
 
 
 def _sum(
-    x: Tensor, out: Tensor, self_rows: int, weights: NeighbourWeights, **more: Tensor | None
+    x: Tensor, out: Tensor, self_rows: int, weights: NeighbourWeights, /, **more: Tensor | None
 ) -> Any:
     """The C++ side's `Sum`; the caller keeps all tensors."""
     (at, x_stride), (into, out_stride) = columns(x), columns(out)

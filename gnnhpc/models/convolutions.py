@@ -12,7 +12,7 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.graph_model import GraphModel, build_implementation, dgl_lacks, layer_spec
+from gnnhpc.models.graph_model import GraphModel, dgl_lacks, layer_spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,14 +89,14 @@ class Convolutions(GraphModel):
             case "relu_dropout":
                 return ReluDropout(layer.name, self.dropout, fused=self.is_fused)
             case "pooling":
-                return build_implementation(self.implementation, "Pooling", self.pooling)
+                return self._implemented("Pooling", self.pooling)
             case "linear":
                 return Linear(inputs, outputs)
         return None
 
     def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
         sizes = (hop, inputs, outputs)
-        return build_implementation(self.implementation, self.layer_class, *sizes)
+        return self._implemented(self.layer_class, *sizes)
 
     def misfit_of_data(self, kind: Kind) -> str | None:
         if kind == "graphs" or self.pooling == "mean":
@@ -153,9 +153,9 @@ class Sage(Convolutions):
     def _convolution(self, hop: int, inputs: int, outputs: int) -> nn.Module:
         given = (hop, inputs, outputs)
         if self.aggregator == "mean":
-            return build_implementation(self.implementation, "MeanSageLayer", *given)
+            return self._implemented("MeanSageLayer", *given)
         pool = self.aggregator == "pool"
-        return build_implementation(self.implementation, "MaxSageLayer", *given, pool=pool)
+        return self._implemented("MaxSageLayer", *given, pool=pool)
 
 
 class Gin(Convolutions):

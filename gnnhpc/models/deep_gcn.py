@@ -9,7 +9,7 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.graph_model import GraphModel, build_implementation, dgl_lacks, layer_spec
+from gnnhpc.models.graph_model import GraphModel, dgl_lacks, layer_spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,7 +91,7 @@ class ResGcn(Deep):
                 return LinearInput(inputs, outputs, fused=self.is_fused)
             case "convolution":
                 sizes, options = (layer.name, layer.number, self.hidden), {"dropout": self.dropout}
-                return build_implementation(self.implementation, "ResGcnLayer", *sizes, **options)
+                return self._implemented("ResGcnLayer", *sizes, **options)
             case "readout":
                 return NormReadout(layer.name, inputs, outputs, self.dropout, fused=self.is_fused)
         return None
@@ -128,9 +128,7 @@ class Gcnii(Deep):
             case "convolution":
                 options = {"alpha": self.alpha, "theta": self.theta, "dropout": self.dropout}
                 sizes = (layer.number, self.hidden)
-                return build_implementation(
-                    self.implementation, "GcniiLayer", layer.name, *sizes, **options
-                )
+                return self._implemented("GcniiLayer", layer.name, *sizes, **options)
             case "readout":
                 return HalfReadout(self.hidden, layer.shape[0])
         return None

@@ -9,7 +9,7 @@ from pydantic import Field
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layer_specs import LayerSpec, LayerSpecs
 from gnnhpc.core.settings import Layers, Positive, Probability
-from gnnhpc.models.graph_model import GraphModel, build_implementation, layer_spec
+from gnnhpc.models.graph_model import GraphModel, layer_spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,7 +78,7 @@ class Gat(GraphModel):
                 heads = Heads(self.heads, layer.shape[0] if last else self.hidden, average=last)
                 sizes = (layer.name, layer.number, layer.inputs[0], heads, self.dropout)
                 settings = AttentionSettings(*sizes)
-                return build_implementation(self.implementation, self.layer_class, settings)
+                return self._implemented(self.layer_class, settings)
         return None
 
 

@@ -57,6 +57,22 @@ class GraphModel(Model, use_attribute_docstrings=True):
         """The module of a layer, in single precision; None where the model has no such layer."""
         raise NotImplementedError
 
+    def _implemented(self, name: str, *arguments: object, **options: object) -> nn.Module:
+        """The layer of this name with the initial values of the fused layer.
+
+        Raises InputError where the library lacks the layer or is not installed.
+        """
+        import torch
+
+        fused = implementation_class("fused", name)(*arguments, **options)
+        if self.is_fused:
+            return fused
+        # A library's initial values are not used, and must not change those of later layers.
+        with torch.random.fork_rng(devices=[]):
+            module = implementation_class(self.implementation, name)(*arguments, **options)
+        module.load_state_dict(fused.state_dict())
+        return module
+
     def check_here(self) -> None:
         if self.implementation == "dgl":
             check_dgl_is_here()
@@ -83,25 +99,6 @@ def layer_spec(
 def dgl_lacks(what: str, allowed: str = "fused or pyg") -> str:
     """The text of `Model.misfit` for a layer that DGL does not have."""
     return f"model.implementation: found dgl, which has no {what}; allowed: {allowed}"
-
-
-def build_implementation(
-    implementation: Implementation, name: str, *arguments: object, **options: object
-) -> nn.Module:
-    """A layer with the initial values of the fused layer.
-
-    Raises InputError where the library lacks the layer or is not installed.
-    """
-    import torch
-
-    fused = implementation_class("fused", name)(*arguments, **options)
-    if implementation == "fused":
-        return fused
-    # A library's initial values are not used, and must not change those of later layers.
-    with torch.random.fork_rng(devices=[]):
-        module = implementation_class(implementation, name)(*arguments, **options)
-    module.load_state_dict(fused.state_dict())
-    return module
 
 
 def implementation_class(implementation: Implementation, name: str) -> type[nn.Module]:

@@ -64,7 +64,7 @@ class _Fused(Stackable):
         norm1, norm2 = modules["norm1"], modules["norm2"]
         fc1, fc2 = modules["fc1"]._parameters, modules["fc2"]._parameters
         scale1, scale2 = norm1._parameters, norm2._parameters
-        conv: tuple[Tensor | None, ...] = (None, None, None)
+        conv: Any = (None, None, None)
         if "conv" in modules:
             parts = modules["conv"]._modules
             root, around = parts["lin_root"]._parameters, parts["lin_rel"]._parameters
