@@ -69,11 +69,9 @@ class _Fused(Stackable):
             parts = modules["conv"]._modules
             root, around = parts["lin_root"]._parameters, parts["lin_rel"]._parameters
             conv = root["weight"], around["weight"], around["bias"]
-        weights = Weights(
-            *(fc1["weight"], fc1["bias"], scale1["weight"], scale1["bias"]),
-            *conv,
-            *(fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"]),
-        )
+        first = (fc1["weight"], fc1["bias"], scale1["weight"], scale1["bias"])
+        last = (fc2["weight"], fc2["bias"], scale2["weight"], scale2["bias"])
+        weights = Weights._make((*first, *conv, *last))
         names = ("running_mean", "running_var")
         buffers = (norm1._buffers, norm2._buffers)
         moved = Moved(
