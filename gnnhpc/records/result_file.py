@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,21 +68,6 @@ class Result:
     def slurm_job(self) -> str | None:
         """The job that made the attempt; None outside Slurm."""
         return slurm_job(self.provenance.get("slurm"))
-
-    @property
-    def core_s(self) -> float | None:
-        """Seconds from rank 0's start to the result, times the CPUs of all ranks; None if unknown.
-
-        A job holds its CPUs a little longer, since it begins before its ranks.
-        """
-        threads, ranks = self.provenance.get("threads"), self.layout.get("world_size")
-        if not isinstance(threads, int) or not isinstance(ranks, int):
-            return None
-        try:
-            began, ended = map(datetime.fromisoformat, (self.started_at, self.ended_at))
-            return max(0.0, (ended - began).total_seconds()) * threads * ranks
-        except (ValueError, TypeError):
-            return None
 
     @property
     def flags(self) -> list[str]:

@@ -45,7 +45,7 @@ def status(
     """Show the state of every cell, from its folder and from Slurm's queue.
 
     Slurm is asked at most once in ten seconds. It works without Slurm, without sacct and on a
-    copied folder; --cost then sums what the results say.
+    copied folder.
     """
     from jobs.cli.terminal_tables import print_status, status_json
     from jobs.run.cost import run_cost

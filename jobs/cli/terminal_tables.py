@@ -165,13 +165,11 @@ def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
 
 
 def cost_line(cost: RunCost) -> str:
-    """The core-hours that a run has cost, and who says so."""
-    hours = f"cost: {cost.core_s / 3600:.3g} core-hours of {cost.tasks}"
-    if cost.accounted:
-        running = f", {cost.running} of them running" if cost.running else ""
-        return f"{hours} tasks{running}, as sacct says"
-    line = f"{hours} attempts, from their ranks' start to their results, since sacct says nothing"
-    return f"{line}; {cost.running} attempts without a result" if cost.running else line
+    """The core-hours that a run has cost, as sacct says."""
+    if not cost.tasks:
+        return "cost: unknown, since sacct says nothing of these jobs"
+    running = f", {cost.running} of them running" if cost.running else ""
+    return f"cost: {cost.core_s / 3600:.3g} core-hours of {cost.tasks} tasks{running}"
 
 
 def runs_lines(runs: Sequence[KnownRun]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError, print_note
@@ -22,22 +22,23 @@ ASK_S = 11.0
 
 
 def open_cell(run: str | Path, name: str, rank: int | None) -> tuple[RunPaths, Cell]:
-    """The run and its cell of this name; raises InputError for an unknown cell or rank."""
+    """The run and its cell with this id or array:index.
+
+    Raises InputError for an unknown cell or rank.
+    """
     paths = open_run(run)
-    cell = _cell_named(read_manifest(paths.manifest), name)
+    cells = {key: cell for cell in read_manifest(paths.manifest) for key in _names(cell)}
+    if name not in cells:
+        allowed = f"a cell's id or array:index, such as {' or '.join(list(cells)[:2])}"
+        raise InputError("CELL", None, repr(name), allowed)
+    cell = cells[name]
     if rank is not None and not 0 <= rank < cell.world_size:
         raise InputError("--rank", None, rank, f"0 to {cell.world_size - 1}")
     return paths, cell
 
 
-def _cell_named(cells: Sequence[Cell], name: str) -> Cell:
-    """The cell with this id or array:index; raises InputError for any other name."""
-    for cell in cells:
-        if name in (cell.id, f"{cell.array}:{cell.index}"):
-            return cell
-    example = f"{cells[0].array}:{cells[0].index} or {cells[0].id}"
-    allowed = f"a cell's id or array:index, such as {example}"
-    raise InputError("CELL", None, repr(name), allowed)
+def _names(cell: Cell) -> tuple[str, str]:
+    return f"{cell.array}:{cell.index}", cell.id
 
 
 def find_log(paths: RunPaths, cell: Cell, rank: int | None) -> Path:
@@ -66,10 +67,23 @@ def follow(paths: RunPaths, cell: Cell, rank: int | None, show: Callable[[str], 
 
     It begins with the last ten lines. A note is printed whenever the state changes.
     """
-    logs = _GrowingLogs(paths, cell, rank)
-    noted, ask_at = "", 0.0
+    noted, ask_at, offsets = "", 0.0, dict[Path, int]()
+    for path in _growing_logs(paths, cell, rank).values():
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        offsets[path] = sum(map(len, lines[:-10]))
+
+    def show_new() -> None:
+        """Show the whole lines since the last call: `job: ` or the rank comes before each."""
+        for label, path in _growing_logs(paths, cell, rank).items():
+            offset = offsets.get(path, 0)
+            data = path.read_bytes()[offset:] if path.is_file() else b""
+            whole = data[: data.rfind(b"\n") + 1]
+            offsets[path] = offset + len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                show(f"{label}: {line}")
+
     while True:
-        logs.show_new(show)
+        show_new()
         if time.monotonic() < ask_at:
             time.sleep(READ_S)
             continue
@@ -82,35 +96,16 @@ def follow(paths: RunPaths, cell: Cell, rank: int | None, show: Callable[[str], 
         if current.state not in MAY_RUN:
             # The result is written a moment before the ranks and their job end.
             time.sleep(READ_S)
-            logs.show_new(show)
+            show_new()
             return current
 
 
-class _GrowingLogs:
-    """The newest attempt's rank logs and the newest job's log of a cell, read as they grow."""
-
-    def __init__(self, paths: RunPaths, cell: Cell, rank: int | None) -> None:
-        self.paths, self.cell = paths, cell
-        self.ranks = range(cell.world_size) if rank is None else (rank,)
-        self._offsets: dict[Path, int] = {}
-        for path in self._logs().values():
-            lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-            self._offsets[path] = sum(map(len, lines[:-10]))
-
-    def show_new(self, show: Callable[[str], None]) -> None:
-        """Show the whole lines since the last call: `job: ` or the rank comes before each."""
-        for label, path in self._logs().items():
-            offset = self._offsets.get(path, 0)
-            data = path.read_bytes()[offset:] if path.is_file() else b""
-            whole = data[: data.rfind(b"\n") + 1]
-            self._offsets[path] = offset + len(whole)
-            for line in whole.decode(errors="replace").splitlines():
-                show(f"{label}: {line}")
-
-    def _logs(self) -> dict[str, Path]:
-        attempts = self.paths.cell(self.cell.id).attempts()
-        job = newest_job_log(self.paths, self.cell.array, self.cell.index)
-        found = {} if job is None else {"job": job}
-        if attempts:
-            found |= {str(rank): attempts[-1].log(rank) for rank in self.ranks}
-        return found
+def _growing_logs(paths: RunPaths, cell: Cell, rank: int | None) -> dict[str, Path]:
+    """The newest job's log and the newest attempt's logs of its ranks, by what they are called."""
+    attempts = paths.cell(cell.id).attempts()
+    job = newest_job_log(paths, cell.array, cell.index)
+    found = {} if job is None else {"job": job}
+    if attempts:
+        ranks = range(cell.world_size) if rank is None else (rank,)
+        found |= {str(number): attempts[-1].log(number) for number in ranks}
+    return found

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from gnnhpc.core.errors import GnnhpcError, InputError
+from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import build_record
+from gnnhpc.records.failures import utc_now
 from gnnhpc.records.submissions import SUBMISSIONS_VERSION, read_submission_lines
-from jobs.slurm.job_array import parse_indices
+from jobs.slurm.job_array import JobArray, format_indices, parse_indices
+from jobs.slurm.sbatch import MaybeSubmittedError
 
 Cluster = Literal["slurm", "local"]
 _CLOCK_S = 2.0
@@ -81,6 +85,31 @@ def process_start(pid: int) -> float | None:
 def read_submissions(paths: RunPaths) -> list[SubmissionRecord]:
     """All submissions, oldest first; raises InputError naming the damaged line."""
     return [build_record(SubmissionRecord, raw, at) for at, raw in read_submission_lines(paths)]
+
+
+def record_job(
+    paths: RunPaths, cluster: Cluster, array: JobArray, job: str, started: float | None = None
+) -> None:
+    """Record that an array, or a portion of it, is in; the caller holds the run's lock.
+
+    Raises MaybeSubmittedError where that cannot be written.
+    """
+    record = SubmissionRecord(
+        cluster=cluster,
+        array=array.name,
+        indices=format_indices(array.numbers),
+        job_id=job,
+        at=utc_now(),
+        user=user(),
+        host=socket.gethostname(),
+        command=tuple(command_line()),
+        started=started,
+    )
+    try:
+        append_line(paths.submissions, json.dumps(asdict(record), ensure_ascii=False))
+    except (GnnhpcError, OSError) as error:
+        words = f"{array.name} is job {job}, which could not be recorded: {error}"
+        raise MaybeSubmittedError(words) from None
 
 
 @contextlib.contextmanager

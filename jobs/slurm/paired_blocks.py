@@ -7,7 +7,7 @@ block's script, for `status` and for people.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -39,11 +39,10 @@ def pair_cells(cells: Iterable[Cell]) -> dict[str, list[Task]]:
 
 
 def _shuffled(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    known = sorted(cells, key=lambda cell: cell.id)
-    block = " ".join(cell.id for cell in known)
-    return tuple(
-        sorted(known, key=lambda cell: hashlib.sha256(f"{cell.id} of {block}".encode()).digest())
-    )
+    known = {cell.id: cell for cell in cells}
+    block = " ".join(sorted(known))
+    digests = {hashlib.sha256(f"{each} of {block}".encode()).digest(): each for each in known}
+    return tuple(known[digests[digest]] for digest in sorted(digests))
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,6 @@ class Blocks:
     """The blocks of each array."""
 
     @cached_property
-    def of_cell(self) -> dict[Key, Key]:
-        """Cell -> the array and number of its block."""
-        return {key: block for block, keys in self._keys.items() for key in keys}
-
-    @cached_property
     def _keys(self) -> dict[Key, list[Key]]:
         return {
             (name, task.number): [cell.key for cell in task.cells]
@@ -66,30 +60,35 @@ class Blocks:
             for task in tasks
         }
 
+    @cached_property
+    def _of_cell(self) -> dict[Key, Key]:
+        return {key: block for block, keys in self._keys.items() for key in keys}
+
     def keys(self, array: str, number: int) -> list[Key]:
         """The cells that a task of an array runs."""
         return self._keys.get((array, number), [(array, number)])
 
     def number(self, array: str, key: Key) -> int:
         """The number under which an array runs a cell: that of its block, or its own index."""
-        block = self.of_cell.get(key)
-        return block[1] if block is not None and block[0] == array else key[1]
+        name, number = self._of_cell.get(key, key)
+        return number if name == array else key[1]
 
-    def with_cells(self, chosen: Collection[Cell]) -> dict[str, list[Task]]:
+    def with_cells(self, chosen: Iterable[Cell]) -> dict[str, list[Task]]:
         """The whole blocks that hold any of the chosen cells.
 
         Raises InputError for a cell that is in no block.
         """
+        needed = set()
         for cell in chosen:
-            if cell.key not in self.of_cell:
+            if cell.key not in self._of_cell:
                 found = f"{cell.array} {cell.index}, which is in no block"
                 raise InputError("--paired", None, found, "a run that was submitted with --paired")
-        needed = {self.of_cell[cell.key] for cell in chosen}
-        return {
-            name: blocks
+            needed.add(self._of_cell[cell.key])
+        kept = {
+            name: [task for task in tasks if (name, task.number) in needed]
             for name, tasks in self.tasks.items()
-            if (blocks := [task for task in tasks if (name, task.number) in needed])
         }
+        return {name: tasks for name, tasks in kept.items() if tasks}
 
 
 def read_blocks(paths: RunPaths, cells: Iterable[Cell]) -> Blocks:

@@ -14,20 +14,12 @@ def _names(text: str) -> frozenset[str]:
 
 
 SITE_KEYS = {
-    "account": "account",
-    "constraint": "constraint",
-    "cpu-bind": "cpu_bind",
-    "cpus-per-task": "cpus_per_task",
-    "exclusive": "exclusive",
-    "gpus-per-node": "gpus_per_node",
-    "gres": "gres",
-    "mem": "mem",
-    "ntasks-per-node": "tasks_per_node",
-    "partition": "partition",
-    "qos": "qos",
-    "signal": "signal",
-    "time": "time",
-}
+    name: name.replace("-", "_")
+    for name in _names(
+        "account constraint cpu-bind cpus-per-task exclusive gpus-per-node gres mem partition qos "
+        "signal time"
+    )
+} | {"ntasks-per-node": "tasks_per_node"}
 """Options with a key of their own in a site; cpu-bind is an option of srun."""
 _NUMBERS = ("cpus_per_task", "gpus_per_node", "signal", "tasks_per_node")
 OURS = _names(

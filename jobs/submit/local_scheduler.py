@@ -27,9 +27,9 @@ from gnnhpc.models.libraries import check_sampler_is_here
 from gnnhpc.records.attempts import read_attempts
 from jobs.run.attempt_files import failure_cause
 from jobs.run.run_state import RunState
-from jobs.run.submission_records import process_start
+from jobs.run.submission_records import process_start, record_job
 from jobs.slurm.batch_script import Launch
-from jobs.submit.scheduler import Job, Scheduler, Watch, record_job
+from jobs.submit.scheduler import Job, Scheduler, Watch
 from jobs.submit.submission import Options, Submission
 
 LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
@@ -59,7 +59,7 @@ class Local(Scheduler):
         _check_libraries(submission)
         pid = os.getpid()
         for array in submission.arrays:
-            record_job(submission, paths, array, str(pid), process_start(pid))
+            record_job(paths, "local", array, str(pid), process_start(pid))
         return [(array, str(pid)) for array in submission.arrays]
 
     def wait(self, submission: Submission, watch: Watch | None) -> int:

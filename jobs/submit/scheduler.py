@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Protocol
 
-from gnnhpc.core.errors import GnnhpcError
-from gnnhpc.core.provenance import command_line, user
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.records.failures import utc_now
 from jobs.run.run_state import RunState
 from jobs.run.status import RunStatus
-from jobs.run.submission_records import SubmissionRecord, append_line
-from jobs.slurm.job_array import JobArray, format_indices
-from jobs.slurm.sbatch import MaybeSubmittedError
+from jobs.slurm.job_array import JobArray
 from jobs.submit.submission import Options, Submission
 
 Job = tuple[JobArray, str]
@@ -54,32 +46,3 @@ class Scheduler(Protocol):
 
     def cancel(self, state: RunState, *, force: bool) -> Sequence[str]:
         """Cancel the run's jobs; returns their ids. Raises as `jobs.submit.submit.cancel`."""
-
-
-def record_job(
-    submission: Submission,
-    paths: RunPaths,
-    array: JobArray,
-    job: str,
-    started: float | None = None,
-) -> None:
-    """Record that an array, or a portion of it, is in; `started` as SubmissionRecord has it.
-
-    Raises MaybeSubmittedError where that cannot be written.
-    """
-    record = SubmissionRecord(
-        cluster=submission.cluster,
-        array=array.name,
-        indices=format_indices(array.numbers),
-        job_id=job,
-        at=utc_now(),
-        user=user(),
-        host=socket.gethostname(),
-        command=tuple(command_line()),
-        started=started,
-    )
-    try:
-        append_line(paths.submissions, json.dumps(asdict(record), ensure_ascii=False))
-    except (GnnhpcError, OSError) as error:
-        words = f"{array.name} is job {job}, which could not be recorded: {error}"
-        raise MaybeSubmittedError(words) from None

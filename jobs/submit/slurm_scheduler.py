@@ -12,11 +12,12 @@ from gnnhpc.core.run_paths import RunPaths
 from jobs.run.run_state import RunState
 from jobs.run.state_table import MAY_RUN
 from jobs.run.status import only_of_run, status
+from jobs.run.submission_records import record_job
 from jobs.slurm.partitions import longest_time_min
 from jobs.slurm.queue import QueueAnswer, query_queue
 from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, check_slurm, submit_script
 from jobs.submit.run_folder import script_of
-from jobs.submit.scheduler import Job, Scheduler, Watch, record_job
+from jobs.submit.scheduler import Job, Scheduler, Watch
 from jobs.submit.submission import Options, Submission
 
 POLL_S = 15.0
@@ -82,7 +83,7 @@ class Slurm(Scheduler):
                     command = as_typed("jobs", f"rerun {submission.run} --missing")
                     words = f"{error}; submitted before that: {names}; the others: {command}"
                     raise GnnhpcError(words) from None
-                record_job(submission, paths, portion, job)
+                record_job(paths, "slurm", portion, job)
                 done.append((portion, job))
                 left = left[size:]
         return done

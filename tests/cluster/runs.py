@@ -213,11 +213,10 @@ class Run:
         assert done.returncode in (0, 1, 3), done.stderr
         return {cell["cell"]: cell for cell in json.loads(done.stdout)["cells"]}
 
-    def accounted_tasks(self) -> int | None:
+    def accounted_tasks(self) -> int:
         """How many tasks the accounting has of the run's jobs."""
         done = self.user.jobs("status", self.paths.root, "--cost", "--json")
-        cost = json.loads(done.stdout)["cost"]
-        return int(cost["tasks"]) if cost["accounted"] else None
+        return int(json.loads(done.stdout)["cost"]["tasks"])
 
     def explain(self) -> str:
         """What Slurm says of the jobs and what they printed, for the message of a failed test."""

@@ -73,9 +73,12 @@ class MadeRun:
     def root(self) -> Path:
         return self.paths.root
 
+    @property
+    def cells(self) -> list[Cell]:
+        return read_manifest(self.paths.manifest)
+
     def cell(self, array: str = "gat-seq", index: int = 0) -> Cell:
-        cells = read_manifest(self.paths.manifest)
-        return next(cell for cell in cells if (cell.array, cell.index) == (array, index))
+        return next(cell for cell in self.cells if cell.key == (array, index))
 
     def begin(
         self, cell: Cell, steps: int = 0, job: str | None = None, **header: Any

@@ -21,68 +21,110 @@ from tests.jobs.fake_slurm import FakeSlurm, account
 DEAD = 2**22 + 1
 """No process has this id: it is above those that Linux gives."""
 SILENT = "slurm_load_jobs error: Unable to contact slurm controller"
+FAILURE = Failure(1, "n2", 2, "train", "MemoryError", utc_now())
+SUSPECT, INVALID = Check("shared-node", "suspect", ""), Check("engine-parity", "invalid", "x")
 
 
-def failure(error: str = "MemoryError") -> Failure:
-    return Failure(1, "n2", 2, "train", error, utc_now())
+INTERRUPTED = "stopped by a signal; a rerun resumes from its checkpoint"
+# What squeue says of the job (nothing where it has ended), and sacct; what the cell's attempt has:
+# steps of ranks that are dead, or a result -> the state, and how its detail ends.
+STATES: list[tuple[str | None, str, int | dict[str, Any] | None, str, str]] = [
+    ("PENDING", "", None, "pending", "Priority"),
+    ("REQUEUE_HOLD", "", None, "pending", "Priority"),
+    ("RUNNING", "", None, "running", "starting"),
+    ("COMPLETING", "", None, "running", "starting"),
+    ("", "", None, "missing", ""),
+    ("", "FAILED", None, "failed", "Slurm says FAILED"),
+    ("", "FAILED", 3, "lost", "Slurm says FAILED"),
+    ("", "TIMEOUT", 3, "timed out", "Slurm says TIMEOUT"),
+    ("", "PREEMPTED", 3, "preempted", "Slurm says PREEMPTED"),
+    ("", "OUT_OF_MEMORY", 3, "out of memory", "Slurm says OUT_OF_MEMORY"),
+    ("", "CANCELLED by 0", None, "cancelled", "Slurm says CANCELLED"),
+    ("", "NODE_FAIL", None, "lost", "Slurm says NODE_FAIL"),
+    ("", "FAILED", {"audit": [SUSPECT]}, "done", "shared-node"),
+    ("", "COMPLETED", {"audit": [INVALID]}, "invalid", "engine-parity"),
+    ("", "", {"status": "failed", "failure": FAILURE}, "failed", "train step 2: MemoryError"),
+    ("", "COMPLETED", {"status": "interrupted"}, "interrupted", INTERRUPTED),
+    (None, "PENDING", None, "pending", "sacct: PENDING"),
+    (None, "RUNNING", None, "running", "starting"),
+    (None, "TIMEOUT", None, "timed out", "Slurm says TIMEOUT"),
+    (None, "", None, "unknown", f"Slurm does not say: {SILENT}"),
+    (None, "", {}, "done", ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("word", "state"),
-    [
-        ("PENDING", ("pending", "Priority")),
-        ("REQUEUE_HOLD", ("pending", "Priority")),
-        ("RUNNING", ("running", "starting")),
-        ("COMPLETING", ("running", "starting")),
-    ],
-)
-def test_a_job_in_the_queue(
-    run: MadeRun, slurm: FakeSlurm, word: str, state: tuple[str, str]
+@pytest.mark.parametrize(("queued", "accounted", "attempt", "state", "detail"), STATES)
+def test_the_state_of_a_cell(
+    run: MadeRun,
+    slurm: FakeSlurm,
+    queued: str | None,
+    accounted: str,
+    attempt: int | dict[str, Any] | None,
+    state: str,
+    detail: str,
 ) -> None:
-    slurm.set_state(word, reason="Priority")
-    assert run.state() == state
+    if queued is None:
+        slurm.fail("squeue", SILENT)
+    elif queued:
+        slurm.set_state(queued, reason="Priority")
+    else:
+        slurm.set_queue()
+    if accounted:
+        slurm.set_accounts(account("101_0", accounted))
+    if isinstance(attempt, int):
+        run.begin(run.cell(), attempt, "101_0", pid=DEAD)
+    elif attempt is not None:
+        run.finish(run.cell(), job="101_0", **attempt)
+    found = run.state()
+    assert found[0] == state
+    assert (found[1] or "").endswith(detail)
+
+
+def test_the_state_of_a_cell_of_which_slurm_says_nothing(run: MadeRun, slurm: FakeSlurm) -> None:
+    """A process by hand, a rank's own failure, the script's error, the memory of a step."""
+    slurm.set_queue()
+    of_step = account("102_1.0", "OUT_OF_MEMORY", array="gat-pp2")
+    slurm.set_accounts(account("102_1", "FAILED", array="gat-pp2"), of_step)
+    run.begin(run.cell(), 4)
+    run.begin(run.cell(index=1), 4, pid=DEAD)
+    assert (run.state()[0], run.state(index=1)[0]) == ("running", "lost")
+    write_failure(run.begin(run.cell("gat-pp2"), 2, "102_0", pid=DEAD), FAILURE, by=1)
+    assert run.state("gat-pp2") == ("failed", "rank 1 on n2, train step 2: MemoryError")
+    assert run.state("gat-pp2", 1)[0] == "out of memory"
+    log = run.paths.logs / "gat-pp2-1-102.log"
+    log.write_text("loading\nerror: set-up line 'module load x' failed with status 1: no x\n")
+    slurm.set_accounts()
+    words = "set-up line 'module load x' failed with status 1: no x"
+    assert run.state("gat-pp2", 1) == ("failed", words)
+
+
+def test_the_newest_valid_attempt_counts_unless_the_cell_waits_or_runs_again(
+    run: MadeRun, slurm: FakeSlurm
+) -> None:
+    slurm.fail("squeue")
+    run.finish(run.cell(), job="99_0")
+    slurm.set_accounts(account("101_0", "PENDING"))
+    assert run.state() == ("pending", "sacct: PENDING")
+    run.finish(run.cell(), job="101_0", audit=[INVALID])
+    found = status(run.root).cells[0]
+    assert (found.state, found.attempt, found.attempts) == ("done", 1, 2)
+    assert found.detail == "attempt 2 is not valid"
+    run.finish(run.cell(index=1), job="101_1", status="interrupted")
+    slurm.work("squeue")
+    slurm.set_queue(["101_1", "RUNNING", "None", "gat-seq@run", "", str(run.root)])
+    run.begin(run.cell(index=1), 4, "101_1")
+    (found,) = (cell for cell in status(run.root).cells if cell.state == "running")
+    assert (found.step, found.steps, found.step_s, found.eta_s) == (4, 10, 2.5, 15.0)
 
 
 def test_status_asks_slurm_at_most_once_in_ten_seconds(
     run: MadeRun, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slurm.set_state("PENDING", reason="Priority")
     for _ in range(2):
         main(["status", str(run.root)])
         assert "(Slurm asked " in capsys.readouterr().out
         slurm.fail("squeue")
     assert status(run.root).slurm == "slurm_load_jobs error: connect failure"
-
-
-@pytest.mark.parametrize(
-    ("word", "state"),
-    [
-        ("FAILED", "failed"),
-        ("TIMEOUT", "timed out"),
-        ("PREEMPTED", "preempted"),
-        ("OUT_OF_MEMORY", "out of memory"),
-        ("CANCELLED by 0", "cancelled"),
-        ("NODE_FAIL", "lost"),
-    ],
-)
-@pytest.mark.parametrize("began", [True, False], ids=["ranks", "no rank"])
-def test_a_job_that_ended_without_a_result(
-    run: MadeRun, slurm: FakeSlurm, word: str, state: str, began: bool
-) -> None:
-    slurm.set_queue()
-    slurm.set_accounts(account("101_0", word))
-    if began:
-        run.begin(run.cell(), 3, "101_0", pid=DEAD)
-    expected = "lost" if began and state == "failed" else state
-    assert run.state() == (expected, f"no result; Slurm says {word.partition(' ')[0]}")
-    assert run.state(index=1)[0] == "missing"
-
-
-def test_the_memory_of_a_step_names_the_state(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    slurm.set_accounts(account("101_0", "FAILED"), account("101_0.0", "OUT_OF_MEMORY"))
-    run.begin(run.cell(), 3, "101_0", pid=DEAD)
-    assert run.state()[0] == "out of memory"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +139,7 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
     run: MadeRun, slurm: FakeSlurm, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm.set_queue()
-    attempt = run.begin(run.cell(), 3, "101_0", pid=DEAD)
-    write_failure(attempt, failure("ended without an error message: killed"), by=0)
+    write_failure(run.begin(run.cell(), 2, "101_0", pid=DEAD), FAILURE, by=0)
     log = run.paths.logs / "gat-seq-0-101.log"
     log.write_text(f"0: step 3\n1: {line}\nsrun: error: n1: task 0: Exited with exit code 1\n")
     assert run.state() == ("out of memory", line)
@@ -109,11 +150,7 @@ def test_a_rank_that_was_killed_for_its_memory_is_the_cause(
 
 
 @pytest.mark.parametrize(
-    "results",
-    [
-        {"status": "failed", "failure": failure("ValueError: x (mine.py, line 7)")},
-        {"audit": [Check("engine-parity", "invalid", "x")]},
-    ],
+    "results", [{"status": "failed", "failure": FAILURE}, {"audit": [INVALID]}]
 )
 def test_a_wrong_custom_model_is_submitted_under_a_new_name(
     run: MadeRun, slurm: FakeSlurm, results: dict[str, Any]
@@ -121,96 +158,11 @@ def test_a_wrong_custom_model_is_submitted_under_a_new_name(
     slurm.set_queue()
     manifest = run.paths.manifest
     manifest.write_text(manifest.read_text().replace('"name": "gat"', '"name": "mine:Deep"'))
-    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0)):
-        run.finish(run.cell(array, index), **results)
-    run.finish(run.cell("gat-pp2", 1))
+    for cell in run.cells:
+        run.finish(cell, **results)
     (step,) = next_steps(status(run.root))
     assert step.startswith("next: where mine:Deep is wrong: correct it, and ")
     assert "submit SPEC.yaml --name NEW" in step
-
-
-def test_the_error_of_the_script_is_the_cause(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    log = run.paths.logs / "gat-seq-0-101.log"
-    log.write_text("loading\nerror: set-up line 'module load x' failed with status 1: no x\n")
-    assert run.state() == ("failed", "set-up line 'module load x' failed with status 1: no x")
-
-
-@pytest.mark.parametrize("word", ["COMPLETED", "FAILED"])
-@pytest.mark.parametrize(("verdict", "state"), [("suspect", "done"), ("invalid", "invalid")])
-def test_a_result_counts_whatever_slurm_says(
-    run: MadeRun, slurm: FakeSlurm, word: str, verdict: str, state: str
-) -> None:
-    run.finish(run.cell(), job="101_0", audit=[Check("edges", verdict, "")])  # type: ignore[arg-type]
-    slurm.set_queue()
-    slurm.set_accounts(account("101_0", word))
-    assert run.state()[0] == state
-
-
-def test_the_newest_valid_attempt_counts(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    run.finish(run.cell())
-    run.finish(run.cell(), audit=[Check("edges", "invalid", "")])
-    found = status(run.root).cells[0]
-    assert (found.state, found.attempt, found.attempts) == ("done", 1, 2)
-    assert found.detail == "attempt 2 is not valid"
-
-
-def test_a_failure_without_a_result_is_what_its_rank_wrote(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    write_failure(run.begin(run.cell("gat-pp2"), 2, "102_0", pid=DEAD), failure(), by=1)
-    assert run.state("gat-pp2") == ("failed", "rank 1 on n2, train step 2: MemoryError")
-
-
-def test_an_interrupted_cell_resumes_by_a_rerun(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    run.finish(run.cell(), job="101_0", status="interrupted")
-    words = "stopped by a signal; a rerun resumes from its checkpoint"
-    assert run.state() == ("interrupted", words)
-    slurm.set_queue(["101_0", "RUNNING", "None", "gat-seq@run", "", str(run.root)])
-    assert run.state()[0] == "running"
-
-
-def test_progress_is_read_from_the_records(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_state("RUNNING")
-    run.begin(run.cell(), 4, "101_0")
-    found = status(run.root).cells[0]
-    assert (found.step, found.steps, found.step_s, found.eta_s) == (4, 10, 2.5, 15.0)
-
-
-def test_a_process_started_by_hand_runs_until_it_ends(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.set_queue()
-    run.begin(run.cell(), 4)
-    run.begin(run.cell(index=1), 4, pid=DEAD)
-    assert (run.state()[0], run.state(index=1)[0]) == ("running", "lost")
-
-
-def test_a_silent_slurm_leaves_cells_unknown(run: MadeRun, slurm: FakeSlurm) -> None:
-    slurm.fail("squeue", SILENT)
-    slurm.fail("sacct")
-    assert run.state() == ("unknown", f"Slurm does not say: {SILENT}")
-    run.finish(run.cell(), job="101_0")
-    assert run.state()[0] == "done"
-
-
-@pytest.mark.parametrize(
-    ("word", "state"), [("PENDING", "pending"), ("RUNNING", "running"), ("TIMEOUT", "timed out")]
-)
-def test_the_accounting_answers_for_a_silent_queue(
-    run: MadeRun, slurm: FakeSlurm, word: str, state: str
-) -> None:
-    slurm.fail("squeue")
-    slurm.set_accounts(account("101_0", word))
-    assert run.state()[0] == state
-
-
-def test_a_rerun_that_waits_is_pending_although_an_older_attempt_is_valid(
-    run: MadeRun, slurm: FakeSlurm
-) -> None:
-    run.finish(run.cell(), job="99_0")
-    slurm.fail("squeue")
-    slurm.set_accounts(account("101_0", "PENDING"))
-    assert run.state() == ("pending", "sacct: PENDING")
 
 
 def test_jobs_of_a_run_stay_its_own_when_it_is_copied_or_moved(
@@ -224,7 +176,7 @@ def test_jobs_of_a_run_stay_its_own_when_it_is_copied_or_moved(
     assert set(MadeRun(moved).states().values()) == {"pending"}
 
 
-def test_cells_of_a_block_wait_for_their_turn(
+def test_a_block_runs_its_cells_in_order_and_again_what_is_not_valid(
     submit_small: Callable[..., Submitted], slurm: FakeSlurm
 ) -> None:
     run = MadeRun(submit_small(paired=True).run)
@@ -239,8 +191,11 @@ def test_cells_of_a_block_wait_for_their_turn(
     assert states() == ["running", "pending"]
     waits = "waits for its turn in block 0 of gat-paired"
     assert run.state(second.array, second.index)[1] == waits
-    run.finish(first, "101_0")
+    run.finish(first, "101_0", audit=[INVALID])
+    assert states() == ["invalid", "pending"]
     slurm.set_state("PENDING", reason="BeginTime")
+    assert states() == ["pending", "pending"]
+    run.finish(first, "101_0")
     assert states() == ["done", "pending"]
     slurm.set_state("RUNNING")
     run.begin(second, 1, "101_0")
@@ -250,27 +205,26 @@ def test_cells_of_a_block_wait_for_their_turn(
 @pytest.mark.parametrize(
     ("results", "command"),
     [
-        ({}, "rerun RUN --missing"),
-        ({"status": "failed", "failure": failure()}, "rerun RUN --failed"),
-        ({"audit": [Check("edges", "invalid", "")]}, "rerun RUN --flagged"),
-        ({"audit": [Check("shared-node", "suspect", "")]}, "report RUN"),
+        (None, "rerun RUN --missing"),
+        ({"status": "failed", "failure": FAILURE}, "rerun RUN --failed"),
+        ({"audit": [INVALID]}, "rerun RUN --flagged"),
+        ({"audit": [SUSPECT]}, "report RUN"),
     ],
 )
 def test_status_names_the_next_command(
     run: MadeRun,
     slurm: FakeSlurm,
-    results: dict[str, Any],
+    results: dict[str, Any] | None,
     command: str,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("jobs.slurm.queue.KEPT_S", 0.0)
     assert main(["status", str(run.root)]) == 3
     assert "next: " not in capsys.readouterr().out
     slurm.set_queue()
-    for array, index in (("gat-seq", 0), ("gat-seq", 1), ("gat-pp2", 0), ("gat-pp2", 1)):
-        if results:
-            run.finish(run.cell(array, index), **results)
-    for kept in (slurm.home.parent / "cache").glob("slurm-*.json"):
-        kept.unlink()
+    for cell in run.cells if results else ():
+        run.finish(cell, **(results or {}))
     assert main(["status", str(run.root)]) == (0 if "report" in command else 1)
     out = capsys.readouterr().out
     assert out.endswith(command.replace("RUN", str(run.root)) + "\n")

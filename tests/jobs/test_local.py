@@ -78,26 +78,25 @@ def test_cells_run_one_after_another_and_again(
 
 
 def test_ranks_get_the_variables_of_their_own_group_alone(
-    local: Callable[..., Submitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Callable[..., Submitted],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """These write no attempt, so the cell has failed."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    local(["pp2"], Site(cpus_per_task=2), f'env >"{tmp_path}/rank-$RANK"')
+    program = f'env >"{tmp_path}/rank-$RANK"; echo no such library; exit 1'
+    done = local(["pp2"], Site(cpus_per_task=2), program)
     for rank in (0, 1):
         lines = (tmp_path / f"rank-{rank}").read_text().splitlines()
         assert {f"RANK={rank}", "WORLD_SIZE=2", "OMP_NUM_THREADS=2"} <= set(lines)
         assert not any(line.startswith("SLURM") for line in lines)
-
-
-def test_ranks_that_end_without_an_attempt_are_a_failed_cell(
-    local: Callable[..., Submitted], capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = local(["seq", "pp2"], program="echo no such library; exit 1")
-    assert done.failed == 2
-    assert ends(capsys.readouterr().out)["gat-seq:0"].startswith(
-        "failed before it had an attempt: see logs/gat-seq-0-"
+    assert done.failed == 1
+    assert ends(capsys.readouterr().out)["gat-pp2:0"].startswith(
+        "failed before it had an attempt: see logs/gat-pp2-0-"
     )
-    (log,) = RunPaths(done.run).logs.glob("gat-seq-0-*.log")
-    assert log.read_text() == "no such library\n"
+    (log,) = RunPaths(done.run).logs.glob("gat-pp2-0-*.log")
+    assert log.read_text() == "no such library\n" * 2
 
 
 def test_an_invalid_cell_counts_as_failed(

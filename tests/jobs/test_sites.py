@@ -49,15 +49,9 @@ def test_the_nearest_site_file_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         load_site(name="c")
 
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [("90", 90), ("30:01", 31), ("2:00:00", 120), ("1-12", 2160), ("1-02:30", 1590)],
-)
-def test_time_limits_are_read_as_slurm_reads_them(text: str, minutes: int) -> None:
-    assert time_limit_minutes(text) == minutes
-
-
-def test_flags_replace_single_settings() -> None:
+def test_time_limits_are_read_as_slurm_reads_them_and_flags_replace_single_settings() -> None:
+    texts = {"90": 90, "30:01": 31, "2:00:00": 120, "1-12": 2160, "1-02:30": 1590}
+    assert {text: time_limit_minutes(text) for text in texts} == texts
     site = Site(time="2:00:00", slurm={"nice": 1, "hold": True})
     changed = changed_site(site, {"time": 30, "slurm": {"hold": False, "exclude": "n1"}})
     assert changed.time_min == 30

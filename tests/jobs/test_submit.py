@@ -25,25 +25,29 @@ LOST = "Batch job submission failed: Socket timed out on send/recv operation"
 REFUSED = "Batch job submission failed: Invalid partition name specified"
 
 
-def test_each_model_and_layout_is_one_array(submit_small: Submit, slurm: FakeSlurm) -> None:
+def test_each_model_and_layout_is_an_array_and_paired_cells_share_a_job(
+    submit_small: Submit, slurm: FakeSlurm, capsys: Capture
+) -> None:
     done = submit_small()
-    assert [(job[0], job[3]) for job in slurm.queue] == [
-        ("101_[0-1]", "gat-seq@run"),
-        ("102_[0-1]", "gat-pp2@run"),
-    ]
+    jobs = [(job[0], job[3]) for job in slurm.queue]
+    assert jobs == [("101_[0-1]", "gat-seq@run"), ("102_[0-1]", "gat-pp2@run")]
     records = read_submissions(MadeRun(done.run).paths)
-    assert [(one.array, one.indices, one.job_id) for one in records] == [
-        ("gat-seq", "0-1", "101"),
-        ("gat-pp2", "0-1", "102"),
-    ]
-
-
-def test_paired_cells_share_a_job(submit_small: Submit, slurm: FakeSlurm) -> None:
-    done = submit_small(paired=True)
-    assert [(job[0], job[3]) for job in slurm.queue] == [("101_[0-1]", "gat-paired@run")]
+    found = [(one.array, one.indices, one.job_id) for one in records]
+    assert found == [("gat-seq", "0-1", "101"), ("gat-pp2", "0-1", "102")]
+    print_submitted(done)
+    out = capsys.readouterr().out
+    assert "advice: layouts run in jobs of their own" in out
+    assert "site key: exclusive: true\n" in out
+    done = submit_small("two", site=Site(exclusive=True), paired=True)
+    assert [(job[0], job[3]) for job in slurm.queue[2:]] == [("103_[0-1]", "gat-paired@two")]
     table = (done.run / "arrays" / "gat-paired.cells").read_text().splitlines()
     assert table[0].split("\t") == ["block", "array", "index", "ranks", "cell"]
     assert len(table) == 5
+    print_submitted(done)
+    assert "advice" not in capsys.readouterr().out
+    with pytest.raises(InputError, match="a run of this name; allowed: another --name"):
+        submit_small()
+    assert len(slurm.queue) == 3
 
 
 def test_arrays_wait_for_runs_jobs_and_under_max_parallel_for_one_another(
@@ -79,30 +83,20 @@ def test_a_later_array_that_is_refused_leaves_a_rerun(
     assert (states["gat-seq:0"], states["gat-pp2:0"]) == ("pending", "missing")
 
 
-def test_a_lost_answer_is_found_by_its_token(submit_small: Submit, slurm: FakeSlurm) -> None:
-    slurm.next_calls(f"lose:{LOST}")
-    assert [job for _, job in submit_small().arrays] == ["101", "102"]
-    assert len(slurm.calls) == len(slurm.queue) == 2
-
-
-def test_a_lost_answer_of_a_silent_slurm_keeps_the_folder(
+def test_a_lost_answer_is_found_by_its_token_or_keeps_the_folder(
     submit_small: Submit, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     slurm.next_calls(f"lose:{LOST}")
+    assert [job for _, job in submit_small().arrays] == ["101", "102"]
+    assert len(slurm.calls) == len(slurm.queue) == 2
+    slurm.next_calls(f"lose:{LOST}")
     slurm.fail("squeue")
     with pytest.raises(MaybeSubmittedError, match="Slurm does not say whether it is submitted"):
-        submit_small()
-    run = MadeRun(tmp_path / "runs" / "run")
+        submit_small("two")
+    run = MadeRun(tmp_path / "runs" / "two")
     assert set(run.states().values()) == {"unknown"}
     slurm.work("squeue")
     assert run.states()["gat-seq:0"] == "pending"
-
-
-def test_a_run_of_this_name_is_refused(submit_small: Submit, slurm: FakeSlurm) -> None:
-    submit_small()
-    with pytest.raises(InputError, match="a run of this name; allowed: another --name"):
-        submit_small()
-    assert len(slurm.queue) == 2
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [(3, ["0-1", "0"]), (1, ["0"])])
@@ -137,17 +131,6 @@ def test_a_time_limit_that_the_partition_would_leave_waiting_is_refused(
         submit_small(site=site, paired=paired)
     assert words in str(caught.value)
     submit_small(site=Site(time="30"), paired=paired)
-
-
-def test_sounder_ways_are_named_where_a_submission_does_without(
-    submit_small: Submit, capsys: Capture
-) -> None:
-    print_submitted(submit_small())
-    out = capsys.readouterr().out
-    assert "advice: layouts run in jobs of their own" in out
-    assert "site key: exclusive: true\n" in out
-    print_submitted(submit_small("two", site=Site(exclusive=True), paired=True))
-    assert "advice" not in capsys.readouterr().out
 
 
 def test_a_dry_run_prints_one_script_and_writes_nothing(

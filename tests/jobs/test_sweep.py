@@ -40,23 +40,14 @@ def expand(
     ).experiments
 
 
-def test_every_list_is_multiplied() -> None:
+def test_every_list_is_multiplied_and_repeats_are_interleaved_across_layouts() -> None:
     grid = vig(layouts=["pp2", "pp4"], microbatches=[5, 10], seeds=[0, 1, 2], repeats=2)
     made = expand(grid)
     assert len(made) == 2 * 2 * 3 * 2 == len({one.id for one in made})
-
-
-def test_the_sequential_run_also_gets_one_microbatch() -> None:
-    made = expand(vig(layouts=["seq", "pp2"], microbatches=[5, 10]))
-    assert Counter((str(e.layout), e.microbatches) for e in made) == Counter(
-        [("seq", 1), ("seq", 5), ("seq", 10), ("pp2", 5), ("pp2", 10)]
-    )
-
-
-def test_repeats_are_interleaved_across_layouts() -> None:
-    made = expand(vig(layouts=["pp2", "pp4"], microbatches=5, repeats=2))
-    order = [(one.repeat, str(one.layout)) for one in made]
-    assert order == [(0, "pp2"), (0, "pp4"), (1, "pp2"), (1, "pp4")]
+    made = expand(vig(layouts=["seq", "pp2"], microbatches=[5, 10], repeats=2))
+    order = [(one.repeat, str(one.layout), one.microbatches) for one in made]
+    once = [("seq", 1), ("pp2", 5), ("seq", 5), ("pp2", 10), ("seq", 10)]
+    assert order == [(repeat, *place) for repeat in (0, 1) for place in once]
 
 
 def test_a_grid_beats_the_defaults_and_an_optimizer_is_merged() -> None:
