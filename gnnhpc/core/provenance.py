@@ -17,7 +17,7 @@ from typing import Any
 from gnnhpc.core import VERSION
 
 PACKAGES = ("torch", "torch-geometric", "torchgpipe", "numpy", "pymetis")
-SOURCES = (".py", ".cpp", ".h")
+SOURCES = (".py", ".cpp", ".h", ".toml")
 _RUN_FOLDER_FILE = "manifest.jsonl"
 
 
@@ -62,7 +62,7 @@ def code_digest() -> str:
 
 
 def digest_of_sources(package: Path) -> str:
-    """A hash of the names and contents of a package's sources, Python's and the kernels'."""
+    """A hash of the names and contents of a package's sources: Python, kernels, tables."""
     digest = hashlib.sha256()
     for path in files_below(package):
         if path.suffix in SOURCES:

@@ -22,7 +22,7 @@ from gnnhpc.data.data_settings import Data, SyntheticCifar10
 from gnnhpc.data.edges_and_splits import DATA_SEED
 from gnnhpc.data.graph_sets import GraphSetData, SyntheticGraphs, TuGraphs
 from gnnhpc.data.load_graph import graph_arrays
-from gnnhpc.data.published_graphs import PublishedGraph, Pyg
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.data.readers.safe_pickle import read_arrays as read_pickle
 from gnnhpc.data.synthetic.citation import made_words
 from gnnhpc.data.synthetic.images import synthetic_images
@@ -133,14 +133,12 @@ def _published(data: Data, root: Path | None) -> tuple[dict[str, Any] | None, bo
     """The arrays of a published layout that has a second reader; None for other data."""
     if not isinstance(data, PublishedGraph) or data.features != "real":
         return None, False
-    reader = data.published.reader
-    if not isinstance(reader, Pyg):
-        return None, False
-    folder = data.published.files.directory(existing_root(data.name, root))
-    if reader.dataset == "Planetoid":
-        return _planetoid(folder, str(reader.argument)), True
-    if reader.dataset in ("CitationFull", "Amazon", "Coauthor"):
-        return _npz_graph(folder / data.published.files.names[0]), True
+    row = data.published
+    folder = row.files.directory(existing_root(data.name, root))
+    if row.dataset == "Planetoid":
+        return _planetoid(folder, str(row.argument)), True
+    if row.dataset in ("CitationFull", "Amazon", "Coauthor"):
+        return _npz_graph(folder / row.files.names[0]), True
     return None, False
 
 

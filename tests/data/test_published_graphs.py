@@ -181,19 +181,18 @@ def test_real_graphs_have_the_published_sizes(
         assert density == pytest.approx(0.1, abs=0.005)
 
 
-OF_PYG = {name: row for name, row in PUBLISHED.items() if row.reader}
+OF_PYG = {name: row for name, row in PUBLISHED.items() if row.dataset}
 
 
 @pytest.mark.parametrize("name", OF_PYG)
 def test_files_are_those_that_pygs_class_looks_for(name: str, tmp_path: Path) -> None:
     row = OF_PYG[name]
-    assert row.reader
-    cls = getattr(torch_geometric.datasets, row.reader.dataset)
+    cls = getattr(torch_geometric.datasets, str(row.dataset))
     dataset = cls.__new__(cls)
-    dataset.root = str(tmp_path if row.reader.argument else row.files.directory(tmp_path).parent)
-    names = {"Coauthor": "CS" if name == "cs" else "Physics", "Planetoid": row.reader.argument}
-    lower = (row.reader.argument or "").lower().replace("-", "_")
-    dataset.name = names.get(row.reader.dataset, lower)
+    dataset.root = str(tmp_path if row.argument else row.files.directory(tmp_path).parent)
+    names = {"Coauthor": "CS" if name == "cs" else "Physics", "Planetoid": row.argument}
+    lower = (row.argument or "").lower().replace("-", "_")
+    dataset.name = names.get(str(row.dataset), lower)
     dataset.split = "public"
     found = dataset.raw_file_names
     listed = [found] if isinstance(found, str) else found

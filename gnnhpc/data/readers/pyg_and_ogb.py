@@ -22,7 +22,7 @@ from gnnhpc.core.dataset_sizes import SPLITS
 from gnnhpc.core.errors import InputError
 from gnnhpc.data.edges_and_splits import Arrays, Ints, masks_of, ordered_edges
 from gnnhpc.data.graph_sets import TuGraphs
-from gnnhpc.data.published_graphs import PublishedGraph, Pyg
+from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.data.readers.safe_pickle import read_arrays
 
 
@@ -32,9 +32,9 @@ def read_published(config: PublishedGraph, raw: list[Path], work: Path) -> Array
     Raises InputError for damaged files and for sizes that are not the published ones, which models
     are built for.
     """
-    reader, facts = config.published.reader, config.facts()
+    facts, by_pyg = config.facts(), config.published.dataset is not None
     with _damage_named(raw[0].parent):
-        arrays = _read_pyg(config, reader, raw, work) if reader else _read_ogb(raw)
+        arrays = _read_pyg(config, raw, work) if by_pyg else _read_ogb(raw)
         labels, columns = arrays["labels"], facts.features
         if "dense" in arrays:
             columns = arrays["dense"].shape[1]
@@ -77,8 +77,9 @@ def _link(raw: list[Path], folder: Path) -> None:
         (folder / path.name).symlink_to(path.resolve())
 
 
-def _read_pyg(config: PublishedGraph, pyg: Pyg, raw: list[Path], work: Path) -> Arrays:
-    copy = config.published.files.directory(work)
+def _read_pyg(config: PublishedGraph, raw: list[Path], work: Path) -> Arrays:
+    pyg = config.published
+    copy = pyg.files.directory(work)
     _link(raw, copy)
     for path in raw if pyg.pickled else ():
         if path.suffix != ".index":
@@ -88,7 +89,7 @@ def _read_pyg(config: PublishedGraph, pyg: Pyg, raw: list[Path], work: Path) -> 
     steps = [*([NormalizeFeatures()] if pyg.normalized else []), *([] if pyg.dense else [_sparse])]
     names = (pyg.argument,) if pyg.argument else ()
     folder = work if pyg.argument else copy.parent
-    data = getattr(datasets, pyg.dataset)(str(folder), *names, pre_transform=Compose(steps))[0]
+    data = getattr(datasets, str(pyg.dataset))(str(folder), *names, pre_transform=Compose(steps))[0]
     source, target = data.edge_index.numpy()
     labels = data.y.numpy().astype(np.int64)
     arrays: Arrays = {
