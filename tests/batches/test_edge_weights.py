@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gnnhpc.batches.rebuilt_blocks import subgraph_builder
-from gnnhpc.batches.sampled.dgl_loader import DglSampler
+from gnnhpc.batches.sampled.dgl_loader import DglLoader
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.experiment.sampling import Sampling
 from gnnhpc.graphs.blocks import Block, GraphChunk
@@ -74,5 +74,5 @@ def test_sampled_chunks(graph: Graph) -> None:
 def test_chunks_of_dgl(graph: Graph) -> None:
     needs_dgl()
     sampling = Sampling(fanouts=(3, 2), sampler="dgl", fused=False)
-    with DglSampler(graph, sampling, 7).open([torch.arange(9)], 1) as chunks:
+    with DglLoader(graph, sampling, 7).chunks([torch.arange(9)], 1) as chunks:
         check_chunk(graph, next(chunks))

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled.dgl_loader import DglSampler
-from gnnhpc.batches.sampled.library_loader import LibrarySampler, random_seed
-from gnnhpc.batches.sampled.pyg_loader import PygSampler, sampled_hops
+from gnnhpc.batches.sampled.dgl_loader import DglLoader
+from gnnhpc.batches.sampled.library_loader import LibraryLoader, random_seed
+from gnnhpc.batches.sampled.pyg_loader import PygLoader, sampled_hops
 from gnnhpc.batches.sampled.training_samples import edges_of
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Sampling
@@ -33,19 +33,19 @@ SAMPLERS = ("pyg", "pyg, untrimmed", "dgl", "dgl, not fused")
 
 def sampler(
     name: str, graph: Graph, fanouts: tuple[int, ...] = FANOUTS, workers: int = 0
-) -> LibrarySampler:
+) -> LibraryLoader:
     both: dict[str, Any] = {"fanouts": fanouts, "workers": workers}
     if name.startswith("pyg"):
         needs_pyg_sampler()
-        return PygSampler(graph, Sampling(sampler="pyg", trim=name == "pyg", **both), SEED)
+        return PygLoader(graph, Sampling(sampler="pyg", trim=name == "pyg", **both), SEED)
     needs_dgl()
-    return DglSampler(graph, Sampling(sampler="dgl", fused=name == "dgl", **both), SEED)
+    return DglLoader(graph, Sampling(sampler="dgl", fused=name == "dgl", **both), SEED)
 
 
 def chunks(
-    drawn_by: LibrarySampler, seeds: Sequence[Tensor], first_step: int = STEP
+    drawn_by: LibraryLoader, seeds: Sequence[Tensor], first_step: int = STEP
 ) -> list[GraphChunk]:
-    with drawn_by.open(seeds, first_step) as found:
+    with drawn_by.chunks(seeds, first_step) as found:
         return list(found)
 
 
@@ -193,7 +193,7 @@ def test_no_two_batches_draw_with_the_same_numbers(name: str, workers: int) -> N
 @pytest.mark.parametrize("name", ["pyg", "dgl"])
 def test_workers_end_with_it_though_batches_are_left(name: str) -> None:
     graph = dense_graph()
-    with sampler(name, graph, workers=2).open(uneven(graph) * 20, STEP) as found:
+    with sampler(name, graph, workers=2).chunks(uneven(graph) * 20, STEP) as found:
         next(found)
         assert len(multiprocessing.active_children()) == 2
     assert multiprocessing.active_children() == []

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from gnnhpc.batches.sampled.library_loader import (
     LibraryBlock,
-    LibrarySampler,
+    LibraryLoader,
     loader_options,
     random_seed,
 )
@@ -27,7 +27,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.libraries import SAMPLER_KEY, import_dgl
 
 
-class DglSampler(LibrarySampler):
+class DglLoader(LibraryLoader):
     """Raises InputError where DGL cannot be imported."""
 
     library = "DGL"
@@ -56,16 +56,15 @@ class DglSampler(LibrarySampler):
 
     def chunk_of(self, sampled: tuple[Tensor, Tensor, list[Any]]) -> GraphChunk:
         nodes, seeds, graphs = sampled
-        blocks = [DglBlock(graph, nodes[: graph.num_dst_nodes()], self.graph) for graph in graphs]
+        blocks = [
+            DglBlock(nodes[: each.num_dst_nodes()], each.num_src_nodes(), self.graph, graph=each)
+            for each in graphs
+        ]
         return self.chunk(nodes, len(seeds), blocks)
 
 
 class DglBlock(LibraryBlock):
     """A message flow graph of DGL, which its layers without self-loops take as it is."""
-
-    def __init__(self, graph: Any, nodes: Tensor, whole: Graph) -> None:
-        super().__init__(nodes, graph.num_src_nodes(), whole)
-        self.__dict__.update(graph=graph)
 
     graph: Any
 
@@ -97,11 +96,6 @@ class DglBlock(LibraryBlock):
         from gnnhpc.models.layers.dgl_layers import WITHOUT_LOOPS
 
         return {WITHOUT_LOOPS: self.graph}
-
-    def to(self, device: torch.device | str) -> DglBlock:
-        if torch.device(device) == self._nodes.device:
-            return self
-        return DglBlock(self.graph.to(device), self._nodes.to(device), self._graph)
 
 
 @dataclass(frozen=True)

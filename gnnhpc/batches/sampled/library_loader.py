@@ -6,6 +6,7 @@ A loader begins anew in each epoch, as in its users' programs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -37,8 +38,8 @@ _WORKER_ERRORS = ("DataLoader worker", "DataLoader timed out")
 """How torch's messages about workers begin."""
 
 
-class LibrarySampler(ABC):
-    """A library's sampler of one graph, by which `pyg_loader` and `dgl_loader` make chunks."""
+class LibraryLoader(ABC):
+    """Mini-batches by a library's sampler of one graph."""
 
     library: ClassVar[str]
     """The library's name, for messages."""
@@ -59,13 +60,48 @@ class LibrarySampler(ABC):
         """The chunk of what the loader gives for one mini-batch."""
 
     @contextlib.contextmanager
-    def open(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
+    def open(self, shares: Shares, steps: range) -> Iterator[Iterator[SampledChunks]]:
+        """Raises what a worker raised, and GnnhpcError where a worker died or timed out."""
+        sampled = self._sampled(shares, steps)
+        # torch raises the death of a worker in whatever the process computes.
+        with contextlib.closing(sampled), worker_errors(self.library):
+            yield sampled
+
+    def metadata(self) -> dict[str, str]:
+        return {"sampled_on": "host"}
+
+    def _sampled(self, shares: Shares, steps: range) -> Generator[SampledChunks]:
+        for _, epoch in itertools.groupby(steps, lambda step: step // shares.steps_per_epoch):
+            all_shares = [shares.of_step(step) for step in epoch]
+            seeds = [part for share in all_shares for part in share.seeds]
+            began_s = time.perf_counter()
+            with self.chunks(seeds, all_shares[0].step * shares.microbatches) as chunks:
+                for share in all_shares:
+                    parts = tuple(next(chunks) for _ in share.seeds)
+                    sampled_s = time.perf_counter() - began_s
+                    sample_s = None if self.sampling.workers else sampled_s
+                    edges = edges_of(parts, self.sampling.semantics)
+                    yield SampledChunks(share, parts, edges, checksum_of(parts), sample_s)
+                    began_s = time.perf_counter()
+
+    @contextlib.contextmanager
+    def chunks(self, seeds: Sequence[Tensor], first_step: int) -> Iterator[Iterator[GraphChunk]]:
         """The chunks of these nodes, int64 [batch] each, none twice in one, in this order.
 
         Workers start at once, prefetch, and have ended when the context ends.
         """
-        with running(self.loader(seeds, first_step), self.library) as batches:
-            yield map(self.chunk_of, batches)
+        loader = self.loader(seeds, first_step)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
+            batches = iter(loader)
+        try:
+            yield map(self.chunk_of, _fetched(batches))
+        finally:
+            # torch ends workers when the iterator is dropped, which a traceback may still hold.
+            inner: Any = getattr(batches, "dataloader_it", batches)
+            if hasattr(inner, "_shutdown_workers"):
+                with contextlib.suppress(RuntimeError):
+                    inner._shutdown_workers()
 
     def chunk(self, nodes: Tensor, seeds: int, blocks: Sequence[Block]) -> GraphChunk:
         """The chunk of global ids int64 [rows], of which the first `seeds` have targets."""
@@ -82,43 +118,6 @@ class LibrarySampler(ABC):
             sampled=True,
             weighted_degree=None if weighted is None else weighted[nodes],
         )
-
-
-class LibraryLoader:
-    """Mini-batches from a library's sampler."""
-
-    def __init__(self, sampler: LibrarySampler, steps_per_epoch: int) -> None:
-        self._sampler, self._steps_per_epoch = sampler, steps_per_epoch
-        self._workers, self._semantics = sampler.sampling.workers, sampler.sampling.semantics
-
-    @contextlib.contextmanager
-    def open(self, shares: Shares, steps: range) -> Iterator[Iterator[SampledChunks]]:
-        sampled = self._epochs(shares, steps)
-        # torch raises the death of a worker in whatever the process computes.
-        with contextlib.closing(sampled), worker_errors(self._sampler.library):
-            yield sampled
-
-    def metadata(self) -> dict[str, str]:
-        return {"sampled_on": "host"}
-
-    def _epochs(self, shares: Shares, steps: range) -> Generator[SampledChunks]:
-        start = steps.start
-        while start < steps.stop:
-            end = (start // self._steps_per_epoch + 1) * self._steps_per_epoch
-            yield from self._epoch(shares, range(start, min(end, steps.stop)))
-            start = end
-
-    def _epoch(self, shares: Shares, steps: range) -> Iterator[SampledChunks]:
-        all_shares = [shares.of_step(step) for step in steps]
-        seeds = [part for share in all_shares for part in share.seeds]
-        began_s = time.perf_counter()
-        with self._sampler.open(seeds, steps.start * shares.microbatches) as chunks:
-            for share in all_shares:
-                parts = tuple(next(chunks) for _ in share.seeds)
-                sample_s = None if self._workers else time.perf_counter() - began_s
-                edges = edges_of(parts, self._semantics)
-                yield SampledChunks(share, parts, edges, checksum_of(parts), sample_s)
-                began_s = time.perf_counter()
 
 
 def random_seed(seed: int, step: int, first: int) -> int:
@@ -153,26 +152,6 @@ def _end_when_the_rank_signals() -> None:
     os._exit(0)
 
 
-@contextlib.contextmanager
-def running(loader: DataLoader[Any], library: str) -> Iterator[Iterator[Any]]:
-    """The loader's iterator; its workers start now and have ended when the context ends.
-
-    Raises what a worker raised, and GnnhpcError where a worker died or timed out.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Dataloader CPU affinity opt is not enabled")
-        batches = iter(loader)
-    try:
-        with worker_errors(library):
-            yield _fetched(batches)
-    finally:
-        # torch ends workers when the iterator is dropped, which a traceback may still hold.
-        inner: Any = getattr(batches, "dataloader_it", batches)
-        if hasattr(inner, "_shutdown_workers"):
-            with contextlib.suppress(RuntimeError):
-                inner._shutdown_workers()
-
-
 def _fetched(batches: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from batches
@@ -201,25 +180,24 @@ class LibraryBlock(SampledBlock):
 
     `indptr`, `source`, `target` and `edge`, which include the self-loops that libraries do not
     sample, are made when our layers or validation ask for them. `nodes` int64 [rows_out] are global
-    ids of the rows of the output.
+    ids of the rows of the output. `form` is the library's: here `neighbours`, int64 [2, edges
+    without self-loops], rows of the output ascending, and `numbers`, those in the full graph.
     """
 
-    def __init__(self, nodes: Tensor, rows_in: int, graph: Graph) -> None:
+    def __init__(self, nodes: Tensor, rows_in: int, graph: Graph, **form: Any) -> None:
         # Fields of a frozen dataclass are set past it.
-        self.__dict__.update(_nodes=nodes, rows_in=rows_in, _graph=graph)
+        self.__dict__.update(_nodes=nodes, rows_in=rows_in, _graph=graph, _form=form, **form)
 
     _nodes: Tensor
     _graph: Graph
+    _form: dict[str, Any]
+    numbers: Tensor
 
-    @cached_property
-    def neighbours(self) -> Tensor:
-        """int64 [2, edges without self-loops], rows of the output ascending."""
-        raise NotImplementedError
-
-    @cached_property
-    def numbers(self) -> Tensor:
-        """int64 [edges without self-loops], their numbers in the full graph."""
-        raise NotImplementedError
+    def to(self, device: torch.device | str) -> Self:
+        if torch.device(device) == self._nodes.device:
+            return self
+        form = {name: value.to(device) for name, value in self._form.items()}
+        return type(self)(self._nodes.to(device), self.rows_in, self._graph, **form)
 
     @property
     def neighbour_count(self) -> int:
@@ -261,16 +239,15 @@ class LibraryBlock(SampledBlock):
 
     @cached_property
     def edge_weight(self) -> Tensor | None:
-        return block_weights(self._weights, self.edge)
+        return self._weights(self.edge)
 
     @cached_property
     def neighbour_weight(self) -> Tensor | None:
-        return block_weights(self._weights, self.numbers)
+        return self._weights(self.numbers)
 
-    @property
-    def _weights(self) -> Tensor | None:
+    def _weights(self, edge: Tensor) -> Tensor | None:
         weights = self._graph.edge_weight
-        return None if weights is None else weights.to(self._nodes.device)
+        return None if weights is None else block_weights(weights.to(self._nodes.device), edge)
 
     def _with_loops(self, neighbours: Tensor, loops: Tensor) -> Tensor:
         """The values of each row's neighbours, then that of its self-loop."""

@@ -22,7 +22,7 @@ from torch_geometric.sampler import NeighborSampler
 
 from gnnhpc.batches.sampled.library_loader import (
     LibraryBlock,
-    LibrarySampler,
+    LibraryLoader,
     loader_options,
     random_seed,
 )
@@ -32,7 +32,7 @@ from gnnhpc.graphs.graph import Graph
 from gnnhpc.models.libraries import check_sampler_is_here, pyg_sampler_missing
 
 
-class PygSampler(LibrarySampler):
+class PygLoader(LibraryLoader):
     """Raises InputError where neither torch-sparse nor pyg-lib can be imported.
 
     A layer's block has the edges into the rows that the next layer needs, as after
@@ -70,18 +70,17 @@ class PygSampler(LibrarySampler):
         return loader
 
     def chunk_of(self, sampled: Any) -> GraphChunk:
-        data, seeds, graph = sampled, sampled.batch_size, self.graph
+        data, seeds = sampled, sampled.batch_size
+
+        def block(rows_out: int, rows_in: int, edges: int) -> LibraryBlock:
+            parts = {"neighbours": data.edge_index[:, :edges], "numbers": data.e_id[:edges]}
+            return LibraryBlock(data.n_id[:rows_out], rows_in, self.graph, **parts)
+
         hops = sampled_hops(data.edge_index, seeds, len(self._fanouts))
-        if not self.sampling.trim:
-            every = PygBlock(data.edge_index, data.e_id, data.n_id, len(data.n_id), graph)
-            return self.chunk(data.n_id, seeds, [every] * len(hops))
-        blocks = [
-            PygBlock(
-                data.edge_index[:, :edges], data.e_id[:edges], data.n_id[:rows_out], rows_in, graph
-            )
-            for (rows_out, rows_in, edges) in hops[::-1]
-        ]
-        return self.chunk(data.n_id, seeds, blocks)
+        if self.sampling.trim:
+            return self.chunk(data.n_id, seeds, [block(*hop) for hop in hops[::-1]])
+        every = block(len(data.n_id), len(data.n_id), len(data.e_id))
+        return self.chunk(data.n_id, seeds, [every] * len(hops))
 
 
 def sampled_hops(edge_index: Tensor, seeds: int, count: int) -> list[tuple[int, int, int]]:
@@ -100,27 +99,6 @@ def sampled_hops(edge_index: Tensor, seeds: int, count: int) -> list[tuple[int, 
         hops.append((rows, reached, edges))
         rows = reached
     return hops
-
-
-class PygBlock(LibraryBlock):
-    """The edges of PyG's mini-batch, which its layers without self-loops take as they are."""
-
-    def __init__(
-        self, edge_index: Tensor, numbers: Tensor, nodes: Tensor, rows_in: int, graph: Graph
-    ) -> None:
-        super().__init__(nodes, rows_in, graph)
-        self.__dict__.update(neighbours=edge_index, numbers=numbers)
-
-    def to(self, device: torch.device | str) -> PygBlock:
-        if torch.device(device) == self._nodes.device:
-            return self
-        return PygBlock(
-            self.neighbours.to(device),
-            self.numbers.to(device),
-            self._nodes.to(device),
-            self.rows_in,
-            self._graph,
-        )
 
 
 class _Repeating(NeighborSampler):  # type: ignore[misc]

@@ -14,7 +14,6 @@ from typing import Any
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, features_form
-from gnnhpc.batches.sampled.library_loader import LibraryLoader, LibrarySampler
 from gnnhpc.batches.sampled.link_evaluation import evaluate_links
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
@@ -100,17 +99,14 @@ class SampledBatches:
             return SamplerThreads(
                 *(self.train, graph, sampling, self.plan, self._features), on_device=on_device
             )
-        kind: type[LibrarySampler]
+        seed = self.plan.experiment.seed
         if sampling.sampler == "pyg":
-            from gnnhpc.batches.sampled import pyg_loader
+            from gnnhpc.batches.sampled.pyg_loader import PygLoader
 
-            kind = pyg_loader.PygSampler
-        else:
-            from gnnhpc.batches.sampled import dgl_loader
+            return PygLoader(graph, sampling, seed)
+        from gnnhpc.batches.sampled.dgl_loader import DglLoader
 
-            kind = dgl_loader.DglSampler
-        sampler = kind(graph, sampling, self.plan.experiment.seed)
-        return LibraryLoader(sampler, self.steps_per_epoch)
+        return DglLoader(graph, sampling, seed)
 
     def _sampled_evaluation(self) -> Evaluation:
         sampling = self.sampling

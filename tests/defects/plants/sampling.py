@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled.dgl_loader import DglSampler
+from gnnhpc.batches.sampled.dgl_loader import DglLoader
 from gnnhpc.batches.sampled.negatives import Negatives
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.training_samples import RequestedNodes, TrainingLinks
@@ -69,7 +69,7 @@ def librarys_step_before() -> None:
     """The sources of the edges are nodes of the step before."""
     before: list[Tensor] = []
 
-    def stale(original: Any, sampler: DglSampler, sampled: Any) -> GraphChunk:
+    def stale(original: Any, sampler: DglLoader, sampled: Any) -> GraphChunk:
         nodes, seeds, graphs = sampled
         mixed = nodes.clone()
         for old in before:
@@ -79,7 +79,7 @@ def librarys_step_before() -> None:
         chunk: GraphChunk = original(sampler, (mixed, seeds, graphs))
         return chunk
 
-    around(DglSampler, "chunk_of", stale)
+    around(DglLoader, "chunk_of", stale)
 
 
 @defect("the links that a step predicts in its message graph", cell=cells.LINKS)
