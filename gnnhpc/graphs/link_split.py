@@ -1,4 +1,4 @@
-"""Splits a graph's links into those to train on, to validate and to test.
+"""Splits a graph's links into those to train on, to validate and to test, and makes their pools.
 
 A link is an unordered pair of nodes with an edge in either direction. The message graph has the
 links to train on, in both directions, and no others.
@@ -19,7 +19,9 @@ from gnnhpc.graphs.graph import Graph
 
 Codes = NDArray[np.int64]
 SPLIT, ORDER = 101, 102
-"""Second numbers of the seeds, after the experiment's: for the split, and for each link's order."""
+POOL = {"val": 201, "test": 202}
+"""Second numbers of the seeds, after the experiment's: for the split, for each link's order, and
+for the pool of each split."""
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,26 @@ def _message(graph: Graph, links: Tensor) -> tuple[Graph, Tensor]:
     places[order] = torch.arange(len(order))
     message = dataclasses.replace(graph, edges=edges, stored_in_edges=None)
     return message, places.view(2, -1).T.contiguous()
+
+
+def pool(joined: Codes, nodes: int, count: int, seed: int, split: str) -> Tensor:
+    """Random pairs of different nodes that no edge of the whole graph joins, int64 [count, 2].
+
+    Every such pair is equally likely, and none comes twice; `joined` are the codes of all links.
+    Raises InputError for a graph with fewer than twice as many such pairs.
+    """
+    free = nodes * (nodes - 1) // 2 - len(joined)
+    if free < 2 * count:
+        found = f"{free} pairs of nodes without an edge"
+        raise InputError("data", "task.pool", found, f"twice as many as the pool's {count}")
+    draw = np.random.default_rng([seed, POOL[split]])
+    taken = np.empty(0, dtype=np.int64)
+    while len(taken) < count:
+        one, other = draw.integers(0, nodes, (2, 2 * count))
+        codes = np.minimum(one, other) * nodes + np.maximum(one, other)
+        place = np.searchsorted(joined, codes).clip(max=len(joined) - 1)
+        codes = np.concatenate((taken, codes[(one != other) & (joined[place] != codes)]))
+        # Each pair keeps its first place.
+        taken = codes[np.sort(np.unique(codes, return_index=True)[1])]
+    taken = taken[:count]
+    return torch.from_numpy(np.stack((taken // nodes, taken % nodes), 1))

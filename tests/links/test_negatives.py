@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gnnhpc.batches.sampled.negatives import Negatives, pool
+from gnnhpc.batches.sampled.training_samples import Negatives
 from gnnhpc.core.errors import InputError
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.link_split import split_links
+from gnnhpc.graphs.link_split import pool, split_links
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.validation.reference.random_numbers import NegativeSampling
 from tests.tools.graphs import make_graph

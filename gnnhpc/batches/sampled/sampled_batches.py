@@ -14,10 +14,13 @@ from typing import Any
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading, MicroBatch
 from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, features_form
-from gnnhpc.batches.sampled.link_evaluation import evaluate_links
+from gnnhpc.batches.sampled.evaluations import (
+    SampledEvaluation,
+    evaluate_by_layers,
+    evaluate_links,
+)
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
-from gnnhpc.batches.sampled.sampled_evaluation import SampledEvaluation, evaluate_by_layers
 from gnnhpc.batches.sampled.training_samples import (
     ChunkLoader,
     SampledChunks,

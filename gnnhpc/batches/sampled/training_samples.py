@@ -15,12 +15,13 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.graph_batch import crc32
-from gnnhpc.batches.sampled.negatives import Negatives
 from gnnhpc.batches.shuffle import Share, Shares
+from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.link_split import LinkSplit
+from gnnhpc.kernels.sample_neighbors import negatives
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,35 @@ class TrainingNodes:
         return tuple(RequestedNodes(seeds) for seeds in share.seeds)
 
 
+class Negatives:
+    """Chooses for a link (u, v) random nodes that are neither u nor joined to u.
+
+    Each such node is equally likely. The choice is keyed by seed, step, link number and place, so
+    it depends on no rank, no thread and no other link. Only the message graph is known here: a
+    negative may be a link to validate or to test.
+    """
+
+    def __init__(self, message: Graph, seed: int) -> None:
+        """Raises InputError for a graph with a node that is joined to all others."""
+        self._seed, self._nodes = seed, message.nodes
+        self._edges = message.in_edges
+        degree = self._edges.degrees
+        if int(degree.max()) >= message.nodes - 1:
+            found = f"node {int(degree.argmax())}, joined to all {message.nodes - 1} others"
+            allowed = "a node that it is not joined to, for a negative of its links"
+            raise InputError(f"data {message.name}", "task", found, allowed)
+
+    def of(self, kept: Tensor, numbers: Tensor, step: int, count: int) -> Tensor:
+        """Nodes that take the place of the second ends of links, int64 [links, count].
+
+        `numbers` int64 [links] are the links, `kept` their first ends.
+        """
+        graph = (self._edges.indptr, self._edges.source)
+        return negatives(graph, self._seed, step, kept, numbers, count)
+
+
 class TrainingLinks:
-    """Links to train on, each with `negatives` negatives.
+    """Links to train on, each with `count` negatives.
 
     No micro-batch of any replica sees an edge of a link that the step predicts, in either
     direction, so that replicas compute together what one process computes alone.
@@ -76,10 +104,10 @@ class TrainingLinks:
 
     name = "links to train on"
 
-    def __init__(self, split: LinkSplit, negatives: int, seed: int) -> None:
-        self.graph, self._split, self._count = split.message, split, negatives
+    def __init__(self, split: LinkSplit, count: int, seed: int) -> None:
+        self.graph, self._split, self._count = split.message, split, count
         self.train = torch.arange(len(split.train))
-        self.predictions = 1 + negatives
+        self.predictions = 1 + count
         self._negatives = Negatives(split.message, seed)
 
     def requested(self, share: Share) -> tuple[RequestedNodes, ...]:

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.sampled.negatives import pool
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.graph import Graph
-from gnnhpc.graphs.link_split import split_links
+from gnnhpc.graphs.link_split import pool, split_links
 from gnnhpc.validation.reference.batches import Ids
 from gnnhpc.validation.reference.random_numbers import NegativeSampling, NeighborSampling
 from gnnhpc.validation.reference.sample_schedule import SampleSchedule, part_of, split_nodes

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.sampled.dgl_loader import DglLoader
-from gnnhpc.batches.sampled.negatives import Negatives
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
-from gnnhpc.batches.sampled.training_samples import RequestedNodes, TrainingLinks
+from gnnhpc.batches.sampled.training_samples import Negatives, RequestedNodes, TrainingLinks
 from gnnhpc.batches.shuffle import Share
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Memory, Sampler
