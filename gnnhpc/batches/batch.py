@@ -1,17 +1,18 @@
-"""What one step consumes: a mini-batch of micro-batches, and the protocol of their sources."""
+"""What one step consumes: a mini-batch of micro-batches, and what their sources have in common."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.core.layer_specs import LayerSpecs
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
@@ -69,36 +70,6 @@ class Batch:
     """None where mini-batches are not sampled."""
 
 
-class Batches(Protocol):
-    """The source of one replica's mini-batches, by phase and step."""
-
-    samples: int
-    """A replica's samples in each step."""
-    total_samples: int
-    """The samples of the training data."""
-    steps_per_epoch: int
-    """The training steps in which each sample comes at most once."""
-    fixed_rows: bool
-    """Whether all micro-batches have the same number of rows; else making a mini-batch is part of
-    its step."""
-
-    def shape_after(self, index: int) -> tuple[int, ...]:
-        """The shape of a micro-batch's activation after layer `index`; -1 is the input."""
-        ...
-
-    def example(self) -> MicroBatch:
-        """A training micro-batch with its targets, to profile layers with; on first stages only."""
-        ...
-
-    def open(self, phase: Phase, start: int, stop: int) -> contextlib.AbstractContextManager[Any]:
-        """An iterator over the mini-batches of steps `start` to `stop`."""
-        ...
-
-    def graph_metadata(self) -> dict[str, Any]:
-        """How the graph is cut or sampled, for the record; empty for images."""
-        ...
-
-
 @dataclass(frozen=True)
 class BatchPlan:
     """What every source of mini-batches is built from."""
@@ -128,3 +99,47 @@ class BatchPlan:
     def context(self, microbatch: int, step: int, graph: Any = None) -> Context:
         """The context of one micro-batch, with its chunk where there is one."""
         return Context(microbatch, step, self.experiment.seed, graph)
+
+
+class Batches:
+    """The source of one replica's mini-batches, by phase and step."""
+
+    plan: BatchPlan
+    samples: int
+    """A replica's samples in each step."""
+    total_samples: int
+    """The samples of the training data."""
+    steps_per_epoch: int
+    """The training steps in which each sample comes at most once."""
+    fixed_rows = True
+    """Whether all micro-batches have the same number of rows; else making a mini-batch is part of
+    its step."""
+
+    def shape_after(self, index: int) -> tuple[int, ...]:
+        """The shape of a micro-batch's activation after layer `index`; -1 is the input.
+
+        The rows are 0 where they differ from step to step.
+        """
+        return self.plan.shape_after(index, 0)
+
+    def example(self) -> MicroBatch:
+        """A training micro-batch with its targets, to profile layers with; on first stages only."""
+        raise NotImplementedError
+
+    def open(
+        self, phase: Phase, start: int, stop: int
+    ) -> contextlib.AbstractContextManager[Iterator[Batch]]:
+        """An iterator over the mini-batches of steps `start` to `stop`."""
+        raise NotImplementedError
+
+    def graph_metadata(self) -> dict[str, Any]:
+        """How the graph is cut or sampled, for the record; empty for images."""
+        return {}
+
+    def check_enough(self, found: int, samples: str) -> None:
+        """Raises InputError where a step of all replicas takes more samples than are found."""
+        replicas = self.plan.mesh.layout.replicas
+        if self.samples * replicas > found:
+            where = f"data {self.plan.experiment.data.name}"
+            asked = f"{self.samples} x {replicas} replicas"
+            raise InputError(where, "batch_size", asked, f"at most the {found} {samples}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnhpc.batches.batch import Batch, BatchPlan, MicroBatch
+from gnnhpc.batches.batch import Batch, Batches, BatchPlan, MicroBatch
 from gnnhpc.batches.graph_batch import (
     RepeatedBatch,
     copied_rows,
@@ -27,14 +27,13 @@ from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.records.schema import Phase
 
 
-class ChunkBatches:
+class ChunkBatches(Batches):
     """Raises InputError for a graph that is missing or damaged.
 
     `graph` is given where it is loaded already.
     """
 
     steps_per_epoch = 1
-    fixed_rows = True
 
     def __init__(self, plan: BatchPlan, graph: Graph | None = None) -> None:
         experiment, mesh = plan.experiment, plan.mesh

@@ -6,7 +6,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -14,12 +14,14 @@ from torch import Tensor
 from gnnhpc.batches.batch import (
     SPLITS,
     Batch,
+    Batches,
     BatchPlan,
     Inputs,
     Loading,
     MicroBatch,
     SampleIds,
 )
+from gnnhpc.batches.shuffle import Shares
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
@@ -91,6 +93,46 @@ class RepeatedBatch:
             epoch=step,
             checksum=self.checksum,
         )
+
+
+class Evaluation(Protocol):
+    """Mini-batches to evaluate."""
+
+    def open(
+        self, phase: Phase, start: int, stop: int
+    ) -> contextlib.AbstractContextManager[Iterator[Batch]]: ...
+
+
+class SharedBatches(Batches):
+    """Samples to train on, of which replicas share some in each step; one or no evaluation."""
+
+    fixed_rows = False
+    evaluation: Evaluation | None = None
+
+    def __init__(self, plan: BatchPlan, train: Tensor, samples: str) -> None:
+        """`train` int64 [n] are the samples, ascending, and `samples` is their name."""
+        self.plan, self.shares = plan, Shares.of(train, plan)
+        self.samples, self.total_samples = self.shares.batch_size, len(train)
+        self.check_enough(self.total_samples, f"{samples} to train on")
+        self.steps_per_epoch = self.shares.steps_per_epoch
+
+    def training(self, steps: range) -> contextlib.AbstractContextManager[Iterator[Batch]]:
+        """An iterator over the mini-batches of training steps."""
+        raise NotImplementedError
+
+    def example(self) -> MicroBatch:
+        with self.training(range(1)) as batches:
+            first: MicroBatch = next(batches).microbatches[0]
+        # The layers of all stages are timed with it, the last one's too.
+        return replace(first, targets={"train": first.context.chunk.targets["train"]})
+
+    def open(
+        self, phase: Phase, start: int, stop: int
+    ) -> contextlib.AbstractContextManager[Iterator[Batch]]:
+        if phase == "train":
+            return self.training(range(start, stop))
+        assert self.evaluation is not None
+        return self.evaluation.open(phase, start, stop)
 
 
 RowsOf = Callable[[Graph, GraphChunk, BatchPlan], Inputs]

@@ -8,7 +8,6 @@ validate and to test in one mini-batch.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,10 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading, MicroBatch
-from gnnhpc.batches.graph_batch import RepeatedBatch, chunk_batch, crc32, input_rows, label_counts
-from gnnhpc.batches.shuffle import Shares
-from gnnhpc.core.errors import InputError
+from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Inputs, Loading
+from gnnhpc.batches.graph_batch import (
+    RepeatedBatch,
+    SharedBatches,
+    chunk_batch,
+    crc32,
+    input_rows,
+    label_counts,
+)
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph_set
 from gnnhpc.graphs.blocks import GraphChunk
@@ -27,27 +31,17 @@ from gnnhpc.graphs.graph_set import DisjointUnions, GraphSet
 from gnnhpc.records.schema import Phase
 
 
-class GraphSetBatches:
+class GraphSetBatches(SharedBatches):
     """Raises InputError for graphs that are missing or damaged, and for too few to train on.
 
     `graphs` are given where they are loaded already.
     """
 
-    fixed_rows = False
-
     def __init__(self, plan: BatchPlan, graphs: GraphSet | None = None) -> None:
-        experiment = plan.experiment
-        self.plan = plan
-        self.graphs = graphs or load_graph_set(experiment.data, plan.root)
-        self.shares = Shares.of(self.graphs.numbers("train"), plan)
-        self.samples, self.total_samples = self.shares.batch_size, len(self.shares.train)
-        if self.samples * self.shares.replicas > self.total_samples:
-            found = f"{self.samples} x {self.shares.replicas} replicas"
-            allowed = f"at most the {self.total_samples} graphs to train on"
-            raise InputError(f"data {experiment.data.name}", "batch_size", found, allowed)
-        self.steps_per_epoch = self.shares.steps_per_epoch
+        self.graphs = graphs or load_graph_set(plan.experiment.data, plan.root)
+        super().__init__(plan, self.graphs.numbers("train"), "graphs")
         self._unions = DisjointUnions(self.graphs, hops(plan.layer_specs))
-        self._evaluated = self._evaluation() if experiment.test_steps else None
+        self.evaluation = self._evaluation() if plan.experiment.test_steps else None
 
     def _evaluation(self) -> RepeatedBatch:
         """All graphs to validate and to test, in parts of consecutive ones."""
@@ -57,23 +51,9 @@ class GraphSetBatches:
         ids, counts = torch.cat(mine).numpy(), label_counts(self.graphs)
         return RepeatedBatch(self.plan, chunks, inputs, ids, checksum, counts)
 
-    def shape_after(self, index: int) -> tuple[int, ...]:
-        """The rows are 0: they differ from step to step."""
-        return self.plan.shape_after(index, 0)
-
-    def example(self) -> MicroBatch:
-        first = self._train_batch(0).microbatches[0]
-        # The layers of all stages are timed with it, the last one's too.
-        return dataclasses.replace(first, targets=first.context.chunk.targets)
-
     @contextlib.contextmanager
-    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        if phase == "train":
-            yield (self._train_batch(step) for step in range(start, stop))
-            return
-        assert self._evaluated is not None
-        with self._evaluated.open(phase, start, stop) as batches:
-            yield batches
+    def training(self, steps: range) -> Iterator[Iterator[Batch]]:
+        yield map(self._train_batch, steps)
 
     def _train_batch(self, step: int) -> Batch:
         share = self.shares.of_step(step)

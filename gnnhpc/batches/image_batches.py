@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, BatchPlan, MicroBatch
+from gnnhpc.batches.batch import Batch, Batches, BatchPlan, MicroBatch
 from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.shuffle import permutation
-from gnnhpc.core.errors import InputError
 from gnnhpc.data.images import Images, Indices, Split, load_images
 from gnnhpc.graphs.device_copies import moved
 from gnnhpc.kernels.sample_neighbors import Memory
@@ -61,13 +60,11 @@ class LoadedImages:
     """Checksum of labels and pixels; equal on all stages."""
 
 
-class ImageBatches:
+class ImageBatches(Batches):
     """Raises InputError for images that are missing, damaged or too few.
 
     `images` are those of each split where they are loaded already.
     """
-
-    fixed_rows = True
 
     def __init__(self, plan: BatchPlan, images: Mapping[Split, Images] | None = None) -> None:
         experiment, replicas = plan.experiment, plan.mesh.layout.replicas
@@ -80,10 +77,7 @@ class ImageBatches:
         }
         self.samples = experiment.batch_size
         for split, found in self.images.items():
-            if self.samples * replicas > len(found):
-                allowed = f"at most the {len(found)} {split} images that are there"
-                size = f"{self.samples} x {replicas} replicas"
-                raise InputError("data", "batch_size", size, allowed)
+            self.check_enough(len(found), f"{split} images that are there")
         self.total_samples = len(self.images["train"])
         self.steps_per_epoch = self.total_samples // (self.samples * replicas)
         self.rows = self.samples // experiment.microbatches
@@ -147,6 +141,3 @@ class ImageBatches:
 
     def _split(self, rows: Tensor) -> list[Any]:
         return list(moved(rows, self.plan.mesh.device).split(self.rows))
-
-    def graph_metadata(self) -> dict[str, Any]:
-        return {}

@@ -72,10 +72,13 @@ class SampledEvaluation:
     neighbours, so that two differ only by the training between them.
     """
 
-    def __init__(
-        self, plan: BatchPlan, graph: Graph, sampler: NeighborSampler, features: Features
-    ) -> None:
-        self._plan, self._sampler, self._features = plan, sampler, features
+    def __init__(self, plan: BatchPlan, graph: Graph, features: Features) -> None:
+        sampling = plan.experiment.sampling
+        assert sampling is not None
+        self._plan, self._features = plan, features
+        self._sampler = NeighborSampler(
+            graph, sampling.fanouts, plan.experiment.seed, semantics=sampling.semantics
+        )
         mesh = plan.mesh
         nodes = (graph.masks["val"] | graph.masks["test"]).nonzero().flatten()
         mine = cut_evenly(range(len(nodes)), mesh.layout.replicas)[mesh.replica]

@@ -82,33 +82,14 @@ class Features:
         if where == "device" and plan.mesh.is_first:
             self._on_device = graph.features.to(plan.mesh.device)
 
-    def gathered(
-        self, chunks: tuple[GraphChunk, ...], memory: Memory = FRESH
-    ) -> tuple[Inputs, ...] | None:
-        """The features of chunks in the host's memory, from any thread; None if on the device."""
-        if self.where == "device":
-            return None
+    def gathered(self, chunks: Sequence[GraphChunk], memory: Memory = FRESH) -> list[Inputs]:
+        """The features of chunks, from any thread; chunks and features are where `where` says."""
+        if self._on_device is not None:
+            dtype = self._plan.dtype
+            return [self._on_device.index_select(0, chunk.nodes).to(dtype) for chunk in chunks]
         if self.where == "host":
-            return tuple(input_rows(self._graph, chunk, self._plan) for chunk in chunks)
-        return tuple(self._copied(chunk.nodes, memory) for chunk in chunks)
-
-    def taken(
-        self, sampled: tuple[GraphChunk, ...], chunks: Sequence[GraphChunk]
-    ) -> tuple[list[Inputs | None], float]:
-        """The features of `sampled` chunks, which are on the device as `chunks`, and the seconds
-        of copying them together. Stages after the first have None."""
-        mesh = self._plan.mesh
-        wait_for(mesh.device)
-        began_s = time.perf_counter()
-        if not mesh.is_first:
-            return [None] * len(chunks), time.perf_counter() - began_s
-        inputs = self.gathered(sampled)
-        if inputs is not None:
-            gather_s = time.perf_counter() - began_s
-            return [*self.on_device(chunks, inputs)], gather_s
-        selected = self.on_device(chunks, None)
-        wait_for(mesh.device)
-        return [*selected], time.perf_counter() - began_s
+            return [input_rows(self._graph, chunk, self._plan) for chunk in chunks]
+        return [self._copied(chunk.nodes, memory) for chunk in chunks]
 
     def _copied(self, nodes: Tensor, memory: Memory) -> Tensor:
         features = self._graph.features
@@ -116,14 +97,27 @@ class Features:
         out = memory.empty(len(nodes) * width, features.dtype).view(len(nodes), width)
         return torch.index_select(features, 0, nodes, out=out)
 
-    def on_device(
-        self, chunks: Sequence[GraphChunk], inputs: Sequence[Inputs] | None
-    ) -> list[Inputs]:
-        """The model's inputs, of chunks on the device and what was `gathered` for them."""
+    def on_device(self, inputs: Sequence[Inputs]) -> list[Inputs]:
+        """The model's inputs, of what was `gathered`."""
         dtype, device = self._plan.dtype, self._plan.mesh.device
-        if inputs is None:
-            assert self._on_device is not None
-            return [self._on_device.index_select(0, chunk.nodes).to(dtype) for chunk in chunks]
         return [
             moved(x, device).to(dtype) if isinstance(x, Tensor) else x.to(device) for x in inputs
         ]
+
+    def taken(
+        self, sampled: Sequence[GraphChunk], chunks: Sequence[GraphChunk]
+    ) -> tuple[list[Inputs | None], float]:
+        """The features of `sampled` chunks, which are on the device as `chunks`, and the seconds
+        of copying them together. Stages after the first have None."""
+        mesh = self._plan.mesh
+        if not mesh.is_first:
+            return [None] * len(chunks), 0.0
+        wait_for(mesh.device)
+        began_s = time.perf_counter()
+        if self.where == "device":
+            inputs = self.gathered(chunks)
+            wait_for(mesh.device)
+        else:
+            inputs = self.gathered(sampled)
+        gather_s = time.perf_counter() - began_s
+        return [*self.on_device(inputs)], gather_s

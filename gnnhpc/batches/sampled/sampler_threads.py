@@ -136,12 +136,12 @@ class SamplerThreads:
         gather_s = time.perf_counter() - sampled_s
         return SampledChunks(share, chunks, edges, checksum, sampled_s - began_s, inputs, gather_s)
 
-    def _inputs(self, chunks: tuple[GraphChunk, ...], memory: Memory) -> tuple[Inputs, ...] | None:
+    def _inputs(self, chunks: tuple[GraphChunk, ...], memory: Memory) -> list[Inputs] | None:
         """The features of these chunks; None where the step gathers them."""
         if not self._plan.mesh.is_first:
-            return ()
-        if self._on_device:
-            return tuple(self._features.on_device(chunks, None))
+            return []
+        if self._features.where == "device" and not self._on_device:
+            return None
         return self._features.gathered(chunks, memory)
 
 

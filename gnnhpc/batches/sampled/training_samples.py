@@ -6,7 +6,7 @@ A loader samples the neighbours of the nodes that each micro-batch requests.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,8 +43,6 @@ class TrainingSamples(Protocol):
     """The graph whose edges are sampled."""
     train: Tensor
     """int64 [samples], ascending: nodes, or the numbers of links."""
-    name: str
-    """The name of the samples, in the plural."""
     predictions: int
     """The terms that a sample adds to the loss."""
 
@@ -56,7 +54,6 @@ class TrainingSamples(Protocol):
 class TrainingNodes:
     """The nodes of a graph's training split."""
 
-    name = "nodes to train on"
     predictions = 1
 
     def __init__(self, graph: Graph) -> None:
@@ -102,8 +99,6 @@ class TrainingLinks:
     Raises InputError for a graph with a node that is joined to all others.
     """
 
-    name = "links to train on"
-
     def __init__(self, split: LinkSplit, count: int, seed: int) -> None:
         self.graph, self._split, self._count = split.message, split, count
         self.train = torch.arange(len(split.train))
@@ -143,7 +138,7 @@ class SampledChunks:
     """CRC-32 of the nodes that the chunks own, and of their targets."""
     sample_s: float | None
     """Seconds of sampling the edges; None where another process samples them."""
-    inputs: tuple[Inputs, ...] | None = None
+    inputs: Sequence[Inputs] | None = None
     """The features of the chunks; None where they are gathered later."""
     gather_s: float | None = None
     """Seconds of copying the features together."""
