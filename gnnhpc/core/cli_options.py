@@ -13,7 +13,7 @@ import typer
 
 from gnnhpc.core import VERSION
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors
-from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.provenance import ROOT
 
 _CHOICE = re.compile(r"(?P<found>'.*') is not one of (?P<allowed>'.*')")
 """What typer says of a value that is no choice."""

@@ -1,4 +1,4 @@
-"""Where a measurement comes from: commit, versions, machine, user, command."""
+"""Where a measurement comes from: code, commit, versions, machine, user, command."""
 
 from __future__ import annotations
 
@@ -16,9 +16,28 @@ from typing import Any
 
 from gnnhpc.core import VERSION
 
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds the packages of this process."""
 PACKAGES = ("torch", "torch-geometric", "torchgpipe", "numpy", "pymetis")
 SOURCES = (".py", ".cpp", ".h", ".toml")
 _RUN_FOLDER_FILE = "manifest.jsonl"
+
+
+def is_installed(root: Path = ROOT) -> bool:
+    """Whether `root` is site-packages, which the interpreter searches anyway; a checkout is not."""
+    return root.name in ("site-packages", "dist-packages")
+
+
+def search_path_for_children(root: Path = ROOT) -> dict[str, str]:
+    """Environment with which `python -m` finds the packages in `root`, as a rule this process's."""
+    path = [] if is_installed(root) else [str(root)]
+    if known := os.environ.get("PYTHONPATH"):
+        path.append(known)
+    found = {"PYTHONPATH": os.pathsep.join(path)}
+    if root != ROOT or sys.path[0] not in ("", os.getcwd()):  # noqa: PTH109 - as sys.path has it
+        # `python -m` would search the current folder first, which this process does not.
+        found["PYTHONSAFEPATH"] = "1"
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -36,13 +55,12 @@ def versions() -> dict[str, str]:
 @functools.cache
 def git_commit() -> str | None:
     """The commit of this code, `+dirty` if files differ from it; none outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
     try:
-        top, commit = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
-        if Path(top) != root:
+        top, commit = _git(ROOT, "rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top) != ROOT:
             # The environment lies inside a checkout of something else.
             return None
-        dirty = _git(root, "status", "--porcelain", "--untracked-files=no", "--", "gnnhpc", "jobs")
+        dirty = _git(ROOT, "status", "--porcelain", "--untracked-files=no", "--", "gnnhpc", "jobs")
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+dirty" if dirty else "")
@@ -58,7 +76,7 @@ def _git(root: Path, *args: str) -> str:
 @functools.cache
 def code_digest() -> str:
     """A hash of the sources of gnnhpc: ranks of one cell must have the same."""
-    return digest_of_sources(Path(__file__).resolve().parents[1])
+    return digest_of_sources(ROOT / "gnnhpc")
 
 
 def digest_of_sources(package: Path) -> str:

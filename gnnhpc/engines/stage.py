@@ -15,8 +15,8 @@ from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.layer_specs import LayerSpec, layer_mismatch, row_changes
 from gnnhpc.engines.activation_checkpointing import checkpointed
 from gnnhpc.engines.step_timer import StepTimer
-from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.layers.batchnorm import BatchNorm

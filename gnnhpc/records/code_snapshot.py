@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.provenance import files_below, git_commit
-from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.provenance import ROOT, files_below, git_commit
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import build_record, check_version, read_object, write_atomically
 

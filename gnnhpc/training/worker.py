@@ -19,9 +19,9 @@ from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_sep
 from gnnhpc.distributed.environment import Environment, check_world_size
 from gnnhpc.distributed.requeue import requeues_used_up
 from gnnhpc.distributed.signals import Signals, handled_signals
-from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.manifest import Cell, find_cell
+from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.records.code_snapshot import origin_for
 from gnnhpc.records.resume_points import ResumePoint, environment_of, find_resume_point
 from gnnhpc.training.attempt import Attempt, finished_before, write_not_begun

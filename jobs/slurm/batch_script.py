@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gnnhpc.core.python_path import ROOT, is_installed
+from gnnhpc.core.provenance import ROOT, is_installed
 from jobs.slurm.job_array import JobArray
 from jobs.slurm.sbatch_options import speed_options
 from jobs.slurm.site import Site

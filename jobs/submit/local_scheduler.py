@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.python_path import search_path_for_children
+from gnnhpc.core.provenance import search_path_for_children
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import SITE_VARIABLE, local_rank_variables
 from gnnhpc.experiment.manifest import Cell

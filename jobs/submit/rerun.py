@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnnhpc.core.errors import InputError, print_note
-from gnnhpc.core.provenance import code_digest
-from gnnhpc.core.python_path import ROOT
+from gnnhpc.core.provenance import ROOT, code_digest
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.submissions import read_provenance

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.provenance import (
+    ROOT,
     code_digest,
     command_line,
     digest_of_sources,
@@ -18,7 +19,6 @@ from gnnhpc.core.provenance import (
     user,
     versions,
 )
-from gnnhpc.core.python_path import ROOT
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
 from gnnhpc.experiment.custom_model_files import copy_models

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnhpc.experiment.balance import balance_layers, stage_slices
+from gnnhpc.experiment.stage_cut import balance_layers, stage_slices
 
 whole_costs = st.lists(st.integers(0, 50), min_size=1, max_size=8)
 

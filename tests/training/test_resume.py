@@ -18,8 +18,8 @@ from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
-from gnnhpc.experiment.balance import stage_slices
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.models.model import Context
 from gnnhpc.training.checkpoint import load
 from gnnhpc.training.setup import TrainingParts, set_up
