@@ -6,34 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.core.settings import Strict, input_error
+from gnnhpc.core.settings import input_error
 from gnnhpc.data.data_files import data_root
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import DEFAULT
 from gnnhpc.experiment.custom_model_files import load_model
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.experiment_settings import DataField, ModelField
-from gnnhpc.experiment.manifest import Cell, array_name
+from gnnhpc.experiment.manifest import Cell, array_name, read_manifest
 from gnnhpc.experiment.stage_cut import cut
 from gnnhpc.experiment.yaml_file import parse_yaml
 from gnnhpc.models.model import Model
 
-Checked = TypeVar("Checked", bound=BaseModel)
-
+Planned = TypeVar("Planned", Model, Data)
 _BATCH = 100
-_NAMED = ("model", "data")
-
-
-class _WithModel(Strict):
-    model: ModelField
-
-
-class _WithData(Strict):
-    data: DataField
+_MODEL, _DATA = TypeAdapter[Model](ModelField), TypeAdapter[Data](DataField)
 
 
 def cell_from_flags(
@@ -57,11 +48,11 @@ def cell_from_flags(
     }
     for setting in settings:
         apply_set_option(raw, setting)
-    raw["model"] = _planned_model(raw, "flags")
+    raw["model"] = planned = _planned(_MODEL, raw, "model", "flags")
     if isinstance(raw["data"], dict):
-        raw["data"] = {"name": DEFAULT[raw["model"].kinds()[0]]} | raw["data"]
-    raw["data"] = _planned_data(raw, "flags")
-    if raw["data"].facts().kind != "graph":
+        raw["data"] = {"name": DEFAULT[planned.kinds()[0]]} | raw["data"]
+    raw["data"] = found = _planned(_DATA, raw, "data", "flags")
+    if found.facts().kind != "graph":
         raw.setdefault("batch_size", _BATCH)
     experiment = _built(raw, "flags")
     return _check_data(Cell.of(array_name(experiment), 0, experiment, root))
@@ -69,43 +60,34 @@ def cell_from_flags(
 
 def build_experiment(raw: dict[str, Any], where: object) -> Experiment:
     """The experiment that plain data describe; InputError unless it can be cut into its stages."""
-    if not isinstance(raw, dict) or not raw.keys() >= set(_NAMED):
-        return _checked(Experiment, raw, where)
-    found = {"model": _planned_model(raw, where), "data": _planned_data(raw, where)}
-    return _built(raw | found, where)
+    if not raw.keys() >= {"model", "data"}:
+        return _built(raw, where)
+    model, data = _planned(_MODEL, raw, "model", where), _planned(_DATA, raw, "data", where)
+    return _built(raw | {"model": model, "data": data}, where)
 
 
-def _planned_model(raw: dict[str, Any], where: object) -> Model:
-    return _checked(_WithModel, {"model": raw["model"]}, where).model.planned(Path.cwd())
-
-
-def _planned_data(raw: dict[str, Any], where: object) -> Data:
-    return _checked(_WithData, {"data": raw["data"]}, where).data.planned(Path.cwd())
+def _planned(kind: TypeAdapter[Planned], raw: dict[str, Any], key: str, where: object) -> Planned:
+    try:
+        return kind.validate_python(raw[key]).planned(Path.cwd())
+    except ValidationError as error:
+        raise input_error(error, where, below=key) from None
 
 
 def _built(raw: dict[str, Any], where: object) -> Experiment:
     """The experiment of a planned model on planned data."""
-    experiment = _checked(Experiment, raw, where)
+    try:
+        experiment = Experiment.model_validate(raw)
+    except ValidationError as error:
+        raise input_error(error, where, Experiment) from None
     cut(experiment, where=where)
     return experiment
 
 
-def _checked(cls: type[Checked], raw: object, where: object) -> Checked:
-    try:
-        return cls.model_validate(raw)
-    except ValidationError as error:
-        raise input_error(error, where, Experiment) from None
-
-
 def read_cell(path: Path, root: str | None) -> Cell:
     """The cell in a file of one manifest line; `root`, if given, replaces the file's data root."""
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(path, None, f"unreadable ({error})", "one line of a manifest") from None
-    if len(lines) != 1:
-        raise InputError(path, None, f"{len(lines)} lines", "one line of a manifest")
-    cell = Cell.from_line(lines[0], str(path))
+    cell, *others = read_manifest(path)
+    if others:
+        raise InputError(path, None, f"{1 + len(others)} cells", "one line of a manifest")
     load_model(cell.experiment, RunPaths(path.resolve().parent), Path.cwd())
     root = root or cell.data_root
     return _check_data(Cell.of(cell.array, cell.index, cell.experiment, root))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,6 +22,14 @@ MANIFEST_VERSION = 1
 MOST_TASKS = 1000
 """Cells of an array: Slurm's usual MaxArraySize of 1001 allows task ids up to 1000."""
 _ALLOWED = "one cell a line"
+_KINDS: dict[str, tuple[type, ...]] = {
+    "array": (str,),
+    "index": (int,),
+    "id": (str,),
+    "experiment": (dict,),
+    "data_root": (str, NoneType),
+}
+"""The types of a line's values."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,11 @@ class Cell:
         """Raises InputError for another version, damaged JSON, and a missing or wrong key."""
         raw = parse_object(line, where, _ALLOWED)
         check_version(raw, MANIFEST_VERSION, where)
-        for key, kind in (("array", str), ("index", int), ("id", str), ("experiment", dict)):
-            if type(raw.get(key)) is not kind:
+        for key, kinds in _KINDS.items():
+            if type(raw.get(key)) not in kinds:
                 found = repr(raw[key]) if key in raw else "nothing"
                 raise InputError(where, key, found, "the value that was written")
         data_root = raw.get("data_root")
-        if not isinstance(data_root, str | None):
-            raise InputError(where, "data_root", repr(data_root), "a folder or null")
         return cls(raw["array"], raw["index"], raw["id"], raw["experiment"], data_root, where)
 
     @cached_property

@@ -21,8 +21,8 @@ MISTAKES = {
     "frob": "command line: found no such command 'frob'",
     "verify --model vig --steps 0": "command line: found invalid value for '--steps'",
     "run --manifest M": "--manifest: found alone; allowed: --array and --index with it",
-    "run --cell OUT/none": "OUT/none: found unreadable (",
-    "run --cell M": "M: found 2 lines; allowed: one line of a manifest",
+    "run --cell OUT/none": "OUT/none: found no such file; allowed: the manifest.jsonl of a run",
+    "run --cell M": "M: found 2 cells; allowed: one line of a manifest",
     "verify --all OUT/none": "OUT/none: found no such file",
     "run --model vit": "flags: model.name: found 'vit'; allowed: gat, gatv2, gcn, gcnii, gin, "
     "graphconv, resgcn, sage, vig, or a custom model as module:Class",

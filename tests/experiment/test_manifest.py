@@ -67,7 +67,7 @@ DAMAGE = {
     "not json": "found damaged JSON (expected ident at line 1 column 2); allowed: one cell a line",
     changed(version=2): "version: found 2; allowed: 1",
     changed(experiment=None): f"experiment: found None; {AS_WRITTEN}",
-    changed(data_root=3): "data_root: found 3; allowed: a folder or null",
+    changed(data_root=3): f"data_root: found 3; {AS_WRITTEN}",
 }
 WRONG_EXPERIMENTS = {
     changed(experiment={"data": {"name": "cora"}}): "model: found nothing; allowed: a value, "
