@@ -65,11 +65,11 @@ def subgraph_builder(graph: Graph, implementation: str) -> BlockBuilder:
 
     Raises ValueError as `build_chunks` does, InputError where DGL is not installed.
     """
-    ours = block_builder(graph)
+    ours = block_builder(graph.edges, graph.nodes, graph.edge_weight)
     if implementation not in ("pyg", "dgl"):
         return ours
     # The edges with self-loops, in the order of a block.
-    whole = ours(torch.arange(len(graph.labels)))
+    whole = ours(torch.arange(graph.nodes))
     cut = _by_pyg(whole) if implementation == "pyg" else _by_dgl(whole)
 
     def build(nodes: Tensor) -> Block:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from gnnhpc.core.errors import InputError
 
-_NAME = re.compile(r"(?:dp(?P<replicas>[1-9]\d*))?-?(?:pp(?P<stages>[1-9]\d*))?", re.ASCII)
+_NAME = re.compile(
+    r"(?=.)(?:dp(?P<replicas>[1-9]\d*))?(?:(?:^|(?<=\d)-)pp(?P<stages>[1-9]\d*))?", re.ASCII
+)
 ALLOWED = "seq, pp<S>, dp<R> or dp<R>-pp<S>, such as pp2, pp4, dp2-pp2"
 
 
@@ -24,9 +26,7 @@ class Layout:
         if name == "seq":
             return cls()
         match = _NAME.fullmatch(name)
-        if not name or name.startswith("-") or name.endswith("-") or match is None:
-            raise InputError("layout", None, repr(name), ALLOWED)
-        if match["replicas"] and match["stages"] and "-" not in name:
+        if match is None:
             raise InputError("layout", None, repr(name), ALLOWED)
         return cls(int(match["replicas"] or 1), int(match["stages"] or 1))
 

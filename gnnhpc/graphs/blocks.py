@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -208,13 +208,7 @@ class BlocksOnRequest(Sequence[Block]):
         """The same blocks for layers on another device."""
         raise NotImplementedError
 
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Block, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Block | tuple[Block, ...]:
+    def __getitem__(self, index: Any) -> Any:
         places = range(len(self))[index]
         return self.at(places) if isinstance(places, int) else tuple(map(self.at, places))
 

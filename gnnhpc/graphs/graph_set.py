@@ -16,6 +16,7 @@ from torch import Tensor
 from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
 from gnnhpc.graphs.csr import Ids, offsets, segments
 from gnnhpc.graphs.graph import IGNORED
+from gnnhpc.graphs.halo_chunks import block_builder
 
 
 @dataclass(frozen=True)
@@ -84,31 +85,21 @@ class DisjointUnions:
 
     def __init__(self, graphs: GraphSet, hops: int) -> None:
         self.graphs, self.hops = graphs, hops
-        nodes, edges = graphs.nodes, graphs.edges.shape[1]
-        source, target = graphs.edges.numpy()
-        self._first = graphs.first.numpy()
-        node = np.arange(nodes)
-        self._degree = np.bincount(target, minlength=nodes) + 1
-        indptr = offsets(self._degree)
-        # The self-loop of a node is the last edge of its row.
-        places = np.arange(edges) + target
-        self._source = np.empty(edges + nodes, dtype=np.int64)
-        self._edge = np.empty_like(self._source)
-        self._source[places], self._edge[places] = source, np.arange(edges)
-        self._source[indptr[1:] - 1], self._edge[indptr[1:] - 1] = node, edges + node
-        self._target = np.repeat(node, self._degree)
-        self._first_edge = indptr[self._first]
-        # A graph's edges by source fill the same range as those by target.
-        order = np.argsort(self._source, kind="stable")
-        self._out_degree = np.bincount(self._source, minlength=nodes)
+        whole = block_builder(graphs.edges, graphs.nodes)(torch.arange(graphs.nodes))
+        by_source = whole.transpose.edge.numpy()
+        self._first, self._edge = graphs.first.numpy(), whole.edge.numpy()
+        self._degree = whole.indptr.diff().numpy()
+        self._out_degree = whole.transpose.indptr.diff().numpy()
+        self._first_edge = whole.indptr.numpy()[self._first]
         counts = np.diff(self._first_edge)
-        self._by_source = order - np.repeat(self._first_edge[:-1], counts)
-        # Nodes are numbered within their graph from here on.
+        # A graph's edges by source fill the same range as those by target.
+        self._by_source = by_source - np.repeat(self._first_edge[:-1], counts)
+        # Nodes are numbered within their graph.
         first = np.repeat(self._first[:-1], counts)
-        self._source -= first
-        self._target -= first
-        self._source_target = self._target[order]
-        self._full = FullGraph(nodes, edges, graphs.features.shape[1], graphs.classes)
+        self._source, self._target = whole.source.numpy() - first, whole.target.numpy() - first
+        self._source_target = self._target[by_source]
+        sizes = (graphs.edges.shape[1], graphs.features.shape[1], graphs.classes)
+        self._full = FullGraph(graphs.nodes, *sizes)
 
     def of(self, numbers: Tensor, splits: tuple[str, ...]) -> GraphChunk:
         """The union of these graphs, int64 [n] ascending, with the labels of these splits.

@@ -8,7 +8,7 @@ that uses neighbours drops the outermost zone and computes only what the next la
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -43,21 +43,16 @@ class ChunkSet:
         return self.chunks[0].rows
 
 
-def build_chunks(
-    graph: Graph,
-    count: int,
-    mode: ChunkMode,
-    hops: int,
-) -> ChunkSet:
+def build_chunks(graph: Graph, count: int, mode: ChunkMode, hops: int) -> ChunkSet:
     """Cut `graph` into `count` chunks for a model with `hops` layers that use neighbours.
 
     One chunk is the full graph in every mode. Raises ValueError for fewer than one chunk, for more
     chunks than nodes, and for edges that are unsorted, doubled or self-loops.
     """
-    nodes = len(graph.labels)
+    nodes = graph.nodes
     if not 1 <= count <= nodes:
         raise ValueError(f"{count} chunks of a graph of {nodes} nodes")
-    edges = _InEdges.of(graph)
+    edges = _InEdges.of(graph.edges, nodes)
     if mode == "contiguous":
         owner = contiguous_ranges(nodes, count)
     else:
@@ -70,9 +65,15 @@ def build_chunks(
         kept = edges.within(owner)
     depth = len(zones[0])
     capacity = [max(len(chunk[zone]) for chunk in zones) for zone in range(depth)]
-    weighted = kept.weighted_degrees(graph)
-    chunks = tuple(_chunk(graph, kept, chunk, capacity, hops, weighted) for chunk in zones)
-    reaching = [[_real_edges(block, edges) for block in chunk.blocks] for chunk in chunks]
+    chunks = tuple(_chunk(graph, kept, chunk, capacity, hops) for chunk in zones)
+    if graph.edge_weight is not None:
+        weights = graph.edge_weight[torch.from_numpy(kept.edge)]
+        weighted = weighted_degrees(weights, torch.from_numpy(kept.indptr))
+        assert weighted is not None
+        chunks = tuple(
+            replace(chunk, weighted_degree=_of_rows(weighted, chunk.nodes)) for chunk in chunks
+        )
+    reaching = [[int((b.edge < edges.loops).sum()) for b in chunk.blocks] for chunk in chunks]
     seen = sum(layers[-1] for layers in reaching if layers)
     return ChunkSet(
         chunks,
@@ -83,17 +84,15 @@ def build_chunks(
     )
 
 
-def block_builder(graph: Graph) -> Callable[[Tensor], Block]:
+def block_builder(
+    edges: Tensor, nodes: int, edge_weight: Tensor | None = None
+) -> Callable[[Tensor], Block]:
     """Return a function from nodes, int64 [rows] with -1 for padding, to the block among them.
 
-    Raises ValueError as `build_chunks` does.
+    `edges` are those of a graph, int64 [2, E]. Raises ValueError as `build_chunks` does.
     """
-    edges = _InEdges.of(graph)
-    return lambda nodes: _block(edges, nodes.numpy(), len(nodes), graph.edge_weight)
-
-
-def _real_edges(block: Block, edges: _InEdges) -> int:
-    return int((block.edge < edges.loops).sum())
+    found = _InEdges.of(edges, nodes)
+    return lambda rows: _block(found, rows.numpy(), len(rows), edge_weight)
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,8 @@ class _InEdges:
     loops: int
 
     @classmethod
-    def of(cls, graph: Graph) -> _InEdges:
-        nodes = len(graph.labels)
-        source, target = graph.edges.numpy()
+    def of(cls, edges: Tensor, nodes: int) -> _InEdges:
+        source, target = edges.numpy()
         if np.any(np.diff(target * nodes + source) <= 0) or np.any(source == target):
             raise ValueError("edges must be sorted by (target, source), single, no self-loops")
         indptr = offsets(np.bincount(target, minlength=nodes))
@@ -124,13 +122,6 @@ class _InEdges:
         target = np.repeat(np.arange(len(degree)), degree)[kept]
         indptr = offsets(np.bincount(target, minlength=len(degree)))
         return _InEdges(indptr, self.source[kept], self.edge[kept], self.loops)
-
-    def weighted_degrees(self, graph: Graph) -> Tensor | None:
-        """float64 [nodes]: the sum of the weights of these edges and 1; None without weights."""
-        if graph.edge_weight is None:
-            return None
-        weights = graph.edge_weight[torch.from_numpy(self.edge)]
-        return weighted_degrees(weights, torch.from_numpy(self.indptr))
 
 
 def _zones(edges: _InEdges, own: Ids, hops: int) -> list[Ids]:
@@ -147,12 +138,7 @@ def _zones(edges: _InEdges, own: Ids, hops: int) -> list[Ids]:
 
 
 def _chunk(
-    graph: Graph,
-    edges: _InEdges,
-    zones: list[Ids],
-    capacity: list[int],
-    hops: int,
-    weighted: Tensor | None,
+    graph: Graph, edges: _InEdges, zones: list[Ids], capacity: list[int], hops: int
 ) -> GraphChunk:
     """Build one chunk, every zone padded to its capacity."""
     ends = np.cumsum(capacity)
@@ -171,17 +157,16 @@ def _chunk(
         nodes=torch.from_numpy(nodes),
         rows=rows,
         blocks=blocks,
-        degree=torch.from_numpy(_degree(edges, nodes)),
+        degree=_of_rows(torch.from_numpy(np.diff(edges.indptr) + 1), torch.from_numpy(nodes)),
         targets=graph.targets(torch.from_numpy(zones[0]), rows[-1]),
         own=len(zones[0]),
         full=FullGraph.of(graph),
-        weighted_degree=None if weighted is None else _of_rows(weighted, nodes),
     )
 
 
-def _of_rows(values: Tensor, nodes: Ids) -> Tensor:
+def _of_rows(values: Tensor, nodes: Tensor) -> Tensor:
     """The values [nodes of the graph] of these rows; 1 for padding, by which one may divide."""
-    return values[torch.from_numpy(nodes)].masked_fill(torch.from_numpy(nodes < 0), 1.0)
+    return values[nodes].masked_fill(nodes < 0, 1)
 
 
 def _block(edges: _InEdges, nodes: Ids, rows_out: int, edge_weight: Tensor | None) -> Block:
@@ -208,13 +193,6 @@ def _block(edges: _InEdges, nodes: Ids, rows_out: int, edge_weight: Tensor | Non
     parts = [torch.from_numpy(each) for each in (indptr, source, target, edge)]
     weights = block_weights(edge_weight, parts[3])
     return Block(parts[0], parts[1], parts[2], parts[3], len(nodes), weights)
-
-
-def _degree(edges: _InEdges, nodes: Ids) -> Ids:
-    degree = np.ones(len(nodes), dtype=np.int64)
-    real = nodes >= 0
-    degree[real] = np.diff(edges.indptr)[nodes[real]] + 1
-    return degree
 
 
 def _ratio(part: int, whole: int) -> float:
