@@ -39,9 +39,6 @@ class Sampling(Strict):
     workers: Annotated[Whole, Field(ge=0)] = 1
     """Threads that sample in advance (processes for PyG and DGL); 0 samples within the step. Where
     the graph lies on a GPU, one of them samples there, beside the steps."""
-    trim: bool = True
-    """For PyG: whether a layer computes only the rows that the next one needs, as after its
-    `trim_to_layer`; else every layer computes all rows of the mini-batch."""
     fused: bool = True
     """For DGL: whether its sampler picks and renumbers rows in one call, which is DGL's default."""
     inductive: bool = False
@@ -68,9 +65,8 @@ class Sampling(Strict):
                 f"semantics: found {self.semantics!r}; allowed: {' or '.join(allowed)} for "
                 f"sampler {self.sampler}"
             )
-        for key, whose in (("trim", "pyg"), ("fused", "dgl")):
-            if not getattr(self, key) and self.sampler != whose:
-                raise ValueError(f"{key}: found false; allowed: true, or sampler {whose}")
+        if not self.fused and self.sampler != "dgl":
+            raise ValueError("fused: found false; allowed: true, or sampler dgl")
         if self.evaluation == "sampled" and self.sampler != "ours":
             raise ValueError(
                 f"evaluation: found 'sampled'; allowed: whole for sampler {self.sampler}"

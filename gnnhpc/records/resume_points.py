@@ -8,7 +8,6 @@ same. Flags of the steps before the checkpoint count for the resumed attempt.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +23,6 @@ from gnnhpc.records.schema import Check
 
 CHECKPOINT_VERSION = 1
 METADATA_FILE = "metadata.json"
-FRESH_VARIABLE = "GNNHPC_FRESH"
-"""Set it to start over although there is a checkpoint."""
 COMPARED = (
     "cpu_model",
     "cpu_capability",
@@ -93,7 +90,7 @@ def find_resume_point(
     """
     skipped: list[str] = []
     earlier = [a for a in cell.attempts() if a.number < attempt.number]
-    for before in [] if os.environ.get(FRESH_VARIABLE) else reversed(earlier):
+    for before in reversed(earlier):
         result = read_if_whole(before.result)
         if result is not None and result.status == "done":
             break

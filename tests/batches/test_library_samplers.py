@@ -28,16 +28,16 @@ from tests.tools.pyg_sampler import needs_pyg_sampler
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 FANOUTS = (4, 3, 2)
 SEED, STEP = 7, 12
-SAMPLERS = ("pyg", "pyg, untrimmed", "dgl", "dgl, not fused")
+SAMPLERS = ("pyg", "dgl", "dgl, not fused")
 
 
 def sampler(
     name: str, graph: Graph, fanouts: tuple[int, ...] = FANOUTS, workers: int = 0
 ) -> LibraryLoader:
     both: dict[str, Any] = {"fanouts": fanouts, "workers": workers}
-    if name.startswith("pyg"):
+    if name == "pyg":
         needs_pyg_sampler()
-        return PygLoader(graph, Sampling(sampler="pyg", trim=name == "pyg", **both), SEED)
+        return PygLoader(graph, Sampling(sampler="pyg", **both), SEED)
     needs_dgl()
     return DglLoader(graph, Sampling(sampler="dgl", fused=name == "dgl", **both), SEED)
 
@@ -110,14 +110,14 @@ def test_each_node_has_as_many_edges_as_asked_for_and_only_the_graphs(name: str)
             assert_consistent(graph, chunk, block)
             assert (block.rows_in, block.rows_out) == chunk.rows[number : number + 2]
             fanout = torch.full((block.rows_out,), FANOUTS[2 - number])
-            if name.startswith("pyg"):
+            if name == "pyg":
                 fanout = fanouts_once(chunk)[: block.rows_out]
             of_rows = degree[chunk.nodes[: block.rows_out]]
             assert (block.indptr.diff() - 1).equal(torch.minimum(of_rows, fanout))
             assert len(block.edge.unique()) == len(block.edge)
         drawn = torch.cat([block.edge[block.edge < len(graph.edges[0])] for block in chunk.blocks])
-        if name.startswith("pyg"):
-            # Layers use some of the same, trimmed or all of them; DGL draws for each anew.
+        if name == "pyg":
+            # Layers use some of the same; DGL draws for each anew.
             neighbours = zip(chunk.blocks, chunk.blocks[1:], strict=False)
             assert all(one.edge[: len(other.edge)].equal(other.edge) for one, other in neighbours)
             assert edges_of((chunk,), "once") == len(drawn.unique())

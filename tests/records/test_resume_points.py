@@ -13,7 +13,6 @@ from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.records.resume_points import (
     CHECKPOINT_VERSION,
-    FRESH_VARIABLE,
     EarlierAttempts,
     digests,
     find_resume_point,
@@ -25,8 +24,7 @@ HERE = {"code": "a", "torch": "2", "threads of rank 0": 1}
 
 
 @pytest.fixture
-def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellPaths:
-    monkeypatch.delenv(FRESH_VARIABLE, raising=False)
+def cell(tmp_path: Path) -> CellPaths:
     return CellPaths(tmp_path / "cell")
 
 
@@ -62,12 +60,10 @@ def resume_point(cell: CellPaths) -> tuple[int, int, int] | None:
 
 @pytest.mark.parametrize("status", ["interrupted", None])
 def test_the_newest_checkpoint_of_an_attempt_that_did_not_finish(
-    cell: CellPaths, status: str | None, monkeypatch: pytest.MonkeyPatch
+    cell: CellPaths, status: str | None
 ) -> None:
     attempt(cell, 5, 10, 100, status=status)
     assert resume_point(cell) == (1, 100, 10)
-    monkeypatch.setenv(FRESH_VARIABLE, "1")
-    assert resume_point(cell) is None
 
 
 def test_a_finished_attempt_is_measured_again_from_the_start(cell: CellPaths) -> None:

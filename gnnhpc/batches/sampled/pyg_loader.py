@@ -36,8 +36,7 @@ class PygLoader(LibraryLoader):
     """Raises InputError where neither torch-sparse nor pyg-lib can be imported.
 
     A layer's block has the edges into the rows that the next layer needs, as after
-    PyG's `trim_to_layer`. Without `trim` every layer has all rows and edges; rows after the seeds
-    then have no labels.
+    PyG's `trim_to_layer`.
     """
 
     library = "PyG"
@@ -77,10 +76,7 @@ class PygLoader(LibraryLoader):
             return LibraryBlock(data.n_id[:rows_out], rows_in, self.graph, **parts)
 
         hops = sampled_hops(data.edge_index, seeds, len(self._fanouts))
-        if self.sampling.trim:
-            return self.chunk(data.n_id, seeds, [block(*hop) for hop in hops[::-1]])
-        every = block(len(data.n_id), len(data.n_id), len(data.e_id))
-        return self.chunk(data.n_id, seeds, [every] * len(hops))
+        return self.chunk(data.n_id, seeds, [block(*hop) for hop in hops[::-1]])
 
 
 def sampled_hops(edge_index: Tensor, seeds: int, count: int) -> list[tuple[int, int, int]]:
