@@ -16,9 +16,7 @@ from gnnhpc.data.data_files import (
     changed_files,
     data_root,
     default_roots,
-    read_checksums,
-    sha256,
-    write_checksums,
+    record_checksums,
 )
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import DATA, allowed_data
@@ -133,13 +131,9 @@ def record_files(data: Data, root: Path | None) -> str:
     files = data.files()
     if files is None or root is None:
         return ""
-    folder = files.directory(root)
-    known = read_checksums(folder)
-    new = {name: sha256(folder / name) for name in files.names if name not in known}
-    if not new:
-        return f"; files as recorded in {CHECKSUMS}"
+    record = files.directory(root) / CHECKSUMS
     try:
-        write_checksums(folder, known | new)
+        new = record_checksums(record.parent, files.names)
     except OSError as error:
-        return f"; {folder / CHECKSUMS} cannot be written ({error.strerror})"
-    return f"; {len(new)} digests are now in {folder / CHECKSUMS}"
+        return f"; {record} cannot be written ({error.strerror})"
+    return f"; {new} digests are now in {record}" if new else f"; files as recorded in {CHECKSUMS}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ import platformdirs
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.settings import expand_user
+from gnnhpc.core.versioned_json import write_atomically
 
 ROOT_VARIABLE = "GNNHPC_DATA"
 CACHE_VARIABLE = "GNNHPC_CACHE"
@@ -123,12 +125,17 @@ def read_checksums(folder: Path) -> dict[str, str]:
     return {name: digest for digest, name in pairs}
 
 
-def write_checksums(folder: Path, sums: dict[str, str]) -> None:
-    """Replace the record of a folder's files; raises OSError where it cannot be written."""
-    lines = (f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-    partial = folder / f".{CHECKSUMS}.partial"
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(folder / CHECKSUMS)
+def record_checksums(folder: Path, names: Sequence[str]) -> int:
+    """Record the digests of those of these files that have none, and return how many.
+
+    Raises OSError where the record cannot be written.
+    """
+    known = read_checksums(folder)
+    new = {name: sha256(folder / name) for name in names if name not in known}
+    if new:
+        lines = (f"{digest}  {name}\n" for name, digest in sorted((known | new).items()))
+        write_atomically(folder / CHECKSUMS, "".join(lines))
+    return len(new)
 
 
 def changed_files(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.data.data_cache import one_at_a_time
-from gnnhpc.data.data_files import Download, read_checksums, sha256, write_checksums
+from gnnhpc.data.data_files import Download, record_checksums
 from gnnhpc.data.data_settings import Data
 
 _SILENCE_S = 10.0
@@ -56,11 +56,10 @@ def _add(needed: list[Download], folder: Path, missing: list[str]) -> None:
         places = {each: [path for path in came if path.match(each)] for each in missing}
         if absent := [each for each, paths in places.items() if not paths]:
             raise _DownloadError(f"{needed[0].url} has no {', '.join(absent)}")
-        added = {each: sha256(path) for each, (path, *_) in places.items()}
         for each, (path, *_) in places.items():
             (folder / each).parent.mkdir(parents=True, exist_ok=True)
             path.rename(folder / each)
-    write_checksums(folder, added | read_checksums(folder))
+    record_checksums(folder, missing)
 
 
 def _download(source: Download, folder: Path) -> None:
