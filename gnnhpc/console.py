@@ -17,30 +17,21 @@ from gnnhpc.core.cli_options import add_version, run_app_for_reader
 from gnnhpc.core.errors import report_errors
 from gnnhpc.records.code_snapshot import check_running_code
 
-SWEEPS = "Submit sweeps, show and rerun them"
-ONE_CELL = "Run one cell"
-DATA_SETS = "Get data sets"
-REPORTS = "Report"
-
-# Command: the package whose `cli.app` has it, and its heading in the help.
-COMMANDS = {
-    "submit": ("jobs", SWEEPS),
-    "status": ("jobs", SWEEPS),
-    "list": ("jobs", SWEEPS),
-    "rerun": ("jobs", SWEEPS),
-    "cancel": ("jobs", SWEEPS),
-    "logs": ("jobs", SWEEPS),
-    "clean": ("jobs", SWEEPS),
-    "site": ("jobs", SWEEPS),
-    "schema": ("jobs", SWEEPS),
-    "run": ("gnnhpc", ONE_CELL),
-    "verify": ("gnnhpc", ONE_CELL),
-    "data": ("gnnhpc", DATA_SETS),
-    "report": ("analysis", REPORTS),
-    "compare": ("analysis", REPORTS),
-    "check": ("analysis", REPORTS),
-    "import-csv": ("analysis", REPORTS),
+_BY_HEADING = {
+    "Submit sweeps, show and rerun them": (
+        "jobs",
+        "submit status list rerun cancel logs clean site schema",
+    ),
+    "Run one cell": ("gnnhpc", "run verify"),
+    "Get data sets": ("gnnhpc", "data"),
+    "Report": ("analysis", "report compare check import-csv"),
 }
+COMMANDS = {
+    name: (package, heading)
+    for heading, (package, names) in _BY_HEADING.items()
+    for name in names.split()
+}
+"""Command: the package whose `cli.app` has it, and its heading in the help."""
 
 Command = TyperCommand | TyperGroup
 

@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -76,22 +75,22 @@ class Ring:
     def __init__(self, slots: int, *, pinned: bool = False) -> None:
         self._pinned = pinned
         # Without a lock: a finalizer runs in any thread, whatever that is in the middle of.
-        self._free = deque(_Slot(self._buffer(0)) for _ in range(slots))
+        self._free = deque(self._buffer(0) for _ in range(slots))
         self._needed = 0
         self._changing = threading.Lock()
 
     def lend(self) -> Memory:
         """Memory for one mini-batch."""
         try:
-            slot = self._free.pop()
+            buffer = self._free.pop()
         except IndexError:
             return FRESH
         needed = self._needed
-        if needed > len(slot.buffer):
-            slot.buffer = self._buffer(needed + needed // _SPARE)
-        lent = slot.buffer.numpy()
+        if needed > len(buffer):
+            buffer = self._buffer(needed + needed // _SPARE)
+        lent = buffer.numpy()
         # All tensors in it hold this array, and it is theirs alone.
-        weakref.finalize(lent, self._free.append, slot).atexit = False
+        weakref.finalize(lent, self._free.append, buffer).atexit = False
         return _Lent(self, lent)
 
     def needs(self, size: int) -> None:
@@ -100,13 +99,8 @@ class Ring:
             self._needed = max(self._needed, size)
 
     def _buffer(self, size: int) -> Tensor:
+        """uint8 [size]"""
         return torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
-
-
-@dataclass(eq=False)
-class _Slot:
-    buffer: Tensor
-    """uint8 [capacity]"""
 
 
 class _Lent:

@@ -98,13 +98,15 @@ class NeighborSampler:
         seeds: Tensor,
         step: int,
         without: Tensor | None = None,
+        targets: Tensor | None = None,
         *,
         memory: Memory = FRESH,
     ) -> GraphChunk:
         """Sample the mini-batch of these nodes, int64 [batch], none twice.
 
         The edges of the numbers `without`, int64 [n] ascending, are left out, also from `degree`,
-        which else counts the edges of the whole graph. Rows and blocks lie in `memory`, on the
+        which else counts the edges of the whole graph. `targets` are those to train on, by default
+        the labels of the nodes. Rows and blocks lie in `memory`, on the
         device of the edges.
         """
         self._sampler.begin(seeds, without)
@@ -128,13 +130,14 @@ class NeighborSampler:
             less = torch.zeros_like(self._degree)
             less[into] = left_out
             degree -= less[nodes]
+        # Seeds are known here: to read them from a device is to wait for it.
+        known = self.graph.targets(seeds.sort().values) if targets is None else {"train": targets}
         return GraphChunk(
             nodes=nodes,
             rows=tuple(rows[::-1]),
             blocks=tuple(blocks[::-1]),
             degree=degree,
-            # Seeds are known here: to read them from a device is to wait for it.
-            targets=self.graph.targets(seeds.sort().values),
+            targets=known,
             own=rows[0],
             full=self._full,
             sampled=True,

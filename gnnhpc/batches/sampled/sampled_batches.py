@@ -19,10 +19,11 @@ from gnnhpc.batches.sampled.evaluations import (
     evaluate_by_layers,
     evaluate_links,
 )
+from gnnhpc.batches.sampled.library_loader import LibraryLoader
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features, choose
+from gnnhpc.batches.sampled.sampler_threads import SamplerThreads, check_compiled
 from gnnhpc.batches.sampled.training_samples import (
-    ChunkLoader,
     SampledChunks,
     TrainingLinks,
     TrainingNodes,
@@ -58,8 +59,6 @@ class SampledBatches(SharedBatches):
         self.graph = self.train.graph
         ours = self.sampling.sampler == "ours"
         if ours:
-            from gnnhpc.batches.sampled.sampler_threads import check_compiled
-
             check_compiled()
         else:
             self._check_last_step()
@@ -83,12 +82,10 @@ class SampledBatches(SharedBatches):
             where = f"data {self.plan.experiment.data.name}"
             raise InputError(where, "batch_size", found, allowed + self.sampling.sampler)
 
-    def _choose_loader(self) -> ChunkLoader:
+    def _choose_loader(self) -> SamplerThreads | LibraryLoader:
         sampling = self.sampling
         graph = self.graph.among(self.graph.masks["train"]) if sampling.inductive else self.graph
         if sampling.sampler == "ours":
-            from gnnhpc.batches.sampled.sampler_threads import SamplerThreads
-
             on_device = self.placement.graph == "device"
             return SamplerThreads(
                 *(self.train, graph, sampling, self.plan, self._features), on_device=on_device

@@ -6,7 +6,6 @@ import contextlib
 import queue
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 
@@ -15,7 +14,6 @@ from gnnhpc.batches.prefetch import Ring, prefetched
 from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.batches.sampled.placement import Features
 from gnnhpc.batches.sampled.training_samples import (
-    RequestedNodes,
     SampledChunks,
     TrainingSamples,
     checksum_of,
@@ -124,7 +122,10 @@ class SamplerThreads:
         began_s = time.perf_counter()
         memory = FreshMemory(device) if self._on_device else ring.lend()
         requested = self._samples.requested(share)
-        chunks = tuple(_chunk(sampler, each, step, memory) for each in requested)
+        chunks = tuple(
+            sampler.chunk(each.nodes, step, each.without, each.targets, memory=memory)
+            for each in requested
+        )
         checksum, edges = checksum_of(chunks), edges_of(chunks, self._semantics)
         if self._on_device:
             chunks = tuple(chunk.to(device) for chunk in chunks)
@@ -143,12 +144,3 @@ class SamplerThreads:
         if self._features.where == "device" and not self._on_device:
             return None
         return self._features.gathered(chunks, memory)
-
-
-def _chunk(
-    sampler: NeighborSampler, requested: RequestedNodes, step: int, memory: Memory
-) -> GraphChunk:
-    chunk = sampler.chunk(requested.nodes, step, requested.without, memory=memory)
-    if requested.targets is None:
-        return chunk
-    return replace(chunk, targets={"train": requested.targets})

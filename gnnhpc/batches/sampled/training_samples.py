@@ -5,17 +5,15 @@ A loader samples the neighbours of the nodes that each micro-batch requests.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Inputs
 from gnnhpc.batches.graph_batch import crc32
-from gnnhpc.batches.shuffle import Share, Shares
+from gnnhpc.batches.shuffle import Share
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.sampling import Semantics
 from gnnhpc.graphs.blocks import GraphChunk
@@ -36,31 +34,18 @@ class RequestedNodes:
     """None where they are the labels of the nodes."""
 
 
-class TrainingSamples(Protocol):
-    """The samples of a graph that are shared among replicas and micro-batches."""
-
-    graph: Graph
-    """The graph whose edges are sampled."""
-    train: Tensor
-    """int64 [samples], ascending: nodes, or the numbers of links."""
-    predictions: int
-    """The terms that a sample adds to the loss."""
-
-    def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
-        """The nodes that each micro-batch of a replica's share needs."""
-        ...
-
-
 class TrainingNodes:
-    """The nodes of a graph's training split."""
+    """The nodes of a graph's training split, which replicas and micro-batches share."""
 
     predictions = 1
+    """The terms that a sample adds to the loss."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.train = graph.masks["train"].nonzero().flatten()
 
     def requested(self, share: Share) -> tuple[RequestedNodes, ...]:
+        """The nodes that each micro-batch of a replica's share needs."""
         return tuple(RequestedNodes(seeds) for seeds in share.seeds)
 
 
@@ -102,6 +87,7 @@ class TrainingLinks:
     def __init__(self, split: LinkSplit, count: int, seed: int) -> None:
         self.graph, self._split, self._count = split.message, split, count
         self.train = torch.arange(len(split.train))
+        """The numbers of the links."""
         self.predictions = 1 + count
         self._negatives = Negatives(split.message, seed)
 
@@ -123,6 +109,9 @@ def link_targets(nodes: Tensor, pairs: Tensor, links: int) -> Tensor:
     1 if it is one of the first `links`, else 0."""
     labels = (torch.arange(len(pairs)) < links).long()
     return torch.cat((torch.searchsorted(nodes, pairs), labels[:, None]), 1)
+
+
+TrainingSamples = TrainingNodes | TrainingLinks
 
 
 @dataclass(frozen=True)
@@ -150,20 +139,6 @@ class SampledChunks:
                 yield from (x for x in vars(holder).values() if isinstance(x, Tensor))
             yield from chunk.targets.values()
         yield from (x for x in self.inputs or () if isinstance(x, Tensor))
-
-
-class ChunkLoader(Protocol):
-    """A sampler with the threads or processes that sample in advance."""
-
-    def open(
-        self, shares: Shares, steps: range
-    ) -> contextlib.AbstractContextManager[Iterator[SampledChunks]]:
-        """The mini-batches of these steps, in order; nothing runs after the context."""
-        ...
-
-    def metadata(self) -> dict[str, str]:
-        """Where edges are sampled, and by which code if it is ours, for the record."""
-        ...
 
 
 def edges_of(chunks: tuple[GraphChunk, ...], semantics: Semantics = "resample") -> int:
