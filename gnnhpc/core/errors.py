@@ -42,17 +42,14 @@ class InputError(GnnhpcError):
         self.key = key
         self.found = found
         self.allowed = allowed
-        super().__init__(self._line())
-
-    def _line(self) -> str:
         line = self.where
-        if self.key:
-            line += f": {self.key}"
-        if self.found is not None:
-            line += f": found {self.found}"
-        if self.allowed:
-            line += f"; allowed: {self.allowed}"
-        return " ".join(line.split())
+        if key:
+            line += f": {key}"
+        if found is not None:
+            line += f": found {found}"
+        if allowed:
+            line += f"; allowed: {allowed}"
+        super().__init__(" ".join(line.split()))
 
 
 def print_note(note: str) -> None:

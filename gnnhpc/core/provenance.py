@@ -137,20 +137,15 @@ def files_below(folder: Path) -> list[Path]:
     """All files of the folder and the folders in it, in a fixed order.
 
     Left out are hidden files and folders, `__pycache__`, links to folders, and run folders inside.
-    Raises OSError for a folder that cannot be listed.
     """
     found: list[Path] = []
-    for place, folders, files in os.walk(folder, onerror=_raise):
+    for place, folders, files in os.walk(folder):
         here = Path(place)
-        folders[:] = [name for name in folders if not _is_left_out(here / name)]
+        folders[:] = [
+            name
+            for name in folders
+            if not (name.startswith(".") or name == "__pycache__")
+            and not (here / name / _RUN_FOLDER_FILE).exists()
+        ]
         found += [here / f for f in files if not f.startswith(".") and (here / f).is_file()]
     return sorted(found)
-
-
-def _is_left_out(folder: Path) -> bool:
-    hidden = folder.name.startswith(".") or folder.name == "__pycache__"
-    return hidden or (folder / _RUN_FOLDER_FILE).exists()
-
-
-def _raise(error: OSError) -> None:
-    raise error

@@ -27,7 +27,11 @@ def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
             continue
         temporary = temporary_beside(folder)
         try:
-            _copy_source(model.source, temporary)
+            # Listed first, as the run folder may lie in the package.
+            for file in source_files(model.source):
+                copy = temporary / file.relative_to(model.source.parent)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
             if source_digest(temporary / model.source.name) != digest:
                 found = f"{model.source} changed while it was being planned"
                 raise InputError(f"model {model.name}", None, found, "sources at rest")
@@ -39,15 +43,6 @@ def copy_models(paths: RunPaths, experiments: Iterable[Experiment]) -> None:
                 raise InputError(f"model {model.name}", None, found) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _copy_source(source: Path, folder: Path) -> None:
-    # Listed first, as the run folder may lie in the package.
-    files = source_files(source)
-    for file in files:
-        copy = folder / file.relative_to(source.parent)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
 
 
 def load_model(experiment: Experiment, paths: RunPaths, *others: Path) -> None:

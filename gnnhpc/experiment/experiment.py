@@ -68,14 +68,10 @@ class Experiment(ExperimentSettings):
         content |= {"model": self.model.content(), "data": self.data.content()}
         if self.optimizer != Adam():
             content["optimizer"] = self.optimizer.content()
-        return content | self._task_content()
-
-    def _task_content(self) -> dict[str, Any]:
-        """The task's settings, and its name although that is a default."""
-        if self.task is None:
-            return {}
-        settings = self.task.model_dump(mode="json", exclude_defaults=True)
-        return {"task": {"name": self.task.name, **settings}}
+        if self.task is not None:
+            # Its name too, although that is a default.
+            content["task"] |= {"name": self.task.name}
+        return content
 
     @cached_property
     def id(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose, sorted_by_source
+from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk, Transpose
 from gnnhpc.graphs.csr import Ids, offsets, segments
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.graphs.halo_chunks import block_builder
@@ -54,21 +54,6 @@ class GraphSet:
         """The graphs of these splits, int64 [n], ascending."""
         chosen = torch.stack([self.masks[split] for split in splits]).any(0)
         return chosen.nonzero().flatten()
-
-
-@dataclass(frozen=True)
-class UnionBlock(Block):
-    """A union's edges, whose order by source is known."""
-
-    by_source: Transpose | None = None
-
-    @cached_property
-    def transpose(self) -> Transpose:
-        return self.by_source or sorted_by_source(self)
-
-    def to(self, device: torch.device | str) -> Block:
-        plain = Block(self.indptr, self.source, self.target, self.edge, self.rows_in)
-        return plain.to(device)
 
 
 class PoolingBlock(Block):
@@ -112,17 +97,18 @@ class DisjointUnions:
         first, rows = offsets(node_counts), len(nodes)
         shift = np.repeat(first[:-1], edge_counts)
         degree = self._degree[nodes]
-        block = UnionBlock(
+        block = Block(
             _tensor(offsets(degree)),
             _tensor(self._source[edges] + shift),
             _tensor(self._target[edges] + shift),
             _tensor(self._edge[edges]),
             rows,
-            by_source=Transpose(
-                _tensor(offsets(self._out_degree[nodes])),
-                _tensor(self._by_source[edges] + np.repeat(offsets(edge_counts)[:-1], edge_counts)),
-                _tensor(self._source_target[edges] + shift),
-            ),
+        )
+        # The order by source is known, where `Block` would sort.
+        block.__dict__["transpose"] = Transpose(
+            _tensor(offsets(self._out_degree[nodes])),
+            _tensor(self._by_source[edges] + np.repeat(offsets(edge_counts)[:-1], edge_counts)),
+            _tensor(self._source_target[edges] + shift),
         )
         pooling = PoolingBlock(
             _tensor(first),

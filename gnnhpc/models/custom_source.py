@@ -49,7 +49,6 @@ def source_files(source: Path) -> list[Path]:
     """The one file, or all files of the package, in a fixed order.
 
     Hidden files and folders, `__pycache__`, and run folders inside the package are left out.
-    Raises OSError for a folder that cannot be listed.
     """
     return files_below(source) if source.is_dir() else [source]
 

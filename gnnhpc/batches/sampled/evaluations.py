@@ -44,25 +44,23 @@ def evaluate_by_layers(plan: BatchPlan, graph: Graph, sampler: NeighborSampler) 
     one_hop, depth = sampler.whole(), hops(plan.layer_specs)
     chunks = []
     for own in cut_evenly(mine, plan.experiment.microbatches):
-        rows = LayerwiseRows(one_hop, sampler.indptr, mine, own, depth, mesh.sum_over_replicas)
-        chunks.append(_layerwise_chunk(graph, own, rows))
+        nodes = (torch.arange(graph.nodes) + own.start) % graph.nodes
+        chunk = GraphChunk(
+            nodes=nodes,
+            rows=(graph.nodes,) * depth + (len(own),),
+            blocks=(),
+            degree=sampler.indptr.diff()[nodes] + 1,
+            targets=graph.targets(nodes[: len(own)]),
+            own=len(own),
+            full=FullGraph.of(graph),
+            row_blocks=LayerwiseRows(
+                *(one_hop, sampler.indptr, mine, own, depth), mesh.sum_over_replicas
+            ),
+        )
+        chunks.append(chunk)
     inputs = stage_inputs(graph, chunks, plan, input_rows)
     ids = torch.arange(mine.start, mine.stop)
     return RepeatedBatch(plan, chunks, inputs, ids.numpy(), crc32([ids]), label_counts(graph))
-
-
-def _layerwise_chunk(graph: Graph, own: range, rows: LayerwiseRows) -> GraphChunk:
-    nodes = (torch.arange(graph.nodes) + own.start) % graph.nodes
-    return GraphChunk(
-        nodes=nodes,
-        rows=(graph.nodes,) * rows.hops + (len(own),),
-        blocks=(),
-        degree=rows.indptr.diff()[nodes] + 1,
-        targets=graph.targets(nodes[: len(own)]),
-        own=len(own),
-        full=FullGraph.of(graph),
-        row_blocks=rows,
-    )
 
 
 class SampledEvaluation:
