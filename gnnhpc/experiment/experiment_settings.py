@@ -19,8 +19,7 @@ from gnnhpc.core.schedules import SPLIT_BACKWARD, Recomputation, ScheduleName, l
 from gnnhpc.core.settings import Positive, Seed, Steps, Strict, Whole, parse_named
 from gnnhpc.data.data_settings import Data
 from gnnhpc.data.registry import parse_data
-from gnnhpc.experiment.link_prediction import Links
-from gnnhpc.experiment.sampling import Sampling
+from gnnhpc.experiment.sampling import Links, Sampling
 from gnnhpc.models.model import Model, OutputKind
 from gnnhpc.models.model_registry import parse_model
 from gnnhpc.optimizers.optimizer import OPTIMIZERS, Adam, OptimizerConfig

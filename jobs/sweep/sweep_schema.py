@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from gnnhpc.core.layout import ALLOWED as LAYOUTS_ALLOWED
 from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.experiment.link_prediction import Links
-from gnnhpc.experiment.sampling import Sampling
+from gnnhpc.experiment.sampling import Links, Sampling
 from gnnhpc.models.model_registry import BUILT_IN, model_class
 from gnnhpc.optimizers.lr_schedules import LR_SCHEDULES
 from gnnhpc.optimizers.optimizer import OPTIMIZERS, OptimizerConfig

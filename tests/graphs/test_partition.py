@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gnnhpc.graphs.metis import Ids, metis_clusters
+from gnnhpc.graphs.csr import Ids
+from gnnhpc.graphs.halo_chunks import metis_clusters
 
 
 def in_edges(nodes: int, edges: set[tuple[int, int]]) -> tuple[Ids, Ids]:

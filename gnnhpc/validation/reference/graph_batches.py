@@ -16,8 +16,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph, block_weights
-from gnnhpc.graphs.halo_chunks import build_chunks
-from gnnhpc.graphs.metis import metis_clusters
+from gnnhpc.graphs.halo_chunks import build_chunks, metis_clusters
 from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, block_of, node_features

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnnhpc.experiment.link_prediction import Links
+from gnnhpc.experiment.sampling import Links
 from gnnhpc.graphs.graph import IGNORED
 from gnnhpc.models.model import OutputKind
 from gnnhpc.records.schema import Phase
