@@ -6,16 +6,16 @@ shapes that stages send.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from gnnhpc.core.dataset_sizes import Facts, Kind
 from gnnhpc.core.errors import GnnhpcError, InputError
-from gnnhpc.core.settings import Positive, Whole, input_error
+from gnnhpc.core.settings import Positive, Whole
+from gnnhpc.core.versioned_json import build_record
 
 Rows = Literal["same", "hop", "pool"]
 """What a layer does to its rows. `same`: one out for one in. `hop`: a node's output needs its
@@ -82,68 +82,45 @@ def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> L
     """
     if not layers:
         raise InputError(where, "outline", "no layers", "at least one")
-    shape: tuple[int, ...] = (facts.features,)
-    if facts.kind == "images":
-        shape = (facts.image_size**2, facts.features)
-    source = f"a {'picture' if facts.kind == 'images' else 'node'} of the data"
     layers = [_checked_layer(e, facts, where, f"outline.{n}") for n, e in enumerate(layers)]
+    images = facts.kind == "images"
+    shape = (facts.image_size**2, facts.features) if images else (facts.features,)
+    source = f"a {'picture' if images else 'node'} of the data"
+    names, pooling = set[str](), ""
+    # A name must not begin another one, as `block` begins `block.ffn`.
+    groups = {x.name[:place] for x in layers for place, c in enumerate(x.name) if c == "."}
     for number, layer in enumerate(layers):
+        at, name = f"outline.{number}", layer.name
         if layer.inputs != shape:
-            raise InputError(
-                where,
-                f"outline.{number}.inputs",
-                f"{layer.inputs} in {layer.name}",
-                f"{shape}, the shape of {source} before it",
-            )
-        shape, source = layer.shape, layer.name
+            allowed = f"{shape}, the shape of {source} before it"
+            raise InputError(where, f"{at}.inputs", f"{layer.inputs} in {name}", allowed)
+        if name in names or name in groups:
+            how = " twice" if name in names else ", which other layers begin with"
+            raise InputError(where, f"{at}.name", f"{name!r}{how}", "another name")
+        if pooling and layer.rows != "same":
+            # Graphs have no neighbours.
+            found = f"{layer.rows!r} after {pooling}, which pools"
+            raise InputError(where, f"{at}.rows", found, "same")
+        pooling = name if layer.rows == "pool" else pooling
+        names.add(name)
+        shape, source = layer.shape, name
     if shape != (facts.classes,):
         allowed = f"{(facts.classes,)}, the classes of the data"
         raise InputError(where, f"outline.{len(layers) - 1}.shape", f"{shape} in {source}", allowed)
-    if facts.kind == "graphs":
-        _check_pooling(layers, where)
-    _check_names([layer.name for layer in layers], where)
-    return tuple(layers)
-
-
-def _check_names(names: Sequence[str], where: object) -> None:
-    """A layer's name is no other's, nor what another's begins with, as `block` of `block.ffn`."""
-    groups = {name[:place] for name in names for place, c in enumerate(name) if c == "."}
-    before: set[str] = set()
-    for number, name in enumerate(names):
-        if name in before or name in groups:
-            how = " twice" if name in before else ", which other layers begin with"
-            raise InputError(where, f"outline.{number}.name", f"{name!r}{how}", "another name")
-        before.add(name)
-
-
-def _check_pooling(layers: Sequence[LayerSpec], where: object) -> None:
-    """Graphs have no neighbours: nodes become graphs once, after all layers that use neighbours."""
-    pools = [number for number, layer in enumerate(layers) if layer.rows == "pool"]
-    if len(pools) != 1:
+    if facts.kind == "graphs" and not pooling:
         allowed = "one, in which the nodes of a graph become one row"
-        raise InputError(where, "outline", f"{len(pools)} layers with rows 'pool'", allowed)
-    for number, layer in enumerate(layers[pools[0] :], pools[0]):
-        if layer.rows == "hop":
-            found = f"'hop' after {layers[pools[0]].name}, which pools"
-            raise InputError(where, f"outline.{number}.rows", found, "same")
+        raise InputError(where, "outline", "no layer with rows 'pool'", allowed)
+    return tuple(layers)
 
 
 def _checked_layer(layer: object, facts: Facts, where: object, key: str) -> LayerSpec:
     """One layer by itself, each value of the type that it is used as."""
     if not isinstance(layer, LayerSpec):
         raise InputError(where, key, f"a {type(layer).__name__}", "a gnnhpc.Layer")
-    try:
-        checked = _adapter().validate_python(vars(layer))
-    except ValidationError as error:
-        raise input_error(error, where, below=key) from None
+    checked = build_record(LayerSpec, vars(layer), where, key)
     if not all(name.isidentifier() for name in checked.name.split(".")):
         raise InputError(where, f"{key}.name", repr(checked.name), "names joined by dots")
     if checked.rows not in ROWS_OF[facts.kind]:
         allowed = f"{' or '.join(ROWS_OF[facts.kind])}, for {facts.kind} data"
         raise InputError(where, f"{key}.rows", repr(checked.rows), allowed)
     return checked
-
-
-@functools.cache
-def _adapter() -> TypeAdapter[LayerSpec]:
-    return TypeAdapter(LayerSpec)

@@ -15,19 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.core.settings import input_error
+from gnnhpc.core.settings import input_error, short_value
 
 Record = TypeVar("Record")
 DIGEST = "digest"
 """The key under which a stored object has the digest of its content."""
-_WORDS = {
-    type(None): "nothing",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-}
 
 
 def read_object(path: Path, allowed: str) -> dict[str, Any]:
@@ -66,7 +58,7 @@ def parse_object(text: bytes | str, where: object, allowed: str) -> dict[str, An
     except ValueError as error:
         raise InputError(where, None, f"damaged JSON ({error})", allowed) from None
     if not isinstance(raw, dict):
-        raise InputError(where, None, _WORDS[type(raw)], allowed)
+        raise InputError(where, None, short_value(raw), allowed)
     return raw
 
 
@@ -78,15 +70,18 @@ def check_version(raw: dict[str, Any], version: int, where: object, key: str = "
         raise InputError(where, key, found if key in raw else "nothing", str(version))
 
 
-def build_record(cls: type[Record], raw: dict[str, Any], where: object) -> Record:
+def build_record(
+    cls: type[Record], raw: dict[str, Any], where: object, below: str | None = None
+) -> Record:
     """A dataclass with the fields in `raw`; raises InputError naming the first that does not fit.
 
-    Unknown keys are refused where the class has `__pydantic_config__` say so.
+    Unknown keys are refused where the class has `__pydantic_config__` say so. `below` is the key
+    that holds the fields.
     """
     try:
         record: Record = _adapter(cast("Hashable", cls)).validate_python(raw)
     except ValidationError as error:
-        raise input_error(error, where) from None
+        raise input_error(error, where, below=below) from None
     return record
 
 

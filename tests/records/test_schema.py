@@ -73,7 +73,7 @@ def test_valid_means_done_and_nothing_found_invalid() -> None:
     [
         (json.dumps(asdict(RESULT) | {"schema": 99}), "schema: found 99; allowed: 1"),
         (json.dumps(asdict(RESULT))[:100], "found damaged JSON"),
-        ("[]", "found a list; allowed: a result"),
+        ("[]", "found []; allowed: a result"),
         (json.dumps({"schema": SCHEMA, "cell": "vig-1"}), "attempt: found nothing"),
         (
             json.dumps(asdict(RESULT) | {"colour": "red"}),
@@ -111,7 +111,7 @@ def test_a_last_line_cut_short_anywhere_is_left_out(tmp_path: Path) -> None:
     [
         ([asdict(HEADER) | {"schema": 2}, STEP], ": schema: found 2; allowed: 1"),
         ([STEP, STEP], ": found no header line; allowed: a header of schema 1"),
-        (["[1]", STEP], ":1: found a list; allowed: one record"),
+        (["[1]", STEP], ":1: found [1]; allowed: one record"),
         ([asdict(HEADER), '{"kind": "st', STEP], ":2: found damaged JSON (EOF"),
     ],
     ids=range(4),
