@@ -67,8 +67,7 @@ class CustomGraph(Data):
     def planned(self, folder: Path) -> Self:
         """The settings with an absolute path, the sizes and the digest.
 
-        Raises InputError for a file that has no such graph, and for sizes or a digest in the spec
-        that are not the file's.
+        Raises InputError for a file that has no such graph.
         """
         path = (folder / expand_user(self.path, f"data {self.name}", "path")).resolve()
         arrays = self._read(path)
@@ -80,10 +79,6 @@ class CustomGraph(Data):
             "weighted": "edge_weight" in arrays,
             "digest": sha256(path),
         }
-        for key, value in found.items():
-            given = getattr(self, key)
-            if given is not None and given != value:
-                raise InputError(path, key, value, f"{given}, which the spec says")
         return self.model_copy(update={"path": str(path), **found})
 
     def arrays(self) -> Arrays:

@@ -125,8 +125,6 @@ class TuGraphs(GraphSetData):
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
-        if self.name not in TU:
-            raise ValueError(f"name: found {self.name!r}; allowed: {', '.join(TU)}")
         if self.features == "stored" and not self.set.labels:
             raise ValueError(
                 f"features: found 'stored'; allowed: one-hot, degree or constant, nodes of "

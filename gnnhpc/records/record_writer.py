@@ -5,24 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.records.schema import EventRecord, Header, SpanRecord, StepRecord
 
-
-@dataclass(frozen=True)
-class Written:
-    """What a rank has written of its records; the result has it, so that readers see what is
-    missing."""
-
-    file: str
-    """Its name in the attempt's folder."""
-    size: int
-    """Bytes."""
-    sha256: str
+FileDigest = dict[str, Any]
+"""`size` in bytes and `sha256` of a file."""
 
 
 class RecordWriter:
@@ -52,9 +42,12 @@ class RecordWriter:
             raise GnnhpcError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     @property
-    def written(self) -> Written:
-        """What has been written until now."""
-        return Written(self.path.name, self._size, self._digest.hexdigest())
+    def written(self) -> dict[str, FileDigest]:
+        """The file's name in the attempt's folder, and what has been written until now.
+
+        The result has it, so that readers see what is missing.
+        """
+        return {self.path.name: {"size": self._size, "sha256": self._digest.hexdigest()}}
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -17,20 +17,13 @@ from gnnhpc.core.errors import InputError
 from gnnhpc.core.provenance import code_digest, versions
 from gnnhpc.core.run_paths import AttemptPaths, CellPaths
 from gnnhpc.core.versioned_json import DIGEST, check_version, content_digest, read_object
-from gnnhpc.records.record_writer import Written
+from gnnhpc.records.record_writer import FileDigest
 from gnnhpc.records.result_file import read_if_whole
 from gnnhpc.records.schema import Check
 
 CHECKPOINT_VERSION = 1
 METADATA_FILE = "metadata.json"
-COMPARED = (
-    "cpu_model",
-    "cpu_capability",
-    "threads",
-    "implementation",
-    "kernels",
-    "variables",
-)
+COMPARED = ("cpu_model", "cpu_capability", "threads", "implementation", "kernels", "variables")
 """What a rank's header holds that must be the same in both attempts."""
 _WHICH_GPU = ("identity", "visible")
 """Keys that name one of several equal GPUs."""
@@ -42,16 +35,16 @@ class EarlierAttempts:
 
     suspect: Mapping[str, str] = field(default_factory=dict)
     """Name of a check -> its first detail that was suspect."""
-    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    records: Mapping[str, FileDigest] = field(default_factory=dict)
     """`attempt-<n>/<file>` -> size and SHA-256 at the checkpoint."""
 
     def with_attempt(
-        self, name: str, checks: Sequence[Check], files: Sequence[Written]
+        self, name: str, checks: Sequence[Check], files: Mapping[str, FileDigest]
     ) -> EarlierAttempts:
         """These and one more attempt, whose folder has this name."""
         found = {c.name: f"{name}: {c.detail}" for c in checks if c.verdict == "suspect"}
-        records = {**self.records, **digests_by_file(files, f"{name}/")}
-        return EarlierAttempts(found | dict(self.suspect), records)
+        records = {f"{name}/{file}": digest for file, digest in files.items()}
+        return EarlierAttempts(found | dict(self.suspect), {**self.records, **records})
 
     def checks(self) -> list[Check]:
         """What was suspect before the checkpoint."""
@@ -138,11 +131,6 @@ def digests(checkpoint: Path) -> dict[str, str]:
             with path.open("rb") as stream:
                 found[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
-
-
-def digests_by_file(files: Sequence[Written], folder: str = "") -> dict[str, dict[str, Any]]:
-    """`<folder><file>` -> its size in bytes and SHA-256."""
-    return {f"{folder}{one.file}": {"size": one.size, "sha256": one.sha256} for one in files}
 
 
 def environment_of(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

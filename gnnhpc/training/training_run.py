@@ -15,9 +15,9 @@ from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.models.seeding import seed_generators
-from gnnhpc.records.record_writer import RecordWriter, Written
+from gnnhpc.records.record_writer import FileDigest, RecordWriter
 from gnnhpc.records.result_file import final_key, write_result_once
-from gnnhpc.records.resume_points import EarlierAttempts, digests_by_file, environment_of
+from gnnhpc.records.resume_points import EarlierAttempts, environment_of
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import RecordsSteps, Validator, WrongRunError
@@ -113,7 +113,7 @@ class TrainingRun:
 
         began_s = time.perf_counter()
         checks = self.validator.at_checkpoint(step)
-        files = self.mesh.gather_objects(self.writer.written)
+        files = self._written()
         attempt, paths = self.attempt, self.attempt.known_paths
         metadata = {
             "tested": loop.test_steps_done,
@@ -125,11 +125,16 @@ class TrainingRun:
             save(paths, self.mesh, self.parts.stage, self.parts.optimizer, step, metadata)
         self.writer.write(EventRecord("checkpoint", time.perf_counter() - began_s, {"step": step}))
 
+    def _written(self) -> dict[str, FileDigest]:
+        """What all ranks have written of their records."""
+        ranks = self.mesh.gather_objects(self.writer.written)
+        return {name: digest for files in ranks for name, digest in files.items()}
+
     def _earlier(self) -> EarlierAttempts:
         return self.attempt.resumed.earlier if self.attempt.resumed else EarlierAttempts()
 
     def _write_result(self, loop: TrainingLoop, checks: list[Check]) -> None:
-        files = self.mesh.gather_objects(self.writer.written)
+        files = self._written()
         if self.mesh.rank == 0:
             with self.parts.timer.outside("writing the result"):
                 self.attempt.read_other_jobs("end")
@@ -137,7 +142,7 @@ class TrainingRun:
         self.mesh.barrier()
 
     def _write_done(
-        self, loop: TrainingLoop, files: Sequence[Written], checks: Sequence[Check]
+        self, loop: TrainingLoop, files: dict[str, FileDigest], checks: Sequence[Check]
     ) -> None:
         """Write the result after the last step; `files` are all ranks'."""
         attempt = self.attempt
@@ -153,7 +158,7 @@ class TrainingRun:
                 for name, value in metrics.items()
             },
             graph=self.parts.batches.graph_metadata(),
-            records={**digests_by_file(files), **earlier},
+            records={**files, **earlier},
         )
         began_s = time.perf_counter()
         audited = self.validator.audit(attempt.known_paths, result)

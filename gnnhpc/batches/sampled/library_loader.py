@@ -141,9 +141,8 @@ def loader_options(workers: int) -> dict[str, Any]:
 
 def _begin_worker(_worker: int) -> None:
     # Slurm may signal all processes of a job, while the rank still saves a checkpoint.
-    if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_when_the_rank_signals, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_when_the_rank_signals, daemon=True).start()
 
 
 def _end_when_the_rank_signals() -> None:
