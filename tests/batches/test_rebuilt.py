@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ import torch
 from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
-from tests.tools.cells import gat, manifest_of, run
 from tests.tools.dgl import needs_dgl
 from tests.tools.graphs import make_graph
 
@@ -59,24 +57,3 @@ def test_each_layer_gets_edges_of_its_own_in_each_step() -> None:
     assert seen[0] is again, "what the layer got last is what is looked at, wherever it is"
     assert len(cuts) == 3, "a layer of another stage has asked for nothing"
     assert len(blocks[:]) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_a_run_learns_the_same_to_the_bit_and_is_valid(tmp_path: Path) -> None:
-    setting = {
-        "layout": "pp2",
-        "model": {"name": "gat", "implementation": "pyg"},
-        "chunks": "contiguous",
-    }
-    ran = [
-        run(tmp_path / rebuild, manifest_of(tmp_path / rebuild, gat(rebuild=rebuild, **setting))[0])
-        for rebuild in ("once", "layer")
-    ]
-    assert [one.result.valid for one in ran] == [True, True]
-    for phase in ("train", "test"):
-        assert ran[0].losses(phase) == ran[1].losses(phase)
-    assert ran[0].result.graph == ran[1].result.graph
-    checks = [{check.name: check.verdict for check in one.result.audit} for one in ran]
-    assert checks[1]["chunks"] == checks[0]["chunks"]
-    assert checks[1]["engine-parity"] == "ok"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,17 +109,6 @@ def test_a_file_that_is_none(
         config.planned(tmp_path)
 
 
-def test_planning_needs_no_torch(tmp_path: Path) -> None:
-    write(tmp_path / "graph.npz", custom_arrays())
-    code = f"""
-import pathlib, sys
-from gnnhpc.data.custom_graph_settings import CustomGraph
-CustomGraph(path="graph.npz").planned(pathlib.Path({str(tmp_path)!r}))
-sys.exit("torch" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_file_must_be_the_planned_one(tmp_path: Path) -> None:
     arrays = custom_arrays()
     config = write(tmp_path / "graph.npz", arrays).planned(tmp_path)
@@ -146,19 +133,6 @@ def test_a_cell_is_its_content_and_is_read_without_the_file(tmp_path: Path) -> N
     again = Experiment.model_validate(json.loads(json.dumps(here.model_dump(mode="json"))))
     assert again == here
     assert again.data.facts().nodes == 60
-
-
-@pytest.mark.parametrize(
-    ("path", "label"),
-    [
-        ("my graph (2).npz", "my-graph-2"),
-        ("../..npz", "graph"),
-        ("pubmed.npz", "custom-pubmed"),
-        ("v1.2.npz", "v1.2"),
-    ],
-)
-def test_a_label_is_safe_and_no_published_name(path: str, label: str) -> None:
-    assert CustomGraph(path=path).label == label
 
 
 def symmetric() -> Arrays:

@@ -69,11 +69,3 @@ def test_synthetic_images_do_not_depend_on_how_many_are_made() -> None:
     test = synthetic_images(SyntheticCifar10(test=30), "test")
     assert not np.array_equal(few[0], test[0])
     assert np.bincount(many[1][:1000]).tolist() == [100] * 10
-
-
-@pytest.mark.parametrize(("size", "classes"), [(2, 2), (8, 3), (32, 40)])
-def test_synthetic_images_of_any_size(size: int, classes: int) -> None:
-    config = SyntheticCifar10(train=50, image_size=size, classes=classes)
-    pixels, labels = synthetic_images(config, "train")
-    assert (pixels.shape, pixels.dtype) == ((50, 3, size, size), np.uint8)
-    assert 0 <= labels.min() <= labels.max() < classes

@@ -110,37 +110,10 @@ def test_chunks_of_any_graph(
         assert chunkset.node_redundancy == chunkset.edge_redundancy == 1.0
 
 
-def path_of_six() -> Graph:
-    """The edge from b to a of the path 0-1-2-3-4-5 has the weight 10 a + b."""
-    ends = torch.tensor([[a, b] for a in range(6) for b in (a - 1, a + 1) if 0 <= b < 6])
-    return dataclasses.replace(
-        make_graph(6, 0, seed=0),
-        edges=ends.flip(1).t().contiguous(),
-        edge_weight=(10.0 * ends[:, 0] + ends[:, 1]).float(),
-    )
-
-
-def test_weights_are_those_of_the_edges_and_degrees_their_sums() -> None:
-    graph = path_of_six()
-    chunks = build_chunks(graph, 4, "contiguous", 1).chunks
-    assert [chunk.nodes.tolist() for chunk in chunks] == [[0, 1], [2, -1], [3, 4], [5, -1]]
-    sums = [
-        None if chunk.weighted_degree is None else chunk.weighted_degree.tolist()
-        for chunk in chunks
-    ]
-    assert sums == [[1 + 1, 1 + 10], [1, 1], [1 + 34, 1 + 43], [1, 1]]
-    block = chunks[0].blocks[0]
-    assert block.edge_weight is not None
-    assert block.neighbour_weight is not None
-    assert block.edge_weight.tolist() == [1.0, 1.0, 10.0, 1.0]
-    assert block.neighbour_weight.tolist() == [1.0, 10.0]
-    assert block.neighbours.tolist() == [[1, 0], [0, 1]]
-    assert block.neighbour_count == 2
-
-
 def test_a_halo_computes_only_what_later_layers_need() -> None:
-    # The half 0..2 needs 3 for its last layer, and 4 for the one before.
-    graph = path_of_six()
+    # Of the path 0-1-2-3-4-5 the half 0..2 needs 3 for its last layer, and 4 for the one before.
+    ends = [[b, a] for a in range(6) for b in (a - 1, a + 1) if 0 <= b < 6]
+    graph = dataclasses.replace(make_graph(6, 0, seed=0), edges=torch.tensor(ends).T.contiguous())
     chunkset = build_chunks(graph, 2, "halo", 2)
     assert chunkset.rows == (5, 4, 3)
     first = next(chunk for chunk in chunkset.chunks if 0 in chunk.nodes[:3])
