@@ -86,14 +86,6 @@ def test_a_graph_of_more_edges_than_int32_can_number(tmp_path: Path) -> None:
     assert target.tolist() == [row for row in range(3) for _ in range(4)]
     assert order.equal(first.source.argsort(stable=True))
     assert end.equal(target[order])
-    # The positions that the same nodes draw of as many neighbours where few nodes have any.
-    small = torch.zeros(nodes + 1, dtype=torch.int64)
-    small[1:78], small[78:nodes], small[nodes:] = degree, 2 * degree, 3 * degree
-    few = Sampler(small, torch.zeros(3 * degree, dtype=torch.int32))
-    few.begin(seeds)
-    other = few.draw(layer)
-    assert other.edge.dtype == torch.int32
-    assert (other.edge.view(3, 4)[:, :3] % degree).equal((rows[:, :3] % degree).int())
 
 
 def test_more_nodes_than_int32_can_number_are_one_line() -> None:

@@ -25,24 +25,6 @@ def small_images() -> Images:
     return load_images(SyntheticCifar10(train=23, image_size=5), None, "train")
 
 
-@given(PLANS, SEEDS, st.integers(0, 3))
-def test_an_epoch_shows_each_sample_at_most_once(
-    plan: tuple[int, int, int], seed: int, epoch: int
-) -> None:
-    replicas, batch, samples = plan
-    steps = samples // (replicas * batch)
-    seen: list[int] = []
-    for step in range(epoch * steps, (epoch + 1) * steps):
-        for replica in range(replicas):
-            found, indices = epoch_indices(samples, batch, replicas, replica, seed, step)
-            assert found == epoch
-            assert indices.shape == (batch,)
-            seen += indices.tolist()
-    assert len(seen) == steps * replicas * batch > samples - replicas * batch
-    assert len(set(seen)) == len(seen)
-    assert 0 <= min(seen) <= max(seen) < samples
-
-
 @given(PLANS, SEEDS, st.integers(0, 100))
 def test_replicas_share_what_one_process_would_see(
     plan: tuple[int, int, int], seed: int, step: int

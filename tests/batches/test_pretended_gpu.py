@@ -38,7 +38,6 @@ EXPERIMENTS = {
         data=DENSE, sampling={"fanouts": [4, 3], "evaluation": "sampled"}, microbatches=2
     ),
     "links": linked(data=DENSE, sampling={"fanouts": [4, 4], "semantics": "once"}),
-    "sparse": sampled(),
 }
 
 
@@ -87,7 +86,7 @@ def facts(batch: Batch) -> list[Any]:
     ("room", "places"),
     [("all", ("device", "device")), ("features", ("device", "host")), ("none", ("pinned", "host"))],
 )
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "sparse"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_mini_batches_on_a_gpu_are_those_on_a_cpu(
     name: str, room: str, places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

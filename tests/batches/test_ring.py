@@ -74,20 +74,6 @@ def test_tensors_of_a_slot_lie_apart_and_do_not_know_of_each_other() -> None:
     assert all(each.data_ptr() % 64 == 0 for each in made)
 
 
-def test_a_slot_grows_to_what_is_needed_and_what_does_not_fit_is_fresh() -> None:
-    ring = Ring(1)
-    for count in (10, 2000, 2100, 30_000, 10):
-        memory = ring.lend()
-        made = [numbers(first, memory, count) for first in (1, 2)]
-        assert [each.tolist() for each in made] == [
-            list(range(first, first + count)) for first in (1, 2)
-        ]
-        del memory, made
-    memory = ring.lend()
-    one, other = (numbers(first, memory, 30_000) for first in (1, 2))
-    assert other.data_ptr() - one.data_ptr() == 30_000 * 4
-
-
 def sampling(graph: Graph, ring: Ring | None) -> Callable[[int], GraphChunk]:
     """Makes the mini-batch of a step, in the ring's memory where there is one."""
 

@@ -210,11 +210,6 @@ LAYOUTS: dict[str, tuple[Write, tuple[int, int, int, int], list[int]]] = {
         (240, 4000, 20, 4),
         [80, 120, 40],
     ),
-    "cs": (
-        lambda raw: write_npz(raw, "ms_academic_cs.npz", **NPZ),
-        (240, 4000, 20, 4),
-        [80, 120, 40],
-    ),
     "reddit": (lambda raw: write_reddit(raw, classes=3, **SMALL), (60, 400, 6, 3), [20, 20, 20]),
     "flickr": (
         lambda raw: write_graphsaint(raw, classes=7, **SMALL),

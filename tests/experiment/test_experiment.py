@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnnhpc.core.errors import InputError
 from gnnhpc.experiment.experiment import Experiment
@@ -150,29 +148,3 @@ def test_a_default_spelled_out_changes_nothing() -> None:
     assert spelled == plain
     assert spelled.id == plain.id
     assert plain.content() == VIG
-
-
-CHANGES: dict[str, list[Any]] = {
-    "layout": ["seq", "pp2", "dp2-pp2", "dp3-pp4"],
-    "schedule": ["gpipe", "1f1b"],
-    "engine": ["native", "pipelining"],
-    "model": [{"name": "vig"}, {"name": "vig", "blocks": 3}],
-    "optimizer": [{}, {"lr": 0.01}, {"name": "sgd"}],
-    "dtype": ["float32", "float64"],
-    "seed": [0, 1],
-    "repeat": [0, 1],
-    "spans": [False, True],
-    "test_every": [None, 2],
-}
-contents = st.fixed_dictionaries(
-    {"microbatches": st.sampled_from([4, 5, 10])},
-    optional={k: st.sampled_from(v) for k, v in CHANGES.items()},
-)
-
-
-@given(contents, contents)
-def test_same_content_same_id_and_other_content_another(
-    one: dict[str, Any], other: dict[str, Any]
-) -> None:
-    first, second = (Experiment.model_validate(vig(**changes)) for changes in (one, other))
-    assert (first == second) == (first.id == second.id) == (first.content() == second.content())

@@ -19,7 +19,7 @@ class Target:
 TARGETS = {
     "layout": Target(("gnnhpc/core/layout.py",), ("tests/core/test_layout.py",)),
     "schedules": Target(("gnnhpc/core/schedules.py",), ("tests/core/test_schedules.py",)),
-    "balance": Target(("gnnhpc/experiment/stage_cut.py",), ("tests/experiment/test_balance.py",)),
+    "balance": Target(("gnnhpc/experiment/stage_cut.py",), ("tests/experiment/test_stage_cut.py",)),
     "loss": Target(
         ("gnnhpc/training/loss_and_metrics.py",), ("tests/training/test_loss_and_metrics.py",)
     ),
