@@ -84,7 +84,9 @@ def check_outline(layers: Sequence[LayerSpec], facts: Facts, where: object) -> L
         raise InputError(where, "outline", "no layers", "at least one")
     layers = [_checked_layer(e, facts, where, f"outline.{n}") for n, e in enumerate(layers)]
     images = facts.kind == "images"
-    shape = (facts.image_size**2, facts.features) if images else (facts.features,)
+    shape: tuple[int, ...] = (facts.features,)
+    if images:
+        shape = (facts.image_size**2, *shape)
     source = f"a {'picture' if images else 'node'} of the data"
     names, pooling = set[str](), ""
     # A name must not begin another one, as `block` begins `block.ffn`.

@@ -87,7 +87,7 @@ class DglBlock(LibraryBlock):
         return indptr
 
     @cached_property
-    def numbers(self) -> Tensor:
+    def numbers(self) -> Tensor:  # type: ignore[override]
         found: Tensor = self.graph.edata["_ID"]
         return found
 

@@ -183,12 +183,12 @@ class LibraryBlock(SampledBlock):
     without self-loops], rows of the output ascending, and `numbers`, those in the full graph.
     """
 
-    def __init__(self, nodes: Tensor, rows_in: int, graph: Graph, **form: Any) -> None:
+    def __init__(self, nodes: Tensor, rows_in: int, whole: Graph, **form: Any) -> None:
         # Fields of a frozen dataclass are set past it.
-        self.__dict__.update(_nodes=nodes, rows_in=rows_in, _graph=graph, _form=form, **form)
+        self.__dict__.update(_nodes=nodes, rows_in=rows_in, _whole=whole, _form=form, **form)
 
     _nodes: Tensor
-    _graph: Graph
+    _whole: Graph
     _form: dict[str, Any]
     numbers: Tensor
 
@@ -196,7 +196,7 @@ class LibraryBlock(SampledBlock):
         if torch.device(device) == self._nodes.device:
             return self
         form = {name: value.to(device) for name, value in self._form.items()}
-        return type(self)(self._nodes.to(device), self.rows_in, self._graph, **form)
+        return type(self)(self._nodes.to(device), self.rows_in, self._whole, **form)
 
     @property
     def neighbour_count(self) -> int:
@@ -234,7 +234,7 @@ class LibraryBlock(SampledBlock):
 
     @cached_property
     def edge(self) -> Tensor:
-        return self._with_loops(self.numbers, self._nodes + self._graph.edges.shape[1])
+        return self._with_loops(self.numbers, self._nodes + self._whole.edges.shape[1])
 
     @cached_property
     def edge_weight(self) -> Tensor | None:
@@ -245,7 +245,7 @@ class LibraryBlock(SampledBlock):
         return self._weights(self.numbers)
 
     def _weights(self, edge: Tensor) -> Tensor | None:
-        weights = self._graph.edge_weight
+        weights = self._whole.edge_weight
         return None if weights is None else block_weights(weights.to(self._nodes.device), edge)
 
     def _with_loops(self, neighbours: Tensor, loops: Tensor) -> Tensor:
