@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -184,13 +184,10 @@ def test_halo_chunks_have_the_full_graphs_gradient(name: str, implementation: st
         assert worst_layer_error(found, expected) < (1e-10, ""), count
 
 
-@pytest.mark.parametrize("implementation", ["fused", "pyg"])
-def test_gat_is_two_layers_of_pygs_as_pyg_calls_them(
-    implementation: Literal["fused", "pyg"],
-) -> None:
+def test_gat_is_two_layers_of_pygs_as_pyg_calls_them() -> None:
     graph = make_graph(50, 120, seed=1)
     (chunk,) = build_chunks(graph, 1, "contiguous", 2).chunks
-    model = make_model(graph, Gat(implementation=implementation)).eval()
+    model = make_model(graph, Gat()).eval()
     first = GATConv(12, 8, heads=8, dropout=0.6).double().eval()
     second = GATConv(64, 3, heads=8, concat=False, dropout=0.6).double().eval()
     first.load_state_dict(model[1].state_dict())
