@@ -2,8 +2,8 @@
 
 Activations are `[rows, 3]`, row = (image * height + row) * width + column. `units` is `[inputs + 4,
 hidden]`: of each hidden unit the weights of its inputs, its constant, and the weights of its three
-outputs. The inputs are a node's channels and, with CONV, the sums of its neighbours' channels and
-their number. The hidden layer is never stored.
+outputs. The INPUTS are a node's three channels or, of a Grapher, seven: also the sums of its
+neighbours' channels and their number. The hidden layer is never stored.
 
 Programs over rows have some rows a thread and loop over hidden units, whose weights are scalars;
 the program of weights' gradients has some hidden units a thread and loops over rows. So nothing is
@@ -37,38 +37,79 @@ def gelu_slope(a, share, bell):
 
 
 @triton.jit
-def channels(x, row, there):
-    """The three numbers of a row of x; zeros where it is not there."""
-    at = x + row * 3
-    zero = 0.0
-    return tl.load(at, there, zero), tl.load(at + 1, there, zero), tl.load(at + 2, there, zero)
+def loaded(at, stride, there, COUNT: tl.constexpr):
+    """COUNT numbers that lie `stride` apart, from `at` on; zeros where they are not there."""
+    found = ()
+    for k in tl.static_range(COUNT):
+        found = found + (tl.load(at + k * stride, there, 0.0),)
+    return found
 
 
 @triton.jit
-def store_channels(out, row, there, a, b, c):
-    tl.store(out + row * 3, a, there)
-    tl.store(out + row * 3 + 1, b, there)
-    tl.store(out + row * 3 + 2, c, there)
+def scalars(at, stride, COUNT: tl.constexpr):
+    """The same of numbers that all threads share."""
+    found = ()
+    for k in tl.static_range(COUNT):
+        found = found + (tl.load(at + k * stride),)
+    return found
 
 
 @triton.jit
-def neighbour_sums(x, row, there, height, width):
+def store(values, at, stride, there, COUNT: tl.constexpr):
+    """The first COUNT of the values, `stride` apart, from `at` on."""
+    for k in tl.static_range(COUNT):
+        tl.store(at + k * stride, values[k], there)
+
+
+@triton.jit
+def zeros(SIZE: tl.constexpr, COUNT: tl.constexpr):
+    """COUNT sums [SIZE]."""
+    found = ()
+    for _ in tl.static_range(COUNT):
+        found = found + (tl.zeros([SIZE], tl.float32),)
+    return found
+
+
+@triton.jit
+def plus(sums, factor, values, COUNT: tl.constexpr):
+    """Each of the sums, with the factor times its value."""
+    found = ()
+    for k in tl.static_range(COUNT):
+        found = found + (sums[k] + factor * values[k],)
+    return found
+
+
+@triton.jit
+def hidden(constant, given, weights, INPUTS: tl.constexpr):
+    """What comes before the GELU."""
+    a = constant + given[0] * weights[0] + given[1] * weights[1] + given[2] * weights[2]
+    if INPUTS == 7:
+        around = given[3] * weights[3] + given[4] * weights[4] + given[5] * weights[5]
+        a += around + given[6] * weights[6]
+    return a
+
+
+@triton.jit
+def neighbour_sums(x, row, there, height, width, SIZE: tl.constexpr):
     """The sums of the up to eight neighbours' channels, and their number."""
     line, column = row // width % height, row % width
-    s0 = tl.zeros(row.shape, tl.float32)
-    s1 = tl.zeros(row.shape, tl.float32)
-    s2 = tl.zeros(row.shape, tl.float32)
-    degree = tl.zeros(row.shape, tl.float32)
+    sums = zeros(SIZE, 4)
     for step in tl.static_range(9):
         if step != 4:
             down, across = line + step // 3 - 1, column + step % 3 - 1
             near = there & (down >= 0) & (down < height) & (across >= 0) & (across < width)
-            n0, n1, n2 = channels(x, row + (step // 3 - 1) * width + step % 3 - 1, near)
-            s0 += n0
-            s1 += n1
-            s2 += n2
-            degree += near.to(tl.float32)
-    return s0, s1, s2, degree
+            at = x + (row + (step // 3 - 1) * width + step % 3 - 1) * 3
+            sums = plus(sums, 1.0, loaded(at, 1, near, 3) + (near.to(tl.float32),), 4)
+    return sums
+
+
+@triton.jit
+def inputs_of(x, row, there, height, width, INPUTS: tl.constexpr, SIZE: tl.constexpr):
+    """The inputs of some rows' networks."""
+    given = loaded(x + row * 3, 1, there, 3)
+    if INPUTS == 7:
+        given = given + neighbour_sums(x, row, there, height, width, SIZE)
+    return given
 
 
 @triton.jit(do_not_specialize=["rows", "height", "width"])
@@ -80,7 +121,7 @@ def vig_forward(
     rows,
     height,
     width,
-    CONV: tl.constexpr,
+    INPUTS: tl.constexpr,
     HIDDEN: tl.constexpr,
     ROWS: tl.constexpr,
     AT_ONCE: tl.constexpr,
@@ -88,30 +129,20 @@ def vig_forward(
     """The network's output y of each node."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
-    x0, x1, x2 = channels(x, row, there)
-    if CONV:
-        s0, s1, s2, degree = neighbour_sums(x, row, there, height, width)
-        constant = units + 7 * HIDDEN
-    else:
-        constant = units + 3 * HIDDEN
-    y0 = tl.zeros([ROWS], tl.float32) + tl.load(bias)
-    y1 = tl.zeros([ROWS], tl.float32) + tl.load(bias + 1)
-    y2 = tl.zeros([ROWS], tl.float32) + tl.load(bias + 2)
+    given = inputs_of(x, row, there, height, width, INPUTS, ROWS)
+    out = plus(zeros(ROWS, 3), 1.0, scalars(bias, 1, 3), 3)
     for first in range(0, HIDDEN, AT_ONCE):
         for each in tl.static_range(AT_ONCE):
             unit = units + first + each
-            outputs = constant + first + each
-            a = tl.load(outputs) + x0 * tl.load(unit)
-            a += x1 * tl.load(unit + HIDDEN) + x2 * tl.load(unit + 2 * HIDDEN)
-            if CONV:
-                a += s0 * tl.load(unit + 3 * HIDDEN) + s1 * tl.load(unit + 4 * HIDDEN)
-                a += s2 * tl.load(unit + 5 * HIDDEN) + degree * tl.load(unit + 6 * HIDDEN)
+            outputs = unit + INPUTS * HIDDEN
+            a = tl.load(outputs) + given[0] * tl.load(unit)
+            a += given[1] * tl.load(unit + HIDDEN) + given[2] * tl.load(unit + 2 * HIDDEN)
+            if INPUTS == 7:
+                a += given[3] * tl.load(unit + 3 * HIDDEN) + given[4] * tl.load(unit + 4 * HIDDEN)
+                a += given[5] * tl.load(unit + 5 * HIDDEN) + given[6] * tl.load(unit + 6 * HIDDEN)
             share, _ = gelu_parts(a)
-            active = a * share
-            y0 += active * tl.load(outputs + HIDDEN)
-            y1 += active * tl.load(outputs + 2 * HIDDEN)
-            y2 += active * tl.load(outputs + 3 * HIDDEN)
-    store_channels(y, row, there, y0, y1, y2)
+            out = plus(out, a * share, scalars(outputs + HIDDEN, HIDDEN, 3), 3)
+    store(out, y + row * 3, 1, there, 3)
 
 
 @triton.jit(do_not_specialize=["rows", "height", "width"])
@@ -128,66 +159,43 @@ def vig_backward_rows(
     rows,
     height,
     width,
-    CONV: tl.constexpr,
+    INPUTS: tl.constexpr,
     HIDDEN: tl.constexpr,
     ROWS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """The gradients of y, of each node's channels and, with CONV, of its neighbours' sums.
+    """The gradients of y, of each node's channels and, of a Grapher, of its neighbours' sums.
 
-    The gradient of y is g * along[0] + y * along[1] + along[2]. With CONV the neighbours' sums and
+    The gradient of y is g * along[0] + y * along[1] + along[2]. A Grapher's neighbours' sums and
     number go to `around` [rows, 4], for the weights' gradients.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
-    x0, x1, x2 = channels(x, row, there)
-    if CONV:
-        s0, s1, s2, degree = neighbour_sums(x, row, there, height, width)
-        tl.store(around + row * 4, s0, there)
-        tl.store(around + row * 4 + 1, s1, there)
-        tl.store(around + row * 4 + 2, s2, there)
-        tl.store(around + row * 4 + 3, degree, there)
-        e0 = tl.zeros([ROWS], tl.float32)
-        e1 = tl.zeros([ROWS], tl.float32)
-        e2 = tl.zeros([ROWS], tl.float32)
-        constant = units + 7 * HIDDEN
-    else:
-        constant = units + 3 * HIDDEN
-    g0, g1, g2 = channels(g, row, there)
-    y0, y1, y2 = channels(y, row, there)
-    g0 = g0 * tl.load(along) + y0 * tl.load(along + 3) + tl.load(along + 6)
-    g1 = g1 * tl.load(along + 1) + y1 * tl.load(along + 4) + tl.load(along + 7)
-    g2 = g2 * tl.load(along + 2) + y2 * tl.load(along + 5) + tl.load(along + 8)
-    store_channels(d_y, row, there, g0, g1, g2)
-    d0 = tl.zeros([ROWS], tl.float32)
-    d1 = tl.zeros([ROWS], tl.float32)
-    d2 = tl.zeros([ROWS], tl.float32)
+    given = inputs_of(x, row, there, height, width, INPUTS, ROWS)
+    if INPUTS == 7:
+        store((given[3], given[4], given[5], given[6]), around + row * 4, 1, there, 4)
+    d_out = ()
+    for k in tl.static_range(3):
+        from_g = tl.load(g + row * 3 + k, there, 0.0) * tl.load(along + k)
+        from_y = tl.load(y + row * 3 + k, there, 0.0) * tl.load(along + 3 + k)
+        d_out = d_out + (from_g + from_y + tl.load(along + 6 + k),)
+    store(d_out, d_y + row * 3, 1, there, 3)
+    # The number of neighbours has no gradient.
+    varied: tl.constexpr = 6 if INPUTS == 7 else 3
+    d_given = zeros(ROWS, varied)
     for first in range(0, HIDDEN, AT_ONCE):
         for each in tl.static_range(AT_ONCE):
             unit = units + first + each
-            outputs = constant + first + each
-            w0 = tl.load(unit)
-            w1 = tl.load(unit + HIDDEN)
-            w2 = tl.load(unit + 2 * HIDDEN)
-            a = tl.load(outputs) + x0 * w0 + x1 * w1 + x2 * w2
-            if CONV:
-                w3 = tl.load(unit + 3 * HIDDEN)
-                w4 = tl.load(unit + 4 * HIDDEN)
-                w5 = tl.load(unit + 5 * HIDDEN)
-                a += s0 * w3 + s1 * w4 + s2 * w5 + degree * tl.load(unit + 6 * HIDDEN)
+            outputs = unit + INPUTS * HIDDEN
+            weights = scalars(unit, HIDDEN, INPUTS)
+            a = hidden(tl.load(outputs), given, weights, INPUTS)
             share, bell = gelu_parts(a)
-            d_a = g0 * tl.load(outputs + HIDDEN) + g1 * tl.load(outputs + 2 * HIDDEN)
-            d_a = (d_a + g2 * tl.load(outputs + 3 * HIDDEN)) * gelu_slope(a, share, bell)
-            d0 += d_a * w0
-            d1 += d_a * w1
-            d2 += d_a * w2
-            if CONV:
-                e0 += d_a * w3
-                e1 += d_a * w4
-                e2 += d_a * w5
-    store_channels(d_x, row, there, d0, d1, d2)
-    if CONV:
-        store_channels(d_sums, row, there, e0, e1, e2)
+            d_a = d_out[0] * tl.load(outputs + HIDDEN) + d_out[1] * tl.load(outputs + 2 * HIDDEN)
+            d_a = (d_a + d_out[2] * tl.load(outputs + 3 * HIDDEN)) * gelu_slope(a, share, bell)
+            d_given = plus(d_given, d_a, weights, varied)
+    store(d_given, d_x + row * 3, 1, there, 3)
+    if INPUTS == 7:
+        store((d_given[3], d_given[4], d_given[5]), d_sums + row * 3, 1, there, 3)
 
 
 @triton.jit(do_not_specialize=["rows", "part_rows"])
@@ -199,7 +207,7 @@ def vig_backward_weights(
     d_units,
     rows,
     part_rows,
-    CONV: tl.constexpr,
+    INPUTS: tl.constexpr,
     HIDDEN: tl.constexpr,
     UNITS: tl.constexpr,
     AT_ONCE: tl.constexpr,
@@ -208,104 +216,55 @@ def vig_backward_weights(
     part = tl.program_id(0).to(tl.int64)
     number = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     real = number < HIDDEN
-    unit = units + number
-    w0 = tl.load(unit, real, 0.0)
-    w1 = tl.load(unit + HIDDEN, real, 0.0)
-    w2 = tl.load(unit + 2 * HIDDEN, real, 0.0)
-    d0 = tl.zeros([UNITS], tl.float32)
-    d1 = tl.zeros([UNITS], tl.float32)
-    d2 = tl.zeros([UNITS], tl.float32)
-    if CONV:
-        w3 = tl.load(unit + 3 * HIDDEN, real, 0.0)
-        w4 = tl.load(unit + 4 * HIDDEN, real, 0.0)
-        w5 = tl.load(unit + 5 * HIDDEN, real, 0.0)
-        w6 = tl.load(unit + 6 * HIDDEN, real, 0.0)
-        d3 = tl.zeros([UNITS], tl.float32)
-        d4 = tl.zeros([UNITS], tl.float32)
-        d5 = tl.zeros([UNITS], tl.float32)
-        d6 = tl.zeros([UNITS], tl.float32)
-        outputs = unit + 7 * HIDDEN
-        out = d_units + part * 11 * HIDDEN + number
-    else:
-        outputs = unit + 3 * HIDDEN
-        out = d_units + part * 7 * HIDDEN + number
+    weights = loaded(units + number, HIDDEN, real, INPUTS)
+    outputs = units + number + INPUTS * HIDDEN
     constant = tl.load(outputs, real, 0.0)
-    v0 = tl.load(outputs + HIDDEN, real, 0.0)
-    v1 = tl.load(outputs + 2 * HIDDEN, real, 0.0)
-    v2 = tl.load(outputs + 3 * HIDDEN, real, 0.0)
+    of_outputs = loaded(outputs + HIDDEN, HIDDEN, real, 3)
+    d_weights, d_outputs = zeros(UNITS, INPUTS), zeros(UNITS, 3)
     d_constant = tl.zeros([UNITS], tl.float32)
-    u0 = tl.zeros([UNITS], tl.float32)
-    u1 = tl.zeros([UNITS], tl.float32)
-    u2 = tl.zeros([UNITS], tl.float32)
     begin = part * part_rows
     for at in range(begin, tl.minimum(begin + part_rows, rows), AT_ONCE):
         for each in tl.static_range(AT_ONCE):
             row = at + each
             # The gradient of y is zero past the last row, and so is all that is added.
             there = row < rows
-            x0, x1, x2 = channels(x, row, there)
-            g0, g1, g2 = channels(d_y, row, there)
-            a = constant + x0 * w0 + x1 * w1 + x2 * w2
-            if CONV:
-                s0 = tl.load(around + row * 4, there, 0.0)
-                s1 = tl.load(around + row * 4 + 1, there, 0.0)
-                s2 = tl.load(around + row * 4 + 2, there, 0.0)
-                degree = tl.load(around + row * 4 + 3, there, 0.0)
-                a += s0 * w3 + s1 * w4 + s2 * w5 + degree * w6
+            given = loaded(x + row * 3, 1, there, 3)
+            g = loaded(d_y + row * 3, 1, there, 3)
+            if INPUTS == 7:
+                given = given + loaded(around + row * 4, 1, there, 4)
+            a = hidden(constant, given, weights, INPUTS)
             share, bell = gelu_parts(a)
-            active = a * share
-            u0 += active * g0
-            u1 += active * g1
-            u2 += active * g2
-            d_a = (g0 * v0 + g1 * v1 + g2 * v2) * gelu_slope(a, share, bell)
+            d_outputs = plus(d_outputs, a * share, g, 3)
+            d_a = g[0] * of_outputs[0] + g[1] * of_outputs[1] + g[2] * of_outputs[2]
+            d_a *= gelu_slope(a, share, bell)
             d_constant += d_a
-            d0 += d_a * x0
-            d1 += d_a * x1
-            d2 += d_a * x2
-            if CONV:
-                d3 += d_a * s0
-                d4 += d_a * s1
-                d5 += d_a * s2
-                d6 += d_a * degree
-    tl.store(out, d0, real)
-    tl.store(out + HIDDEN, d1, real)
-    tl.store(out + 2 * HIDDEN, d2, real)
-    if CONV:
-        tl.store(out + 3 * HIDDEN, d3, real)
-        tl.store(out + 4 * HIDDEN, d4, real)
-        tl.store(out + 5 * HIDDEN, d5, real)
-        tl.store(out + 6 * HIDDEN, d6, real)
-        out += 7 * HIDDEN
-    else:
-        out += 3 * HIDDEN
-    tl.store(out, d_constant, real)
-    tl.store(out + HIDDEN, u0, real)
-    tl.store(out + 2 * HIDDEN, u1, real)
-    tl.store(out + 3 * HIDDEN, u2, real)
+            d_weights = plus(d_weights, d_a, given, INPUTS)
+    out = d_units + part * (INPUTS + 4) * HIDDEN + number
+    store(d_weights, out, HIDDEN, real, INPUTS)
+    tl.store(out + INPUTS * HIDDEN, d_constant, real)
+    store(d_outputs, out + (INPUTS + 1) * HIDDEN, HIDDEN, real, 3)
 
 
 @triton.jit(do_not_specialize=["rows", "height", "width"])
 def vig_input_gradient(
-    d_x, d_sums, g, x, affine, out, rows, height, width, CONV: tl.constexpr, ROWS: tl.constexpr
+    d_x, d_sums, g, x, affine, out, rows, height, width, INPUTS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """out = d_x + g + x @ affine[:3] + affine[3], with CONV and the neighbours' sums of d_sums."""
+    """out = d_x + g + x @ affine[:3] + affine[3]; of a Grapher, neighbours' sums of d_sums are
+    added."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < rows
-    d0, d1, d2 = channels(d_x, row, there)
-    g0, g1, g2 = channels(g, row, there)
-    x0, x1, x2 = channels(x, row, there)
-    d0 += g0 + tl.load(affine + 9)
-    d1 += g1 + tl.load(affine + 10)
-    d2 += g2 + tl.load(affine + 11)
-    d0 += x0 * tl.load(affine) + x1 * tl.load(affine + 3) + x2 * tl.load(affine + 6)
-    d1 += x0 * tl.load(affine + 1) + x1 * tl.load(affine + 4) + x2 * tl.load(affine + 7)
-    d2 += x0 * tl.load(affine + 2) + x1 * tl.load(affine + 5) + x2 * tl.load(affine + 8)
-    if CONV:
-        s0, s1, s2, _ = neighbour_sums(d_sums, row, there, height, width)
-        d0 += s0
-        d1 += s1
-        d2 += s2
-    store_channels(out, row, there, d0, d1, d2)
+    if INPUTS == 7:
+        sums = neighbour_sums(d_sums, row, there, height, width, ROWS)
+    x0, x1, x2 = loaded(x + row * 3, 1, there, 3)
+    for k in tl.static_range(3):
+        at = row * 3 + k
+        found = tl.load(d_x + at, there, 0.0)
+        found += tl.load(g + at, there, 0.0) + tl.load(affine + 9 + k)
+        of_statistics = x0 * tl.load(affine + k) + x1 * tl.load(affine + 3 + k)
+        found += of_statistics + x2 * tl.load(affine + 6 + k)
+        if INPUTS == 7:
+            found += sums[k]
+        tl.store(out + at, found, there)
 
 
 @triton.jit(do_not_specialize=["rows"])

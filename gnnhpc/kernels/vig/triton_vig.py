@@ -16,6 +16,8 @@ from gnnhpc.kernels.triton.launch import launch, power_of_two
 from gnnhpc.kernels.vig import torch_vig
 from gnnhpc.kernels.vig.torch_vig import Grid, Passes, Sums, Weights
 
+FFN, GRAPHER = 3, 7
+"""Inputs of a hidden unit."""
 # Of what was tried on an H200, with 512 hidden units and a million rows, the fastest.
 ROWS = 256
 """That a program over rows takes, of 4 warps."""
@@ -59,7 +61,7 @@ class TritonPasses(Passes):
     ) -> Sums:
         units, along = _units(first, weights.w2), along.contiguous()
         constants, (inputs, hidden) = _over_rows(units), units.shape
-        conv = constants["CONV"]
+        conv = constants["INPUTS"] == GRAPHER
         d_y, d_x = torch.empty_like(x), torch.empty_like(x)
         # An FFN's programs read and write neither of these.
         d_neighbours = torch.empty_like(x) if conv else d_x
@@ -75,7 +77,7 @@ class TritonPasses(Passes):
             (parts, -(-hidden // at_once)),
             *(x, units, d_y, around, d_units, len(x), part_rows),
             like=x,
-            **{name: constants[name] for name in ("CONV", "HIDDEN", "AT_ONCE")},
+            **{name: constants[name] for name in ("INPUTS", "HIDDEN", "AT_ONCE")},
             UNITS=at_once,
         )
         real = weights.w2.shape[1]
@@ -89,7 +91,8 @@ class TritonPasses(Passes):
         conv, out = of.d_neighbours is not None, torch.empty_like(x)
         sums = of.d_neighbours if conv else of.d_x
         given = (of.d_x, sums, g, x, torch.vstack(slope), out, len(x), *grid)
-        launch(programs.vig_input_gradient, _grid(x), *given, like=x, CONV=conv, ROWS=ROWS)
+        constants = {"INPUTS": GRAPHER if conv else FFN, "ROWS": ROWS}
+        launch(programs.vig_input_gradient, _grid(x), *given, like=x, **constants)
         return out
 
 
@@ -114,7 +117,7 @@ def _units(first: Tensor, w2: Tensor) -> Tensor:
 
 def _over_rows(units: Tensor) -> dict[str, int]:
     inputs, hidden = units.shape
-    return {"CONV": inputs == 11, "HIDDEN": hidden, "ROWS": ROWS, "AT_ONCE": AT_ONCE}
+    return {"INPUTS": inputs - 4, "HIDDEN": hidden, "ROWS": ROWS, "AT_ONCE": AT_ONCE}
 
 
 def _grid(x: Tensor) -> tuple[int, ...]:
