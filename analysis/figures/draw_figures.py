@@ -1,20 +1,23 @@
-"""Draws the figures of a run: all of a report, or single ones at the width of a paper's column."""
+"""The registry of all figures, and drawing those of a run: all, or single ones of a width.
+
+To add a figure, write a function and add a row to FIGURES.
+"""
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures.catalog import FIGURES, FigureKind
+from analysis.figures import graph_figures, speedup_figures, step_time, training_curves
 from analysis.figures.model_on_data import ModelOnData, find_models_on_data
 from analysis.figures.style import COLUMN_IN, at_width, save_figure
 from analysis.figures.timeline import cell_named, draw_timeline
@@ -34,7 +37,59 @@ TIMELINE = "timeline"
 MAX_GROUPS, MAX_TIMELINES, MAX_PROCESSES = 8, 12, 4
 """Pairs of model and data, timelines, and processes, as a login node has other users."""
 NARROWEST_MM, WIDEST_MM = 40, 400
-_UNITS_IN = {"mm": 1 / 25.4, "cm": 1 / 2.54, "in": 1.0}
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A row of the registry."""
+
+    draw: Callable[..., Figure | str]
+    """Takes a model on its data, and published points where a study has some; returns the figure,
+    or why there is none. Its docstring is the caption, and its name the figure's."""
+    section: str
+    """Section of the report: headline, speed, learning, frameworks, chunks or sampled."""
+    applies: Callable[[ModelOnData], bool] = lambda _: True
+    """Whether a model and data can have this figure at all."""
+
+    @property
+    def name(self) -> str:
+        return self.draw.__name__.replace("_", "-")
+
+    @property
+    def caption(self) -> str:
+        return " ".join((inspect.getdoc(self.draw) or "").split())
+
+
+def _waits(group: ModelOnData) -> bool:
+    """Whether stages wait for one another, or replicas of one mini-batch do."""
+    return not group.sampled or bool((group.cells["stages"] > 1).any())
+
+
+def _of_graphs(group: ModelOnData) -> bool:
+    return group.graphs
+
+
+def _of_frameworks(group: ModelOnData) -> bool:
+    return group.graphs and group.cells["implementation"].nunique() > 1
+
+
+FIGURES = (
+    FigureKind(speedup_figures.speedup, "headline"),
+    FigureKind(speedup_figures.efficiency, "speed", _waits),
+    FigureKind(speedup_figures.strong_scaling, "speed", _waits),
+    FigureKind(speedup_figures.weak_scaling, "speed", lambda group: not group.graphs),
+    FigureKind(step_time.waterfall, "speed"),
+    FigureKind(speedup_figures.bubble, "speed", _waits),
+    FigureKind(step_time.step_times, "speed"),
+    FigureKind(speedup_figures.memory, "speed"),
+    FigureKind(training_curves.loss, "learning"),
+    FigureKind(training_curves.learning_over_time, "learning"),
+    FigureKind(training_curves.copies, "learning", _waits),
+    FigureKind(graph_figures.framework_time, "frameworks", _of_frameworks),
+    FigureKind(graph_figures.chunk_time, "chunks", _of_graphs),
+    FigureKind(graph_figures.chunk_accuracy, "chunks", _of_graphs),
+    FigureKind(graph_figures.epoch_time, "sampled", lambda group: group.sampled),
+)
 
 
 @dataclass(frozen=True)
@@ -44,12 +99,16 @@ class FigureTask:
     name: str
     """Stem of its files' names."""
     section: str
-    title: str
-    """Of what it is, and what it shows."""
+    kind: str
     of: str
+    """What it is of, such as a model and data."""
     cells: tuple[str, ...]
     draw: Callable[[], tuple[Figure, str] | str]
     """Returns the figure and its caption, or why there is none."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.of}: {self.kind}"
 
 
 @dataclass(frozen=True)
@@ -87,14 +146,9 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
     for kind in FIGURES:
         for group in filter(kind.applies, groups):
-            yield FigureTask(
-                f"{kind.name}-{group.slug}",
-                kind.section,
-                f"{group.title}: {kind.words}",
-                group.title,
-                tuple(map(str, group.cells["cell"])),
-                partial(_draw_kind, kind, group),
-            )
+            cells = tuple(map(str, group.cells["cell"]))
+            name, draws = f"{kind.name}-{group.slug}", partial(_draw_kind, kind, group)
+            yield FigureTask(name, kind.section, kind.name, group.title, cells, draws)
 
 
 def _draw_kind(kind: FigureKind, group: ModelOnData) -> tuple[Figure, str] | str:
@@ -105,15 +159,12 @@ def _draw_kind(kind: FigureKind, group: ModelOnData) -> tuple[Figure, str] | str
 
 
 def _timeline_task(run: RunData, cell: str) -> FigureTask:
-    name, title = f"{TIMELINE}-{cell}", f"{cell}: {TIMELINE}"
-    return FigureTask(name, TIMELINE, title, cell, (cell,), partial(draw_timeline, run, cell))
+    draws = partial(draw_timeline, run, cell)
+    return FigureTask(f"{TIMELINE}-{cell}", TIMELINE, TIMELINE, cell, (cell,), draws)
 
 
 def draw(
-    summary: Summary,
-    task: FigureTask,
-    folder: Path,
-    width: str | None = None,
+    summary: Summary, task: FigureTask, folder: Path, width: str | None = None
 ) -> Picture | str:
     """Draw one figure, or say why it cannot be; an OSError is raised, as the next one meets it too.
 
@@ -124,14 +175,14 @@ def draw(
         if isinstance(made, str):
             return made
         figure, caption = made
-        name = task.name if width is None else f"{task.name}-{width.strip()}"
-        files = save_figure(figure, folder, name, origin_of(summary, task, width))
+        name = f"{task.name}-{width}" if width else task.name
+        png, pdf = save_figure(figure, folder, name, origin_of(summary, task, width))
     except OSError:
         raise
     except Exception as error:
         return f"drawing it failed: {type(error).__name__}: {error}"
     wide = figure.get_figwidth() > COLUMN_IN
-    return Picture(f"{task.of}. {caption}", task.title, files[0], files[-1], wide)
+    return Picture(f"{task.of}. {caption}", task.title, png, pdf, wide)
 
 
 def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> Mapping[str, str]:
@@ -141,7 +192,7 @@ def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> M
     commit = (run.provenance or {}).get("commit") or "unknown"
     command = f"gnnhpc report {' '.join(run.runs)} --only {task.name}"
     if summary.baseline != Baseline():
-        command += f" --baseline {summary.baseline.option}"
+        command += f" --baseline {summary.baseline}"
     command += " --separate" * (SEPARATE in run.settings) + (f" --width {width}" if width else "")
     # A figure of several runs belongs into none of their folders.
     command += " --out DIR" * (len(run.runs) > 1)
@@ -164,53 +215,49 @@ def timeline_cells(run: RunData) -> tuple[list[str], list[tuple[str, str]]]:
     if cells.empty:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
     keys = ["model", "data", "layout", "schedule", "virtual_stages"]
-    chosen, left_out = cells.drop_duplicates([*keys, "microbatches"]), []
-    if len(chosen) > MAX_TIMELINES:
-        chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
-        place = chosen.groupby(keys, observed=True).cumcount()
-        chosen = chosen.assign(place=place, alone=chosen["stages"] == 1)
-        chosen = chosen.sort_values(["place", "alone"], kind="stable")
-        words = (
-            f"at most {MAX_TIMELINES} are drawn; `gnnhpc report RUN --only timeline-CELL` draws any"
-        )
-        left_out = [(f"timelines of {len(chosen) - MAX_TIMELINES} more configurations", words)]
-    return [str(cell) for cell in chosen["cell"].iloc[:MAX_TIMELINES]], left_out
+    chosen = cells.drop_duplicates([*keys, "microbatches"])
+    more = len(chosen) - MAX_TIMELINES
+    if more <= 0:
+        return [str(cell) for cell in chosen["cell"]], []
+    chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
+    place = chosen.groupby(keys, observed=True).cumcount()
+    chosen = chosen.assign(place=place, alone=chosen["stages"] == 1)
+    chosen = chosen.sort_values(["place", "alone"], kind="stable")[:MAX_TIMELINES]
+    words = f"at most {MAX_TIMELINES} are drawn; `gnnhpc report RUN --only timeline-CELL` draws any"
+    return [str(cell) for cell in chosen["cell"]], [
+        (f"timelines of {more} more configurations", words)
+    ]
 
 
 def parse_width(text: str) -> float:
-    """Inches of `84mm`, `8.4cm` or `3.3in`; raises InputError for another form or size."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(mm|cm|in)", text.strip())
-    inches = float(found[1]) * _UNITS_IN[found[2]] if found else 0.0
-    if not NARROWEST_MM <= inches * 25.4 <= WIDEST_MM:
-        allowed = f"{NARROWEST_MM}mm to {WIDEST_MM}mm, such as 84mm, 8.4cm or 3.3in"
+    """Inches of `84mm`; raises InputError for another form or size."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)mm", text)
+    if not found or not NARROWEST_MM <= float(found[1]) <= WIDEST_MM:
+        allowed = f"{NARROWEST_MM}mm to {WIDEST_MM}mm, such as 84mm"
         raise InputError("--width", None, repr(text), allowed)
-    return inches
+    return float(found[1]) / 25.4
 
 
 def remake_figures(
-    summary: Summary,
-    only: str,
-    folder: Path,
-    *,
-    width: str | None = None,
+    summary: Summary, only: str, folder: Path, *, width: str | None = None
 ) -> list[Path]:
     """Draw the figures of this name or kind into `folder`; returns their files.
 
     A width is part of the file's name. Raises InputError for a name that no figure of this run
     has, with the names that there are, and for one that the run has no data for.
     """
+    run, start = summary.run, f"{TIMELINE}-"
     tasks = [*_group_tasks(find_models_on_data(summary))]
-    tasks += [_timeline_task(summary.run, cell) for cell in timeline_cells(summary.run)[0]]
-    start = only if only.startswith(f"{TIMELINE}-") else f"{only}-"
-    chosen = [task for task in tasks if task.name == only or task.name.startswith(start)]
-    if not chosen and only.startswith(f"{TIMELINE}-"):
+    tasks += [_timeline_task(run, cell) for cell in timeline_cells(run)[0]]
+    if only.startswith(start):
         # A report has no room for every timeline.
-        cell = cell_named(summary.run, only.removeprefix(f"{TIMELINE}-"))
-        chosen = [_timeline_task(summary.run, cell)]
+        chosen = [_timeline_task(run, cell_named(run, only.removeprefix(start)))]
+    else:
+        chosen = [task for task in tasks if f"{task.name}-".startswith(f"{only}-")]
     if not chosen:
         known = ", ".join(task.name for task in tasks)
         raise InputError("--only", None, repr(only), known or "a run with valid cells")
-    with at_width(None if width is None else parse_width(width)):
+    with at_width(parse_width(width) if width is not None else None):
         made = [draw(summary, task, folder, width) for task in chosen]
     pictures = [one for one in made if isinstance(one, Picture)]
     if not pictures:
@@ -224,21 +271,16 @@ _tasks: list[Callable[[], Picture | str]] = []
 
 
 def _in_parallel(tasks: Sequence[Callable[[], Picture | str]]) -> list[Picture | str]:
-    """The results of all tasks, in order; in this process with one core, or if a process dies."""
+    """The results of all tasks, in order; in this process with one core."""
     # Some libraries of macOS crash after a fork.
     forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
     workers = min(len(tasks), len(os.sched_getaffinity(0)), MAX_PROCESSES) if forks else 1
-    if workers > 1:
-        _tasks[:] = tasks
-        try:
-            fork = multiprocessing.get_context("fork")
-            with ProcessPoolExecutor(workers, mp_context=fork) as pool:
-                return list(pool.map(_run_task, range(len(tasks))))
-        except BrokenProcessPool:
-            pass
-        finally:
-            _tasks.clear()
-    return [task() for task in tasks]
+    if workers <= 1:
+        return [task() for task in tasks]
+    _tasks[:] = tasks
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+        return list(pool.map(_run_task, range(len(tasks))))
 
 
 def _run_task(number: int) -> Picture | str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.settings_in_words import settings_label, study_title
-from analysis.summary.summary_table import VARIANT_COLUMNS, Summary
+from analysis.summary.summary_columns import KEY_COLUMNS, VARIANT_COLUMNS
+from analysis.summary.summary_table import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SCHEDULING = ("schedule", "virtual_stages")
-_AXES = ("model", "data", "layout", "microbatches")
 
 
 @dataclass(frozen=True)
@@ -23,32 +23,26 @@ class ModelOnData:
 
     model: str
     data: str
-    graphs: bool
-    """Whether its mini-batch is a whole graph in chunks."""
     variants: tuple[str, ...]
     """Settings in which cells of one layout and micro-batches differ, and schedules of pipelines;
     each value has a panel."""
     cells: pd.DataFrame
     steps: pd.DataFrame
     """Steps of `cells`, warm-up included, with layout, microbatches and variants as columns."""
-    summary: pd.DataFrame
+    training: pd.DataFrame
+    """The rows of the summary that are of training."""
     ranks: pd.DataFrame
     baseline: Baseline
     """What speedups of the summary are over."""
 
     @property
-    def training(self) -> pd.DataFrame:
-        """The rows of the summary that are of training."""
-        return self.summary[self.summary["phase"] == "train"]
+    def graphs(self) -> bool:
+        """Whether its mini-batch is a whole graph in chunks."""
+        return bool(self.cells["batch_size"].isna().all())
 
     @property
     def sampled(self) -> bool:
         return "sampler" in self.cells and bool(self.cells["sampler"].notna().any())
-
-    @property
-    def baseline_name(self) -> str:
-        """The label, such as `seq` or `pp2 m5`."""
-        return "seq" if self.baseline == Baseline() else str(self.baseline)
 
     @property
     def slug(self) -> str:
@@ -73,25 +67,24 @@ class ModelOnData:
 def find_models_on_data(measured: Summary) -> list[ModelOnData]:
     """Every model and data set of a run that have a cell which counts."""
     run, summary = measured.run, measured.table
+    train = summary[(summary["phase"] == "train") & (summary["n"] > 0)]
     counted = run.cells[run.cells["counts"].astype(bool)]
-    others = [key for key in run.settings if key not in (*VARIANT_COLUMNS, *_AXES)]
-    candidates = [key for key in (*VARIANT_COLUMNS, *others) if key in summary.columns]
+    keys = dict.fromkeys((*VARIANT_COLUMNS, *run.settings))
+    candidates = [key for key in keys if key in summary and key not in KEY_COLUMNS]
     found = []
     for (model, data), cells in counted.groupby(["model", "data"], sort=True, observed=True):
         variants = tuple(key for key in candidates if _varies(cells, key))
         settings = cells[["cell", "layout", "stages", "replicas", "microbatches", *variants]]
-        mine = summary[(summary["model"] == model) & (summary["data"] == data)]
         found.append(
             ModelOnData(
-                str(model),
-                str(data),
-                bool(cells["batch_size"].isna().all()),
-                variants,
-                cells,
-                run.steps[run.steps["cell"].isin(cells["cell"])].merge(settings, on="cell"),
-                mine[mine["n"] > 0],
-                run.ranks[run.ranks["cell"].isin(cells["cell"])],
-                measured.baseline,
+                model=str(model),
+                data=str(data),
+                variants=variants,
+                cells=cells,
+                steps=run.steps[run.steps["cell"].isin(cells["cell"])].merge(settings, on="cell"),
+                training=train[(train["model"] == model) & (train["data"] == data)],
+                ranks=run.ranks[run.ranks["cell"].isin(cells["cell"])],
+                baseline=measured.baseline,
             )
         )
     return found

@@ -1,27 +1,22 @@
-"""Panels, axes, error bars and legends, which figures share."""
+"""Panels, one for each combination of settings, and the series of points that are drawn in them.
+
+Rows of a series are tidy: `series` is its name, `x` and `y` are where it is drawn, `low` and `high`
+its interval. A `reference` is drawn as a tick; a row that is not `valid` has a hollow marker.
+"""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from analysis.figures.style import (
-    COLUMN_IN,
-    FULL_IN,
-    GREY,
-    figure_width,
-    layout_order,
-    layout_style,
-    new_figure,
-    styled,
-)
+from analysis.figures.style import COLUMN_IN, FULL_IN, GREY, figure_width, new_figure, styled
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -33,16 +28,13 @@ EVERYWHERE = (-math.inf, math.inf)
 _HEIGHT_IN, _NARROWEST_IN, _MOST_ROWS = 2.6, 2.2, 6
 _LETTER_IN, _LINE_IN = 0.085, 0.14
 """Width of a title's letter, with the axis labels' share of a panel; height of its line."""
-_ARROW: dict[str, Any] = {
-    "ls": "none", "ms": 5.0, "mfc": "black", "mec": "white", "mew": 0.4, "zorder": 5,
-    "clip_on": False,
-}  # fmt: skip
-"""Style of the arrow of an interval that goes on beyond the axis."""
 Limits = tuple[float, float]
+Styles = Mapping[str, Mapping[str, Any]]
+"""Series -> arguments of its line; they are drawn in this order."""
 
 
 def panel_grid(
-    titles: Sequence[str], whole: str, *, sharex: bool = False, sharey: bool = True
+    titles: Sequence[str], whole: str, *, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
     """A figure of one column with one panel, or of both columns with three panels a row.
 
@@ -59,12 +51,9 @@ def panel_grid(
     lines = max(title.count("\n") for title in broken)
     height = _HEIGHT_IN if count == 1 else 0.5 + 1.9 * down
     figure = new_figure(width, height + lines * down * _LINE_IN)
-    axes = list(figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=sharey).flat)
+    axes = list(figure.subplots(down, across, squeeze=False, sharey=sharey).flat)
     for unused in axes[shown:]:
         unused.set_visible(False)
-    for lowest in axes[max(0, shown - across) : shown]:
-        # One with an unused panel below it has its numbers hidden by `sharex`.
-        lowest.tick_params(labelbottom=True)
     if shown < count:
         whole += f" (the first {shown} of {count} settings)"
     if any(broken):
@@ -76,35 +65,127 @@ def panel_grid(
     return figure, axes[:shown]
 
 
-def draw_panels(
+def tidy(rows: pd.DataFrame, column: str, ends: str = "", factor: float = 1.0) -> pd.DataFrame:
+    """The rows with `factor` times a column and its interval, x_low and x_high, as y, low and high.
+
+    `ends` is the x of the interval where it is not the column.
+    """
+    names = {"y": column, "low": f"{ends or column}_low", "high": f"{ends or column}_high"}
+    return rows.assign(**{key: factor * rows[name] for key, name in names.items()})
+
+
+def series_figure(
     group: ModelOnData,
     rows: pd.DataFrame,
-    draw: Callable[[Axes, pd.DataFrame], None],
-    label: str,
+    styles: Styles,
+    labels: tuple[str, str],
     *,
+    ticks: Sequence[str] | None = None,
     but: tuple[str, ...] = (),
-    limits: Limits | None = None,
-    legend: Sequence[Any] = (),
+    zero: bool = True,
+    log: bool = False,
+    band: bool = False,
+    reference: str = "",
+    published: pd.DataFrame | None = None,
+    panels: Sequence[tuple[str, pd.DataFrame]] = (),
 ) -> Figure:
-    """A figure with a panel for each combination of settings, which `draw` fills.
+    """Draw the series in a panel for each combination of settings, but for those in `but`.
 
-    Settings in `but` have no panels of their own. `limits` and `label` are of the vertical axis.
+    Or in these `panels`, with their titles, each of which has a vertical axis of its own.
+
+    `labels` are of both axes; `ticks` are words at the places 0, 1, ... of the horizontal one. The
+    vertical one begins at zero, or with `zero` off near the lowest value; with `log` it is
+    logarithmic where values span more than a factor of ten. `reference` is the name of the
+    references. `published` points have series as well, and with a `batch_size` they are in the
+    panels that have it.
     """
-    parts = list(group.panels(rows, but))
+    parts = list(panels or group.panels(rows, but))
     with styled():
-        figure, axes = panel_grid([title for title, _ in parts], group.title)
+        titles = [title for title, _ in parts]
+        figure, axes = panel_grid(titles, group.title, sharey=not panels)
         for one, (_, part) in zip(axes, parts, strict=False):
-            draw(one, part)
-        axes[0].set_ylabel(label)
-        if limits is not None and limits[0] < limits[1]:
-            axes[0].set_ylim(*limits)
-        add_legend(figure, axes, legend)
+            scaled = part if panels else rows
+            columns = (
+                scaled["y"],
+                scaled.get("reference"),
+                None if published is None else published["y"],
+            )
+            values = np.concatenate([column for column in columns if column is not None])
+            if log and np.nanmin(values) > 0.0 and np.nanmax(values) > 10.0 * np.nanmin(values):
+                limits = EVERYWHERE
+                _scale_logarithmic(one)
+            else:
+                limits = axis_limits(values, scaled["low"], scaled["high"], zero=zero)
+                one.set_ylim(*limits)
+            _draw_series(one, part, styles, limits, band=band)
+            if reference:
+                one.plot([], [], ls="none", marker="_", ms=10, mew=1.4, c=GREY, label=reference)
+            if published is not None:
+                _draw_published(one, published, part, styles)
+            one.set_xlabel(labels[0])
+            if ticks is not None:
+                _place_ticks(one, ticks)
+            elif (rows["x"] % 1 == 0).all():
+                one.locator_params(axis="x", integer=True)
+        axes[0].set_ylabel(labels[1])
+        add_legend(figure, axes)
     return figure
 
 
-def layouts_in(frame: pd.DataFrame) -> list[str]:
-    """Layouts from the smallest to the largest."""
-    return sorted({str(name) for name in frame["layout"]}, key=layout_order)
+def _draw_series(
+    axes: Axes, rows: pd.DataFrame, styles: Styles, limits: Limits, *, band: bool = False
+) -> None:
+    """Draw a line with markers and intervals for each series, or with a band from low to high."""
+    for number, (name, style) in enumerate(styles.items()):
+        mine = rows[rows["series"] == name].sort_values("x")
+        if mine.empty:
+            continue
+        line = {"label": name, **style}
+        if band:
+            # Markers at different places for each series keep equal curves apart.
+            every = max(1, len(mine) // 6)
+            line |= {"ms": 3, "markevery": (number % every, every)}
+            axes.fill_between(
+                mine["x"], mine["low"], mine["high"], color=line["color"], alpha=0.12, lw=0
+            )
+        else:
+            _error_bars(axes, mine, limits)
+        if "reference" in mine:
+            ticks = {"ls": "none", "marker": "_", "ms": 12, "mew": 1.3, "c": line["color"]}
+            axes.plot(mine["x"], mine["reference"], **ticks)
+        axes.plot(mine["x"], mine["y"], **line)
+        if "valid" in mine:
+            hollow = mine[~mine["valid"].astype(bool)]
+            mark = {"marker": line["marker"], "mfc": "white", "mec": line["color"], "zorder": 3}
+            axes.plot(hollow["x"], hollow["y"], ls="none", **mark)
+
+
+def _draw_published(
+    axes: Axes, published: pd.DataFrame, part: pd.DataFrame, styles: Styles
+) -> None:
+    """Crosses in the colour of the series of the same name, or in grey."""
+    if "batch_size" in published:
+        published = published[published["batch_size"].isin(part["batch_size"])]
+    for name, points in published.groupby("series"):
+        colour = styles.get(str(name), {}).get("color", GREY)
+        cross = {"ls": "none", "marker": "x", "ms": 4, "color": colour, "label": "published"}
+        axes.plot(points["x"], points["y"], **cross)
+
+
+def beside(rows: pd.DataFrame, column: str, counts: Sequence[int]) -> pd.Series[float]:
+    """The place 0, 1, ... of each row's count, and its series next to the others."""
+    names = list(dict.fromkeys(rows["series"]))
+    number = rows["series"].map(names.index) - (len(names) - 1) / 2
+    return rows[column].map(list(counts).index) + number * min(0.12, 0.5 / len(names))
+
+
+def _place_ticks(axes: Axes, words: Sequence[str]) -> None:
+    """Label the places 0, 1, ... of the horizontal axis, long words at an angle."""
+    axes.set_xticks(range(len(words)), words)
+    axes.set_xlim(-0.5, len(words) - 0.5)
+    axes.grid(visible=False, axis="x")
+    longest = max(len(line) for word in words for line in word.split("\n"))
+    axes.tick_params(axis="x", rotation=45 if longest * len(words) > 40 else 0)
 
 
 def axis_limits(marks: Any, lows: Any, highs: Any, *, zero: bool = True) -> Limits:
@@ -114,150 +195,61 @@ def axis_limits(marks: Any, lows: Any, highs: Any, *, zero: bool = True) -> Limi
     """
     drawn = np.asarray(marks, float)
     drawn = drawn[np.isfinite(drawn)]
-    least, most = (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 1.0)
+    least, most = float(drawn.min()), float(drawn.max())
     room = most if zero else max(most - least, 0.1 * abs(most))
     top = min(most + 0.6 * room, np.nanmax([most, *highs])) + 0.05 * room
     bottom = max(least - 0.6 * room, np.nanmin([least, *lows])) - 0.05 * room
     return (0.0 if zero else float(bottom)), float(top)
 
 
-def plot_against_microbatches(
-    axes: Axes,
-    rows: pd.DataFrame,
-    column: str,
-    every: pd.DataFrame,
-    limits: Limits,
-    reference: str | None = None,
-) -> None:
-    """Plot a line a layout against micro-batches, with intervals, and `reference` as ticks.
-
-    Where no layout of several ranks has several numbers of micro-batches the axis is the layout.
-    `every` has the rows of all panels, which decide this. Counts are at equal distances, layouts
-    side by side so that their intervals can be seen. Markers of rows that are not valid are hollow.
-    """
-    names = layouts_in(every)
-    of_layouts = every[every["stages"] * every["replicas"] > 1].groupby("layout")["microbatches"]
-    by_layout = bool((of_layouts.nunique() == 1).all())
-    counts = sorted({int(m) for m in every["microbatches"]})
-    known = set(zip(every["layout"], every["microbatches"], strict=True))
-    pairs = [(name, m) for name in names for m in counts if (name, m) in known]
-    for number, name in enumerate(names):
-        mine = rows[rows["layout"] == name].sort_values("microbatches")
-        if mine.empty:
-            continue
-        shift = (number - (len(names) - 1) / 2) * min(0.12, 0.5 / len(names))
-        across = [
-            float(pairs.index((name, m))) if by_layout else counts.index(int(m)) + shift
-            for m in mine["microbatches"]
-        ]
-        style = layout_style(name)
-        if reference is not None:
-            axes.plot(
-                across, mine[reference], ls="none", marker="_", ms=12, mew=1.3, c=style.colour
-            )
-        axes.plot(
-            across, mine[column], color=style.colour, marker=style.marker,
-            ls="none" if by_layout or len(mine) == 1 else style.dash,
-            label=f"_{name}" if by_layout else name,
-        )  # fmt: skip
-        for x, value, valid in zip(across, mine[column], mine["valid"], strict=True):
-            if not valid:
-                axes.plot(x, value, marker=style.marker, mfc="white", mec=style.colour, zorder=3)
-        error_bars(axes, across, mine, column, (f"{column}_low", f"{column}_high"), limits)
-    graphs = bool(every["batch_size"].isna().all())
-    one, several = ("chunk", "chunks") if graphs else ("micro-batch", "micro-batches")
-    words = f"{several} a {'replica' if graphs else 'mini-batch'}"
-    if by_layout:
-        many = len(counts) > 1
-        turned = max(map(len, names)) * len(pairs) > 40
-        labels = [f"{name}\nm {m}" if many else name for name, m in pairs]
-        same = f"{counts[0]} {one if counts[0] == 1 else several}"
-        count_ticks(axes, labels, f"layout ({f'm: {several}' if many else same})")
-        axes.tick_params(axis="x", rotation=45 if turned else 0)
-    else:
-        step = math.ceil(len(counts) / 10)
-        labels = ["" if place % step else str(m) for place, m in enumerate(counts)]
-        count_ticks(axes, labels, words)
-
-
-def count_ticks(axes: Axes, labels: Sequence[str], title: str) -> None:
-    """Label the places 0, 1, ... of the horizontal axis."""
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_xlim(-0.5, len(labels) - 0.5)
-    axes.set_xlabel(title)
-    axes.grid(visible=False, axis="x")
-
-
-def scale_upward(axes: Axes, values: Sequence[float]) -> None:
-    """A scale from zero, or a logarithmic one where values span more than a factor of ten.
-
-    Its numbers are plain ones: 0.5 and 20, no powers of ten.
-    """
+def _scale_logarithmic(axes: Axes) -> None:
+    """A logarithmic scale with plain numbers: 0.5 and 20, no powers of ten."""
     from matplotlib.ticker import FuncFormatter
 
-    if max(values) <= 10.0 * min(values):
-        axes.set_ylim(bottom=0.0)
-        return
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     between = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "235" else "")
     axes.yaxis.set_minor_formatter(between)
 
 
-def error_bars(
-    axes: Axes,
-    across: Sequence[float],
-    rows: pd.DataFrame,
-    column: str,
-    interval: tuple[str, str],
-    limits: Limits = EVERYWHERE,
-    *,
-    sideways: bool = False,
-) -> None:
-    """Draw bars from the lower to the upper column of `interval`; rows without bounds get none.
+def _error_bars(axes: Axes, rows: pd.DataFrame, limits: Limits) -> None:
+    """Draw bars from `low` to `high`; rows without them get none.
 
     One that goes on beyond `limits` ends in an arrow there. Their lines are behind the markers.
     Their caps are in front, with a white edge, so that an interval smaller than its marker is seen.
-    `sideways`: along the horizontal axis, on bars.
     """
     from matplotlib.patheffects import withStroke
 
-    low, high = (rows[name].to_numpy(dtype=float) for name in interval)
+    x, y, low, high = (rows[name].to_numpy(dtype=float) for name in ("x", "y", "low", "high"))
     known = low < high
     if not known.any():
         return
-    value, places = rows[column].to_numpy(dtype=float)[known], np.asarray(across)[known]
-    low, high = low[known], high[known]
-    ends = np.clip(
-        [value - np.maximum(low, limits[0]), np.minimum(high, limits[1]) - value], 0, None
-    )
-    points = (value, places) if sideways else (places, value)
+    x, y, low, high = x[known], y[known], low[known], high[known]
+    ends = np.clip([y - np.maximum(low, limits[0]), np.minimum(high, limits[1]) - y], 0, None)
     drawn = axes.errorbar(
-        *points, **{"xerr" if sideways else "yerr": ends}, ls="none", ecolor="black",
-        elinewidth=0.7, capsize=3.6, capthick=0.7, zorder=4,
-    )  # fmt: skip
-    lines, caps = drawn.lines[2], drawn.lines[1]
-    for part in (*caps, *(lines if sideways else ())):
-        part.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
-    for line in () if sideways else lines:
+        x, y, ends, ls="none", ecolor="black", elinewidth=0.7, capsize=3.6, capthick=0.7, zorder=4
+    )
+    for cap in drawn.lines[1]:
+        cap.set_path_effects([withStroke(linewidth=1.3, foreground="white")])
+    for line in drawn.lines[2]:
         line.set_zorder(1.9)
     for beyond, end, marker in (
-        (low < limits[0], limits[0], "<" if sideways else "v"),
-        (high > limits[1], limits[1], ">" if sideways else "^"),
+        (low < limits[0], limits[0], "v"),
+        (high > limits[1], limits[1], "^"),
     ):
-        at = places[beyond]
-        ends_at = np.full(len(at), end)
-        if len(at):
-            axes.plot(*((ends_at, at) if sideways else (at, ends_at)), marker=marker, **_ARROW)
+        if beyond.any():
+            axes.plot(
+                x[beyond], np.full(beyond.sum(), end), ls="none", marker=marker, ms=5.0, zorder=5,
+                mfc="black", mec="white", mew=0.4, clip_on=False,
+            )  # fmt: skip
 
 
-def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) -> None:
-    """Add one legend under all panels: each label once, then the `extra` handles."""
+def add_legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Add one legend under all panels, with each label once."""
     seen: dict[str, Any] = {}
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             seen.setdefault(label, handle)
-    seen |= {handle.get_label(): handle for handle in extra}
     if not seen:
         return
     # All columns are as wide as the widest label with its handle, inches.
@@ -268,11 +260,3 @@ def add_legend(figure: Figure, axes: Sequence[Axes], extra: Sequence[Any] = ()) 
         seen.values(), seen.keys(), loc="outside lower center", ncols=columns, columnspacing=1.0,
         handletextpad=0.5,
     )  # fmt: skip
-
-
-def legend_entry(label: str, **style: Any) -> Any:
-    """A legend entry of a line or marker, grey unless `style` says otherwise."""
-    with styled():
-        from matplotlib.lines import Line2D
-
-        return Line2D([], [], **{"color": GREY, "label": label, **style})

@@ -11,21 +11,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
-from analysis.figures.panels import (
-    add_legend,
-    axis_limits,
-    count_ticks,
-    draw_panels,
-    error_bars,
-    layouts_in,
-    legend_entry,
-    panel_grid,
-    plot_against_microbatches,
-)
-from analysis.figures.style import GREY, layout_style, styled
+from analysis.figures.panels import beside, series_figure, tidy
+from analysis.figures.style import layout_order, layout_styles
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -39,7 +28,7 @@ def speedup(group: ModelOnData) -> Figure | str:
     compared = [part for _, part in group.panels(rows) if part["effect"].notna().any()]
     if not compared:
         return "no valid baseline, or nothing to compare with it"
-    label = f"speedup over {group.baseline_name} (ratio)"
+    label = f"speedup over {group.baseline} (ratio)"
     return _against_microbatches(group, pd.concat(compared), "speedup", label, ("bound", "bound"))
 
 
@@ -50,7 +39,8 @@ def efficiency(group: ModelOnData) -> Figure | str:
     rows = group.training.dropna(subset=["efficiency"])
     if rows.empty:
         return "no forward and backward seconds in the records"
-    return _against_microbatches(group, rows, "efficiency", "efficiency (ideal / step time)")
+    rows, label = rows.assign(ideal=1.0), "efficiency (ideal / step time)"
+    return _against_microbatches(group, rows, "efficiency", label, ("ideal", "ideal"), zero=False)
 
 
 def bubble(group: ModelOnData) -> Figure | str:
@@ -75,35 +65,50 @@ def _against_microbatches(
     rows: pd.DataFrame,
     column: str,
     label: str,
-    reference: tuple[str, str] | None = None,
+    reference: tuple[str, str],
+    *,
+    zero: bool = True,
 ) -> Figure:
-    """A panel a variant; `reference` is a column that is drawn as ticks, and its name. Without one
-    a line is drawn at 1."""
-    ticks, named = reference or (None, "")
-    marks = [*rows[column], *(rows[ticks] if ticks else [1.0])]
-    limits = axis_limits(
-        marks, rows[f"{column}_low"], rows[f"{column}_high"], zero=ticks is not None
+    """A line a layout, and a column that is drawn as ticks, with its name.
+
+    Where no layout of several ranks has several numbers of micro-batches the axis is the layout.
+    """
+    rows = tidy(rows, column).assign(series=rows["layout"], reference=rows[reference[0]])
+    styles, counts = layout_styles(rows["layout"]), sorted(set(rows["microbatches"]))
+    of_several = rows[rows["stages"] * rows["replicas"] > 1].groupby("layout")["microbatches"]
+    one, several = ("chunk", "chunks") if group.graphs else ("micro-batch", "micro-batches")
+    if (of_several.nunique() == 1).all():
+        known = zip(rows["layout"], rows["microbatches"], strict=True)
+        pairs = sorted(set(known), key=lambda pair: (layout_order(pair[0]), pair[1]))
+        places = rows[["layout", "microbatches"]].apply(tuple, axis=1).map(pairs.index)
+        styles = {n: {**style, "ls": "none", "label": f"_{n}"} for n, style in styles.items()}
+        ticks = [f"{name}\nm {m}" if len(counts) > 1 else name for name, m in pairs]
+        same = f"{counts[0]} {one if counts[0] == 1 else several}"
+        across = f"layout ({f'm: {several}' if len(counts) > 1 else same})"
+    else:
+        places, ticks = beside(rows, "microbatches", counts), list(map(str, counts))
+        across = f"{several} a {'replica' if group.graphs else 'mini-batch'}"
+    return series_figure(
+        group,
+        rows.assign(x=places),
+        styles,
+        (across, label),
+        ticks=ticks,
+        zero=zero,
+        reference=reference[1],
     )
-
-    def draw(axes: Axes, part: pd.DataFrame) -> None:
-        plot_against_microbatches(axes, part, column, rows, limits, ticks)
-        if ticks is None:
-            axes.axhline(1.0, color=GREY, lw=0.8)
-
-    legend = [legend_entry(named, ls="none", marker="_", ms=10, mew=1.4)] if ticks else []
-    return draw_panels(group, rows, draw, label, limits=limits, legend=legend)
 
 
 def strong_scaling(group: ModelOnData) -> Figure | str:
     """Speedup, and speedup over ranks, of layouts that share the baseline's samples a step; of each
-    layout the fastest configuration.
+    layout the fastest configuration. Ticks are the ideal.
     """
     return _against_ranks(group, weak=False)
 
 
 def weak_scaling(group: ModelOnData) -> Figure | str:
     """Speedup of samples a second, and speedup over ranks, of layouts in which each replica has the
-    baseline's mini-batch; of each layout the fastest configuration.
+    baseline's mini-batch; of each layout the fastest configuration. Ticks are the ideal.
     """
     return _against_ranks(group, weak=True)
 
@@ -111,7 +116,7 @@ def weak_scaling(group: ModelOnData) -> Figure | str:
 def _against_ranks(group: ModelOnData, *, weak: bool) -> Figure | str:
     """The configuration with the highest speedup of each layout, as two panels."""
     rows = group.training.dropna(subset=["speedup"])
-    rows = rows.assign(ranks=rows["stages"] * rows["replicas"])
+    rows = rows.assign(ranks=rows["stages"] * rows["replicas"], series=rows["layout"])
     base = rows[rows["effect"].isna()].head(1)
     if base.empty:
         return "no valid baseline to compare with"
@@ -125,46 +130,25 @@ def _against_ranks(group: ModelOnData, *, weak: bool) -> Figure | str:
     best = rows[kept].sort_values("speedup", ascending=False).drop_duplicates("layout")
     if best["ranks"].nunique() < 2:
         return f"one number of ranks alone with equal samples a {'replica' if weak else 'step'}"
-    for end in ("", "_low", "_high"):
-        best[f"share{end}"] = best[f"speedup{end}"] * first["ranks"] / best["ranks"]
-    counts = sorted(set(best["ranks"]))
-    with styled():
-        figure, axes = panel_grid(["", ""], group.title, sharey=False)
-        _draw_ranks(axes[0], best, "speedup", counts, [n / first["ranks"] for n in counts])
-        _draw_ranks(axes[1], best, "share", counts, [1.0] * len(counts))
-        axes[0].set_ylabel(f"speedup over {group.baseline_name} (ratio)")
-        axes[1].set_ylabel("efficiency (speedup / ranks)")
-        add_legend(figure, axes)
-    return figure
-
-
-def _draw_ranks(
-    axes: Axes, best: pd.DataFrame, column: str, counts: list[int], ideal: list[float]
-) -> None:
-    """A marker a layout; those with equally many ranks are next to one another."""
-    bounds = (f"{column}_low", f"{column}_high")
-    limits = axis_limits([*best[column], *ideal], best[bounds[0]], best[bounds[1]])
-    axes.plot(counts, ideal, color=GREY, lw=0.8, label="ideal")
-    for ranks in counts:
-        same = best[best["ranks"] == ranks]
-        names = layouts_in(same)
-        for place, name in enumerate(names):
-            mine, style = same[same["layout"] == name], layout_style(name)
-            across = [ranks + 0.04 * counts[-1] * (place - (len(names) - 1) / 2)]
-            axes.plot(
-                across, mine[column], marker=style.marker, c=style.colour, ls="none", label=name
-            )
-            error_bars(axes, across, mine, column, bounds, limits)
-    axes.set_ylim(*limits)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.set_xlim(0, 1.1 * counts[-1])
-    axes.set_xlabel("ranks")
-    axes.grid(visible=False, axis="x")
+    counts, share = sorted(set(best["ranks"])), first["ranks"] / best["ranks"]
+    best = tidy(best.assign(x=beside(best, "ranks", counts), reference=1.0 / share), "speedup")
+    ends = ("y", "low", "high", "reference")
+    shares = best.assign(**{end: best[end] * share for end in ends})
+    title = f"speedup over {group.baseline} (ratio)"
+    return series_figure(
+        group,
+        best,
+        layout_styles(best["layout"], ls="none"),
+        ("ranks", ""),
+        ticks=list(map(str, counts)),
+        reference="ideal",
+        panels=((title, best), ("efficiency (speedup / ranks)", shares)),
+    )
 
 
 def memory(group: ModelOnData) -> Figure | str:
-    """The most memory that each rank used, a bar a rank, mean and range over runs, with the most
-    micro-batches that the layout was run with.
+    """The most memory that each rank used, the ranks of a layout in order, mean and range over
+    runs, with the most micro-batches that the layout was run with.
     """
     column, label = "peak_rss_mib", "peak memory of a rank (MiB)"
     if group.ranks["peak_device_mib"].notna().any():
@@ -173,24 +157,14 @@ def memory(group: ModelOnData) -> Figure | str:
     if ranks.empty:
         return "no memory in the records"
     by_cell = ranks.groupby(["cell", "rank"], observed=True)[column].max().reset_index()
-    settings = ["cell", "layout", "microbatches", *group.variants]
-    rows = by_cell.merge(group.cells[settings], on="cell")
-
-    def draw(axes: Axes, part: pd.DataFrame) -> None:
-        most = part.groupby("layout")["microbatches"].transform("max")
-        found = part[part["microbatches"] == most].groupby(["layout", "microbatches", "rank"])
-        bars, labels = found[column].agg(["mean", "min", "max"]).reset_index(), []
-        for place, name in enumerate(layouts_in(bars)):
-            mine, style = bars[bars["layout"] == name].sort_values("rank"), layout_style(name)
-            width = 0.8 / len(mine)
-            across = [place - 0.4 + width * (number + 0.5) for number in range(len(mine))]
-            axes.bar(
-                across, mine["mean"], 0.9 * width, color=style.colour, hatch=style.hatch,
-                edgecolor="white", linewidth=0,
-            )  # fmt: skip
-            error_bars(axes, across, mine, "mean", ("min", "max"))
-            labels.append(f"{name}\nm {mine['microbatches'].iloc[0]}")
-        count_ticks(axes, labels, "layout (m: micro-batches)")
-
-    limits = axis_limits(rows[column], rows[column], rows[column])
-    return draw_panels(group, rows, draw, label, limits=limits)
+    keys = ["layout", *group.variants]
+    rows = by_cell.merge(group.cells[["cell", "microbatches", *keys]], on="cell")
+    most = rows.groupby(keys, dropna=False)["microbatches"].transform("max")
+    found = rows[rows["microbatches"] == most].groupby([*keys, "rank"], dropna=False)[column]
+    points = found.agg(y="mean", low="min", high="max").reset_index()
+    styles = layout_styles(points["layout"], ls="none")
+    places = points["layout"].map(list(styles).index)
+    of_layout = points.groupby("layout")["rank"].transform("max")
+    points["x"] = places + 0.8 * ((points["rank"] + 0.5) / (of_layout + 1) - 0.5)
+    points["series"] = points["layout"]
+    return series_figure(group, points, styles, ("layout", label), ticks=list(styles))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
-from analysis.figures.panels import error_bars, panel_grid
+from analysis.figures.panels import panel_grid
 from analysis.figures.style import (
     FULL_IN,
     GREY,
@@ -22,7 +23,7 @@ from analysis.figures.style import (
 )
 from analysis.render.number_text import significant
 from analysis.summary.settings_in_words import settings_label
-from analysis.summary.time_breakdown import PREFIX
+from analysis.summary.time_breakdown import COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,18 +32,6 @@ if TYPE_CHECKING:
 MAX_BOXES = 36
 _NAMES_WIDTH, _LETTER_IN = 0.45, 0.08
 """Share of a figure's width for the rows' names, and a letter's width."""
-WATERFALL = {
-    "linear": "linear",
-    "schedule": "schedule",
-    "recomputation": "recomputation",
-    "microbatches": "micro-batches",
-    "contention": "contention",
-    "imbalance": "imbalance",
-    "waits": "waits, transfers",
-    "allreduce": "all-reduce",
-    "rest": "rest",
-}
-"""The parts of a step and their words, from the ideal to the measured step."""
 
 
 def step_times(group: ModelOnData) -> Figure | str:
@@ -56,40 +45,44 @@ def step_times(group: ModelOnData) -> Figure | str:
     if steps.empty:
         return "no step after warm-up"
     keys = ["layout", "microbatches", *group.variants]
-    rows = []
-    for values, part in steps.groupby(keys, observed=True, dropna=False):
-        extra = settings_label(dict(zip(group.variants, values[2:], strict=True)))
-        name = f"{values[0]} m{values[1]}" + (f", {extra}" if extra else "")
-        rows.append((layout_order(str(values[0])), name, str(values[0]), part["step_s"].to_numpy()))
-    rows = sorted(rows, key=lambda row: row[0])
+    groups: Any = steps.groupby(keys, observed=True, dropna=False)["step_s"]
+    parts = sorted(groups, key=lambda part: layout_order(part[0][0]))
+    letters = int(_NAMES_WIDTH * figure_width(FULL_IN) / _LETTER_IN)
+    names = []
+    for (layout, count, *values), _ in parts[:MAX_BOXES]:
+        extra = settings_label(dict(zip(group.variants, values, strict=True)))
+        name = ", ".join(filter(None, (f"{layout} m{count}", extra)))
+        names.append(textwrap.fill(name, letters, max_lines=4, placeholder=" …"))
+    lines = 1 + max(name.count("\n") for name in names)
     with styled():
-        letters = int(_NAMES_WIDTH * figure_width(FULL_IN) / _LETTER_IN)
-        names = [
-            textwrap.fill(row[1], letters, max_lines=4, placeholder=" …")
-            for row in rows[:MAX_BOXES]
-        ]
-        lines = 1 + max(name.count("\n") for name in names)
         figure = new_figure(FULL_IN, 0.9 + (0.07 + 0.13 * lines) * len(names))
         axes = figure.subplots()
-        for place, (_, _, layout, seconds) in enumerate(rows[:MAX_BOXES]):
-            _draw_box(axes, place, layout, seconds)
-        _compress_far_outliers(axes, [row[3] for row in rows[:MAX_BOXES]])
+        spreads = []
+        for place, ((layout, *_), seconds) in enumerate(parts[:MAX_BOXES]):
+            median = float(seconds.median())
+            spreads.append(100 * (seconds.to_numpy() / median - 1))
+            _draw_box(axes, place, layout, spreads[-1])
+            axes.text(
+                1.01, place, f"{significant(median, 4)}, n {seconds.size}", va="center",
+                fontsize=6.5, transform=axes.get_yaxis_transform(),
+            )  # fmt: skip
+        _compress_far_outliers(axes, spreads)
         axes.text(1.01, 1.0, "median (s)", transform=axes.transAxes, va="bottom", fontsize=6.5)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_title(group.title, loc="left")
         axes.set_xlabel("difference from the median of all steps (%)")
-        if len(rows) > MAX_BOXES:
-            figure.suptitle(f"the first {MAX_BOXES} of {len(rows)}", fontsize=7)
+        if len(parts) > MAX_BOXES:
+            figure.suptitle(f"the first {MAX_BOXES} of {len(parts)}", fontsize=7)
         axes.grid(visible=False, axis="y")
     return figure
 
 
-def _draw_box(axes: Axes, place: int, layout: str, seconds: Any) -> None:
-    """Quartiles, whiskers and outliers, with the median in words."""
-    style, median = layout_style(layout), float(np.median(seconds))
+def _draw_box(axes: Axes, place: int, layout: str, spread: Any) -> None:
+    """Quartiles, whiskers and outliers."""
+    style = layout_style(layout)
     box = axes.boxplot(
-        100 * (seconds / median - 1), positions=[place], orientation="horizontal", widths=0.6,
+        spread, positions=[place], orientation="horizontal", widths=0.6,
         patch_artist=True, manage_ticks=False,
         boxprops={"facecolor": style.colour, "hatch": style.hatch, "edgecolor": "white", "lw": 0},
         whiskerprops={"color": style.colour}, capprops={"color": style.colour},
@@ -100,17 +93,12 @@ def _draw_box(axes: Axes, place: int, layout: str, seconds: Any) -> None:
     for points in box["fliers"]:
         # PDF viewers are slow with thousands of vector marks.
         points.set_rasterized(len(points.get_xdata()) > 300)
-    axes.text(
-        1.01, place, f"{significant(median, 4)}, n {seconds.size}", va="center", fontsize=6.5,
-        transform=axes.get_yaxis_transform(),
-    )  # fmt: skip
 
 
-def _compress_far_outliers(axes: Axes, rows: list[Any]) -> None:
+def _compress_far_outliers(axes: Axes, spreads: Sequence[Any]) -> None:
     """Use a logarithmic scale beyond the boxes if far outliers would make the boxes too small."""
-    apart = [np.abs(100 * (seconds / np.median(seconds) - 1)) for seconds in rows]
-    usual = max(float(np.quantile(row, 0.75)) for row in apart)
-    furthest = max(float(row.max()) for row in apart)
+    usual = max(float(np.quantile(np.abs(spread), 0.75)) for spread in spreads)
+    furthest = max(float(np.abs(spread).max()) for spread in spreads)
     if usual > 0 and furthest > 12 * usual:
         axes.set_xscale("symlog", linthresh=2 * usual, linscale=1.5)
         ticks = [-2 * usual, 0.0, 2 * usual, furthest]
@@ -126,31 +114,25 @@ def waterfall(group: ModelOnData) -> Figure | str:
     all-reduce; the rest. Pale bars are gains. An arrow means that the interval goes on.
     """
     rows = group.training
-    rows = rows[rows["stages"] * rows["replicas"] > 1].dropna(subset=[f"{PREFIX}linear_s"])
+    rows = rows[rows["stages"] * rows["replicas"] > 1].dropna(subset=["lost_linear_s"])
     if rows.empty:
         return "no sequential run to take steps of several ranks apart with"
-    order = sorted(
-        rows.to_dict("records"),
-        key=lambda row: (layout_order(str(row["layout"])), int(row["microbatches"])),
+    place = rows["layout"].map(layout_order)
+    rows = rows.assign(place=place).sort_values(["place", "microbatches"], kind="stable")
+    parts_ms = 1e3 * rows[list(COLUMNS)]
+    # The numbers of the parts need room to the right of the longest bar.
+    end_ms = 1.3 * max(
+        parts_ms.fillna(0.0).cumsum(axis=1).max(axis=None), 1e3 * rows["mean_s"].max()
     )
     with styled():
-        titles = [_waterfall_title(group, row) for row in order]
-        figure, axes = panel_grid(titles, group.title, sharex=True)
-        # The numbers of the parts need room to the right of the longest bar.
-        end_ms = 1.3 * 1e3 * max(_furthest(row) for row in order)
-        for one, row in zip(axes, order, strict=False):
+        titles = [_waterfall_title(group, row) for _, row in rows.iterrows()]
+        figure, axes = panel_grid(titles, group.title)
+        for one, (_, row) in zip(axes, rows.iterrows(), strict=False):
             _draw_waterfall(one, row, end_ms)
-        axes[0].set_xlim(0.0, end_ms)
     return figure
 
 
-def _furthest(row: dict[Any, Any]) -> float:
-    """Seconds at which the bars of a row end."""
-    parts = np.array([row[f"{PREFIX}{part}_s"] for part in WATERFALL], float)
-    return float(max(np.nancumsum(parts).max(), row["mean_s"]))
-
-
-def _waterfall_title(group: ModelOnData, row: dict[Any, Any]) -> str:
+def _waterfall_title(group: ModelOnData, row: pd.Series[Any]) -> str:
     variant = settings_label({key: row[key] for key in group.variants if key in row})
     share = "" if math.isnan(row["of_bound"]) else f": {row['of_bound']:.2f} of the bound"
     count = int(row["microbatches"])
@@ -158,42 +140,33 @@ def _waterfall_title(group: ModelOnData, row: dict[Any, Any]) -> str:
     return f"{name}{', ' + variant if variant else ''}{share}"
 
 
-def _draw_waterfall(axes: Axes, row: dict[Any, Any], end_ms: float) -> None:
+def _draw_waterfall(axes: Axes, row: pd.Series[Any], end_ms: float) -> None:
     """Each part begins where the one above it ends, and has its milliseconds next to it."""
-    style, at = layout_style(str(row["layout"])), 0.0
-    for place, part in enumerate(WATERFALL):
-        length = 1e3 * row[f"{PREFIX}{part}_s"]
-        if math.isnan(length):
-            _number(axes, at, place, "in contention")
-            continue
-        axes.barh(
-            place, length, left=at, height=0.72,
-            color="#bdbdbd" if part == "linear" else style.colour,
-            alpha=1.0 if length >= 0 else 0.45,
-            hatch="" if part == "linear" or length < 0 else style.hatch, zorder=2,
-        )  # fmt: skip
-        _number(axes, max(at, at + length), place, _plain(length, 3))
-        at += length
-        axes.plot([at, at], [place - 0.36, place + 1.36], color=GREY, lw=0.5, zorder=3)
-    last, mean = len(WATERFALL), 1e3 * row["mean_s"]
+    style, last = layout_style(row["layout"]), len(COLUMNS)
+    lengths = 1e3 * row[list(COLUMNS)].to_numpy(float)
+    known = np.nan_to_num(lengths)
+    ends = known.cumsum()
+    pale = known < 0
+    number: dict[str, Any] = {"va": "center_baseline", "fontsize": 6, "zorder": 5}
+    axes.barh(
+        range(last), known, left=ends - known, height=0.72, zorder=2,
+        color=["#bdbdbd", *((style.colour, 0.45 if each else 1.0) for each in pale[1:])],
+        hatch=["", *("" if each else style.hatch for each in pale[1:])],
+    )  # fmt: skip
+    for place, (length, end) in enumerate(zip(lengths, ends, strict=True)):
+        text = "in contention" if math.isnan(length) else significant(length, 3)
+        axes.text(max(end, end - known[place]), place, f" {text}", **number)
+        axes.plot([end, end], [place - 0.36, place + 1.36], color=GREY, lw=0.5, zorder=3)
+    low, mean, high = (1e3 * row[name] for name in ("mean_low", "mean_s", "mean_high"))
     axes.barh(last, mean, height=0.72, color="#8a8a8a", zorder=2)
-    bounds = ("mean_low", "mean_high")
-    measured = pd.DataFrame([{name: 1e3 * row[name] for name in ("mean_s", *bounds)}])
-    error_bars(axes, [last], measured, "mean_s", bounds, (0.0, 0.98 * end_ms), sideways=True)
-    _number(axes, 0.0, last, _plain(mean, 4), colour="white")
-    axes.set_yticks(range(last + 1), [*WATERFALL.values(), "measured"])
+    if low < high:
+        ends_at = [[mean - low], [min(high, end_ms) - mean]]
+        axes.errorbar(mean, last, xerr=ends_at, ecolor="black", elinewidth=0.7, capsize=3.6)
+    if high > end_ms:
+        axes.plot(end_ms, last, marker=">", c="black", ms=5)
+    axes.text(0.0, last, f" {significant(mean, 4)}", c="white", **number)
+    axes.set_yticks(range(last + 1), [*COLUMNS.values(), "measured"])
     axes.set_ylim(last + 0.6, -0.6)
+    axes.set_xlim(0.0, end_ms)
     axes.set_xlabel("step (ms)")
     axes.grid(visible=False, axis="y")
-
-
-def _plain(number: float, digits: int) -> str:
-    """To so many digits, without an exponent where the number is large."""
-    return f"{number:.0f}" if abs(number) >= 10**digits else f"{number:.{digits}g}"
-
-
-def _number(axes: Axes, at: float, place: int, text: str, colour: str = "#202020") -> None:
-    axes.annotate(
-        text, (at, place), (2.5, 0.0), textcoords="offset points", va="center_baseline", fontsize=6,
-        color=colour, zorder=5,
-    )  # fmt: skip

@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import colorsys
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Format = Literal["png", "pdf"]
-FORMATS: tuple[Format, ...] = ("png", "pdf")
 COLUMN_IN, FULL_IN = 3.3, 6.9
 """Width of one column and of both columns of a two-column paper, inches."""
-NARROW_IN = 5.0
-"""Below this width what stands side by side over both columns does not fit."""
 DPI = 220
 _WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
 Dash = str | tuple[float, tuple[float, ...]]
@@ -41,6 +36,11 @@ class LayoutStyle:
     marker: str
     hatch: str
     dash: Dash
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The style as arguments of a line with markers."""
+        return {"color": self.colour, "marker": self.marker, "ls": self.dash}
 
 
 _FIXED = {
@@ -56,19 +56,21 @@ _DASHES: tuple[Dash, ...] = (
 )
 GREY = "#606060"
 """Colour of everything that is no layout: published points, references, ideals."""
-SERIES_COLOURS = ("#7b3294", "#c2a5cf", "#4d4d4d", "#b2abd2")
-"""Colours of series that are not layouts, such as the replicas of a data-parallel run."""
+SERIES_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#7b3294", "marker": "o", "ls": "-"},
+    {"color": "#c2a5cf", "marker": "D", "ls": (0, (5, 1.2, 1, 1.2))},
+    {"color": "#4d4d4d", "marker": "s", "ls": "--"},
+    {"color": "#b2abd2", "marker": "^", "ls": ":"},
+)
+"""Styles of series that are not layouts, such as the replicas of a data-parallel run."""
 _SETTINGS = Path(__file__).parents[1] / "templates" / "figures.mplstyle"
 
 
 def layout_style(layout: str) -> LayoutStyle:
-    """Fixed for the four main layouts, computed from R and S for others; grey for other names."""
-    try:
-        parsed = Layout.parse(layout)
-    except InputError:
-        return LayoutStyle("#808080", "x", "", ":")
-    if str(parsed) in _FIXED:
-        return _FIXED[str(parsed)]
+    """Fixed for the four main layouts, computed from R and S for others."""
+    if layout in _FIXED:
+        return _FIXED[layout]
+    parsed = Layout.parse(layout)
     # Cantor's pairing function: a different number for each (R, S), and so another hue.
     total = parsed.replicas + parsed.stages
     number = total * (total + 1) // 2 + parsed.stages
@@ -82,13 +84,16 @@ def layout_style(layout: str) -> LayoutStyle:
     )
 
 
-def layout_order(layout: str) -> tuple[int, int, str]:
+def layout_order(layout: str) -> tuple[int, int]:
     """Sort key: fewer ranks first, then fewer replicas."""
-    try:
-        parsed = Layout.parse(layout)
-    except InputError:
-        return (1 << 30, 0, layout)
-    return (parsed.world_size, parsed.replicas, layout)
+    parsed = Layout.parse(layout)
+    return parsed.world_size, parsed.replicas
+
+
+def layout_styles(layouts: Iterable[str], **other: Any) -> dict[str, dict[str, Any]]:
+    """The line of each layout, from the fewest ranks to the most, with these arguments."""
+    names = sorted(set(map(str, layouts)), key=layout_order)
+    return {name: {**layout_style(name).line, **other} for name in names}
 
 
 @contextmanager
@@ -115,8 +120,7 @@ def at_width(width_in: float | None) -> Iterator[None]:
 
 def figure_width(usual_in: float) -> float:
     """The width that a figure gets: its usual one, unless another was asked for."""
-    asked = _WIDTH.get()
-    return usual_in if asked is None else asked
+    return _WIDTH.get() or usual_in
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
@@ -128,33 +132,23 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def save_figure(
-    figure: Figure,
-    folder: Path,
-    name: str,
-    origin: Mapping[str, str] | None = None,
-    formats: Sequence[Format] = FORMATS,
-) -> list[Path]:
+    figure: Figure, folder: Path, name: str, origin: Mapping[str, str]
+) -> tuple[Path, Path]:
     """Write `name`.png and `name`.pdf, without dates: equal figures give equal bytes.
 
     `origin` says where the figure comes from, as text chunks of the PNG, and as subject and
-    keywords (its `Cells`) of the PDF. Returns the files in the order of `formats`.
+    keywords (its `Cells`) of the PDF.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known = dict(origin or {})
-    cells = known.pop("Cells", "")
-    subject = "; ".join(f"{key.lower()} {text}" for key, text in known.items())
-    metadata: dict[Format, dict[str, str | None]] = {
-        "png": {"Software": None, "Title": name, "Cells": cells, **known},
-        "pdf": {"CreationDate": None, "Title": name, "Subject": subject, "Keywords": cells},
-    }
-    paths = []
+    png, pdf = (folder / f"{name}.{ending}" for ending in ("png", "pdf"))
+    subject = "; ".join(f"{key.lower()} {origin[key]}" for key in origin if key != "Cells")
+    keywords = {"Subject": subject, "Keywords": origin["Cells"]}
     with styled():
         engine = figure.get_layout_engine()
         if engine is not None:
             engine.execute(figure)
             # With a layout engine set, savefig would draw each file twice.
             figure.set_layout_engine(None)
-        for ending in formats:
-            paths.append(folder / f"{name}.{ending}")
-            figure.savefig(paths[-1], dpi=DPI, format=ending, metadata=metadata[ending])
-    return paths
+        figure.savefig(png, dpi=DPI, metadata={"Software": None, "Title": name, **origin})
+        figure.savefig(pdf, dpi=DPI, metadata={"CreationDate": None, "Title": name, **keywords})
+    return png, pdf

@@ -5,17 +5,18 @@ Docstrings of figures are their captions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import itertools
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
-from analysis.figures.panels import draw_panels, layouts_in
-from analysis.figures.style import SERIES_COLOURS, layout_style
+from analysis.figures.panels import Styles, series_figure
+from analysis.figures.style import SERIES_STYLES, layout_order, layout_style, layout_styles
 from analysis.load.read_records import REPLICA_LOSS
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MAX_CURVES = 9
@@ -30,76 +31,64 @@ def loss(group: ModelOnData) -> Figure | str:
     steps = _with(group, "loss")
     if steps.empty:
         return "no training loss in the records"
+    series, styles = steps["layout"], layout_styles(steps["layout"])
+    pairs, counts = set(zip(series, steps["microbatches"], strict=True)), set(steps["microbatches"])
     # Numbers of micro-batches have lines of their own where there are few.
-    keys = ["layout", "microbatches"]
-    most = max(len(part[keys].drop_duplicates()) for _, part in group.panels(steps))
-    several = steps["microbatches"].nunique() > 1 and most <= _MAX_CURVES
-
-    def draw(axes: Axes, part: pd.DataFrame) -> None:
-        for place, name in enumerate(layouts_in(part)):
-            mine, style = part[part["layout"] == name], layout_style(name)
-            counts = sorted(set(mine["microbatches"])) if several else [None]
-            for number, count in enumerate(counts):
-                chosen = mine if count is None else mine[mine["microbatches"] == count]
-                curve = _by_step(chosen, "loss")
-                # Markers at different steps for each layout keep equal curves apart.
-                every = max(1, len(curve) // 6)
-                _plot_range(
-                    axes, curve, name if count is None else f"{name}, {count}", ls=style.dash,
-                    color=style.colour, lw=0.8 + 0.6 * number / max(1, len(counts) - 1), ms=3,
-                    marker=style.marker, markevery=(place % every, every),
-                )  # fmt: skip
-        _step_axis(axes)
-        _loss_axis(axes, steps["loss"])
-
-    return draw_panels(group, steps, draw, "training loss")
+    if len(counts) > 1 and len(pairs) <= _MAX_CURVES:
+        series = series + ", " + steps["microbatches"].astype(str)
+        widths = dict(zip(sorted(counts), np.linspace(0.8, 1.4, len(counts)), strict=True))
+        names = sorted(pairs, key=lambda pair: (layout_order(pair[0]), pair[1]))
+        styles = {f"{n}, {m}": {**layout_style(n).line, "lw": widths[m]} for n, m in names}
+    return _against_steps(group, steps.assign(series=series, y=steps["loss"]), styles)
 
 
 def copies(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure | str:
     """Training loss of the sequential run against that of the data-parallel copies."""
-    parts = [
-        part
-        for _, part in group.panels(_with(group, "loss"))
-        if (part["replicas"] > 1).any() and (part["stages"] * part["replicas"] == 1).any()
-    ]
+    steps = _with(group, "loss")
+    layouts = sorted(set(steps.loc[steps["replicas"] > 1, "layout"]), key=layout_order)
+    steps = steps[steps["layout"].isin(["seq", *layouts[:1]])]
+    parts = [part for _, part in group.panels(steps) if part["layout"].nunique() == 2]
     if not parts:
         return "no sequential run besides a data-parallel one"
-    steps = pd.concat(parts)
-
-    def draw(axes: Axes, part: pd.DataFrame) -> None:
-        alone = part[part["stages"] * part["replicas"] == 1]
-        _plot_range(axes, _by_step(alone, "loss"), "seq", color=layout_style("seq").colour)
-        layout = layouts_in(part[part["replicas"] > 1])[0]
-        for number, (name, curve) in enumerate(_replica_curves(group, part, layout).items()):
-            colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-            _plot_range(axes, curve, name, color=colour, ls=("--", ":")[number % 2])
-        if published is not None:
-            colours = (layout_style("seq").colour, *SERIES_COLOURS)
-            for column, colour in zip(("seq", "dp_copy0", "dp_copy1"), colours, strict=False):
-                axes.plot(
-                    published["step"], published[column], ls="none", marker="x", ms=4, color=colour,
-                    label="published" if column == "seq" else None,
-                )  # fmt: skip
-        _step_axis(axes)
-        known = [] if published is None else [published["seq"], published["dp_copy0"]]
-        _loss_axis(axes, pd.concat([steps["loss"], *known]))
-
-    return draw_panels(group, steps, draw, "training loss")
+    steps, layout = pd.concat(parts), layouts[0]
+    rows = steps.assign(y=steps["loss"], series=steps["layout"])
+    rows = rows.replace({"series": {layout: f"{layout}, all copies"}})
+    if REPLICA_LOSS in group.ranks:
+        of_cells = rows.loc[rows["layout"] == layout, ["cell", *group.variants]].drop_duplicates()
+        copy = group.ranks[group.ranks["phase"] == "train"].dropna(subset=[REPLICA_LOSS])
+        names = f"{layout}, copy " + copy["replica"].astype(str)
+        copy = copy.assign(series=names, y=copy[REPLICA_LOSS]).merge(of_cells, on="cell")
+        rows = pd.concat([rows[rows["layout"] == "seq"], copy])
+    styles = {"seq": layout_style("seq").line}
+    others = sorted(set(rows["series"]) - {"seq"})
+    styles |= dict(zip(others, itertools.cycle(SERIES_STYLES), strict=False))
+    points = None
+    if published is not None:
+        words = {f"dp_copy{number}": f"{layout}, copy {number}" for number in (0, 1)}
+        points = published.rename(columns={"step": "x", **words}).melt("x", None, "series", "y")
+    return _against_steps(group, rows, styles, points)
 
 
-def _replica_curves(
-    group: ModelOnData, steps: pd.DataFrame, layout: str
-) -> dict[str, pd.DataFrame]:
-    """Label -> losses by step of each replica, or over all if not recorded for each."""
-    ranks, mine = group.ranks, steps[steps["layout"] == layout]
-    if REPLICA_LOSS not in ranks or ranks[REPLICA_LOSS].isna().all():
-        return {f"{layout}, all copies": _by_step(mine, "loss")}
-    known = ranks[(ranks["phase"] == "train") & ranks[REPLICA_LOSS].notna()]
-    known = known[known["cell"].isin(mine["cell"].unique())]
-    return {
-        f"{layout}, copy {number}": _by_step(copy, REPLICA_LOSS)
-        for number, copy in known.groupby("replica")
-    }
+def _against_steps(
+    group: ModelOnData,
+    rows: pd.DataFrame,
+    styles: Styles,
+    published: pd.DataFrame | None = None,
+) -> Figure:
+    """The mean, lowest and highest loss over cells of each training step, by series."""
+    keys = ["series", *group.variants, "step"]
+    by_step = rows.groupby(keys, observed=True, dropna=False)["y"]
+    curves = by_step.agg(y="mean", low="min", high="max").reset_index()
+    return series_figure(
+        group,
+        curves.rename(columns={"step": "x"}),
+        styles,
+        ("training step", "training loss"),
+        zero=False,
+        log=True,
+        band=True,
+        published=published,
+    )
 
 
 def learning_over_time(group: ModelOnData) -> Figure | str:
@@ -110,64 +99,26 @@ def learning_over_time(group: ModelOnData) -> Figure | str:
     if metric is None:
         return "neither accuracy nor loss in the records"
     steps = group.steps[group.steps["phase"] == "train"].sort_values(["cell", "step"])
-    seconds = steps.groupby("cell", observed=True)["step_s"].cumsum()
-    steps = steps.assign(seconds=seconds).dropna(subset=[metric])
-
-    def curve_of(mine: pd.DataFrame) -> pd.DataFrame:
-        speed = mine.groupby("microbatches")["step_s"].mean()
-        fastest = mine[mine["microbatches"] == speed.idxmin()]
-        return fastest.groupby("step")[["seconds", metric]].mean()
-
-    longest = max(
-        curve_of(mine)["seconds"].max()
-        for _, part in group.panels(steps)
-        for _, mine in part.groupby("layout", observed=True)
+    steps["x"] = steps.groupby("cell", observed=True)["step_s"].cumsum()
+    steps = steps.dropna(subset=[metric])
+    keys = ["layout", *group.variants]
+    paces = steps.groupby([*keys, "microbatches"], dropna=False)["step_s"].mean().reset_index()
+    fastest = paces.sort_values("step_s").drop_duplicates(keys).drop(columns="step_s")
+    steps = steps.merge(fastest, on=[*keys, "microbatches"])
+    means = steps.groupby([*keys, "step"], dropna=False)[["x", metric]].mean().reset_index()
+    y, word = means[metric], _METRICS.get(metric)
+    return series_figure(
+        group,
+        means.assign(series=means["layout"], y=y, low=y, high=y),
+        layout_styles(means["layout"]),
+        ("time in training steps (s)", f"{word} accuracy" if word else "training loss"),
+        zero=False,
+        log=word is None,
+        band=True,
     )
-
-    def draw(axes: Axes, part: pd.DataFrame) -> None:
-        for place, name in enumerate(layouts_in(part)):
-            style, curve = layout_style(name), curve_of(part[part["layout"] == name])
-            every = max(1, len(curve) // 6)
-            axes.plot(
-                curve["seconds"], curve[metric], color=style.colour, ls=style.dash, label=name,
-                marker=style.marker, ms=3, markevery=(place % every, every),
-            )  # fmt: skip
-        axes.set_xlabel("time in training steps (s)")
-        axes.set_xlim(0, 1.03 * longest)
-        if metric == "loss":
-            _loss_axis(axes, steps["loss"])
-
-    label = "training loss" if metric == "loss" else f"{_METRICS[metric]} accuracy"
-    return draw_panels(group, steps, draw, label)
 
 
 def _with(group: ModelOnData, metric: str) -> pd.DataFrame:
     """The training steps that recorded this metric."""
-    if metric not in group.steps:
-        return group.steps.iloc[:0]
-    return group.steps[(group.steps["phase"] == "train") & group.steps[metric].notna()]
-
-
-def _by_step(steps: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Mean, lowest and highest over cells of each training step."""
-    return steps.groupby("step")[column].agg(["mean", "min", "max"])
-
-
-def _plot_range(axes: Axes, curve: pd.DataFrame, label: str, **style: Any) -> None:
-    """A line of means, with a band from the smallest to the largest."""
-    axes.plot(curve.index, curve["mean"], label=label, **style)
-    if (curve["max"] > curve["min"]).any():
-        band = {"color": style["color"], "alpha": 0.12, "lw": 0}
-        axes.fill_between(curve.index, curve["min"], curve["max"], **band)
-
-
-def _step_axis(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlabel("training step")
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-
-
-def _loss_axis(axes: Axes, losses: pd.Series[float]) -> None:
-    if losses.min() > 0 and losses.max() > 20 * losses.min():
-        axes.set_yscale("log")
+    steps = group.steps[group.steps["phase"] == "train"]
+    return steps.dropna(subset=[metric]) if metric in steps else steps[:0]

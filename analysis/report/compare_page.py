@@ -15,8 +15,7 @@ from analysis.render.pages import atomic_output_folder, write_table
 from analysis.report.run_facts import some_hosts
 from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.sample import Sample
-from analysis.summary.compare_runs import Compared, Comparison
-from analysis.summary.match_runs import SOURCES, Match
+from analysis.summary.compare_runs import SOURCES, Compared, Comparison, Match
 
 _NOTES = (
     "b_over_a is the ratio of pairs or runs, averaged by its logarithm; all intervals hold "

@@ -13,7 +13,6 @@ from analysis.render.document import Document
 from analysis.render.pages import atomic_output_folder, write_page, write_table
 from analysis.report.first_page import first_page_section
 from analysis.report.sections import make_tables, report_sections
-from analysis.summary.baseline_and_speedup import Baseline
 from analysis.summary.summary_table import Summary, summarize
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
@@ -88,10 +87,7 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
 
 
 def _load(roots: Sequence[Path], baseline: str, *, separate: bool) -> Summary:
-    requested = Baseline.parse(baseline)
-    run = load_runs(roots, separate=separate)
-    requested.check_is_in(run.cells)
-    return summarize(run, requested)
+    return summarize(load_runs(roots, separate=separate), baseline)
 
 
 def _steps_frame(run: RunData) -> pd.DataFrame:

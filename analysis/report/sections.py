@@ -25,9 +25,9 @@ from analysis.report.texts import texts
 from analysis.studies.study import published_studies
 from analysis.studies.study_tables import study_tables
 from analysis.summary.frameworks import frameworks_frame
-from analysis.summary.learnt_columns import is_share
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
-from analysis.summary.summary_table import DROPPED_COLUMNS, Summary
+from analysis.summary.summary_columns import DROPPED_COLUMNS, is_share
+from analysis.summary.summary_table import Summary
 from analysis.summary.time_breakdown import COLUMNS as LOST_COLUMNS
 
 _COLUMNS: dict[str, Sequence[str]] = {

@@ -156,8 +156,9 @@ def _intervals(one: Configuration, study: Study) -> Iterator[tuple[str, Interval
         step = np.array([times.mean() for times in one.step_times])
         waiting = interval_of_shares(data / step, one.sample.values.size)
         yield "waiting_percent", waiting.over(0.01)
-    if one.epoch is not None:
-        yield "seconds_in_all", one.epoch.over(1.0 / study.epochs)
+    epoch = one.interval("epoch_s")
+    if epoch is not None:
+        yield "seconds_in_all", epoch.over(1.0 / study.epochs)
 
 
 def _rows_of_layers(row: Row, summary: Summary) -> Iterator[Row]:

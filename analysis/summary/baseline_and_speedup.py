@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import cast
 
 import pandas as pd
 
@@ -20,13 +19,14 @@ from analysis.load.comparable import (
 )
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval
+from analysis.summary.cell_measures import has_split_backward
 from analysis.summary.configurations import Configuration
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.core.schedules import ScheduleName, bound, bound_with_split_backward
+from gnnhpc.core.schedules import bound, bound_with_split_backward
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Baseline:
     """A layout and its micro-batches."""
 
@@ -34,7 +34,7 @@ class Baseline:
     microbatches: int = 1
 
     @classmethod
-    def parse(cls, text: str, option: str = "--baseline") -> Baseline:
+    def parse(cls, text: str) -> Baseline:
         """Read `seq` or `pp2:10`; raises InputError for another form."""
         name, _, count = text.partition(":")
         try:
@@ -44,7 +44,7 @@ class Baseline:
             return cls(Layout.parse(name), microbatches)
         except (ValueError, InputError):
             allowed = "LAYOUT or LAYOUT:MICROBATCHES"
-            raise InputError(option, None, repr(text), allowed) from None
+            raise InputError("--baseline", None, repr(text), allowed) from None
 
     def check_is_in(self, cells: pd.DataFrame) -> None:
         """Raises InputError where no cell has this layout and these micro-batches.
@@ -52,18 +52,14 @@ class Baseline:
         The default baseline need not be there.
         """
         columns = cells[["replicas", "stages", "microbatches"]].drop_duplicates()
-        there = sorted((Layout(dp, pp), m) for dp, pp, m in columns.itertuples(index=False))
-        if self != Baseline() and (self.layout, self.microbatches) not in there:
-            allowed = ", ".join(Baseline(layout, m).option for layout, m in there)
-            raise InputError("--baseline", None, f"{self.option}, which no cell has", allowed)
-
-    @property
-    def option(self) -> str:
-        """The text that `parse` reads."""
-        return f"{self.layout}:{self.microbatches}"
+        there = sorted(Baseline(Layout(dp, pp), m) for dp, pp, m in columns.itertuples(index=False))
+        if self not in (Baseline(), *there):
+            found = f"{self}, which no cell has"
+            raise InputError("--baseline", None, found, ", ".join(map(str, there)))
 
     def __str__(self) -> str:
-        return f"{self.layout} m{self.microbatches}"
+        """The text that `parse` reads."""
+        return f"{self.layout}:{self.microbatches}" if self.microbatches > 1 else str(self.layout)
 
 
 def find_baseline(
@@ -75,50 +71,57 @@ def find_baseline(
     the mini-batch of a replica or of all replicas. Of several candidates the one with the most
     other equal settings is taken: batch size, schedule, chunks.
     """
-    best: tuple[int, Configuration] | None = None
-    nearest: tuple[int, str] | None = None
-    free = {*FREE_SETTINGS, *LAYOUT_SETTINGS}
+    place = row.phase, requested.layout, requested.microbatches
+    candidates: list[tuple[int, str, Configuration]] = []
     for other in rows:
-        same = (other.phase, other.layout, other.microbatches) == (
-            *(row.phase, requested.layout, requested.microbatches),
-        )
-        if not same or not other.step_times:
-            continue
-        settings = row.settings.items()
-        differing = {key for key, value in settings if not same_value(value, other.settings[key])}
-        if differing - free:
-            continue
-        equal = -len(differing & set(FREE_SETTINGS))
-        why = _why_not_comparable(row, other)
-        if why and (nearest is None or equal > nearest[0]):
-            nearest = equal, why
-        if not why and (best is None or equal > best[0]):
-            best = equal, other
-    if best is not None:
-        return best[1], ""
-    return None, nearest[1] if nearest is not None and row.step_times else ""
+        if (other.phase, other.layout, other.microbatches) == place and other.step_times:
+            differing = differing_settings(row, other)
+            if differing <= {*FREE_SETTINGS, *LAYOUT_SETTINGS}:
+                number = len(differing - set(LAYOUT_SETTINGS))
+                candidates.append((number, _why_not_comparable(row, other), other))
+    comparable = [one for one in candidates if not one[1]]
+    if comparable:
+        return min(comparable, key=lambda one: one[0])[2], ""
+    nearest = min(candidates, key=lambda one: one[0], default=None)
+    return None, nearest[1] if nearest and row.step_times else ""
 
 
-def same_batch_size(row: Configuration, other: Configuration) -> bool:
-    """Whether each replica has as many samples a step; a graph is always given whole."""
-    return same_value(row.settings["batch_size"], other.settings["batch_size"])
-
-
-def _why_not_comparable(row: Configuration, other: Configuration) -> str:
-    """Empty for two configurations that may be compared."""
-    words = ""
-    if environment_key(row.environment) != environment_key(other.environment):
-        words = differences_in_words(row.environment, other.environment)
-    if not same_batch_size(row, other) and row.together != other.together:
-        mine = f"batch size {row.settings['batch_size']:g} a replica and {row.together:g} together"
-        theirs = f"{other.settings['batch_size']:g} and {other.together:g} in the baseline"
-        return "; ".join(filter(None, [words, f"{mine}, {theirs}"]))
-    return words
+def differing_settings(row: Configuration, other: Configuration) -> set[str]:
+    """The names of the settings in which two configurations differ."""
+    settings = row.settings.items()
+    return {key for key, value in settings if not same_value(value, other.settings[key])}
 
 
 def same_value(one: object, other: object) -> bool:
     """Equal, or both missing."""
     return bool(one == other) or bool(pd.isna(one) and pd.isna(other))  # type: ignore[call-overload]
+
+
+def _why_not_comparable(row: Configuration, other: Configuration) -> str:
+    """Empty for two configurations that may be compared."""
+    words = []
+    if environment_key(row.environment) != environment_key(other.environment):
+        words.append(differences_in_words(row.environment, other.environment))
+    sizes = (one.settings["batch_size"] for one in (row, other))
+    if not same_value(*sizes) and row.together != other.together:
+        words.append(
+            f"batch size {row.settings['batch_size']:g} a replica and {row.together:g} together, "
+            f"{other.settings['batch_size']:g} and {other.together:g} in the baseline"
+        )
+    return "; ".join(words)
+
+
+Shares = tuple[float, float, float]
+"""Seconds of forwards, gradients of inputs and gradients of weights, of which the ratio matters."""
+
+
+def shares_of_passes(row: Configuration) -> Shares | None:
+    """Those of a rank on average; None where one of them was not measured."""
+    forwards, passes, weights = map(row.mean, ("forwards_s", "passes_s", "weights_s"))
+    if forwards is None or passes is None or weights is None:
+        return None
+    shares = forwards, max(0.0, passes - forwards - weights), weights
+    return shares if sum(shares) > 0.0 else None
 
 
 def bound_of(row: Configuration) -> float | None:
@@ -127,26 +130,17 @@ def bound_of(row: Configuration) -> float | None:
     With a split backward it follows from the measured seconds of forwards, gradients of inputs and
     gradients of weights; None where they are not known. An evaluation has forwards alone.
     """
-    replicas, stages = row.layout.replicas, row.layout.stages
-    if not row.split_backward:
-        return bound(replicas, stages, row.microbatches, row.virtual_stages)
-    if row.phase != "train":
-        # ZBV's last forward goes back through the second virtual stages of all ranks, one after the
-        # other: a stage waits as long as with one virtual stage.
-        return bound(replicas, stages, row.microbatches)
-    shares = row.shares
-    if shares is None:
-        return None
-    schedule = cast(ScheduleName, row.settings["schedule"])
-    return bound_with_split_backward(
-        schedule, replicas, stages, row.microbatches, shares, row.virtual_stages
-    )
-
-
-def balanced_bubble(row: Configuration) -> float | None:
-    """The share of rank-time that balanced stages wait."""
-    most = bound_of(row)
-    return None if most is None else 1.0 - most / row.layout.world_size
+    layout, schedule = row.layout, row.settings["schedule"]
+    virtual = int(row.settings["virtual_stages"])
+    pipeline = layout.replicas, layout.stages, row.microbatches
+    if not has_split_backward(schedule, layout.stages):
+        return bound(*pipeline, virtual)
+    if row.phase == "train":
+        shares = shares_of_passes(row)
+        return bound_with_split_backward(schedule, *pipeline, shares, virtual) if shares else None
+    # ZBV's last forward goes back through the second virtual stages of all ranks, one after the
+    # other: a stage waits as long as with one virtual stage.
+    return bound(*pipeline)
 
 
 def limits_over(
@@ -164,9 +158,9 @@ def limits_over(
         return None, None
     # With a split backward, or several virtual stages, unequal stages can wait less than balanced
     # ones, as where the later stages have most of the weights. Ranks that never wait are the limit.
-    unequal = row.split_backward and row.phase == "train"
-    credible = row.layout.world_size if unequal or row.virtual_stages > 1 else most
-    return most / of_base, credible / of_base
+    split = has_split_backward(row.settings["schedule"], row.layout.stages)
+    unequal = (split and row.phase == "train") or row.settings["virtual_stages"] > 1
+    return most / of_base, (row.layout.world_size if unequal else most) / of_base
 
 
 def exceeds(interval: Interval, limit: float) -> bool:

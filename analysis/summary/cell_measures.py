@@ -1,64 +1,78 @@
-"""What each cell measured in each phase: parts of a step, ideal step, epochs, memory."""
+"""What each cell measured in each phase: parts of a step, ideal step, epochs, memory.
+
+The ideal step is the schedule with each step's measured stage seconds, and no other cost. Where
+gradients of weights are computed apart from those of inputs, both are placed separately.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.load.run_data import RunData
-from analysis.summary.ideal_step import ideal_steps
+from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, ScheduleName, input_from, timeline
 
-_AVERAGED = (
+Seconds = NDArray[np.float64]
+Costs = Mapping[tuple[str, int, int], Seconds]
+"""(forward_s, backward_s or weights_s; virtual stage of its stage; stage) -> [steps of replicas]:
+seconds a micro-batch."""
+_PLAN = ["schedule", "stages", "microbatches", "virtual_stages"]
+_SECONDS = ["forward_s", "backward_s", "weights_s"]
+_KEYS = ["cell", "phase"]
+_AVERAGED = [
     *("data_s", "sample_s", "gather_s", "compute_s", "allreduce_s", "recompute_s"),
-    *("forwards_s", "passes_s", "weights_s", "outside_s"),
-)
+    *("forwards_s", "passes_s", "weights_s", "outside_s", "waited", "of"),
+]
 """Columns of steps of which a cell has the mean: of its kept steps, or where only profiled steps
 have any, as seconds of stages on a GPU, of those."""
-_EPOCH_COLUMNS = ["cell", "phase", "epoch_s", "whole_epochs"]
+_OF_STAGES = [
+    *("bubble", "ideal_step_s", "ideal_mean_s", "efficiency", "recompute_s", "forwards_s"),
+    *("passes_s", "outside_s"),
+]
+"""Columns that follow from seconds of stages."""
 
 
 def cell_phase_frame(run: RunData) -> pd.DataFrame:
-    """`run.phases` with samples a step, bubble, median and ideal step, parts of a step, memory."""
-    keys = ["cell", "phase"]
+    """`run.phases` with samples a step, bubble, median and ideal step, parts of a step, memory.
+
+    `efficiency` is the ideal over the measured step, both medians over the cell's steps.
+    """
     kept = run.steps[run.steps["kept"]]
-    grouped = kept.groupby(keys, observed=True)
-    even = kept[~kept["uneven"]].groupby(keys, observed=True)
-    edges = grouped[["step_s", "sampled_edges"]].sum(min_count=1)
-    measured = pd.DataFrame(
-        {
-            "samples": grouped["samples"].mean(),
-            "median_step_s": even["step_s"].median(),
-            **_parts_of_steps(run.steps),
-            "sampled_edges_per_s": edges["sampled_edges"] / edges["step_s"],
-            "peak_rss_mib": grouped["peak_rss_mib"].max(),
-            "peak_device_mib": grouped["peak_device_mib"].max(),
-            "peak_host_mib": _peak_of_hosts(run),
-        }
+    grouped = kept.groupby(_KEYS, observed=True)
+    parts = _parts_of_steps(run.steps)
+    sums = grouped[["step_s", "sampled_edges"]].sum(min_count=1)
+    measured = parts.assign(
+        bubble=parts["waited"] / parts["of"],
+        samples=grouped["samples"].mean(),
+        median_step_s=kept[~kept["uneven"]].groupby(_KEYS, observed=True)["step_s"].median(),
+        sampled_edges_per_s=sums["sampled_edges"] / sums["step_s"],
+        peak_rss_mib=grouped["peak_rss_mib"].max(),
+        peak_device_mib=grouped["peak_device_mib"].max(),
+        peak_host_mib=_peak_of_hosts(run),
     )
-    frame = run.phases.merge(measured.reset_index(), on=keys, how="left")
-    ideal = ideal_steps(run.stage_times, run.steps, run.cells)
-    frame = frame.merge(epoch_frame(run.steps, run.cells), on=keys, how="left")
-    found = [ideal.get(key) for key in zip(frame["cell"], frame["phase"], strict=True)]
-    frame["ideal_step_s"] = [None if one is None else one.median for one in found]
-    frame["ideal_mean_s"] = [None if one is None else one.mean for one in found]
-    unknown = ["bubble", "ideal_step_s", "ideal_mean_s", "recompute_s"]
-    unknown += ["forwards_s", "passes_s", "outside_s"]
-    frame.loc[frame["cell"].isin(timed_as_a_whole(run)), unknown] = None
+    frame = run.phases.merge(measured.reset_index(), on=_KEYS, how="left")
+    for more in (_ideal_steps(run.stage_times, run.steps, run.cells), _epochs(run)):
+        frame = frame.merge(more, on=_KEYS, how="left")
+    frame["efficiency"] = frame["ideal_step_s"] / frame["median_step_s"]
+    frame.loc[frame["cell"].isin(timed_as_a_whole(run)), _OF_STAGES] = None
     return frame
 
 
-def _parts_of_steps(steps: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """The bubble and the means of `_AVERAGED`, by cell and phase."""
-    keys = ["cell", "phase"]
-    waited = steps.assign(waited=steps["bubble"] * steps["step_s"])
-    kept = waited[waited["kept"]]
-    profiled = waited[waited["profiled"] & ~waited["warmup"]]
-    columns = [*_AVERAGED, "waited"]
-    means = [part.groupby(keys, observed=True)[columns].mean() for part in (kept, profiled)]
-    both = means[0].combine_first(means[1])
-    seconds = kept.groupby(keys, observed=True)["step_s"].mean()
-    of_profiled = profiled.groupby(keys, observed=True)["step_s"].mean()
-    base = seconds.where(means[0]["waited"].notna(), of_profiled)
-    return {"bubble": both["waited"] / base, **{name: both[name] for name in _AVERAGED}}
+def _parts_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """The means of `_AVERAGED`, by cell and phase; `waited` is seconds of the steps `of`."""
+    steps = steps.assign(
+        waited=steps["bubble"] * steps["step_s"], of=steps["step_s"].where(steps["bubble"].notna())
+    )
+    kept, profiled = (
+        part.groupby(_KEYS, observed=True)[_AVERAGED].mean()
+        for part in (steps[steps["kept"]], steps[steps["profiled"] & ~steps["warmup"]])
+    )
+    return kept.combine_first(profiled)
 
 
 def timed_as_a_whole(run: RunData) -> set[str]:
@@ -66,49 +80,123 @@ def timed_as_a_whole(run: RunData) -> set[str]:
 
     They are those of torchgpipe on several devices: neither an ideal step nor waits follow.
     """
-    cells = run.cells
-    if cells.empty:
-        return set()
-    held = cells.loc[(cells["engine"] == "torchgpipe") & (cells["stages"] > 1), "cell"]
-    return {str(cell) for cell in held} - {str(cell) for cell in run.layer_times["cell"].unique()}
+    held = run.cells[(run.cells["engine"] == "torchgpipe") & (run.cells["stages"] > 1)]
+    return set(map(str, held["cell"])) - set(map(str, run.layer_times["cell"].unique()))
 
 
 def _peak_of_hosts(run: RunData) -> pd.Series[float]:
     """The largest memory of a host's ranks together, MiB; shared memory counts for each rank."""
-    keys = ["cell", "phase"]
-    of_ranks = run.ranks.groupby([*keys, "host", "rank"], observed=True)["peak_rss_mib"].max()
-    of_hosts = of_ranks.groupby(level=[*keys, "host"], observed=True).sum(min_count=1)
-    return of_hosts.groupby(level=keys, observed=True).max()
+    of_ranks = run.ranks.groupby([*_KEYS, "host", "rank"], observed=True)["peak_rss_mib"].max()
+    of_hosts = of_ranks.groupby(level=[*_KEYS, "host"], observed=True).sum(min_count=1)
+    return of_hosts.groupby(level=_KEYS, observed=True).max()
 
 
-def epoch_frame(steps: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+def _epochs(run: RunData) -> pd.DataFrame:
     """A row a cell of which it is known, in training: mean seconds of its whole epochs, how many.
 
     Whole are epochs all of whose steps count, so not one that begins with warm-up. Of a cell
     without any, the seconds are those of as many samples as an epoch has, at the pace of the steps
     that count.
     """
-    if "steps_per_epoch" not in cells:
-        return pd.DataFrame(columns=_EPOCH_COLUMNS).astype(
-            {"epoch_s": float, "whole_epochs": float}
-        )
-    planned = cells[["cell", "steps_per_epoch", "train_samples"]].dropna()
-    kept = steps[steps["kept"] & (steps["phase"] == "train")].merge(planned, on="cell")
+    planned = run.cells.reindex(columns=["cell", "steps_per_epoch", "train_samples"]).dropna()
+    kept = run.steps[run.steps["kept"] & (run.steps["phase"] == "train")].merge(planned, on="cell")
     by_epoch = kept.groupby(["cell", "epoch"], observed=True).agg(
         seconds=("step_s", "sum"), count=("step_s", "size"), whole=("steps_per_epoch", "first")
     )
-    whole = by_epoch[by_epoch["count"] == by_epoch["whole"]]
-    measured = whole.groupby(level="cell", observed=True)["seconds"].agg(["mean", "size"])
+    whole = by_epoch[by_epoch["count"] == by_epoch["whole"]].groupby(level="cell", observed=True)
     by_cell = kept.groupby("cell", observed=True).agg(
         seconds=("step_s", "sum"), samples=("samples", "sum"), all=("train_samples", "first")
     )
     at_this_pace = by_cell["seconds"] / by_cell["samples"] * by_cell["all"]
-    measured = measured.reindex(by_cell.index)
-    return pd.DataFrame(
-        {
-            "cell": by_cell.index,
-            "phase": "train",
-            "epoch_s": measured["mean"].fillna(at_this_pace).to_numpy(dtype=float),
-            "whole_epochs": measured["size"].fillna(0).to_numpy(dtype=float),
-        }
+    epochs = by_cell.assign(
+        phase="train",
+        epoch_s=whole["seconds"].mean().reindex(by_cell.index).fillna(at_this_pace),
+        whole_epochs=whole.size().reindex(by_cell.index, fill_value=0),
     )
+    return epochs[["phase", "epoch_s", "whole_epochs"]].reset_index()
+
+
+def has_split_backward(schedule: str, stages: int) -> bool:
+    """Whether a pipeline has the schedule zero-bubble or zbv; a single stage waits for no other."""
+    return schedule in SPLIT_BACKWARD and stages > 1
+
+
+def _ideal_steps(
+    stage_times: pd.DataFrame, steps: pd.DataFrame, cells: pd.DataFrame
+) -> pd.DataFrame:
+    """A row a cell and phase of which it is known: `ideal_step_s` and `ideal_mean_s`.
+
+    They are the median over the kept steps of equal samples and the mean over all kept steps, of
+    the slowest replica. A cell that measures stages in profiled steps alone, as on a GPU, has the
+    ideal of those. The ideal is that of each step, not that of each stage's median: where a machine
+    is now fast and now slow, medians of parts do not add up to the median of the whole.
+    """
+    times = _counted(stage_times, steps).merge(cells[["cell", *_PLAN]], on="cell")
+    found = [times[[*_KEYS, "step", "uneven"]].head(0).assign(seconds=0.0)]
+    place = ["cell", "step", "uneven", "replica", "virtual_stage", "stage"]
+    plans: Any = times.groupby(["phase", *_PLAN], observed=True)
+    for (phase, schedule, stages, count, virtual), mine in plans:
+        tables = mine.set_index(place)[_SECONDS].unstack(place[-2:]) / count
+        if len(tables.columns) != len(_SECONDS) * stages * virtual:
+            continue
+        if not has_split_backward(schedule, stages):
+            tables.loc[:, "weights_s"] = 0.0
+        # Recorded seconds of backward include those of the gradients of weights.
+        tables["backward_s"] -= tables["weights_s"]
+        costs = {key: column.to_numpy() for key, column in tables.items()}
+        ideal = _ideal_seconds(costs, schedule, stages, count, virtual, training=phase == "train")
+        found.append(tables.index.to_frame(index=False).assign(phase=phase, seconds=ideal))
+    every = pd.concat(found)
+    known = every.groupby(_KEYS, observed=True)["seconds"].transform(lambda s: s.notna().all())
+    of_steps = every[known.astype(bool)].groupby([*_KEYS, "step", "uneven"], observed=True)
+    slowest = of_steps["seconds"].max().reset_index()
+    even = slowest[~slowest["uneven"].astype(bool)]
+    both = {
+        "ideal_step_s": even.groupby(_KEYS, observed=True)["seconds"].median(),
+        "ideal_mean_s": slowest.groupby(_KEYS, observed=True)["seconds"].mean(),
+    }
+    return pd.DataFrame(both).reset_index()
+
+
+def _counted(stage_times: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The stage seconds of kept steps; of a cell and phase without any those of profiled steps."""
+    marks = steps[[*_KEYS, "step", "kept", "profiled", "warmup", "uneven"]]
+    times = stage_times.merge(marks, on=[*_KEYS, "step"])
+    some_kept = times.groupby(_KEYS, observed=True)["kept"].transform("any")
+    profiled = times["profiled"] & ~times["warmup"] & ~some_kept
+    return times[times["kept"] | profiled]
+
+
+def _ideal_seconds(
+    costs: Costs,
+    schedule: ScheduleName,
+    stages: int,
+    microbatches: int,
+    virtual_stages: int,
+    *,
+    training: bool,
+) -> Seconds:
+    """[steps]: the ideal of each step, as the end of `gnnhpc.core.schedules.timeline` of one."""
+    clock = [np.zeros_like(costs["forward_s", 0, 0])] * stages
+    done: dict[tuple[int, Action], Seconds] = {}
+    for stage, action in _order(schedule, stages, microbatches, virtual_stages, training):
+        needed = input_from(schedule, stage, stages, virtual_stages, action)
+        start = clock[stage] if needed is None else np.maximum(clock[stage], done[needed])
+        seconds = costs[f"{action.kind}_s", action.virtual_stage, stage]
+        clock[stage] = done[stage, action] = start + seconds
+    return cast(Seconds, np.maximum.reduce(clock))
+
+
+@lru_cache
+def _order(
+    schedule: ScheduleName, stages: int, microbatches: int, virtual_stages: int, training: bool
+) -> tuple[tuple[int, Action], ...]:
+    """Stage and action of all, each after those that it waits for."""
+    equal = [1.0] * (stages * virtual_stages)
+    slots = timeline(
+        *(schedule, equal, equal, microbatches),
+        weights_s=equal,
+        virtual_stages=virtual_stages,
+        training=training,
+    )
+    return tuple((slot.stage, slot.action) for slot in slots)

@@ -15,22 +15,64 @@ became slower from others that became faster; the seconds of both decide that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from analysis.load.equivalent_cells import divergence, valid_trajectories
 from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import Interval, repeats_in_words
 from analysis.statistics.power import CONFIDENCE
-from analysis.statistics.sample import Sample
-from analysis.summary.configurations import Configuration
-from analysis.summary.match_runs import Match, match_runs
+from analysis.statistics.sample import Sample, paired
+from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.settings_in_words import is_missing, settings_label
 from gnnhpc.core.errors import InputError
 
 AVERAGES = ("mean", "median")
+SOURCES = "model_digest"
+"""The digest of a custom model's sources: two versions of one model are compared."""
+Settings = frozenset[tuple[str, object]]
+
+
+@dataclass(frozen=True)
+class Match:
+    """One configuration in one phase, as both runs have it."""
+
+    name: str
+    """The configuration's, such as `gat synthetic-citation pp2 m2`."""
+    a: Configuration
+    b: Configuration
+
+    @property
+    def phase(self) -> str:
+        return self.a.phase
+
+    @property
+    def sides(self) -> tuple[Configuration, Configuration]:
+        return self.a, self.b
+
+    @cached_property
+    def alternated(self) -> bool:
+        """Whether the runs took turns: A's and B's first repeats, then the second ones.
+
+        Only then are equal repeats a pair; else their common number means nothing.
+        """
+        pairs = paired(self.a.sample.repeats, self.b.sample.repeats)
+        started = [list(one.used["started_at"]) for one in self.sides]
+        turns = sorted(sorted((started[0][i], started[1][j])) for i, j in pairs)
+        ordered = [time for turn in turns for time in turn]
+        return bool(turns) and all(ordered) and ordered == sorted(set(ordered))
+
+    def samples(self, a: Sequence[ArrayLike], b: Sequence[ArrayLike]) -> tuple[Sample, Sample]:
+        """Seconds of each run of both sides; repeats are pairs where the runs took turns."""
+        if not self.alternated:
+            return Sample(a), Sample(b)
+        return Sample(a, self.a.sample.repeats), Sample(b, self.b.sample.repeats)
 
 
 @dataclass(frozen=True)
@@ -121,7 +163,7 @@ def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Compa
     if of not in AVERAGES:
         raise InputError("--of", None, repr(of), " or ".join(AVERAGES))
     a, b = load_run(root_a), load_run(root_b)
-    matches, only_in_one = match_runs(a, b)
+    matches, only_in_one = _match(a, b)
     steps = []
     for match in matches:
         mine, theirs = match.samples(match.a.step_times, match.b.step_times)
@@ -133,6 +175,61 @@ def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Compa
     return Comparison(a, b, tolerance, of, matches, only_in_one, steps, groups, causes)
 
 
+def _match(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
+    """What both runs measured, and what only one of them has or counts, a line each.
+
+    Configurations match by all settings; the sources of a custom model may differ. Raises
+    InputError for runs that measured nothing in common.
+    """
+    ours, theirs = (
+        {(_settings(row), row.phase): row for row in make_configurations(r)} for r in (a, b)
+    )
+    names = _names([*ours.values(), *theirs.values()])
+    matches = [
+        Match(names[settings], one, theirs[settings, phase])
+        for (settings, phase), one in ours.items()
+        if one.step_times and (settings, phase) in theirs and theirs[settings, phase].step_times
+    ]
+    if not matches:
+        found = f"no configuration that it and {a.name} both measured"
+        raise InputError(b.name, "cells", found, "two runs of one sweep")
+    lines = []
+    for side, mine, other in (("A", ours, theirs), ("B", theirs, ours)):
+        only = dict.fromkeys(names[key[0]] for key in mine if key not in other)
+        lines += [f"only in {side}: {name}" for name in only]
+    return matches, [*lines, *_not_counted("A", a), *_not_counted("B", b)]
+
+
+def _settings(one: Configuration) -> Settings:
+    """The settings but a model's sources; frames make whole numbers floats."""
+    return frozenset(
+        (name, float(value) if isinstance(value, numbers.Real) else str(value))
+        for name, value in one.settings.items()
+        if name != SOURCES and not is_missing(value)
+    )
+
+
+def _names(rows: Sequence[Configuration]) -> dict[Settings, str]:
+    """Model, data, layout, micro-batches, and the other settings in which those of a name vary."""
+    by_name: dict[str, list[Settings]] = {}
+    for one in rows:
+        name = " ".join(str(one.settings[key]) for key in ("model", "data", "layout"))
+        by_name.setdefault(f"{name} m{one.microbatches}", []).append(_settings(one))
+    names = {}
+    for name, same in by_name.items():
+        common = frozenset.intersection(*same)
+        for each in same:
+            names[each] = f"{name} {settings_label(dict(sorted(each - common)))}".rstrip()
+    return names
+
+
+def _not_counted(side: str, run: RunData) -> Iterator[str]:
+    """Cells that failed, are missing, invalid, or not comparable with most of their run."""
+    for cell in run.cells[~run.cells["counts"].astype(bool)].to_dict("records"):
+        why = cell["not_comparable"] or cell["flags"].replace(";", ", ") or cell["status"]
+        yield f"not counted in {side}: {cell['cell']}: {why}"
+
+
 def _ratio(a: Sample, b: Sample, of: str, among: int) -> Interval:
     """B over A, with an interval that holds together with those of all `among` ratios."""
     confidence = 1.0 - (1.0 - CONFIDENCE) / among
@@ -140,34 +237,36 @@ def _ratio(a: Sample, b: Sample, of: str, among: int) -> Interval:
 
 
 def _compare_groups(matches: Sequence[Match], a: RunData, b: RunData, of: str) -> list[Compared]:
-    """Each group of layers that every cell of both configurations recorded.
-
-    Relative seconds are compared by medians, as one slow moment falls upon one group.
-    """
+    """Each group of layers that every cell of both configurations recorded."""
     recorded = [_group_seconds(run) for run in (a, b)]
-    runs = [[_of_runs(*both) for both in zip(one.sides, recorded, strict=True)] for one in matches]
-    common = [
-        sorted(set.intersection(*(set(run.columns) for side in sides for run in side)))
-        for sides in runs
-    ]
-    # The intervals of seconds and of relative seconds hold together.
-    among = 2 * sum(map(len, common))
     found = []
-    for match, sides, groups in zip(matches, runs, common, strict=True):
-        for group in groups:
-            seconds = match.samples(*([run[group] for run in side] for side in sides))
-            row = Compared(match, group, *seconds, _ratio(*seconds, of, among))
-            if len(groups) > 1:
-                rest = [[run[groups].sum(axis=1) - run[group] for run in side] for side in sides]
-                others = match.samples(*rest)
-                shares = (
-                    [run[group] / other for run, other in zip(*both, strict=True)]
-                    for both in zip(sides, rest, strict=True)
-                )
-                relative = _ratio(*match.samples(*shares), "median", among)
-                row = replace(row, relative=relative, others=_ratio(*others, of, among))
-            found.append(row)
-    return found
+    for match in matches:
+        sides = [_of_runs(*both) for both in zip(match.sides, recorded, strict=True)]
+        common = sorted(set.intersection(*(set(run.columns) for side in sides for run in side)))
+        sides = [[run[common] for run in side] for side in sides]
+        found += [(match, sides, group) for group in common]
+    # The intervals of seconds and of relative seconds hold together.
+    return [_compare_group(*each, of, 2 * len(found)) for each in found]
+
+
+def _compare_group(
+    match: Match, sides: Sequence[Sequence[pd.DataFrame]], group: str, of: str, among: int
+) -> Compared:
+    """Relative seconds are compared by medians, as one slow moment falls upon one group."""
+    seconds = match.samples(*([run[group] for run in side] for side in sides))
+    row = Compared(match, group, *seconds, _ratio(*seconds, of, among))
+    if len(sides[0][0].columns) == 1:
+        return row
+    rest = [[run.sum(axis=1) - run[group] for run in side] for side in sides]
+    shares = (
+        [run[group] / other for run, other in zip(*both, strict=True)]
+        for both in zip(sides, rest, strict=True)
+    )
+    return replace(
+        row,
+        relative=_ratio(*match.samples(*shares), "median", among),
+        others=_ratio(*match.samples(*rest), of, among),
+    )
 
 
 def _group_seconds(run: RunData) -> pd.DataFrame:

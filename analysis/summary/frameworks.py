@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from analysis.load.comparable import differences
-from analysis.summary.baseline_and_speedup import same_value
+from analysis.summary.baseline_and_speedup import differing_settings
 from analysis.summary.configurations import Configuration
 from analysis.summary.settings_in_words import (
     COMPILED,
     IMPLEMENTATIONS,
-    settings_in_words,
+    is_missing,
+    settings_label,
     varying_settings,
 )
 from analysis.summary.summary_table import Summary, counted_flags
 
-_NAMED = ("implementation", "sampler", "compile")
+_LIBRARY = {"implementation", "sampler", "compile"}
+"""The settings in which our form of a configuration and a library's differ."""
 DEPENDS_ON_IMPLEMENTATION = {"implementation", "kernels", "transfers"}
-
-
-def find_like(
-    row: Configuration, rows: Iterable[Configuration], changes: Mapping[str, Any]
-) -> Configuration | None:
-    """The measured row with these settings that equals `row` in all others.
-
-    It has the same phase, and the same environment but for what the implementation decides. None
-    where there is no such row.
-    """
-    requested = {**row.settings, **changes}
-    return next(
-        (
-            other
-            for other in rows
-            if other is not row
-            and other.phase == row.phase
-            and other.step_times
-            and all(same_value(other.settings[k], v) for k, v in requested.items())
-            and not differences(row.environment, other.environment).keys()
-            - DEPENDS_ON_IMPLEMENTATION
-        ),
-        None,
-    )
 
 
 def frameworks_frame(summary: Summary) -> pd.DataFrame:
@@ -53,48 +30,57 @@ def frameworks_frame(summary: Summary) -> pd.DataFrame:
     Milliseconds a step of each, and how many times as fast ours is, with intervals, and the flags
     of the cells of each.
     """
-    cells, rows = summary.run.cells, summary.configurations
-    if cells.empty or cells["implementation"].nunique() < 2:
-        return pd.DataFrame()
-    names = [name for name in varying_settings(summary.table) if name not in _NAMED]
-    found = [_compared_with_libraries(row, rows, names) for row in rows if _is_ours(row)]
-    return pd.DataFrame([line for line in found if line])
+    rows = summary.configurations
+    names = [name for name in varying_settings(summary.table) if name not in _LIBRARY]
+    lines = []
+    for row in rows:
+        libraries = _libraries_like(row, rows) if _is_ours(row) else {}
+        if libraries:
+            known = {name: row.settings[name] for name in names}
+            known = {name: value for name, value in known.items() if not is_missing(value)}
+            lines.append(_line(row, libraries, settings_label(known)))
+    return pd.DataFrame(lines)
 
 
 def _is_ours(row: Configuration) -> bool:
     """Computed by our layers, and drawn by our sampler where it is sampled."""
     sampler = row.settings.get("sampler")
-    if row.phase != "train" or not (pd.isna(sampler) or sampler == "ours"):
-        return False
-    return row.settings["implementation"] == "fused" and bool(row.step_times)
+    ours = row.settings["implementation"] == "fused" and (is_missing(sampler) or sampler == "ours")
+    return ours and row.phase == "train" and bool(row.step_times)
 
 
-def _compared_with_libraries(
-    row: Configuration, rows: Sequence[Configuration], names: Sequence[str]
-) -> dict[str, Any]:
-    """Empty where no library computed the same."""
-    line: dict[str, Any] = {
-        "model": row.settings["model"],
-        "data": row.settings["data"],
-        "layout": str(row.layout),
-        "microbatches": row.microbatches,
-        "settings": settings_in_words(row.settings, names),
-        **row.sample.mean.columns("ours_ms", 1e3),
-    }
-    flags = {"ours": counted_flags(row)}
-    for implementation, mode in itertools.product(("pyg", "reference", "dgl"), COMPILED):
-        changes = {"implementation": implementation} | ({} if mode == "off" else {"compile": mode})
-        if not pd.isna(row.settings.get("sampler")):
-            # A library is its loader and its layers, which sample with the same semantics as ours.
-            changes["sampler"] = implementation
-        other = find_like(row, rows, changes)
-        if other is not None:
-            name = IMPLEMENTATIONS[implementation] + COMPILED[mode]
-            column = name.lower().replace(" ", "_").replace("-", "_")
-            flags[name] = counted_flags(other)
-            line |= other.sample.mean.columns(f"{column}_ms", 1e3)
-            line |= other.sample.over(row.sample).columns(f"over_{column}")
-    if len(flags) == 1:
-        return {}
+def _libraries_like(row: Configuration, rows: Iterable[Configuration]) -> dict[str, Configuration]:
+    """Name -> the measured row that equals ours in all but who computes, the libraries in order.
+
+    It has the same environment but for what the implementation decides. A library is its loader and
+    its layers, which sample with the same semantics as ours.
+    """
+    found = {}
+    for other in rows:
+        implementation, sampler = other.settings["implementation"], other.settings.get("sampler")
+        like = (
+            other.phase == row.phase
+            and other.step_times
+            and implementation in IMPLEMENTATIONS
+            and implementation != "fused"
+            and (is_missing(sampler) or sampler == implementation)
+            and differing_settings(row, other) <= _LIBRARY
+            and differences(row.environment, other.environment).keys() <= DEPENDS_ON_IMPLEMENTATION
+        )
+        if like:
+            mode = str(other.settings.get("compile", "off"))
+            found[IMPLEMENTATIONS[implementation] + COMPILED[mode]] = other
+    return dict(sorted(found.items(), key=lambda one: (one[0].startswith("DGL"), one[0])))
+
+
+def _line(row: Configuration, libraries: dict[str, Configuration], settings: str) -> dict[str, Any]:
+    line: dict[str, Any] = {key: row.settings[key] for key in ("model", "data", "layout")}
+    line |= {"microbatches": row.microbatches, "settings": settings}
+    line |= row.sample.mean.columns("ours_ms", 1e3)
+    for name, other in libraries.items():
+        column = name.lower().replace(" ", "_").replace("-", "_")
+        line |= other.sample.mean.columns(f"{column}_ms", 1e3)
+        line |= other.sample.over(row.sample).columns(f"over_{column}")
+    flags = {name: counted_flags(one) for name, one in ({"ours": row} | libraries).items()}
     words = [f"{name}: {', '.join(found)}" for name, found in flags.items() if found]
     return line | {"flags": "; ".join(words)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from analysis.summary.summary_table import VARIANT_COLUMNS
+from analysis.summary.summary_columns import VARIANT_COLUMNS
 from gnnhpc.models.model_registry import model_class
 
 IMPLEMENTATIONS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
@@ -48,37 +48,27 @@ def varying_settings(summary: pd.DataFrame) -> list[str]:
     return found
 
 
-def settings_in_words(row: Any, names: Sequence[str]) -> str:
-    """The settings of these that a row has, such as `model blocks 4, dtype float64`."""
-    known = {name: row[name] for name in names if not is_missing(row[name]) and row[name] != ""}
-    return ", ".join(
-        f"{name.replace('_', ' ')} {value_text(value)}" for name, value in _with_schedules(known)
-    )
-
-
-def settings_label(settings: Mapping[str, object]) -> str:
+def settings_label(settings: Mapping[str, Any]) -> str:
     """Settings as a short title; numbers, and words like `once`, have the name of the setting.
 
     Implementations and samplers are named as ours, PyG or DGL, a sampler only where it is not the
-    implementation's.
+    implementation's. Virtual stages follow their schedule: `interleaved, 2 virtual stages`.
     """
-    named = dict(settings)
-    if str(named.get("implementation")) in IMPLEMENTATIONS:
-        named["implementation"] = IMPLEMENTATIONS[str(named["implementation"])]
-    sampler = SAMPLERS.get(str(named.pop("sampler", None)))
-    if sampler is not None and sampler != named.get("implementation"):
-        named["sampler"] = f"sampled by {sampler}"
-    return ", ".join(_with_label(key, value) for key, value in _with_schedules(named))
-
-
-def _with_schedules(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings, virtual stages with their schedule: `interleaved, 2 virtual stages`."""
-    virtual = settings.get("virtual_stages", 1)
-    for name, value in settings.items():
-        if name == "schedule" and not is_missing(virtual) and virtual > 1:
-            yield name, f"{value}, {virtual} virtual stages"
-        elif name != "virtual_stages" or "schedule" not in settings:
-            yield name, value
+    words = []
+    implementation, sampler = (
+        names.get(str(settings.get(key)))
+        for key, names in (("implementation", IMPLEMENTATIONS), ("sampler", SAMPLERS))
+    )
+    for key, value in settings.items():
+        if key == "implementation" and implementation:
+            words.append(implementation)
+        elif key == "sampler" and sampler:
+            words += [f"sampled by {sampler}"] if sampler != implementation else []
+        elif key == "virtual_stages" and "schedule" in settings:
+            words += [f"{value:g} virtual stages"] if value > 1 else []
+        else:
+            words.append(_with_label(key, value))
+    return ", ".join(filter(None, words))
 
 
 def _with_label(key: str, value: object) -> str:
@@ -87,17 +77,9 @@ def _with_label(key: str, value: object) -> str:
         return "no buckets" if is_missing(value) else f"buckets of {value:g} MiB"
     if is_missing(value):
         return f"no {name}"
-    bare = isinstance(value, str) and key not in _NAMED
-    return str(value) if bare else f"{name} {value_text(value)}"
-
-
-def value_text(value: object) -> str:
-    """A setting's value: `none` where it is missing, and numbers with six digits at most."""
-    if is_missing(value):
-        return "none"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    return f"{value:g}"
+    if isinstance(value, str) and key not in _NAMED:
+        return value
+    return f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
 
 
 def is_missing(value: object) -> bool:
@@ -115,14 +97,12 @@ def with_study(summary: pd.DataFrame) -> pd.DataFrame:
     """`summary` with a column `study`: model and data, where there are several, and the settings in
     which rows of that model and data differ.
     """
-    if summary.empty:
-        return summary.assign(study="")
     named = [key for key in ("model", "data") if summary[key].nunique() > 1]
-    labels: dict[Any, str] = {}
+    labels = pd.Series("", summary.index, dtype=object)
     for _, rows in summary.groupby(["model", "data"], sort=False):
         keys = [*named, *varying_settings(rows)]
         for place, values in zip(rows.index, rows[keys].to_numpy(object), strict=True):
-            row = dict(zip(keys, values, strict=True))
-            known = {key: v for key, v in row.items() if not is_missing(v) and v != ""}
+            settings = dict(zip(keys, values, strict=True))
+            known = {key: value for key, value in settings.items() if not is_missing(value)}
             labels[place] = settings_label(known)
-    return summary.assign(study=[labels[place] for place in summary.index])
+    return summary.assign(study=labels)

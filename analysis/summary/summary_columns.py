@@ -1,8 +1,12 @@
-"""The columns of summary.csv that scripts rely on, in their order, and what each means."""
+"""The columns of summary.csv: those that scripts rely on, of settings, and of what is learnt."""
 
 from __future__ import annotations
 
 from typing import Final
+
+import pandas as pd
+
+from analysis.statistics.intervals import finite_values, interval_of_shares, t_bounds
 
 COLUMN_MEANINGS: Final[dict[str, str]] = {
     "model": "The model's name, or its label.",
@@ -30,3 +34,43 @@ COLUMN_MEANINGS: Final[dict[str, str]] = {
     "valid": "Whether a valid cell was measured and no speedup exceeds its bound without a cause.",
     "flags": "Names of the checks that flagged cells of this row, and how many cells.",
 }
+CONTRACT_COLUMNS = tuple(COLUMN_MEANINGS)
+"""The first columns of summary.csv, in this order: scripts rely on them. Others follow."""
+KEY_COLUMNS = ("model", "data", "layout", "microbatches")
+VARIANT_COLUMNS = (
+    *("implementation", "batch_size", "schedule", "virtual_stages", "chunks", "batchnorm"),
+)
+"""Settings that are always columns; other settings are only where they vary."""
+SAMPLING_COLUMNS = ("sampler", "semantics", "fanouts", "workers")
+"""Settings that are always columns of a run with sampled cells."""
+DROPPED_COLUMNS = ("warmup_dropped", "profiled_dropped")
+"""Steps that do not count, by reason; with `n` they add up to the recorded steps."""
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric's values are from 0 to 1, the more the better: `test_accuracy`, and of links
+    `val_auc`, `test_mrr`, `test_hits@10`."""
+    return metric.endswith(("accuracy", "_auc", "_mrr")) or "_hits@" in metric
+
+
+def learnt_columns(used: pd.DataFrame) -> dict[str, float | None]:
+    """Mean of each last loss and share of the cells that count, and its interval over seeds.
+
+    Repeats of one seed learn the same, so each seed is one observation; fewer than two have no
+    interval. A loss is held to be normal; the others are shares, from 0 to 1.
+    """
+    found: dict[str, float | None] = {}
+    for name in map(str, used.columns):
+        if name.startswith(("train_", "val_", "test_")) and (
+            name.endswith("_loss") or is_share(name)
+        ):
+            values = used[name].astype(float)
+            of_seeds = finite_values(values.groupby(used["seed"]).mean())
+            low = high = None
+            if of_seeds.size > 1 and is_share(name):
+                interval = interval_of_shares(of_seeds)
+                low, high = interval.low, interval.high
+            elif of_seeds.size > 1:
+                low, high = map(float, t_bounds(of_seeds))
+            found |= {name: values.mean(), f"{name}_low": low, f"{name}_high": high}
+    return found

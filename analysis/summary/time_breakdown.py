@@ -20,79 +20,82 @@ ratio of forwards, gradients of inputs and gradients of weights, Qi et al. 2024)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from analysis.summary.baseline_and_speedup import bound_of
+from analysis.summary.configurations import Configuration
 
-PREFIX = "lost_"
-"""Prefix of the columns in the summary."""
+COLUMNS = {
+    "lost_linear_s": "linear",
+    "lost_schedule_s": "schedule",
+    "lost_recomputation_s": "recomputation",
+    "lost_microbatches_s": "micro-batches",
+    "lost_contention_s": "contention",
+    "lost_imbalance_s": "imbalance",
+    "lost_waits_s": "waits, transfers",
+    "lost_allreduce_s": "all-reduce",
+    "lost_rest_s": "rest",
+}
+"""Columns of the summary with the parts, from the linear ideal to the measured step; in words."""
 _ROUNDING = 1e-12
 """Share of a step below which a difference of sums is rounding."""
 
 
-@dataclass(frozen=True)
-class StepSeconds:
-    """A step of one configuration and its parts, seconds: the mean of the runs' means."""
-
-    step: float
-    passes: float
-    """Forward and backward, of a rank on average."""
-    outside: float = 0.0
-    """Outside its spans: waiting for others, and what lies between spans."""
-    allreduce: float = 0.0
-    recomputed: float = 0.0
-    """Recomputed forwards, which are part of the passes."""
-
-    @property
-    def once(self) -> float:
-        """Passes without recomputed forwards."""
-        return self.passes - self.recomputed
-
-    def times(self, factor: float) -> StepSeconds:
-        """The same for a step of `factor` times the samples."""
-        return StepSeconds(*(factor * getattr(self, field.name) for field in fields(self)))
-
-
-PARTS = (
-    *("linear", "schedule", "recomputation", "microbatches", "contention", "imbalance", "waits"),
-    *("allreduce", "rest"),
-)
-"""The parts of a step, from the linear ideal to the measured step."""
-COLUMNS = tuple(f"{PREFIX}{part}_s" for part in PARTS)
-
-
 def break_down(
-    step: StepSeconds,
-    ideal_s: float,
-    best: StepSeconds,
-    same: StepSeconds | None,
-    *,
-    ranks: int,
-    stretch: float,
+    row: Configuration, best: Configuration | None, same: Configuration | None
 ) -> dict[str, float | None]:
-    """The parts of `step` of `ranks` ranks, whose schedule takes `stretch` times its passes.
+    """The parts of a training step, in seconds that add up to it, by column of the summary.
 
-    By column of the summary, in seconds that add up to the step; a part that is faster than
-    expected is negative, and one that is only rounding is 0. `ideal_s` is the schedule with the
-    measured passes and nothing else. `best` is the best sequential run, `same` the one in as many
-    micro-batches, both for as many samples as `step`; without `same` its part is None, and in
-    `contention`.
+    A part that is faster than expected is negative, and one that is only rounding is 0. `best` is
+    the best sequential run, `same` the one in as many micro-batches as `row`; without `same` its
+    part is None, and in `contention`. All are None without the seconds that they follow from.
     """
+    step, alone, ideal_s = _seconds(row, row), _seconds(best, row), row.mean("ideal_mean_s")
+    most = bound_of(row)
+    if row.phase != "train" or step is None or alone is None or ideal_s is None or most is None:
+        return dict.fromkeys(COLUMNS)
+    in_as_many = _seconds(same, row)
+    compared = alone if in_as_many is None else in_as_many
+    ranks = row.layout.world_size
+    stretch = ranks / most
     share = stretch / ranks
-    alone = best if same is None else same
-    waits = step.passes + step.outside - ideal_s - best.outside * share
-    single = ranks == 1
-    rest = step.step - step.passes - step.outside - step.allreduce
-    rest -= (best.step - best.passes - best.outside) * share
+    waits = step["passes"] + step["outside"] - ideal_s - alone["outside"] * share
+    rest = step["step"] - step["passes"] - step["outside"] - step["allreduce"]
+    rest -= (alone["step"] - alone["passes"] - alone["outside"]) * share
     parts = (
-        best.step / ranks,
-        best.step * (share - 1 / ranks),
-        step.recomputed * stretch - best.recomputed * share,
-        None if same is None else (same.once - best.once) * share,
-        step.once * stretch - alone.once * share,
-        ideal_s - step.passes * stretch,
-        0.0 if single else waits,
-        step.allreduce,
-        rest + (waits if single else 0.0),
+        alone["step"] / ranks,
+        alone["step"] * (share - 1 / ranks),
+        step["recomputed"] * stretch - alone["recomputed"] * share,
+        (compared["once"] - alone["once"]) * share,
+        step["once"] * stretch - compared["once"] * share,
+        ideal_s - step["passes"] * stretch,
+        0.0 if ranks == 1 else waits,
+        step["allreduce"],
+        rest + (waits if ranks == 1 else 0.0),
     )
-    least = _ROUNDING * abs(step.step)
-    values = (0.0 if part is not None and abs(part) <= least else part for part in parts)
-    return dict(zip(COLUMNS, values, strict=True))
+    least = _ROUNDING * abs(step["step"])
+    values = (0.0 if abs(part) <= least else part for part in parts)
+    unknown = {} if in_as_many is not None else {"lost_microbatches_s": None}
+    return dict(zip(COLUMNS, values, strict=True)) | unknown
+
+
+def _seconds(one: Configuration | None, row: Configuration) -> dict[str, float] | None:
+    """Seconds of a step of `one` and its parts, for as many samples as a step of `row` has.
+
+    `outside` is outside a rank's spans: waiting for others, and what lies between spans; `once` are
+    passes without recomputed forwards. None where stages were not timed one by one.
+    """
+    if one is None or not one.step_times:
+        return None
+    names = ("passes_s", "outside_s", "allreduce_s", "recompute_s", "samples")
+    passes, outside, allreduce, recomputed, samples = map(one.mean, names)
+    mine = row.mean("samples")
+    if passes is None or outside is None or allreduce is None or not samples or not mine:
+        return None
+    seconds = {
+        "step": one.sample.mean.value,
+        "passes": passes,
+        "outside": outside,
+        "allreduce": allreduce,
+        "recomputed": recomputed or 0.0,
+        "once": passes - (recomputed or 0.0),
+    }
+    return {name: mine / samples * value for name, value in seconds.items()}

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["report", "{tmp}/none"], "no such folder"),
         (["report", "{tmp}"], "manifest.jsonl"),
         (["report", "{run}", "--baseline", "pp2x"], "--baseline"),
-        (["report", "{run}", "--baseline", "pp9"], "found pp9:1, which no cell has; allowed: seq"),
+        (["report", "{run}", "--baseline", "pp9"], "found pp9, which no cell has; allowed: seq"),
         (["report", "{run}", "--out", "{run}/manifest.jsonl"], "which is a file"),
         (["report", "{run}", "--out", "/proc/nowhere/report"], "a folder you may write in"),
         (["report"], "RUN"),
