@@ -21,7 +21,6 @@ from gnnhpc.batches.graph_batch import (
 from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
 from gnnhpc.core.layer_specs import hops
 from gnnhpc.data.load_graph import load_graph
-from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.records.schema import Phase
@@ -44,7 +43,12 @@ class ChunkBatches(Batches):
         )
         mine = self.chunkset.chunks[plan.replica_slice]
         if experiment.rebuild == "layer":
-            mine = self._rebuilt(graph, mine)
+            # Edges are cut out of the graph whenever a layer asks for them.
+            build = subgraph_builder(graph, getattr(experiment.model, "implementation", "own"))
+            mine = tuple(
+                replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, len(chunk.blocks)))
+                for chunk in mine
+            )
         self._first = mine[0]
         self._batch = RepeatedBatch(
             plan,
@@ -60,15 +64,6 @@ class ChunkBatches(Batches):
         self._features_form = features_form(graph.features, plan)
         self.samples = sum(chunk.own for chunk in mine)
         self.total_samples = len(graph.labels)
-
-    def _rebuilt(self, graph: Graph, chunks: tuple[GraphChunk, ...]) -> tuple[GraphChunk, ...]:
-        """The same chunks; their edges are cut out of the graph whenever a layer asks for them."""
-        implementation = getattr(self.plan.experiment.model, "implementation", "own")
-        build = subgraph_builder(graph, implementation)
-        return tuple(
-            replace(chunk, blocks=RebuiltBlocks(build, chunk.nodes, len(chunk.blocks)))
-            for chunk in chunks
-        )
 
     def shape_after(self, index: int) -> tuple[int, ...]:
         rows = self.chunkset.rows[hops(self.plan.layer_specs[: index + 1])]

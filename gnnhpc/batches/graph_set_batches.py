@@ -41,15 +41,13 @@ class GraphSetBatches(SharedBatches):
         self.graphs = graphs or load_graph_set(plan.experiment.data, plan.root)
         super().__init__(plan, self.graphs.numbers("train"), "graphs")
         self._unions = DisjointUnions(self.graphs, hops(plan.layer_specs))
-        self.evaluation = self._evaluation() if plan.experiment.test_steps else None
-
-    def _evaluation(self) -> RepeatedBatch:
-        """All graphs to validate and to test, in parts of consecutive ones."""
-        numbers = self.graphs.numbers(*SPLITS["test"])
-        mine = numbers.tensor_split(self.plan.experiment.total_chunks)[self.plan.replica_slice]
-        chunks, inputs, checksum, _ = self._united("test", mine)
-        ids, counts = torch.cat(mine).numpy(), label_counts(self.graphs)
-        return RepeatedBatch(self.plan, chunks, inputs, ids, checksum, counts)
+        if plan.experiment.test_steps:
+            # All graphs to validate and to test, in parts of consecutive ones.
+            numbers = self.graphs.numbers(*SPLITS["test"])
+            mine = numbers.tensor_split(plan.experiment.total_chunks)[plan.replica_slice]
+            chunks, inputs, checksum, _ = self._united("test", mine)
+            ids, counts = torch.cat(mine).numpy(), label_counts(self.graphs)
+            self.evaluation = RepeatedBatch(plan, chunks, inputs, ids, checksum, counts)
 
     @contextlib.contextmanager
     def training(self, steps: range) -> Iterator[Iterator[Batch]]:

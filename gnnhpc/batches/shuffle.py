@@ -88,10 +88,8 @@ class Shares:
         epoch, number = divmod(step, self.steps_per_epoch)
         order = permutation(len(self.train), self.seed, epoch)
         whole = order[number * self.together :][: self.together]
-        first, stop = (
-            len(whole) * part // self.replicas for part in (self.replica, self.replica + 1)
-        )
-        places = whole[first:stop]
+        mine = cut_evenly(range(len(whole)), self.replicas)[self.replica]
+        places = whole[mine.start : mine.stop]
         parts = np.array_split(self.train[torch.from_numpy(places)].numpy(), self.microbatches)
         seeds = tuple(torch.from_numpy(np.sort(part)) for part in parts)
         return Share(step, epoch, whole, places, seeds)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout, processes_of
 from gnnhpc.core.settings import input_error
-from gnnhpc.core.versioned_json import check_version, parse_object, read_bytes
+from gnnhpc.core.versioned_json import check_version, read_object_lines
 from gnnhpc.experiment.experiment import Experiment
 
 MANIFEST_VERSION = 1
@@ -60,9 +60,8 @@ class Cell:
         return cell
 
     @classmethod
-    def from_line(cls, line: bytes | str, where: str) -> Cell:
-        """Raises InputError for another version, damaged JSON, and a missing or wrong key."""
-        raw = parse_object(line, where, _ALLOWED)
+    def read(cls, raw: Mapping[str, Any], where: str) -> Cell:
+        """Raises InputError for a line of another version, and for a missing or wrong key."""
         check_version(raw, MANIFEST_VERSION, where)
         for key, kinds in _KINDS.items():
             if type(raw.get(key)) not in kinds:
@@ -148,34 +147,24 @@ def read_manifest(path: Path) -> list[Cell]:
 
     Raises InputError naming the line for damage, and naming the file where it has no cell.
     """
-    cells = [
-        Cell.from_line(line, f"{path}:{number}")
-        for number, line in enumerate(_read(path).split(b"\n"), 1)
-        if line.strip()
-    ]
-    if not cells:
+    try:
+        lines = read_object_lines(path, _ALLOWED)
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", "the manifest.jsonl of a run") from None
+    if not lines:
         raise InputError(path, None, "no cell", _ALLOWED)
-    return cells
+    return [Cell.read(raw, where) for where, raw in lines]
 
 
 def find_cell(path: Path, array: str, index: int) -> Cell:
-    """The cell that an array task runs; only its own line is parsed.
+    """The cell that an array task runs.
 
-    Raises InputError for an unknown array, an index out of range, and as `Cell.from_line` does.
+    Raises InputError for an unknown array, an index out of range, and as `read_manifest` does.
     """
-    key = json.dumps({"version": MANIFEST_VERSION, "array": array, "index": index})[:-1].encode()
-    for number, line in enumerate(_read(path).split(b"\n"), 1):
-        if line.startswith(key + b","):
-            return Cell.from_line(line, f"{path}:{number}")
     cells = read_manifest(path)
-    indices = [cell.index for cell in cells if cell.array == array]
-    if not indices:
+    of_array = {cell.index: cell for cell in cells if cell.array == array}
+    if not of_array:
         raise InputError(path, "array", array, ", ".join(sorted({cell.array for cell in cells})))
-    raise InputError(path, f"index of {array}", index, f"0 to {max(indices)}")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_bytes(path, _ALLOWED)
-    except FileNotFoundError:
-        raise InputError(path, None, "no such file", "the manifest.jsonl of a run") from None
+    if index not in of_array:
+        raise InputError(path, f"index of {array}", index, f"0 to {max(of_array)}")
+    return of_array[index]

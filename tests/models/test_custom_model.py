@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -117,7 +118,7 @@ def test_settings_and_digest_are_content_and_defaults_are_not(folder: Path) -> N
 
 def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> None:
     (cell,) = planned(folder, "net:Net")
-    again = Cell.from_line(cell.to_line(), "manifest").experiment
+    again = Cell.read(json.loads(cell.to_line()), "manifest").experiment
     run = RunPaths(folder / "run")
     (folder / "net.py").write_text(HEAD + NET.replace("width: int = 4", "width: int = 6"))
     with pytest.raises(InputError, match=r"model net:Net: digest: found .* in .*net\.py; all"):
@@ -125,7 +126,7 @@ def test_a_changed_file_is_not_run_in_place_of_the_planned_one(folder: Path) -> 
     (folder / "net.py").write_text(HEAD + NET)
     copy_models(run, [cell.experiment])
     (folder / "net.py").unlink()
-    again = Cell.from_line(cell.to_line(), "manifest").experiment
+    again = Cell.read(json.loads(cell.to_line()), "manifest").experiment
     load_model(again, run)
     assert isinstance(again.model, CustomModel)
     assert again.model.source.is_relative_to(run.code)

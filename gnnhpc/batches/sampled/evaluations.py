@@ -126,7 +126,14 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
         found = f"{graph.edges.shape[1]} of links to train on"
         allowed = f"at most {EDGES_AT_ONCE} to evaluate links by; test_steps 0 beyond"
         raise InputError(data, "edges", found, allowed)
-    pools = {split: _pool(plan, links, split, data) for split in SPLITS["test"]}
+    task, pools = experiment.task, dict[str, Tensor]()
+    assert task is not None
+    for split in SPLITS["test"]:
+        count = min(len(getattr(links, split)), task.pool)
+        if count < task.hits:
+            allowed = f"at most {count}, the negatives that links of the {split} split have"
+            raise InputError(data, "task.hits", task.hits, allowed)
+        pools[split] = pool(links.joined, graph.nodes, count, experiment.seed, split)
     sampler = NeighborSampler(graph, (MOST_NEIGHBOURS,) * hops(plan.layer_specs), experiment.seed)
     parts = range(experiment.total_chunks)[plan.replica_slice]
 
@@ -151,13 +158,3 @@ def evaluate_links(plan: BatchPlan, links: LinkSplit) -> RepeatedBatch:
     checksum = crc32(each.nodes for each in chunks)
     on_device = [each.to(mesh.device) for each in chunks]
     return RepeatedBatch(plan, on_device, inputs, ids, checksum, {"test": len(links.test)})
-
-
-def _pool(plan: BatchPlan, links: LinkSplit, split: str, data: str) -> Tensor:
-    task, own = plan.experiment.task, getattr(links, split)
-    assert task is not None
-    count = min(len(own), task.pool)
-    if count < task.hits:
-        allowed = f"at most {count}, the negatives that links of the {split} split have"
-        raise InputError(data, "task.hits", task.hits, allowed)
-    return pool(links.joined, links.message.nodes, count, plan.experiment.seed, split)
