@@ -48,7 +48,9 @@ def load_or_build(config: Data, raw: list[Path], build: Callable[[Path], Arrays]
             with one_at_a_time(target):
                 if not target.is_dir():
                     _write(build, target)
-        return {path.stem: _mapped(path) for path in target.glob("*.npy")}
+        # Mapped copy on write: ranks share the pages of an array and none can change them.
+        maps = {path.stem: np.load(path, mmap_mode="c") for path in target.glob("*.npy")}
+        return {name: array.view(np.ndarray) for name, array in maps.items()}
     except OSError as error:
         allowed = f"a folder that may be written, named by ${CACHE_VARIABLE}"
         raise InputError(cache_root(), "cache", error.strerror or str(error), allowed) from error
@@ -63,9 +65,3 @@ def _write(build: Callable[[Path], Arrays], target: Path) -> None:
         # Another process may have been faster where there are no locks.
         with contextlib.suppress(OSError):
             whole.rename(target)
-
-
-def _mapped(path: Path) -> np.ndarray:
-    """An array that is mapped copy on write: ranks share its pages and none can change them."""
-    array: np.ndarray = np.load(path, mmap_mode="c", allow_pickle=False)
-    return array.view(np.ndarray)

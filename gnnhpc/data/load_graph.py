@@ -106,11 +106,19 @@ def _halved(config: Data, arrays: Arrays) -> np.ndarray:
 def load_graph_set(config: Data, root: Path | None) -> GraphSet:
     """Load the graphs of these settings; raises InputError for a missing or damaged file."""
     assert isinstance(config, GraphSetData)
-    if isinstance(config, TuGraphs):
-        arrays = _tu_arrays(config, root)
-    else:
-        assert isinstance(config, SyntheticGraphs)
+    if isinstance(config, SyntheticGraphs):
         arrays = synthetic_threads(config)
+    else:
+        assert isinstance(config, TuGraphs)
+        raw = config.raw_files(root)
+
+        def build(work: Path) -> Arrays:
+            from gnnhpc.data.readers.pyg_and_ogb import read_tu
+
+            return read_tu(config, raw, work)
+
+        # Splits and computed inputs use the same arrays.
+        arrays = load_or_build(TuGraphs(name=config.name), raw, build)
     facts, labels = config.facts(), arrays["labels"]
     masks = random_graph_split(len(labels), config.split)
     return GraphSet(
@@ -122,20 +130,6 @@ def load_graph_set(config: Data, root: Path | None) -> GraphSet:
         {split: torch.from_numpy(mask) for split, mask in masks.items()},
         facts.classes,
     )
-
-
-def _tu_arrays(config: TuGraphs, root: Path | None) -> Arrays:
-    """`labels` [graphs], `edges`, `first` [graphs + 1], and `stored` [nodes] where nodes have
-    labels."""
-    raw = config.raw_files(root)
-
-    def build(work: Path) -> Arrays:
-        from gnnhpc.data.readers.pyg_and_ogb import read_tu
-
-        return read_tu(config, raw, work)
-
-    # Splits and computed inputs use the same arrays.
-    return load_or_build(TuGraphs(name=config.name), raw, build)
 
 
 def _node_inputs(config: GraphSetData, arrays: Arrays, width: int) -> Tensor:

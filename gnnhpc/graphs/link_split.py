@@ -69,20 +69,13 @@ def split_links(graph: Graph, seed: int, val_share: float, test_share: float) ->
         ends = np.stack((joined[chosen] // nodes, joined[chosen] % nodes), 1)
         ends[turned[chosen]] = ends[turned[chosen], ::-1]
         parts[split] = torch.from_numpy(ends)
-    message, both = _message(graph, parts["train"])
-    return LinkSplit(message, parts["train"], parts["val"], parts["test"], both, joined)
-
-
-def _message(graph: Graph, links: Tensor) -> tuple[Graph, Tensor]:
-    """Return the graph of these links in both directions, and the two edges of each in it."""
-    one, other = links.T
-    codes = torch.cat((other * graph.nodes + one, one * graph.nodes + other))
-    ordered, order = codes.sort()
-    edges = torch.stack((ordered % graph.nodes, ordered // graph.nodes))
-    places = torch.empty_like(order)
-    places[order] = torch.arange(len(order))
+    one, other = parts["train"].T
+    # Edges in both directions, in their order, and the places there of the two of each link.
+    codes, order = torch.cat((other * nodes + one, one * nodes + other)).sort()
+    edges = torch.stack((codes % nodes, codes // nodes))
+    both = order.argsort().view(2, -1).T.contiguous()
     message = dataclasses.replace(graph, edges=edges, stored_in_edges=None)
-    return message, places.view(2, -1).T.contiguous()
+    return LinkSplit(message, **parts, both=both, joined=joined)
 
 
 def pool(joined: Codes, nodes: int, count: int, seed: int, split: str) -> Tensor:

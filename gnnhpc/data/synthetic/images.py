@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -33,21 +32,14 @@ def synthetic_images(
     for start in range(0, count, _AT_ONCE):
         rng = np.random.default_rng([DATA_SEED, stream, config.classes, size, start])
         chosen = np.arange(_AT_ONCE) % config.classes
-        drawn = _draw(looks, rng.permutation(chosen), size, rng)
+        drawn = _draw(*looks, rng.permutation(chosen), size, rng)
         stop = min(start + _AT_ONCE, count)
         pixels[start:stop], labels[start:stop] = (part[: stop - start] for part in drawn)
     return pixels, labels
 
 
-@dataclass(frozen=True)
-class _Looks:
+def _looks(classes: int) -> tuple[Floats, Floats]:
     """The colour [classes, 3] in 0..1 and the stripes' wave vector [classes, 2] of each class."""
-
-    colour: Floats
-    wave: Floats
-
-
-def _looks(classes: int) -> _Looks:
     rng = np.random.default_rng([DATA_SEED, 2, classes])
     # Of many candidates the colour farthest from those chosen before.
     colours = [np.full(3, 0.5)]
@@ -58,16 +50,18 @@ def _looks(classes: int) -> _Looks:
     angle = np.pi * np.arange(classes) / classes
     period = rng.uniform(2.5, 5.0, classes)
     wave = 2 * np.pi / period[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    return _Looks(np.array(colours[1:], dtype=np.float32), wave.astype(np.float32))
+    return np.array(colours[1:], dtype=np.float32), wave.astype(np.float32)
 
 
-def _draw(looks: _Looks, labels: Ints, size: int, rng: np.random.Generator) -> tuple[Pixels, Ints]:
+def _draw(
+    colour: Floats, wave: Floats, labels: Ints, size: int, rng: np.random.Generator
+) -> tuple[Pixels, Ints]:
     count = len(labels)
     rows, columns = np.meshgrid(np.arange(size), np.arange(size), indexing="ij")
     grid = np.stack([rows.ravel(), columns.ravel()]).astype(np.float32)
     phase = rng.uniform(0, 2 * np.pi, (count, 1)).astype(np.float32)
-    stripes = 0.15 * np.sin(looks.wave[labels] @ grid + phase)
-    tint = looks.colour[labels] + rng.normal(0, 0.06, (count, 3)).astype(np.float32)
+    stripes = 0.15 * np.sin(wave[labels] @ grid + phase)
+    tint = colour[labels] + rng.normal(0, 0.06, (count, 3)).astype(np.float32)
     noise = rng.standard_normal((count, 3, size * size), dtype=np.float32)
     shown = tint[:, :, None] + stripes[:, None, :] + 0.08 * noise
     pixels = np.clip(shown * 255, 0, 255).astype(np.uint8)
