@@ -85,15 +85,10 @@ def run_app_for_reader(app: typer.Typer, program: str, arguments: list[str] | No
 def _input_error(error: typer.TyperException) -> InputError:
     """The error as one line, which names the choices of a flag that has some."""
     choice = _CHOICE.search(str(error))
-    if choice is None or not isinstance(error, typer.BadParameter) or error.param is None:
-        found = _message(error).removeprefix("got ")
-        return InputError("command line", None, found, "what --help says")
-    allowed = choice["allowed"].replace("'", "")
-    return InputError(error.param.opts[0], None, choice["found"], allowed)
-
-
-def _message(error: typer.TyperException) -> str:
-    """What is wrong with the command line; typer gives no text where it has shown the help."""
-    format_message = getattr(error, "format_message", None)
-    text = str(format_message() if format_message else error).rstrip(".") or "no command"
-    return text[:1].lower() + text[1:]
+    if choice is not None and isinstance(error, typer.BadParameter) and error.param is not None:
+        allowed = choice["allowed"].replace("'", "")
+        return InputError(error.param.opts[0], None, choice["found"], allowed)
+    # typer gives no text where it has shown the help.
+    text = str(getattr(error, "format_message", error.__str__)()).rstrip(".") or "no command"
+    found = (text[:1].lower() + text[1:]).removeprefix("got ")
+    return InputError("command line", None, found, "what --help says")

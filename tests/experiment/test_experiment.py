@@ -42,10 +42,7 @@ def links(**changes: Any) -> dict[str, Any]:
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     # A missing or unknown key, another kind of value, a name that is none of the choices.
     (VIG | {"model": {"blocks": 2}}, "model.name: found nothing; allowed: gat, gatv2, gcn"),
-    (
-        vig(model={"name": "vig", "block": 2}),
-        "model.block: found an unknown key (is blocks meant?); allowed: blocks, ffn_width",
-    ),
+    (vig(model={"name": "vig", "block": 2}), "model.block: found an unknown key (is blocks meant?"),
     (vig(microbatches=2.5), "microbatches: found 2.5; allowed: a whole number"),
     (vig(optimizer={"lr": float("inf")}), "optimizer.lr: found inf; allowed: a finite number"),
     (vig(model={"name": "vit"}), "model.name: found 'vit'; allowed: gat, gatv2, gcn"),
@@ -58,57 +55,33 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     (vig(batch_size=None), "batch_size: found none; allowed: images a mini-batch"),
     (gat(batch_size=3), "batch_size: found 3; allowed: none, as a graph is one mini-batch"),
     (vig(microbatches=7), "microbatches: found 7; allowed: a divisor of batch_size 100"),
-    (
-        vig(batch_size=300, layout="dp2"),
-        "batch_size: found 300 x 2 replicas; allowed: at most the 400 images to train on of synt",
-    ),
-    (
-        GAT | {"model": {"name": "gcn", "pooling": "sum"}},
-        "model.pooling: found 'sum'; allowed: none where",
-    ),
+    (vig(batch_size=300, layout="dp2"), "batch_size: found 300 x 2 replicas; allowed: at most the"),
+    (gat(model={"name": "gcn", "pooling": "sum"}), "model.pooling: found 'sum'; allowed: none"),
     # Sampling and links.
     (SAMPLED | {"sampling": {}}, "sampling.fanouts: found nothing; allowed: a value, this"),
     (drawn(fanouts=[4, 0]), "sampling.fanouts.1: found 0; allowed: at least 1"),
     (drawn(fanouts=[4]), "sampling.fanouts: found [4]; allowed: 2 numbers, one for each layer"),
-    (
-        drawn(sampler="pyg", semantics="resample"),
-        "sampling.semantics: found 'resample'; allowed: once for sampler pyg",
-    ),
+    (drawn(sampler="pyg", semantics="resample"), "sampling.semantics: found 'resample'; allowed:"),
     (LINKED | {"sampling": None, "batch_size": None}, "task: found 'links'; allowed: none, or"),
     (links(sampler="dgl"), "task: found 'links'; allowed: none, or links with sampling by"),
-    (
-        LINKED | {"task": {"val_share": 0.5, "test_share": 0.5}},
-        "task.test_share: found 0.5 beside val_share",
-    ),
+    (LINKED | {"task": {"val_share": 0.9}}, "task.test_share: found 0.1 beside val_share 0.9;"),
     # Stages.
     (PP2 | {"engine": "torchgpipe", "schedule": "1f1b"}, "schedule: found '1f1b'; allowed: gpipe"),
     (PP2 | {"device": "gpu", "schedule": "zero-bubble"}, "schedule: found 'zero-bubble'; allowed"),
     (INTERLEAVED | {"schedule": "zbv", "virtual_stages": 3}, "virtual_stages: found 3; allowed: 2"),
     (INTERLEAVED | {"microbatches": 5}, "microbatches: found 5; allowed: a multiple of 2, the st"),
-    (
-        INTERLEAVED | {"engine": "pipelining", "layout": "dp2-pp2"},
-        "layout: found 'dp2-pp2'; allowed: pp<S> for schedule interleaved of engine pipelining",
-    ),
-    (
-        PIPELINING | {"schedule": "zero-bubble", "microbatches": 5},
-        "microbatches: found 5; allowed: fewer than 4, or a multiple of 2, the stages of pp2",
-    ),
+    (PIPELINING | {"schedule": "zbv", "layout": "dp2-pp2"}, "layout: found 'dp2-pp2'; allowed: pp"),
+    (PIPELINING | {"schedule": "zero-bubble", "microbatches": 5}, "microbatches: found 5; allowed"),
     (PIPELINING | {"schedule": "1f1b"}, "microbatches: found 1; allowed: at least 2, one a stage"),
     (drawn(sampler="dgl") | {"layout": "pp2"}, "layout: found 'pp2'; allowed: seq or dp<R>, since"),
     (GRAPHS | {"layout": "pp2", "engine": "pipelining"}, "layout: found 'pp2'; allowed: seq or"),
     (
         PIPELINING | {"activation_checkpointing": "always"},
-        "activation_checkpointing: found 'always'; allowed: never for engine pipelining",
+        "activation_checkpointing: found 'alw",
     ),
     (GAT | {"compile": "default"}, "compile: found 'default'; allowed: off but for"),
-    (
-        PP2 | {"layout": "dp2-pp2", "engine": "torchgpipe", "bucket_mib": 0.5},
-        "bucket_mib: found 0.5; allowed: none but on cpu with engine native",
-    ),
-    (
-        INTERLEAVED | {"balance": [8, 9]},
-        "balance: found [8, 9]; allowed: one count for each of",
-    ),
+    (PIPELINING | {"layout": "dp2-pp2", "bucket_mib": 0.5}, "bucket_mib: found 0.5; allowed: none"),
+    (INTERLEAVED | {"balance": [8, 9]}, "balance: found [8, 9]; allowed: one count for each of"),
     (PP2 | {"layout": "pp18"}, "layout: found pp18; allowed: at most 17 stages, one a layer"),
 ]
 
