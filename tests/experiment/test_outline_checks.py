@@ -48,8 +48,8 @@ POOL = layer(shape=(16,), rows="pool")
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ([layer(rows="hop")], "0 layers with rows 'pool'"),
-        ([POOL, layer("b", rows="pool")], "2 layers with rows 'pool'"),
+        ([layer(rows="hop")], "no layer with rows 'pool'"),
+        ([POOL, layer("b", rows="pool")], "'pool' after a, which pools"),
         ([POOL, layer("b", rows="hop")], "'hop' after a, which pools"),
     ],
 )
