@@ -60,7 +60,7 @@ class Cell:
         return cell
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any], where: str) -> Cell:
+    def read(cls, raw: dict[str, Any], where: str) -> Cell:
         """Raises InputError for a line of another version, and for a missing or wrong key."""
         check_version(raw, MANIFEST_VERSION, where)
         for key, kinds in _KINDS.items():

@@ -71,9 +71,9 @@ def split_links(graph: Graph, seed: int, val_share: float, test_share: float) ->
         parts[split] = torch.from_numpy(ends)
     one, other = parts["train"].T
     # Edges in both directions, in their order, and the places there of the two of each link.
-    codes, order = torch.cat((other * nodes + one, one * nodes + other)).sort()
+    codes, numbers = torch.cat((other * nodes + one, one * nodes + other)).sort()
     edges = torch.stack((codes % nodes, codes // nodes))
-    both = order.argsort().view(2, -1).T.contiguous()
+    both = numbers.argsort().view(2, -1).T.contiguous()
     message = dataclasses.replace(graph, edges=edges, stored_in_edges=None)
     return LinkSplit(message, **parts, both=both, joined=joined)
 
