@@ -135,9 +135,7 @@ SWEEPS = {
     "frozen": Sweep(
         [ENDLESS], site={"setup": ["export GNNHPC_HANG_S=4"]}, disturb=send(signal.SIGSTOP)
     ),
-    "raises": Sweep([ENDLESS], site=planted("raise", 1, 4)),
     "hog": Sweep([PIPELINE], site=planted("hog", 1, 1) | {"mem": "1500M"}),
-    "set-up": Sweep([TINY_GAT | {"layouts": ["seq"]}], site={"modules": ["gcc/99"]}),
     QUOTED: Sweep(
         [
             TINY_VIG | {"layouts": ["seq", "pp4"], "microbatches": [2], "seq_microbatches": [2]},

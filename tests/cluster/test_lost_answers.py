@@ -57,58 +57,49 @@ def submit(login: User, name: str, env: dict[str, str], *, check: bool = True) -
     file.write_text(json.dumps({"name": name, "grids": [SEQ]}))
     site = login.site({"partition": "closed"})
     done = login.jobs("submit", file, "--runs", login.runs, *site, check=check, env=env)
-    return Run(login, RunPaths(login.runs / name)), done.stdout + done.stderr
+    run = Run(login, RunPaths(login.runs / name))
+    STARTED.append(run)
+    return run, done.stdout + done.stderr
 
 
-def status(run: Run, env: dict[str, str]) -> tuple[set[str], int, str]:
-    """The states that `status` shows, its exit status, and what it says of Slurm."""
+def status(run: Run, env: dict[str, str]) -> tuple[set[str], int]:
+    """The states that `status` shows, and its exit status."""
     done = run.user.jobs("status", run.paths.root, "--json", check=False, env=env)
-    shown = json.loads(done.stdout)
-    return set(shown["counts"]), done.returncode, shown["slurm"]
+    return set(json.loads(done.stdout)["counts"]), done.returncode
 
 
-def rerun_missing(run: Run, env: dict[str, str] | None = None) -> str:
-    """The one line with which `rerun --missing` refuses."""
-    done = run.user.jobs("rerun", run.paths.root, "--missing", check=False, env=env)
+def refused(run: Run, *command: str, env: dict[str, str] | None = None) -> str:
+    """The one line with which a command refuses."""
+    name, *flags = command
+    done = run.user.jobs(name, run.paths.root, *flags, check=False, env=env)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout + done.stderr
     return done.stderr
 
 
-def test_cells_of_a_silent_slurm_are_unknown_and_not_run_again(login: User, tmp_path: Path) -> None:
-    silent = shims(tmp_path, squeue=FAILS, sacct=FAILS)
-    run, _ = submit(login, "silent", {})
-    STARTED.append(run)
-    states, code, slurm = status(run, silent)
-    assert (states, code) == ({"unknown"}, 3)
-    assert NO_CONTROLLER in slurm
-    assert "--force" in rerun_missing(run, silent)
-    refused = login.jobs("cancel", run.paths.root, check=False, env=silent)
-    assert refused.returncode == 2
-    assert "--force" in refused.stderr
+@pytest.mark.parametrize(
+    ("name", "bodies", "state", "words"),
+    [
+        ("silent", {"squeue": FAILS, "sacct": FAILS}, "unknown", NO_CONTROLLER),
+        ("accounted", {"squeue": FAILS}, "pending", "no cell to run again (1 pending)"),
+        ("hidden", {"squeue": "exit 0"}, "unknown", "squeue does not list JOB_0, sacct: PENDING"),
+    ],
+)
+def test_cells_of_a_slurm_that_does_not_answer_are_not_run_again(
+    login: User, tmp_path: Path, name: str, bodies: dict[str, str], state: str, words: str
+) -> None:
+    env = shims(tmp_path, **bodies)
+    run, _ = submit(login, name, {})
+    wait_for(lambda: status(run, env) == ({state}, 3), "the accounting", 30)
+    why = refused(run, "rerun", "--missing", env=env)
+    assert words.replace("JOB", run.job("gat-seq")) in why
+    assert "--force" in why
+    if name == "silent":
+        assert "--force" in refused(run, "cancel", env=env)
     assert len(run.jobs()) == 1
 
 
-def test_the_accounting_answers_where_the_queue_does_not(login: User, tmp_path: Path) -> None:
-    silent = shims(tmp_path, squeue=FAILS)
-    run, _ = submit(login, "accounted", {})
-    STARTED.append(run)
-    wait_for(lambda: status(run, silent)[:2] == ({"pending"}, 3), "the accounting", 30)
-    assert "no cell to run again (1 pending)" in rerun_missing(run, silent)
-
-
-def test_a_job_that_the_accounting_alone_has_is_unknown(login: User, tmp_path: Path) -> None:
-    hides = shims(tmp_path, squeue="exit 0")
-    run, _ = submit(login, "hidden", {})
-    STARTED.append(run)
-    wait_for(lambda: status(run, hides)[:2] == ({"unknown"}, 3), "the accounting", 30)
-    expected = f"squeue does not list {run.job('gat-seq')}_0, sacct: PENDING"
-    assert expected in rerun_missing(run, hides)
-
-
 def test_an_array_whose_answer_was_lost_is_found(login: User, tmp_path: Path) -> None:
-    lost = shims(tmp_path, sbatch=LOSES_ITS_ANSWER)
-    run, printed = submit(login, "lost", lost)
-    STARTED.append(run)
+    run, printed = submit(login, "lost", shims(tmp_path, sbatch=LOSES_ITS_ANSWER))
     (job,) = run.jobs()
     assert f"gat-seq 0: Slurm job {run.job('gat-seq')}\n" in printed
     assert f" {run.job('gat-seq')}_0 " in job
@@ -119,19 +110,15 @@ def test_a_run_folder_stays_where_nobody_knows_whether_it_is_submitted(
 ) -> None:
     lost = shims(tmp_path, sbatch=LOSES_ITS_ANSWER, squeue=FAILS, sacct=FAILS)
     run, printed = submit(login, "kept", lost, check=False)
-    STARTED.append(run)
     assert printed.count("\n") == 1
     assert TIMED_OUT in printed
     assert f"`python -m jobs status {run.paths.root}` shows" in printed
     assert status(run, lost)[0] == {"unknown"}
-    assert status(run, {})[0] == {"pending"}
-    assert "no cell to run again (1 pending)" in rerun_missing(run)
+    assert "no cell to run again (1 pending)" in refused(run, "rerun", "--missing")
 
 
 def test_a_request_that_never_arrived_leaves_a_run_to_rerun(login: User, tmp_path: Path) -> None:
-    unheard = shims(tmp_path, sbatch=TIMES_OUT)
-    run, printed = submit(login, "unheard", unheard, check=False)
-    STARTED.append(run)
+    run, printed = submit(login, "unheard", shims(tmp_path, sbatch=TIMES_OUT), check=False)
     assert "Slurm lists no such job" in printed
     assert run.jobs() == []
     login.jobs("rerun", run.paths.root, "--missing")
@@ -139,17 +126,15 @@ def test_a_request_that_never_arrived_leaves_a_run_to_rerun(login: User, tmp_pat
 
 
 def test_a_submitter_that_dies_after_sbatch_loses_nothing(login: User, tmp_path: Path) -> None:
-    deadly = shims(tmp_path, sbatch=KILLS_ITS_CALLER)
-    run, _ = submit(login, "dies", deadly, check=False)
-    STARTED.append(run)
+    run, _ = submit(login, "dies", shims(tmp_path, sbatch=KILLS_ITS_CALLER), check=False)
     assert not run.paths.submissions.exists()
-    assert status(run, {})[0] == {"pending"}
-    assert "no cell to run again (1 pending)" in rerun_missing(run)
+    assert "no cell to run again (1 pending)" in refused(run, "rerun", "--missing")
 
 
 def test_cancel_leaves_the_jobs_of_others_alone(login: User, tmp_path: Path) -> None:
     accounted = shims(tmp_path, squeue=FAILS)
     run, _ = submit(login, "foreign", {})
+    STARTED.remove(run)
     wrap = ("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true")
     foreign = login.cluster.run(*wrap).stdout.strip()
     line = json.loads(run.paths.submissions.read_text())

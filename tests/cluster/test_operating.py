@@ -21,16 +21,6 @@ def shown(user: User, job: str) -> str:
     return user.cluster.run("scontrol", "show", "job", job).stdout
 
 
-def test_what_slurm_refuses_is_one_line_and_leaves_nothing(user: User) -> None:
-    file = user.home / "spec.yaml"
-    file.write_text(json.dumps({"name": "refused", "grids": [SEQ]}))
-    site = user.site({"partition": "nosuch"})
-    done = user.jobs("submit", file, "--runs", user.runs, *site, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert "partition" in done.stderr
-    assert list(user.runs.iterdir()) == []
-
-
 def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
     done = user.jobs("site", "init", "--out", "made.yaml")
     assert done.stdout.startswith("wrote made.yaml; next: python -m jobs site check")
@@ -49,48 +39,39 @@ def test_a_site_file_from_what_the_cluster_says_fits_it(user: User) -> None:
         assert words in wrong.stdout
 
 
-def test_waiting_cells_have_slurms_reason_and_are_cancelled(user: User) -> None:
-    run = user.submit([SEQ | {"repeats": 4}], name="waits", site=CLOSED | {"max_parallel": 2})
+def test_waiting_cells_have_slurms_reason_and_are_cancelled_and_rerun(user: User) -> None:
+    site = CLOSED | {"exclusive": True, "mem": "100M", "slurm": {"nice": 7, "no-kill": True}}
+    run = user.submit([SEQ | {"repeats": 4}], name="waits", site=site | {"max_parallel": 2})
     job = run.job("gat-seq")
     assert user.cluster.run("squeue", "-h", "-j", job, "-o", "%i|%j").stdout.strip() == (
         f"{job}_[0-3%2]|gat-seq@waits"
     )
+    words = shown(user, job)
+    for word in ("OverSubscribe=NO", "MinMemoryNode=100M", "Nice=7", "TimeLimit=00:10:00"):
+        assert word in words
     reasons = {(cell["state"], cell["detail"]) for cell in run.status().values()}
     assert reasons <= {("pending", "PartitionDown"), ("pending", "")}
-    assert user.jobs("status", run.paths.root, check=False).returncode == 3
-    again = user.jobs("rerun", run.paths.root, "--index", "1", check=False)
-    assert again.returncode == 2
-    assert "gat-seq 1, which is pending" in again.stderr
-    refused = user.jobs("clean", run.paths.root, "--yes", check=False)
-    assert refused.returncode == 2
-    assert "found 4 cells that run, wait or may" in refused.stderr
+    for command, words in (
+        (("rerun", "--index", "1"), "gat-seq 1, which is pending"),
+        (("clean", "--yes"), "found 4 cells that run, wait or may"),
+    ):
+        refused = user.jobs(command[0], run.paths.root, *command[1:], check=False)
+        assert refused.returncode == 2
+        assert words in refused.stderr
     user.jobs("cancel", run.paths.root)
     assert run.jobs() == []
     wait_for(lambda: set(run.states().values()) == {"cancelled"}, "cancelled cells", 30)
-
-
-def test_a_submission_waits_for_a_run_or_a_job(user: User) -> None:
-    first = user.submit([SEQ], name="first", site=CLOSED)
-    second = user.submit([SEQ], "--after", str(first.paths.root), name="second", site=CLOSED)
-    third = user.submit([SEQ], "--after", second.job("gat-seq"), name="third", site=CLOSED)
-    for waits, other in ((second, first), (third, second)):
-        dependency = f"Dependency=afterany:{other.job('gat-seq')}_*"
-        assert dependency in shown(user, waits.job("gat-seq"))
-
-
-def test_options_of_site_and_rerun_reach_slurm(user: User) -> None:
-    site = CLOSED | {"exclusive": True, "mem": "100M", "slurm": {"nice": 7, "no-kill": True}}
-    run = user.submit([SEQ], name="options", site=site)
-    words = shown(user, run.job("gat-seq"))
-    for word in ("OverSubscribe=NO", "MinMemoryNode=100M", "Nice=7", "TimeLimit=00:10:00"):
-        assert word in words
-    user.jobs("cancel", run.paths.root)
     settings = ("time=0:20:00", "mem=300M", "exclude=n1,n3")
     flags = [word for setting in settings for word in ("--slurm", setting)]
     user.jobs("rerun", run.paths.root, "--missing", *flags)
     words = shown(user, run.job("gat-seq"))
     for word in ("TimeLimit=00:20:00", "MinMemoryNode=300M", "ExcNodeList=n[1,3]", "Nice=7"):
         assert word in words
+    second = user.submit([SEQ], "--after", str(run.paths.root), name="second", site=CLOSED)
+    third = user.submit([SEQ], "--after", second.job("gat-seq"), name="third", site=CLOSED)
+    for waits, other in ((second, run), (third, second)):
+        dependency = f"Dependency=afterany:{other.job('gat-seq')}_*"
+        assert dependency in shown(user, waits.job("gat-seq"))
 
 
 def test_a_sweep_above_the_limit_of_jobs_goes_in_portions(user: User) -> None:

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.run_paths import RunPaths
-from gnnhpc.experiment.manifest import Cell
 from jobs.slurm.paired_blocks import read_blocks
 from tests.cluster import config
 from tests.cluster.runs import Run, User, losses, wait_for
-from tests.cluster.slurm import Cluster
 from tests.cluster.sweeps import PIPELINE, QUOTED, Sweeps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -48,27 +46,16 @@ def test_every_cell_is_done_on_as_many_nodes_as_it_has_ranks(run: Run) -> None:
     assert (done.returncode, "6 done" in done.stdout) == (0, True)
 
 
-def test_one_job_array_a_model_and_layout_is_in_the_accounting(run: Run) -> None:
+def test_one_job_array_a_model_and_layout_is_in_the_accounting_and_reported(run: Run) -> None:
     arrays = {cell.array for cell in run.cells}
     assert arrays == {"vig-seq", "vig-pp4", "gat-seq", "gat-pp2", "gat-dp2-pp2"}
     jobs = ",".join(run.job(array) for array in arrays)
     expected = {f"{run.task(cell)}|COMPLETED" for cell in run.cells}
-
-    def accounted() -> set[str]:
-        return set(
-            run.cluster.run(
-                "sacct", "-X", "-n", "-P", "-j", jobs, "-o", "JobID,State"
-            ).stdout.split()
-        )
-
-    wait_for(lambda: accounted() == expected, lambda: f"{expected}, not {accounted()}", 30)
-
-
-def test_the_accounting_says_the_cost_and_the_report_is_written(run: Run) -> None:
-    wait_for(lambda: run.accounted_tasks() == 6, "all tasks in the accounting", 30)
+    sacct = ("sacct", "-X", "-n", "-P", "-j", jobs, "-o", "JobID,State")
+    wait_for(lambda: set(run.cluster.run(*sacct).stdout.split()) == expected, "the accounting", 30)
+    assert run.accounted_tasks() == 6
     run.cluster.run(sys.executable, "-m", "analysis", "report", run.paths.root, timeout=600)
     assert (run.paths.report / "report.html").is_file()
-    assert (run.paths.report / "summary.csv").is_file()
 
 
 def test_scripts_and_reruns_make_new_attempts_and_overwrite_nothing(
@@ -122,46 +109,33 @@ def test_all_stages_of_a_torchgpipe_replica_are_one_task(sweeps: Sweeps) -> None
     assert tasks == {"gat-pp4-torchgpipe": 1, "gat-dp2-pp2-torchgpipe": 2}
 
 
-def blocks(run: Run) -> dict[int, list[Cell]]:
-    """The cells of each block in their order."""
-    tasks = read_blocks(run.paths, run.cells).tasks["gat-paired"]
-    return {task.number: list(task.cells) for task in tasks}
-
-
 def test_one_job_runs_a_block_in_its_order_on_the_same_nodes(sweeps: Sweeps) -> None:
     run = sweeps.ended("paired")
-    assert len(blocks(run)) == 3
-    for number, cells in blocks(run).items():
-        results = [run.result(cell) for cell in cells]
+    tasks = read_blocks(run.paths, run.cells).tasks["gat-paired"]
+    assert len(tasks) == 3
+    for task in tasks:
+        results = [run.result(cell) for cell in task.cells]
         assert {result.status for result in results} == {"done"}, run.explain()
         hosts = {result.layout["name"]: set(result.provenance["hosts"]) for result in results}
         assert hosts["seq"] < hosts["pp2"]
-        tasks = {result.provenance["slurm"]["SLURM_ARRAY_TASK_ID"] for result in results}
-        assert tasks == {str(number)}
+        numbers = {result.provenance["slurm"]["SLURM_ARRAY_TASK_ID"] for result in results}
+        assert numbers == {str(task.number)}
         began = [result.started_at for result in results]
         assert began == sorted(began)
     assert run.attempts() == [1] * len(run.cells)
     assert set(run.states().values()) == {"done"}
-
-
-def test_speedups_of_blocks_are_taken_from_pairs(sweeps: Sweeps) -> None:
-    run = sweeps.ended("paired")
     run.cluster.run(sys.executable, "-m", "analysis", "report", run.paths.root, timeout=600)
     with (run.paths.report / "summary.csv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["phase"] == "train"]
-    found = {row["layout"]: row["speedup_from"] for row in rows}
-    assert found == {"seq": "", "pp2": "3 pairs"}
+    assert {row["layout"]: row["speedup_from"] for row in rows} == {"seq": "", "pp2": "3 pairs"}
 
 
-def test_a_cell_that_fails_does_not_stop_its_block(sweeps: Sweeps) -> None:
+def test_a_cell_that_fails_does_not_stop_its_block_and_says_why(sweeps: Sweeps) -> None:
     run = sweeps.ended("failing")
     assert run.states() == {"gat-seq:0": "done", "gat-seq:1": "done", "gat-pp2:0": "failed"}
-    assert "planted in a test" in run.status()[run.cell("gat-pp2").id]["detail"]
-
-
-def test_a_step_runs_on_four_nodes_and_is_bound(cluster: Cluster) -> None:
-    names = cluster.run("srun", "-N4", "printenv", "SLURMD_NODENAME").stdout.split()
-    assert sorted(names) == ["n1", "n2", "n3", "n4"]
-    shown = cluster.run("srun", "-N1", "-n2", "--cpu-bind=cores", "sh", "-c", "taskset -cp $$")
-    lists = {line.rpartition(" ")[2] for line in shown.stdout.splitlines()}
-    assert len(lists) == (2 if config.can_bind() else 1)
+    failure = run.result(run.cell("gat-pp2")).failure
+    assert failure is not None
+    assert (failure.rank, failure.step) == (1, 1)
+    assert failure.error == "ValueError: planted in a test"
+    assert failure.error in run.status()[run.cell("gat-pp2").id]["detail"]
+    assert "Traceback" in run.user.jobs("logs", run.paths.root, "gat-pp2:0").stdout

@@ -21,6 +21,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Context
 from gnnhpc.records import failures
+from gnnhpc.records.schema import Failure
 from gnnhpc.training import worker
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.validation.custom_models import GRAPH, write_model
@@ -81,6 +82,13 @@ def ran(
     return run(root, manifest_of(root, experiment)[0], plant=planted, env=env)
 
 
+def failure_of(cell: Ran) -> Failure:
+    """Why both ranks of the cell failed."""
+    assert cell.statuses == [1, 1], cell.err
+    assert cell.result.failure is not None
+    return cell.result.failure
+
+
 def recorded(cell: Ran, rank: int) -> list[int]:
     return [step["step"] for step in cell.steps(rank, "train")]
 
@@ -92,12 +100,10 @@ LAYOUTS = [vig(layout="pp2"), gat(layout="dp2", microbatches=2)]
 @pytest.mark.parametrize("experiment", LAYOUTS, ids=lambda e: f"{e.layout}")
 def test_an_exception_on_one_rank(tmp_path: Path, experiment: Experiment) -> None:
     cell = ran(tmp_path, experiment, at, 1, 3, fail)
-    assert cell.statuses == [1, 1]
-    result = cell.result
-    assert (result.status, result.valid) == ("failed", False)
-    assert result.failure is not None
-    assert (result.failure.rank, result.failure.step, result.failure.phase) == (1, 3, "train")
-    assert result.failure.error == "ValueError: planted in two lines"
+    failure = failure_of(cell)
+    assert (cell.result.status, cell.result.valid) == ("failed", False)
+    assert (failure.rank, failure.step, failure.phase) == (1, 3, "train")
+    assert failure.error == "ValueError: planted in two lines"
     assert recorded(cell, 0) == recorded(cell, 1) == [0, 1, 2], "every step before it is kept"
     log = cell.attempt.log(1).read_text()
     assert log.index("rank 1 on") < log.index("Traceback"), "the line first, then the details"
@@ -121,9 +127,7 @@ def test_a_killed_rank(tmp_path: Path, killed: int) -> None:
 @pytest.mark.slow
 def test_a_rank_that_hangs(tmp_path: Path) -> None:
     cell = ran(tmp_path, vig(layout="pp2"), at, 1, 2, sleep, env={"GNNHPC_HANG_S": "3"})
-    assert cell.statuses == [1, 1]
-    failure = cell.result.failure
-    assert failure is not None
+    failure = failure_of(cell)
     assert (failure.rank, failure.step) == (1, 2)
     assert failure.error.startswith("hung: no rank did anything for 4 s; it was in forward of")
     assert recorded(cell, 0) == [0, 1]
@@ -145,18 +149,14 @@ def test_a_stopped_rank_finishes_its_step_and_leaves_a_checkpoint(tmp_path: Path
 
 def test_a_loss_that_is_no_number(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="dp2", optimizer={"lr": 1e30}))
-    assert cell.statuses == [1, 1]
-    failure = cell.result.failure
-    assert failure is not None
+    failure = failure_of(cell)
     assert failure.error == f"the train loss of step {failure.step} is nan"
     assert cell.steps(1, "train")[-1]["loss"] is None, "no number that means missing"
 
 
 def test_ranks_that_run_other_code(tmp_path: Path) -> None:
     cell = ran(tmp_path, gat(layout="pp2"), other_code, 1)
-    assert cell.statuses == [1, 1]
-    failure = cell.result.failure
-    assert failure is not None
+    failure = failure_of(cell)
     assert failure.error.startswith("rank 1 on ")
     assert "runs other code (0000000000000000) than rank 0 on" in failure.error
 
@@ -166,9 +166,7 @@ def test_a_disk_that_fills_up_on_one_node(tmp_path: Path) -> None:
     # Memory that is shared would be such a file too.
     env = {"GNNHPC_SHARED_MEMORY": "0"}
     cell = ran(tmp_path, gat(layout="pp2", train_steps=60), small_disk, 1, 3_000, env=env)
-    assert cell.statuses == [1, 1]
-    failure = cell.result.failure
-    assert failure is not None
+    failure = failure_of(cell)
     assert failure.rank == 1
     said = f"{cell.attempt.records(1)}: cannot be written (File too large)"
     assert failure.error == said
