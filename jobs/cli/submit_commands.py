@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +20,6 @@ from jobs.cli.options import (
     SlurmOptions,
     Wait,
 )
-
-if TYPE_CHECKING:
-    from jobs.run.status import RunStatus
 
 SUBMIT_EPILOG = (
     "Examples:\n\n"
@@ -100,7 +96,7 @@ def submit(
     if dry_run:
         print_dry_run(submitting.prepare_submit(planned, options, runs=runs))
         return EXIT_DONE
-    done = submitting.submit(planned, options, runs=runs, watch=_print_changes())
+    done = submitting.submit(planned, options, runs=runs)
     print_submitted(done)
     return EXIT_FAILED if done.failed else EXIT_DONE
 
@@ -166,7 +162,7 @@ def rerun(
     if dry_run:
         print_dry_run(rerunning.prepare_rerun(run, selection, options))
         return EXIT_DONE
-    done = rerunning.rerun(run, selection, options, watch=_print_changes())
+    done = rerunning.rerun(run, selection, options)
     print_submitted(done)
     return EXIT_FAILED if done.failed else EXIT_DONE
 
@@ -186,18 +182,3 @@ def cancel(
     ended = cancel_run(run, force=force)
     print("\n".join(f"cancelled {what}" for what in ended) or "no job to cancel")
     return EXIT_DONE
-
-
-def _print_changes() -> Callable[[RunStatus], None]:
-    """A function that prints a run's status where it has changed."""
-    from jobs.cli.terminal_tables import status_line
-
-    printed: list[str] = []
-
-    def print_change(current: RunStatus) -> None:
-        line = status_line(current).rpartition(" (")[0]
-        if printed[-1:] != [line]:
-            printed.append(line)
-            print(line, flush=True)
-
-    return print_change

@@ -139,18 +139,14 @@ def next_steps(current: RunStatus) -> Iterator[str]:
         return
     which = "--missing" if "missing" in states else "--failed"
     which = "--flagged" if states == {"invalid"} else which
-    paired = " --paired" if current.paired else ""
+    paired = " --paired" if current.state.blocks.tasks else ""
     memory = " --mem SIZE, with more memory" if "out of memory" in states else ""
     yield f"next: {as_typed('jobs', 'rerun')} {run} {which}{paired}{memory}"
 
 
 def status_line(current: RunStatus) -> str:
     """The counts of all states, and when Slurm was asked, in one line."""
-    return f"{current.run.name}: {_counts(current) or 'no cells'} ({current.slurm})"
-
-
-def _counts(current: RunStatus) -> str:
-    return ", ".join(f"{count} {state}" for state, count in current.counts().items())
+    return f"{current.run.name}: {current.line or 'no cells'} ({current.slurm})"
 
 
 def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
@@ -178,7 +174,7 @@ def runs_lines(runs: Sequence[KnownRun]) -> list[str]:
     for one in runs:
         cells, state = "", f"damaged: {one.status}"
         if isinstance(one.status, RunStatus):
-            cells, state = str(len(one.status.cells)), _counts(one.status)
+            cells, state = str(len(one.status.cells)), one.status.line
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created_at))
         rows.append((one.run.name, made, cells, state))
     return _table(rows)

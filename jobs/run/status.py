@@ -26,15 +26,15 @@ class RunStatus:
     def run(self) -> Path:
         return self.state.paths.root
 
-    @property
-    def paired(self) -> bool:
-        """Whether it was submitted in paired blocks."""
-        return bool(self.state.blocks.tasks)
-
     def counts(self) -> dict[str, int]:
         """How many cells are in each state, in the order of `STATES`."""
         found = {state: sum(cell.state == state for cell in self.cells) for state in STATES}
         return {state: count for state, count in found.items() if count}
+
+    @property
+    def line(self) -> str:
+        """The counts of all states in one line."""
+        return ", ".join(f"{count} {state}" for state, count in self.counts().items())
 
     @property
     def live(self) -> bool:

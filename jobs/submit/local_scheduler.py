@@ -29,8 +29,7 @@ from jobs.run.attempt_files import failure_cause
 from jobs.run.run_state import RunState
 from jobs.run.submission_records import process_start, record_job
 from jobs.slurm.batch_script import Launch
-from jobs.submit.scheduler import Job, Scheduler, Watch
-from jobs.submit.submission import Options, Submission
+from jobs.submit.submission import Job, Options, Submission
 
 LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
 """Another file for the machine's lock; empty for runs that may run at the same time."""
@@ -43,16 +42,20 @@ Ranks = list[subprocess.Popen[bytes]]
 """The processes of a cell, which are one process group."""
 
 
-class Local(Scheduler):
+class Local:
     """Processes of this machine."""
 
     job = "local process"
+    """What a job is called where its id is printed."""
 
     def check(self, submission: Submission, options: Options) -> None:
         for name in options.after:
             raise InputError("--after", None, f"{name} with --cluster local", "--cluster slurm")
         for key in options.settings.keys() - set(_SITE_KEYS):
             raise InputError("--slurm", None, f"{key} with --cluster local", "--cluster slurm")
+
+    def summary(self, submission: Submission) -> Iterator[str]:
+        return iter(())
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Records the cells for this process, which runs them by `wait`."""
@@ -62,7 +65,7 @@ class Local(Scheduler):
             record_job(paths, "local", array, str(pid), process_start(pid))
         return [(array, str(pid)) for array in submission.arrays]
 
-    def wait(self, submission: Submission, watch: Watch | None) -> int:
+    def wait(self, submission: Submission) -> int:
         """Run the cells in order; returns how many failed or are invalid, which stops no other.
 
         Prints a line when a cell starts and one when it ends. On SIGINT or SIGTERM the ranks are

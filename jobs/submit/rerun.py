@@ -9,7 +9,6 @@ from pathlib import Path
 
 from gnnhpc.core.errors import InputError, print_note
 from gnnhpc.core.provenance import ROOT, code_digest
-from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.submissions import read_provenance
 from jobs.run.run_state import RunState, open_run, read_run
@@ -19,7 +18,6 @@ from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
 from jobs.slurm.site import parse_site
-from jobs.submit.scheduler import Watch
 from jobs.submit.submission import Options, Submission, make_launch, make_submission
 from jobs.submit.submit import (
     SCHEDULERS,
@@ -48,8 +46,6 @@ def rerun(
     run: str | Path,
     selection: Selection,
     options: Options | None = None,
-    *,
-    watch: Watch | None = None,
 ) -> Submitted:
     """Submit the selected cells of a run again.
 
@@ -62,7 +58,7 @@ def rerun(
     with run_lock(paths):
         submission = prepare_rerun(run, selection, options)
         submitted = submit_arrays(submission, paths)
-    return wait_if_asked(submitted, options, watch)
+    return wait_if_asked(submitted, options)
 
 
 def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Submission:
@@ -86,25 +82,12 @@ def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Su
 
 
 def _launch(state: RunState, options: Options) -> Launch:
-    """The launch of the rerun, with a note for code that differs from the checkout's.
+    """How the run was first submitted, except for the options; a note says which code runs.
 
-    Raises InputError if the code that the run keeps has changed.
+    The interpreter is this one where that one is missing. Raises InputError for a damaged
+    provenance.json, or none, and if the code that the run keeps has changed.
     """
-    launch = make_launch(_first_launch(state.paths), options)
-    if launch.live:
-        print_note(f"runs the code in {ROOT} as it is when each cell starts")
-        return launch
-    snapshot = check_snapshot(state.paths)
-    if snapshot is not None and snapshot.code != code_digest():
-        print_note(f"runs the code that the run keeps; --live would run the code in {ROOT}")
-    return launch
-
-
-def _first_launch(paths: RunPaths) -> Launch:
-    """How the run was first submitted; the interpreter is this one where that one is missing.
-
-    Raises InputError for a damaged provenance.json, or none.
-    """
+    paths = state.paths
     metadata = read_provenance(paths) or {}
     settings, python = metadata.get("site"), metadata.get("python")
     if not isinstance(settings, dict) or not isinstance(python, str):
@@ -112,7 +95,13 @@ def _first_launch(paths: RunPaths) -> Launch:
     name = str(settings.pop("name", "built-in"))
     site = parse_site(settings, paths.provenance, "site")
     here = python if Path(python).is_file() else sys.executable
-    return Launch(name, site, here, live=not paths.code_record.exists())
+    launch = make_launch(Launch(name, site, here, live=not paths.code_record.exists()), options)
+    snapshot = None if launch.live else check_snapshot(paths)
+    if launch.live:
+        print_note(f"runs the code in {ROOT} as it is when each cell starts")
+    elif snapshot is not None and snapshot.code != code_digest():
+        print_note(f"runs the code that the run keeps; --live would run the code in {ROOT}")
+    return launch
 
 
 def select_cells(cells: Sequence[CellState], selection: Selection) -> list[CellState]:
@@ -162,8 +151,7 @@ def _check_idle(cells: Sequence[CellState], selection: Selection) -> None:
 
 
 def _nothing_to_run(run: str | Path, current: RunStatus) -> InputError:
-    states = ", ".join(f"{count} {state}" for state, count in current.counts().items())
     details = [f"; {cell.detail}" for cell in current.cells if cell.state == "unknown"]
-    found = f"no cell to run again ({states}{''.join(details[:1])})"
+    found = f"no cell to run again ({current.line}{''.join(details[:1])})"
     allowed = "a run with such cells, or --force for unknown ones, which may then run twice"
     return InputError(str(run), None, found, allowed)

@@ -17,17 +17,17 @@ from jobs.slurm.partitions import longest_time_min
 from jobs.slurm.queue import QueueAnswer, query_queue
 from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, check_slurm, submit_script
 from jobs.submit.run_folder import script_of
-from jobs.submit.scheduler import Job, Scheduler, Watch
-from jobs.submit.submission import Options, Submission
+from jobs.submit.submission import Job, Options, Submission
 
 POLL_S = 15.0
 """Pause between two questions about a run that is waited for."""
 
 
-class Slurm(Scheduler):
+class Slurm:
     """Job arrays that sbatch takes."""
 
     job = "Slurm job"
+    """What a job is called where its id is printed."""
 
     def check(self, submission: Submission, options: Options) -> None:
         """Raises InputError for an array that its partition would leave waiting without end."""
@@ -44,6 +44,7 @@ class Slurm(Scheduler):
             raise InputError("site", "time", found, allowed)
 
     def summary(self, submission: Submission) -> Iterator[str]:
+        """What the submission may cost, and what would make the measurements sounder."""
         site, hours = submission.launch.site, submission.most_core_hours
         yield f"at most {hours:.3g} core-hours, each task up to its time limit, without requeues"
         layouts = {cell.experiment.layout for cell in submission.cells}
@@ -56,7 +57,13 @@ class Slurm(Scheduler):
             yield "advice: jobs may share nodes, which disturbs times; site key: exclusive: true"
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
-        """Under a limit of jobs an array goes in portions, as many tasks as Slurm takes."""
+        """Submit every array and record each as soon as it is in; the caller holds the run's lock.
+
+        Under a limit of jobs an array goes in portions, as many tasks as Slurm takes. Raises
+        InputError where this machine cannot submit, or the first array is refused, GnnhpcError for
+        a later array, and MaybeSubmittedError where that remains unknown, or a job cannot be
+        recorded.
+        """
         check_slurm()
         done: list[Job] = []
         for array in submission.arrays:
@@ -88,18 +95,21 @@ class Slurm(Scheduler):
                 left = left[size:]
         return done
 
-    def wait(self, submission: Submission, watch: Watch | None) -> int:
-        chosen = {cell.id for cell in submission.cells}
+    def wait(self, submission: Submission) -> int:
+        """Return when every cell has ended: how many did not end as done."""
+        chosen, printed = {cell.id for cell in submission.cells}, ""
         while True:
             current = status(submission.run)
-            if watch is not None:
-                watch(current)
+            if current.line != printed:
+                printed = current.line
+                print(f"{current.run.name}: {printed}", flush=True)
             cells = [cell for cell in current.cells if cell.cell in chosen]
             if not any(cell.state in MAY_RUN for cell in cells):
                 return sum(cell.state != "done" for cell in cells)
             time.sleep(POLL_S)
 
     def query(self, state: RunState) -> Sequence[str]:
+        """Ids of the run's jobs that wait or run; raises GnnhpcError where that is not known."""
         if not state.submissions:
             return []
         jobs, queue = _live_jobs(state)
@@ -109,7 +119,10 @@ class Slurm(Scheduler):
         return jobs
 
     def cancel(self, state: RunState, *, force: bool) -> Sequence[str]:
-        """Cancels jobs that Slurm says are this run's; with `force` also all that are recorded."""
+        """Cancel jobs that Slurm says are this run's; with `force` also all that are recorded.
+
+        Returns their ids. Raises as `jobs.submit.submit.cancel`.
+        """
         if not state.may_be_in_slurm:
             return []
         jobs, queue = _live_jobs(state)

@@ -15,6 +15,9 @@ from jobs.slurm.job_array import JobArray, Task, job_arrays, tasks_of_cells
 from jobs.slurm.site import Site, changed_site
 from jobs.sweep.plan import Plan
 
+Job = tuple[JobArray, str]
+"""An array, or a portion of it, with the id of its job; locally this process's id."""
+
 
 @dataclass(frozen=True)
 class Options:

@@ -17,12 +17,12 @@ from jobs.slurm.paired_blocks import pair_cells
 from jobs.slurm.sbatch import MaybeSubmittedError
 from jobs.submit.local_scheduler import Local
 from jobs.submit.run_folder import write_run_folder
-from jobs.submit.scheduler import Job, Scheduler, Watch
 from jobs.submit.slurm_scheduler import Slurm
-from jobs.submit.submission import Options, Submission, make_launch, make_submission
+from jobs.submit.submission import Job, Options, Submission, make_launch, make_submission
 from jobs.sweep.plan import Plan
 
-SCHEDULERS: dict[Cluster, Scheduler] = {"slurm": Slurm(), "local": Local()}
+SCHEDULERS: dict[Cluster, Slurm | Local] = {"slurm": Slurm(), "local": Local()}
+"""What submits arrays, says which of their jobs there are, waits for them and cancels them."""
 _JOB = re.compile(r"^\d+(_\d+)?$")
 
 
@@ -51,7 +51,6 @@ def submit(
     options: Options | None = None,
     *,
     runs: str | Path = "runs",
-    watch: Watch | None = None,
 ) -> Submitted:
     """Write a plan's run folder and submit its cells.
 
@@ -73,7 +72,7 @@ def submit(
             # The folder is new, and no job uses it.
             shutil.rmtree(submission.run)
         raise
-    return wait_if_asked(submitted, options, watch)
+    return wait_if_asked(submitted, options)
 
 
 def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -> Submission:
@@ -88,17 +87,20 @@ def prepare_submit(plan: Plan, options: Options, *, runs: str | Path = "runs") -
 
 
 def submit_arrays(submission: Submission, paths: RunPaths) -> Submitted:
-    """Submit every array; the caller holds the run's lock. Raises as `Scheduler.submit`."""
+    """Submit every array; the caller holds the run's lock. Raises as `Slurm.submit`."""
     jobs = SCHEDULERS[submission.cluster].submit(submission, paths)
     return Submitted(submission, tuple(jobs))
 
 
-def wait_if_asked(submitted: Submitted, options: Options, watch: Watch | None) -> Submitted:
-    """Wait for all cells with `options.wait`; a local run is always run here."""
+def wait_if_asked(submitted: Submitted, options: Options) -> Submitted:
+    """Wait for all cells with `options.wait`; a local run is always run here.
+
+    Prints how far they are whenever that has changed.
+    """
     submission = submitted.submission
     if not options.wait and submission.cluster != "local":
         return submitted
-    return replace(submitted, failed=SCHEDULERS[submission.cluster].wait(submission, watch))
+    return replace(submitted, failed=SCHEDULERS[submission.cluster].wait(submission))
 
 
 def cancel(run: str | Path, *, force: bool = False) -> list[str]:
