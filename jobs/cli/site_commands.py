@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gnnhpc.core.cli_options import as_typed
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED
 from jobs.cli.options import SiteFile, SiteName
-
-if TYPE_CHECKING:
-    from jobs.slurm.site import Site
 
 INIT_EPILOG = "Example: gnnhpc site init --out site.yaml"
 SCHEMA_EPILOG = "Example: gnnhpc schema sweep > sweep.schema.json"
@@ -38,8 +35,13 @@ def site_init(
 
 
 def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
-    """Ask Slurm whether it would take a job with the site's settings; submits nothing."""
-    from jobs.slurm.partitions import query_partitions
+    """Ask Slurm whether it would take a job of one node with the site's settings.
+
+    Submits nothing.
+    """
+    from jobs.slurm.job_array import Resources
+    from jobs.slurm.partitions import longest_time_min, query_partitions
+    from jobs.slurm.sbatch import refusal
     from jobs.slurm.site_files import find_site_file, load_site
 
     name, settings = load_site(site_file, site)
@@ -52,29 +54,19 @@ def site_check(site: SiteName = None, site_file: SiteFile = None) -> int:
         return EXIT_DONE
     for part in partitions:
         print(f"  partition {part.described}")
-    wrong = _mismatches(settings)
+    gpus = settings.gres, settings.gpus_per_node
+    needs = Resources(settings, 1, settings.tasks_per_node, settings.time_min, *gpus)
+    wrong = list(filter(None, [refusal(needs.options())]))
+    # By default Slurm takes a job above this limit, and never starts it.
+    longest = longest_time_min(settings)
+    if longest is not None and settings.time_min > longest:
+        wrong.append(f"time: found {settings.time}; allowed: at most {longest} minutes")
     for line in wrong:
         print(f"does not fit: {line}")
     print("not checked: modules and set-up lines, which run in the job")
     if not wrong:
         print(f"fits; next: {as_typed('jobs', 'submit')} SPEC.yaml --paired")
     return EXIT_FAILED if wrong else EXIT_DONE
-
-
-def _mismatches(site: Site) -> list[str]:
-    """One line for each reason why a job of one node would not start."""
-    from jobs.slurm.job_array import Resources
-    from jobs.slurm.partitions import longest_time_min
-    from jobs.slurm.sbatch import refusal
-
-    needs = Resources(site, 1, site.tasks_per_node, site.time_min, site.gres, site.gpus_per_node)
-    refused = refusal(needs.options())
-    wrong = [refused] if refused is not None else []
-    # By default Slurm takes a job above this limit, and never starts it.
-    longest = longest_time_min(site)
-    if longest is not None and site.time_min > longest:
-        wrong.append(f"time: found {site.time}; allowed: at most {longest} minutes")
-    return wrong
 
 
 def schema(

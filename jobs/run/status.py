@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,12 +61,17 @@ def status_of(state: RunState, *, kept: bool = False) -> RunStatus:
 
     `kept` says that Slurm's answer of the last ten seconds will do.
     """
-    queue = QueueAnswer(time.time(), error="no job in Slurm")
-    if state.may_be_in_slurm:
-        queue = query_queue(
-            state.users, state.unfinished_jobs, kept_for=state.paths.root if kept else None
-        )
-    return run_status(state, queue)
+    return run_status(state, _ask_slurm([state], state.paths.root if kept else None))
+
+
+def _ask_slurm(states: Iterable[RunState], kept_for: Path | None) -> QueueAnswer:
+    """One answer about the jobs of all these runs."""
+    asking = [state for state in states if state.may_be_in_slurm]
+    if not asking:
+        return QueueAnswer(time.time(), error="no job in Slurm")
+    jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
+    users = {name for state in asking for name in state.users}
+    return query_queue(users, jobs, kept_for=kept_for)
 
 
 def run_status(state: RunState, queue: QueueAnswer) -> RunStatus:
@@ -136,20 +142,14 @@ def known_runs(folder: Path) -> list[KnownRun]:
     Slurm is asked once for all of them. Raises InputError if the folder cannot be read.
     """
     try:
-        entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
-        manifests = [RunPaths(path).manifest for path in entries]
+        manifests = [RunPaths(path).manifest for path in folder.iterdir() if path.name[0] != "."]
         created = {path.parent: path.stat().st_mtime for path in manifests if path.is_file()}
     except OSError as error:
         found = f"{error.filename or folder}: {error.strerror}"
         raise InputError("--runs", None, found, "a folder of runs") from None
     read = {run: _read_or_damage(run) for run in created}
-    states = [one for one in read.values() if isinstance(one, RunState)]
-    asking = [state for state in states if state.may_be_in_slurm]
-    queue = QueueAnswer(time.time(), error="not asked")
-    if asking:
-        jobs = {job: array for state in asking for job, array in state.unfinished_jobs.items()}
-        users = {name for state in asking for name in state.users}
-        queue = query_queue(users, jobs, kept_for=folder.absolute())
+    states = (one for one in read.values() if isinstance(one, RunState))
+    queue = _ask_slurm(states, folder.absolute())
     known = [
         KnownRun(run, created[run], one if isinstance(one, str) else run_status(one, queue))
         for run, one in read.items()

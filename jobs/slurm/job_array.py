@@ -89,11 +89,6 @@ class JobArray:
         return [cell for task in self.tasks for cell in task.cells]
 
     @property
-    def most_cells(self) -> int:
-        """The cells of the task that has the most."""
-        return max(len(task.cells) for task in self.tasks)
-
-    @property
     def numbers(self) -> list[int]:
         """Indices of the cells, or numbers of the blocks."""
         return [task.number for task in self.tasks]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -40,13 +39,6 @@ class MaybeSubmittedError(GnnhpcError):
 
 class SubmitLimitError(InputError):
     """Slurm takes no more jobs of this user, account or QoS, or none as large as these."""
-
-
-def check_slurm() -> None:
-    """Raises InputError without sbatch or srun."""
-    for program in ("sbatch", "srun"):
-        if shutil.which(program) is None:
-            raise InputError("--cluster", None, f"slurm, but no {program} here", "local")
 
 
 def submit_script(script: Path, run: Path, own: Collection[str], given: Sequence[str]) -> str:

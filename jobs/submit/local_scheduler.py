@@ -58,8 +58,15 @@ class Local:
         return iter(())
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
-        """Records the cells for this process, which runs them by `wait`."""
-        _check_libraries(submission)
+        """Records the cells for this process, which runs them by `wait`.
+
+        Raises InputError for a library that a model or sampler needs and that is not here.
+        """
+        experiments = [cell.experiment for cell in submission.cells]
+        for model in {experiment.model for experiment in experiments}:
+            model.check_here()
+        for sampling in filter(None, {experiment.sampling for experiment in experiments}):
+            check_sampler_is_here(sampling.sampler)
         pid = os.getpid()
         for array in submission.arrays:
             record_job(paths, "local", array, str(pid), process_start(pid))
@@ -117,16 +124,6 @@ def _run_cell(paths: RunPaths, launch: Launch, cell: Cell) -> tuple[bool, str]:
     words = ("invalid" if wrong else newest.status) + (f": {cause}" if cause else "")
     flags = ", ".join(newest.result.flags)
     return newest.valid, f"{words} (flags: {flags})" if flags else words
-
-
-def _check_libraries(submission: Submission) -> None:
-    """Raises InputError for a library that a model or sampler needs and that is not here."""
-    experiments = [cell.experiment for cell in submission.cells]
-    for model in {experiment.model for experiment in experiments}:
-        model.check_here()
-    for sampling in {experiment.sampling for experiment in experiments}:
-        if sampling is not None:
-            check_sampler_is_here(sampling.sampler)
 
 
 def _start(paths: RunPaths, launch: Launch, cell: Cell, ranks: Ranks) -> None:

@@ -13,7 +13,7 @@ from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.records.submissions import read_provenance
 from jobs.run.run_state import RunState, open_run, read_run
 from jobs.run.state_table import FAILED, LIVE, UNFINISHED, CellState
-from jobs.run.status import RunStatus, status_of
+from jobs.run.status import status_of
 from jobs.run.submission_records import run_lock
 from jobs.slurm.batch_script import Launch
 from jobs.slurm.job_array import format_indices, parse_indices
@@ -71,7 +71,10 @@ def prepare_rerun(run: str | Path, selection: Selection, options: Options) -> Su
     current = status_of(state)
     chosen = {cell.cell for cell in select_cells(current.cells, selection)}
     if not chosen:
-        raise _nothing_to_run(run, current)
+        details = [f"; {cell.detail}" for cell in current.cells if cell.state == "unknown"]
+        found = f"no cell to run again ({current.line}{''.join(details[:1])})"
+        allowed = "a run with such cells, or --force for unknown ones, which may then run twice"
+        raise InputError(str(run), None, found, allowed)
     cells = [cell for cell in state.cells if cell.id in chosen]
     blocks = state.blocks.with_cells(cells) if options.paired else {}
     submission = make_submission(state.paths.root, cells, blocks, launch, cluster, waits)
@@ -148,10 +151,3 @@ def _check_idle(cells: Sequence[CellState], selection: Selection) -> None:
         if cell.state == "unknown" and not selection.force:
             found = f"{found}: {cell.detail}"
             raise InputError("rerun", None, found, "--force, which may run it twice")
-
-
-def _nothing_to_run(run: str | Path, current: RunStatus) -> InputError:
-    details = [f"; {cell.detail}" for cell in current.cells if cell.state == "unknown"]
-    found = f"no cell to run again ({current.line}{''.join(details[:1])})"
-    allowed = "a run with such cells, or --force for unknown ones, which may then run twice"
-    return InputError(str(run), None, found, allowed)

@@ -36,7 +36,8 @@ from jobs.sweep.plan import Plan
 def write_run_folder(submission: Submission) -> RunPaths:
     """Write the folder of a new run under a temporary name beside it, then rename it.
 
-    It keeps the code that this process runs, unless the launch is live. Raises InputError if the
+    It keeps the code that this process runs, unless the launch is live, and the spec as submitted,
+    with its overrides as comments at the top. Raises InputError if the
     run exists, also if it is created meanwhile.
     """
     run, launch, plan = submission.run, submission.launch, submission.plan
@@ -53,7 +54,8 @@ def write_run_folder(submission: Submission) -> RunPaths:
         paths = RunPaths(work)
         for folder in (paths.arrays, paths.cells, paths.logs):
             folder.mkdir()
-        paths.sweep.write_text(_spec_text(plan), encoding="utf-8")
+        notes = [f"# --set {json.dumps(override)}\n" for override in plan.overrides]
+        paths.sweep.write_text("".join(notes) + plan.text, encoding="utf-8")
         write_manifest(paths.manifest, plan.cells)
         copy_models(paths, plan.experiments)
         code = code_digest() if launch.live else _keep_code(paths)
@@ -125,12 +127,6 @@ def _write_script(path: Path, text: str) -> None:
 
 def _exists_error(run: Path) -> InputError:
     return InputError(run, None, "a run of this name", "another --name")
-
-
-def _spec_text(plan: Plan) -> str:
-    """The spec as submitted, with its overrides as comments at the top."""
-    notes = [f"# --set {json.dumps(override)}\n" for override in plan.overrides]
-    return "".join(notes) + plan.text
 
 
 def _write_provenance(paths: RunPaths, plan: Plan, launch: Launch, code: str) -> None:

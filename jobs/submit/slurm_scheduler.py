@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from jobs.run.status import only_of_run, status
 from jobs.run.submission_records import record_job
 from jobs.slurm.partitions import longest_time_min
 from jobs.slurm.queue import QueueAnswer, query_queue
-from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, check_slurm, submit_script
+from jobs.slurm.sbatch import SubmitLimitError, cancel_jobs, submit_script
 from jobs.submit.run_folder import script_of
 from jobs.submit.submission import Job, Options, Submission
 
@@ -34,9 +35,10 @@ class Slurm:
         site = submission.launch.site
         most = longest_time_min(site)
         for array in submission.arrays:
-            needed, count = array.resources.time_min, array.most_cells
+            needed = array.resources.time_min
             if most is None or needed <= most:
                 continue
+            count = max(len(task.cells) for task in array.tasks)
             found, allowed = site.time, f"at most {most} minutes in this partition"
             if array.is_paired:
                 found += f", {needed} minutes for the {count} cells of a block of {array.name}"
@@ -64,7 +66,9 @@ class Slurm:
         a later array, and MaybeSubmittedError where that remains unknown, or a job cannot be
         recorded.
         """
-        check_slurm()
+        for program in ("sbatch", "srun"):
+            if shutil.which(program) is None:
+                raise InputError("--cluster", None, f"slurm, but no {program} here", "local")
         done: list[Job] = []
         for array in submission.arrays:
             script, left, size = script_of(submission, array, paths), array.tasks, len(array.tasks)

@@ -13,17 +13,6 @@ echo "$*" >>"$home/sbatch.calls"
 fault=$(head -n 1 "$home/sbatch.faults" 2>/dev/null)
 [ -z "$fault" ] || sed -i 1d "$home/sbatch.faults"
 case $fault in fail:*) echo "sbatch: error: ${fault#*:}" >&2; exit 1;; esac
-if [ -f "$home/limit" ]; then
-    asked=$(echo "$*" | sed -n 's/.*--array=\\([0-9,-]*\\).*/\\1/p')
-    count=$(echo "$asked" | tr , '\n' | awk -F- '{n += ($2 == "" ? 1 : $2 - $1 + 1)} END {print n}')
-    left=$(($(cat "$home/limit") - count))
-    if [ "$left" -lt 0 ]; then
-        echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy" \
-            "(job submit limit, user's size and/or time limits)" >&2
-        exit 1
-    fi
-    echo "$left" >"$home/limit"
-fi
 job=$(($(cat "$home/last" 2>/dev/null || echo 100) + 1)); echo $job >"$home/last"
 tasks= comment=
 for word in "$@"; do
@@ -92,10 +81,6 @@ class FakeSlurm:
     def next_calls(self, *faults: str) -> None:
         """What the next calls of sbatch do: `fail:WORDS`, or `lose:WORDS` after it submitted."""
         (self.home / "sbatch.faults").write_text("".join(f"{fault}\n" for fault in faults))
-
-    def limit_tasks(self, tasks: int) -> None:
-        """How many more tasks sbatch takes."""
-        (self.home / "limit").write_text(str(tasks))
 
     def offer(self, partition: str) -> None:
         """What sinfo prints."""

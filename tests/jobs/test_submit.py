@@ -22,6 +22,7 @@ from tests.jobs.fake_slurm import FakeSlurm
 Submit = Callable[..., Submitted]
 Capture = pytest.CaptureFixture[str]
 LOST = "Batch job submission failed: Socket timed out on send/recv operation"
+FULL = "fail:Batch job submission failed: Job violates policy (job submit limit)"
 REFUSED = "Batch job submission failed: Invalid partition name specified"
 
 
@@ -66,7 +67,7 @@ def test_what_slurm_refuses_leaves_nothing(
     slurm.next_calls(f"fail:{REFUSED}")
     with pytest.raises(InputError, match=r"sbatch gat-seq: found .*Invalid partition name"):
         submit_small()
-    slurm.limit_tasks(0)
+    slurm.next_calls(FULL, FULL)
     with pytest.raises(InputError, match=r"job submit limit.*allowed: fewer jobs at once"):
         submit_small()
     assert slurm.queue == []
@@ -99,18 +100,21 @@ def test_a_lost_answer_is_found_by_its_token_or_keeps_the_folder(
     assert run.states()["gat-seq:0"] == "pending"
 
 
-@pytest.mark.parametrize(("limit", "jobs"), [(3, ["0-1", "0"]), (1, ["0"])])
+@pytest.mark.parametrize(
+    ("answers", "jobs"),
+    [(["none:", FULL, "none:", FULL], ["0-1", "0"]), ([FULL, "none:", FULL], ["0"])],
+)
 def test_under_a_limit_of_jobs_a_sweep_goes_in_portions(
-    submit_small: Submit, slurm: FakeSlurm, capsys: Capture, limit: int, jobs: list[str]
+    submit_small: Submit, slurm: FakeSlurm, capsys: Capture, answers: list[str], jobs: list[str]
 ) -> None:
-    slurm.limit_tasks(limit)
+    slurm.next_calls(*answers)
     done = submit_small()
     assert [job[0].partition("_")[2].strip("[]") for job in slurm.queue] == jobs
     print_submitted(done)
     out = capsys.readouterr().out
-    assert f"{limit} of 4 tasks are submitted" in out
+    taken = {"0-1": 2, "0": 1}
+    assert f"{sum(taken[tasks] for tasks in jobs)} of 4 tasks are submitted" in out
     assert f"rerun {done.run} --missing" in out
-    slurm.limit_tasks(9)
     rerun(done.run, Selection(missing=True))
     assert set(MadeRun(done.run).states().values()) == {"pending"}
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
-from gnnhpc.kernels.compile import load_kernel
-from tests.tools.cells import RunOnce, gat, manifest_of, run, vig
+from tests.tools.cells import RunOnce, gat, vig
 
 pytestmark = pytest.mark.distributed
 
@@ -133,23 +129,3 @@ def test_spans_of_each_micro_batch_where_asked_for(run_once: RunOnce, name: str)
             assert found == {0, 1, 2, 3}
         assert all(0 <= span["start_s"] <= span["end_s"] for span in spans)
     assert run_once(FAMILIES["vig"]["seq"]).lines(0, "span") == []
-
-
-def without_kernels(rank: int) -> None:
-    """As on a node that has no compiler."""
-    if os.environ["RANK"] == str(rank):
-        os.environ["GNNHPC_KERNELS"] = "off"
-        load_kernel.cache_clear()
-
-
-@pytest.mark.distributed
-@pytest.mark.skipif(load_kernel("attention") is None, reason="no compiler")
-def test_a_node_without_a_compiler_makes_the_cell_invalid(tmp_path: Path) -> None:
-    (cell,) = manifest_of(tmp_path, gat(layout="pp2"))
-    ran = run(tmp_path, cell, plant=functools.partial(without_kernels, 1))
-    assert ran.statuses == [0, 0]
-    assert not ran.result.valid
-    (check,) = [check for check in ran.result.audit if check.verdict == "invalid"]
-    assert check.name == "same code"
-    assert "rank 1 on" in check.detail
-    assert "has implementation" in check.detail
