@@ -68,7 +68,7 @@ class OptimizerConfig(Strict):
         """What a step adds to a parameter, in float64, by the published rule; for validation.
 
         `state` is kept between steps. The rules of the built-in optimizers are apart from them, in
-        `gnnhpc.validation.reference.optimizer_rule`.
+        `gnnhpc.validation.reference.training_step`.
         """
         raise NotImplementedError(f"optimizer {self.name} has no reference_move")
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.errors import GnnhpcError
 from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.allocator import give_back_freed_memory
@@ -25,11 +24,11 @@ from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.audit.processor_use import ProcessorUse
 from gnnhpc.validation.data_digests import check_data
 from gnnhpc.validation.engine_parity import check_engine
-from gnnhpc.validation.graph_chunks import check_chunks
 from gnnhpc.validation.invariants import Invariants
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.record_audit import audit_records
-from gnnhpc.validation.sample_order import SampleOrder
+from gnnhpc.validation.steps.parity_slice import parity_slice
+from gnnhpc.validation.trained_samples import SampleOrder, check_chunks
 from gnnhpc.validation.verdicts import CheckError, one_a_name, why_failed
 
 OFF = Check(
@@ -79,7 +78,12 @@ class Validation:
         memory."""
         if self._is_on:
             with self._timed("validating the start"):
-                self._checks = [*self._data(), *self._parities(start, "start")]
+                data = self.experiment, self.parts.batches, self.root, self.mesh
+                self._checks = [
+                    *self._guarded("data", lambda: check_data(*data)),
+                    *self._guarded("chunks", lambda: check_chunks(*data)),
+                    *self._parities(start, "start"),
+                ]
                 for check in self._checks if self.mesh.rank == 0 else []:
                     if check.verdict == "invalid":
                         print(f"{self.experiment.id}: {check.name}: {check.detail}", flush=True)
@@ -115,15 +119,6 @@ class Validation:
             checks = [*self._checks, *self._parities(step, "end"), *observed]
         return one_a_name(checks)
 
-    def _data(self) -> list[Check]:
-        experiment, root, mesh, batches = self.experiment, self.root, self.mesh, self.parts.batches
-        checks = self._guarded("data", lambda: [check_data(experiment, batches, root, mesh)])
-        if isinstance(batches, ChunkBatches):
-            checks += self._guarded(
-                "chunks", lambda: [check_chunks(experiment, batches, root, mesh)]
-            )
-        return checks
-
     def audit(self, paths: AttemptPaths, result: Result) -> list[Check]:
         """What the attempt's files show; on rank 0."""
         try:
@@ -135,8 +130,9 @@ class Validation:
     def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
         """The engine in float64 and the kernels at their real shape, as the run is now."""
         run, root = (self.experiment, self.parts, self.mesh), self.root
+        part = parity_slice(self.experiment, first=step)
         return [
-            *self._guarded("engine-parity", lambda: check_engine(*run, root, first=step)),
+            *self._guarded("engine-parity", lambda: check_engine(*run, root, part)),
             *self._guarded("kernel-parity", lambda: check_kernels(*run, when=when)),
         ]
 

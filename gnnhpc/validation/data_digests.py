@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,9 @@ from gnnhpc.records.schema import Check
 from gnnhpc.validation.independent_readers import (
     Array,
     Arrays,
-    named_edges,
-    named_in_edges,
-    named_masks,
-    named_rows,
+    Rows,
+    graph_arrays_by_name,
+    in_edges_by_name,
     read_arrays,
 )
 from gnnhpc.validation.verdicts import few, on_all_ranks, verdict_of, why_failed
@@ -64,7 +63,9 @@ Digests = dict[str, Any]
 """Array -> its SHA-256, or projection and norm of a rounded one."""
 
 
-def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh: Mesh) -> Check:
+def check_data(
+    experiment: Experiment, batches: Batches, root: Path | None, mesh: Mesh
+) -> list[Check]:
     """Compare the data of a run with their digests; a collective, with one check for all ranks."""
     data = experiment.data
     (expected, *_) = on_all_ranks(
@@ -80,7 +81,7 @@ def check_data(experiment: Experiment, batches: Batches, root: Path | None, mesh
 
     everyone = on_all_ranks(mesh, compare)
     known = [f"rank {rank}: {each}" for rank, found in enumerate(everyone) for each in found]
-    return verdict_of(NAME, known, _agreement(expected))
+    return [verdict_of(NAME, known, _agreement(expected))]
 
 
 def verify_data(data: Data, root: Path | None) -> Check:
@@ -113,8 +114,9 @@ def data_digests(data: Data, root: Path | None) -> Digests:
     except (FileNotFoundError, InputError):
         # There is none, or a damaged one.
         pass
-    read = read_arrays(data, root)
-    digests = digests_of(read.arrays, read.rounded) | {_INDEPENDENT: read.independent}
+    arrays, independent = read_arrays(data, root)
+    rounded = {name for name, parts in arrays.items() if parts[0].dtype == np.float64}
+    digests = digests_of(arrays, rounded) | {_INDEPENDENT: independent}
     try:
         write_atomically(path, json.dumps(digests, indent=1) + "\n")
     except OSError as error:
@@ -139,7 +141,7 @@ def _files(data: Data, root: Path | None) -> list[Path]:
     return [path for name in files.names if (path := files.directory(root) / name).is_file()]
 
 
-def digests_of(arrays: Arrays, rounded: frozenset[str] = frozenset()) -> Digests:
+def digests_of(arrays: Arrays, rounded: Collection[str] = ()) -> Digests:
     """A digest of each array; those that are `rounded` get a projection and a norm instead."""
     # Hashing gives up the interpreter's lock, so that threads hash several arrays at once.
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
@@ -152,7 +154,7 @@ def digests_of(arrays: Arrays, rounded: frozenset[str] = frozenset()) -> Digests
 
 def differences(arrays: Arrays, expected: Mapping[str, Any]) -> list[str]:
     """Which of the arrays are not those of the digests, as faults."""
-    projected = frozenset(name for name, value in expected.items() if isinstance(value, list))
+    projected = {name for name, value in expected.items() if isinstance(value, list)}
     unknown = sorted(arrays.keys() - expected.keys())
     if unknown:
         return [f"{few(unknown)} loaded, which the second reading does not have"]
@@ -209,19 +211,18 @@ def loaded_arrays(data: Data, root: Path | None, batches: Batches | None = None)
         whole = batches.graph
     if whole is None:
         whole = load_graph_set(data, root) if kind == "graphs" else load_graph(data, root)
-    arrays = named_masks({name: mask.numpy() for name, mask in whole.masks.items()})
-    arrays |= {"labels": [whole.labels.numpy()]} | named_edges(*whole.edges.numpy())
-    if whole.features.layout == torch.sparse_csr:
-        x = whole.features
-        rows = (each.numpy() for each in (x.values(), x.col_indices(), x.crow_indices()))
-        arrays |= named_rows(*rows)
+    x, masks = whole.features, {name: mask.numpy() for name, mask in whole.masks.items()}
+    features: Array | Rows
+    if x.layout == torch.sparse_csr:
+        features = x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy()
     else:
-        arrays["features"] = [whole.features.numpy()]
+        features = x.numpy()
+    arrays = graph_arrays_by_name(masks, whole.labels.numpy(), whole.edges.numpy(), features)
     if isinstance(whole, GraphSet):
         return arrays | {"first": [whole.first.numpy()]}
     if whole.edge_weight is not None:
         arrays["edge weights"] = [whole.edge_weight.numpy()]
     if whole.stored_in_edges is not None:
         stored = whole.stored_in_edges
-        arrays |= named_in_edges(stored.source.numpy(), stored.indptr.numpy())
+        arrays |= in_edges_by_name(stored.source.numpy(), stored.indptr.numpy())
     return arrays

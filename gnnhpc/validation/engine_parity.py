@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,81 +28,27 @@ from gnnhpc.models.seeding import fork_generators
 from gnnhpc.records.schema import Check
 from gnnhpc.training.loop import NotFiniteError, TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
-from gnnhpc.validation.reference.batches import GraphSetData, ImageData, ReferenceData
-from gnnhpc.validation.reference.fresh_layers import (
-    FreshLayers,
-    build_layers,
-    parameters_of,
-    set_buffer,
-)
-from gnnhpc.validation.reference.graph_batches import GraphData, Rows
+from gnnhpc.validation.reference.batches import ImageData
+from gnnhpc.validation.reference.fresh_layers import FreshLayers, check_comparable, set_buffer
+from gnnhpc.validation.reference.graph_batches import GraphData, GraphSetData, Rows
 from gnnhpc.validation.reference.sampling_rule import CapturedEdges
 from gnnhpc.validation.steps.captured_steps import Capture, CapturesSteps, buffers_of
-from gnnhpc.validation.steps.comparable_layers import check_comparable
-from gnnhpc.validation.steps.parity_slice import ParitySlice, parity_slice
+from gnnhpc.validation.steps.parity_slice import ParitySlice
 from gnnhpc.validation.steps.step_comparison import Disagreement, StepComparison
 from gnnhpc.validation.verdicts import CheckError, on_all_ranks, why_failed
 
 NAME = "engine-parity"
 
 
-@dataclass(frozen=True)
-class Parity:
-    """What an engine parity check found, on rank 0."""
-
-    part: ParitySlice
-    seconds: float
-    cause: str | None = None
-    """The first difference, in words."""
-    not_comparable: CheckError | None = None
-    """Why nothing could be compared."""
-    compared: StepComparison | None = None
-    """The largest differences, as far as steps were compared."""
-
-    @property
-    def check(self) -> Check:
-        extent = f" on {self.part.extent}" if self.part.extent else ""
-        worst = self.compared.worst if self.compared else {}
-        values: dict[str, Any] = {"seconds": round(self.seconds, 3), "worst": worst}
-        if self.cause is not None:
-            return Check(NAME, "invalid", f"{self.cause}{extent}", values)
-        if self.not_comparable is not None:
-            return Check(NAME, "inconclusive", str(self.not_comparable), values)
-        steps = f"{self.part.steps} step{'s' if self.part.steps > 1 else ''}"
-        steps += " and an evaluation" if self.part.experiment.test_steps else ""
-        detail = f"{steps}{extent} agree with one process in float64"
-        if isinstance(self.part.experiment.model, CustomModel):
-            detail += "; the arithmetic of a custom layer is compared with itself"
-        return Check(NAME, "ok", detail, values)
-
-
 def check_engine(
-    experiment: Experiment,
-    parts: TrainingParts,
-    mesh: Mesh,
-    root: Path | None,
-    *,
-    first: int = 0,
+    experiment: Experiment, parts: TrainingParts, mesh: Mesh, root: Path | None, part: ParitySlice
 ) -> list[Check]:
     """The check on rank 0, an empty list on the others; a collective.
 
-    `first` is the number of the next training step: 0 also compares initial values with those of
-    the seed. Raises what building and running the separate parts raises.
+    A slice that begins with step 0 also compares initial values with those of the seed. The values
+    have the largest relative difference of each kind of quantity, and of each layer's outputs and
+    gradient. Raises what running the separate parts raises.
     """
-    part = parity_slice(experiment, first=first)
-    parity = compare_engine(experiment, parts, mesh, root, part)
-    return [] if mesh.rank != 0 or parity is None else [parity.check]
-
-
-def compare_engine(
-    experiment: Experiment,
-    parts: TrainingParts,
-    mesh: Mesh,
-    root: Path | None,
-    part: ParitySlice,
-) -> Parity | None:
-    """Like `check_engine`, with each layer's differences."""
-    began = time.perf_counter()
     with fork_generators():
         try:
             on_all_ranks(mesh, lambda: _check_comparable(part, root) if mesh.rank == 0 else None)
@@ -114,19 +57,16 @@ def compare_engine(
             on_all_ranks(mesh, lambda: separate.append(_build(part, parts, mesh, root)))
             capture = _take_steps(part, separate[0], mesh)
         except CheckError as error:
-            refusal = Parity(part, time.perf_counter() - began, not_comparable=error)
-            return refusal if mesh.rank == 0 else None
+            return [Check(NAME, "inconclusive", str(error))] if mesh.rank == 0 else []
         ranks = mesh.gather_on_first(capture)
         if mesh.rank != 0:
-            return None
+            return []
         try:
             with one_thread(), plain_torch():
-                captured = Capture.of_all(ranks)
-                return _compare(part, experiment.dtype, captured, root, began)
+                return [_compare(part, getattr(torch, experiment.dtype), ranks, root)]
         # The other ranks go on: rank 0 computes the reference alone.
         except Exception as error:
-            failed = CheckError(why_failed(error))
-            return Parity(part, time.perf_counter() - began, not_comparable=failed)
+            return [Check(NAME, "inconclusive", why_failed(error))]
 
 
 def _check_comparable(part: ParitySlice, root: Path | None) -> None:
@@ -156,11 +96,7 @@ def _build(part: ParitySlice, parts: TrainingParts, mesh: Mesh, root: Path | Non
 
 def _take_steps(part: ParitySlice, separate: TrainingParts, mesh: Mesh) -> Capture:
     """What this rank computes. Raises CheckError on all ranks for a loss that is not finite."""
-    sampling, names = part.experiment.sampling, [spec.name for spec in part.layer_specs]
-    by_library = sampling is not None and sampling.sampler != "ours"
-    hops = [number for number, spec in enumerate(part.layer_specs) if spec.rows == "hop"]
-    after_hop = names[hops[0] :] if hops else []
-    captures = CapturesSteps(separate, mesh, after_hop, by_library=by_library)
+    captures = CapturesSteps(part.experiment, separate, mesh)
     try:
         TrainingLoop(part.experiment, mesh, separate, [captures]).run(part.first)
     except NotFiniteError as error:
@@ -210,29 +146,30 @@ def load_state(run: TrainingParts, separate: TrainingParts) -> None:
 
 
 def _compare(
-    part: ParitySlice, dtype: str, captured: Capture, root: Path | None, began: float
-) -> Parity:
-    model = FreshLayers(part.experiment, part.layer_specs)
-    rows = _rows_for(model, part.experiment)
-    data = reference_data(part, root, captured.edges or None, rows)
-    layers = [spec.name for spec in part.layer_specs]
-    comparison = StepComparison(part.experiment, layers, captured, model, data)
-    cause = why = None
+    part: ParitySlice, dtype: torch.dtype, ranks: Sequence[Capture], root: Path | None
+) -> Check:
+    captured, model = Capture.of_all(ranks), FreshLayers(part.experiment, part.layer_specs)
+    data = reference_data(part, root, captured.edges or None, _rows_for(model, part.experiment))
+    comparison = StepComparison(part, captured, model, data.batches)
+    values = {"worst": comparison.worst, "layers": comparison.by_layer}
+    extent = f" on {part.extent}" if part.extent else ""
     try:
-        if part.first == 0:
-            built = build_layers(part.experiment, part.layer_specs, getattr(torch, dtype))
-            comparison.initial_values(parameters_of(built))
-        comparison.run(range(part.first, part.experiment.train_steps))
-    except Disagreement as found:
-        cause = str(found)
-    except CheckError as found:
-        why = found
-    return Parity(part, time.perf_counter() - began, cause, why, comparison)
+        comparison.run(dtype)
+    except Disagreement as cause:
+        return Check(NAME, "invalid", f"{cause}{extent}", values)
+    except CheckError as why:
+        return Check(NAME, "inconclusive", str(why), values)
+    steps = f"{part.steps} step{'s' if part.steps > 1 else ''}"
+    steps += " and an evaluation" if part.experiment.test_steps else ""
+    detail = f"{steps}{extent} agree with one process in float64"
+    if isinstance(part.experiment.model, CustomModel):
+        detail += "; the arithmetic of a custom layer is compared with itself"
+    return Check(NAME, "ok", detail, values)
 
 
 def reference_data(
     part: ParitySlice, root: Path | None, edges: CapturedEdges | None, rows: Rows
-) -> ReferenceData:
+) -> ImageData | GraphSetData | GraphData:
     """The reference's own micro-batches; of one graph they have these `rows`."""
     experiment, specs = part.experiment, part.layer_specs
     match experiment.data.facts().kind:

@@ -8,7 +8,6 @@ make splits, features and edges of it themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,8 @@ Array = npt.NDArray[Any]
 Arrays = dict[str, Sequence[Array]]
 """Each array by its name, as pieces one after another."""
 Ids = npt.NDArray[np.int64]
+Rows = tuple[Array, Array, Array]
+"""Features by rows: values, their columns, and where each row begins among them."""
 _CIFAR: dict[Phase, tuple[str, ...]] = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
     "test": ("test_batch",),
@@ -40,28 +41,20 @@ _CIFAR: dict[Phase, tuple[str, ...]] = {
 _CIFAR_RECORD = 3_073
 
 
-@dataclass(frozen=True)
-class ReadArrays:
-    """What the independent reader reads of a data set."""
+def read_arrays(data: Data, root: Path | None) -> tuple[Arrays, bool]:
+    """Read a data set, and say whether another reader than the run's has read it.
 
-    arrays: Arrays
-    rounded: frozenset[str] = frozenset()
-    """Names of arrays that the run's differ from by rounding."""
-    independent: bool = True
-    """Whether another reader than the run's has read them."""
-
-
-def read_arrays(data: Data, root: Path | None) -> ReadArrays:
-    """Read a data set independently. Raises InputError and OSError for files it cannot read."""
-    kind = data.facts().kind
-    if kind == "images":
-        splits = {split: read_images(data, root, split) for split in _CIFAR}
+    Numbers in float64 are the run's before it rounds them. Raises InputError and OSError for files
+    that cannot be read.
+    """
+    if data.facts().kind == "images":
         arrays: Arrays = {}
-        for split, (pixels, labels) in splits.items():
+        for split in _CIFAR:
+            pixels, labels = read_images(data, root, split)
             arrays |= {f"{split} pixels": [pixels], f"{split} labels": [labels]}
-        return ReadArrays(arrays, independent=not isinstance(data, SyntheticCifar10))
+        return arrays, not isinstance(data, SyntheticCifar10)
     if isinstance(data, GraphSetData):
-        return ReadArrays(read_graph_set(data, root), independent=isinstance(data, TuGraphs))
+        return read_graph_set(data, root), isinstance(data, TuGraphs)
     read, independent = _published(data, root)
     if read is None:
         read = graph_arrays(data, root)
@@ -71,39 +64,36 @@ def read_arrays(data: Data, root: Path | None) -> ReadArrays:
     if "edges" not in read:
         source, target = read["ends"]
         read["edges"] = sorted_edges(source, target, len(read["labels"]))
-    arrays = named_masks(masks) | {"labels": [read["labels"]]} | named_edges(*read["edges"])
+    if not ("dense" in read or "indptr" in read):
+        read |= made_words(len(read["labels"]), data.facts().features, rng)
+    features = read["dense"] if "dense" in read else _rows_of(read)
+    arrays = graph_arrays_by_name(masks, read["labels"], read["edges"], features)
     if "edge_weight" in read:
         arrays["edge weights"] = [read["edge_weight"]]
     if "in_source" in read or independent:
-        offsets = _offsets(read["edges"][1], len(read["labels"]))
-        arrays |= named_in_edges(read["edges"][0], offsets)
-    if "dense" in read:
-        arrays["features"] = [read["dense"]]
-    elif "indptr" in read:
-        arrays |= named_rows(read["values"], read["columns"], read["indptr"])
-    else:
-        words = made_words(len(read["labels"]), data.facts().features, rng)
-        arrays |= named_rows(words["values"], words["columns"], words["indptr"])
-    rounded = frozenset({"feature values"} if "rounded" in read else ())
-    return ReadArrays(arrays, rounded, independent)
+        arrays |= in_edges_by_name(
+            read["edges"][0], _offsets(read["edges"][1], len(read["labels"]))
+        )
+    return arrays, independent
 
 
-def named_masks(masks: Mapping[str, Array]) -> Arrays:
-    return {f"{name} mask": [mask] for name, mask in masks.items()}
+def graph_arrays_by_name(
+    masks: Mapping[str, Array], labels: Array, edges: Array, features: Array | Rows
+) -> Arrays:
+    """What a graph or a set of them has, and `features` dense or by rows."""
+    arrays: Arrays = {f"{name} mask": [mask] for name, mask in masks.items()}
+    arrays |= {"labels": [labels], "edge sources": [edges[0]], "edge targets": [edges[1]]}
+    if isinstance(features, np.ndarray):
+        return arrays | {"features": [features]}
+    values, *places = features
+    columns, offsets = (each.astype(np.int64, copy=False) for each in places)
+    names = ("feature values", "feature columns", "feature offsets")
+    return arrays | {n: [each] for n, each in zip(names, (values, columns, offsets), strict=True)}
 
 
-def named_edges(source: Array, target: Array) -> Arrays:
-    return {"edge sources": [source], "edge targets": [target]}
-
-
-def named_in_edges(source: Array, indptr: Array) -> Arrays:
-    return {"in-edge sources": [source.astype(np.int32, copy=False)], "in-edge offsets": [indptr]}
-
-
-def named_rows(values: Array, columns: Array, indptr: Array) -> Arrays:
-    """Features that are stored by rows, with int64 offsets and columns."""
-    offsets, places = (each.astype(np.int64, copy=False) for each in (indptr, columns))
-    return {"feature offsets": [offsets], "feature columns": [places], "feature values": [values]}
+def in_edges_by_name(source: Array, offsets: Array) -> Arrays:
+    """The edges of a graph by target."""
+    return {"in-edge sources": [source.astype(np.int32, copy=False)], "in-edge offsets": [offsets]}
 
 
 def sorted_edges(source: Ids, target: Ids, nodes: int) -> Ids:
@@ -177,7 +167,7 @@ def _planetoid(folder: Path, name: str) -> dict[str, Any]:
     divisor = np.maximum(1.0, np.asarray(features.sum(axis=1)).ravel())
     features.data /= np.repeat(divisor, np.diff(features.indptr))
     ends = (source.astype(np.int64), target)
-    return masks | {"labels": labels, "ends": ends, "rounded": True} | _rows(features)
+    return masks | {"labels": labels, "ends": ends} | _rows(features)
 
 
 def _npz_graph(path: Path) -> dict[str, Any]:
@@ -194,6 +184,10 @@ def _npz_graph(path: Path) -> dict[str, Any]:
     begins = np.repeat(np.arange(len(labels)), np.diff(starts))
     both = np.concatenate([begins, ends]), np.concatenate([ends, begins])
     return {"labels": labels, "ends": both} | _rows(features)
+
+
+def _rows_of(read: Mapping[str, Array]) -> Rows:
+    return read["values"], read["columns"], read["indptr"]
 
 
 def _rows(features: scipy.sparse.csr_array) -> dict[str, Array]:
@@ -221,16 +215,16 @@ def read_graph_set(data: GraphSetData, root: Path | None) -> Arrays:
     order = np.random.default_rng([DATA_SEED, 7, graphs, data.split]).permutation(graphs)
     parts = np.split(order, (graphs * 8 // 10, graphs * 8 // 10 + graphs // 10))
     masks = {s: np.isin(np.arange(graphs), part) for s, part in zip(SPLITS, parts, strict=True)}
-    arrays = named_masks(masks) | {"labels": [labels], "first": [_offsets(graph_of, graphs)]}
     degree = np.bincount(edges[1], minlength=nodes)
     if data.features in ("constant", "degree"):
         column = np.ones(nodes) if data.features == "constant" else degree
-        features: Arrays = {"features": [column.astype(np.float32)[:, None]]}
+        features: Array | Rows = column.astype(np.float32)[:, None]
     else:
         columns = degree if stored is None or data.features == "one-hot" else stored
         ones = np.ones(nodes, dtype=np.float32)
-        features = named_rows(ones, np.minimum(columns, width - 1), np.arange(nodes + 1))
-    return arrays | named_edges(*edges) | features
+        features = ones, np.minimum(columns, width - 1), np.arange(nodes + 1)
+    arrays = graph_arrays_by_name(masks, labels, edges, features)
+    return arrays | {"first": [_offsets(graph_of, graphs)]}
 
 
 def _tu_text(data: TuGraphs, root: Path | None) -> tuple[Ids, Ids, Ids, Ids | None]:

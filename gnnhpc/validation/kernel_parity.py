@@ -9,9 +9,7 @@ races, and rows that are wrong at a block's border show as differences.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -21,16 +19,9 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts
-from gnnhpc.validation.layers.compare_layer import compare_layer
-from gnnhpc.validation.layers.layer_differences import TOLERANCE, Comparison
-from gnnhpc.validation.layers.layer_inputs import (
-    When,
-    compared_layers,
-    layer_inputs,
-    one_of_each_kind,
-    stacked_layers,
-)
-from gnnhpc.validation.reference.fresh_layers import build_layers
+from gnnhpc.validation.layers.compare_layer import TOLERANCE, Comparison, compare_layer
+from gnnhpc.validation.layers.compared_layers import When, compared_layers, layer_input
+from gnnhpc.validation.reference.fresh_layers import build_layers, seed_of
 from gnnhpc.validation.verdicts import on_all_ranks
 
 NAME = "kernel-parity"
@@ -47,35 +38,32 @@ def check_kernels(
     if isinstance(experiment.model, CustomModel):
         detail = "the layers are a custom model's and have no reference form"
         return [Check(NAME, "ok", detail)] if mesh.rank == 0 else []
-    began = time.perf_counter()
-    layers = one_of_each_kind(compared_layers(parts.stage, parts.layer_specs[0].name), when)
-    if when == "start":
-        layers += stacked_layers(parts.stage)
-    inputs = layer_inputs(experiment, parts, layers, when)
+    step, number = 0, 0
+    if when == "end":
+        step, number = experiment.train_steps - 1, experiment.microbatches - 1
     # The reference moves running statistics itself.
     deferred = experiment.model_copy(update={"batchnorm": "deferred"})
 
     def compare() -> dict[str, Comparison]:
-        found = {}
-        for each in layers:
-            generator = torch.Generator().manual_seed(_seed(experiment, each.name, when))
+        found, numbers = {}, torch.Generator().manual_seed(experiment.seed)
+        for each in compared_layers(parts, when):
+            given = layer_input(parts, each, microbatch, numbers)
+            generator = torch.Generator().manual_seed(
+                seed_of(experiment.seed, f"{each.name}/{when}")
+            )
             reference = build_layers(deferred, each.specs, torch.float64)
-            one = compare_layer(each, reference, inputs[each.layers[0]], generator)
+            one = compare_layer(each, reference, *given, generator)
             if one is not None:
                 found[each.name] = one
         return found
 
-    everyone = on_all_ranks(mesh, compare)
-    seconds = round(time.perf_counter() - began, 3)
-    return [_check(everyone, when, seconds)] if mesh.rank == 0 else []
+    with parts.batches.open("train", step, step + 1) as batches:
+        microbatch = next(batches).microbatches[number]
+        everyone = on_all_ranks(mesh, compare)
+    return [_check(everyone, when, parts.implementation)] if mesh.rank == 0 else []
 
 
-def _seed(experiment: Experiment, name: str, when: When) -> int:
-    digest = hashlib.sha256(f"{experiment.seed}/{name}/{when}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
-
-
-def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, seconds: float) -> Check:
+def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, code: str) -> Check:
     """One verdict about all ranks' layers."""
     worst: dict[str, Comparison] = {}
     wrong = []
@@ -83,29 +71,23 @@ def _check(everyone: Sequence[Mapping[str, Comparison]], when: When, seconds: fl
         for name, found in layers.items():
             if name not in worst or not found.worst <= worst[name].worst:
                 worst[name] = found
-            where = f"{name} ({found.implementation}) on rank {rank}"
-            wrong += [f"{where}: {difference}" for difference in found.wrong]
+            wrong += [f"{name} on rank {rank}: {difference}" for difference in found.wrong]
+    largest = {name: found.worst for name, found in worst.items()}
+    infinite = [name for name, each in largest.items() if not math.isfinite(each)]
     values = {
-        "seconds": seconds,
-        "layers": {
-            name: found.worst if math.isfinite(found.worst) else None
-            for name, found in worst.items()
-        },
+        "layers": largest | dict.fromkeys(infinite),
         "compared": {name: round(found.share, 4) for name, found in worst.items()},
     }
     if wrong:
         detail = f"differs from the reference form at the {when}: {'; '.join(wrong)}"
         return Check(NAME, "invalid", detail, values)
-    infinite = [name for name, found in worst.items() if not found.finite]
     if infinite:
         detail = f"not compared at the {when}: {', '.join(infinite)} give no finite numbers"
         return Check(NAME, "inconclusive", detail, values)
-    largest = max((found.worst for found in worst.values()), default=0.0)
-    code = sorted({found.implementation for found in worst.values()})
     least = min((found.share for found in worst.values()), default=1.0)
     detail = (
-        f"{len(worst)} kinds of layers in {' and '.join(code)} differ from the reference form by "
-        f"{largest:.1e} at most, of {TOLERANCE:.0e} allowed; {math.floor(100 * least)} % or more "
-        f"of their rows were compared at the {when}"
+        f"{len(worst)} kinds of layers in {code} differ from the reference form by "
+        f"{max(largest.values(), default=0.0):.1e} at most, of {TOLERANCE:.0e} allowed; "
+        f"{math.floor(100 * least)} % or more of their rows were compared at the {when}"
     )
     return Check(NAME, "ok", detail, values)

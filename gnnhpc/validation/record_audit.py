@@ -122,7 +122,8 @@ def step_counts(attempt: AttemptRecords) -> Check:
     planned, result = planned_steps(attempt), attempt.result
     faults = []
     for rank in attempt.ranks:
-        pairs = enumerate(itertools.zip_longest(rank.keys, planned))
+        taken = ((step.phase, step.step) for step in rank.steps)
+        pairs = enumerate(itertools.zip_longest(taken, planned))
         difference = next(((n, a, p) for n, (a, p) in pairs if a != p), None)
         if difference is not None:
             number, actual, plan = difference

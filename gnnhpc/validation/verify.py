@@ -25,7 +25,7 @@ from gnnhpc.experiment.flags import read_cell
 from gnnhpc.experiment.manifest import Cell, read_manifest
 
 if TYPE_CHECKING:
-    from gnnhpc.validation.engine_parity import Parity
+    from gnnhpc.records.schema import Check
 
 _VERDICTS = {"ok": "PASSED", "invalid": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
@@ -65,7 +65,7 @@ def _verify_as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     from gnnhpc.distributed.devices import choose_devices
     from gnnhpc.distributed.rendezvous import join, leave
     from gnnhpc.training.setup import set_up
-    from gnnhpc.validation.engine_parity import compare_engine
+    from gnnhpc.validation.engine_parity import check_engine
     from gnnhpc.validation.steps.parity_slice import parity_slice
 
     experiment, root = cell.experiment, data_root(cell.data_root)
@@ -75,31 +75,29 @@ def _verify_as_rank(cell: Cell, environment: Environment, steps: int) -> int:
     mesh = join(environment, layout, device, more, experiment.loss_stage)
     parts = set_up(experiment, mesh, root)
     part = parity_slice(experiment, steps=steps, larger=True)
-    parity = compare_engine(experiment, parts, mesh, root, part)
+    checks = check_engine(experiment, parts, mesh, root, part)
     leave(mesh)
-    if parity is None:
-        return EXIT_DONE
-    _print_parity(experiment, parity)
-    return EXIT_DONE if parity.check.verdict == "ok" else EXIT_FAILED
+    for check in checks:
+        _print(experiment, check)
+    return EXIT_DONE if all(check.verdict == "ok" for check in checks) else EXIT_FAILED
 
 
-def _print_parity(experiment: Experiment, parity: Parity) -> None:
+def _print(experiment: Experiment, check: Check) -> None:
     """A line a layer, the largest difference of each kind, the verdict."""
     from gnnhpc.validation.steps.step_comparison import TOLERANCE
 
-    console, found = Console(), parity.compared
-    if found is not None:
+    console = Console()
+    if check.values:
         table = Table(title=f"{experiment.id} and one process", title_justify="left")
         table.add_column("layer")
         for column in ("outputs", "gradient"):
             table.add_column(f"{column}, relative difference", justify="right")
-        for layer in found.layers:
-            each = (found.outputs.get(layer), found.gradients.get(layer))
+        for layer, found in check.values["layers"].items():
+            each = (found.get("outputs"), found.get("gradient"))
             table.add_row(layer, *("" if value is None else f"{value:.1e}" for value in each))
         console.print(table)
-        worst = ", ".join(f"{what} {value:.1e}" for what, value in found.worst.items())
+        worst = ", ".join(f"{what} {value:.1e}" for what, value in check.values["worst"].items())
         console.print(f"largest relative differences: {worst}; tolerance {TOLERANCE:.0e}")
-    check = parity.check
     console.print(f"{_VERDICTS[check.verdict]}: {check.detail}", soft_wrap=True, highlight=False)
 
 

@@ -16,6 +16,7 @@ from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import set_up
 from gnnhpc.validation.engine_parity import check_engine
+from gnnhpc.validation.steps.parity_slice import parity_slice
 from tests.tools.forked import spawn
 
 Plant = Callable[[], None]
@@ -49,6 +50,6 @@ def _check(
         ends_at=experiment.loss_stage,
     )
     parts = set_up(experiment, mesh, None)
-    found = check_engine(experiment, parts, mesh, None, first=first)
+    found = check_engine(experiment, parts, mesh, None, parity_slice(experiment, first=first))
     leave(mesh)
     return found

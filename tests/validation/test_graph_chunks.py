@@ -16,7 +16,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.records.schema import Check
-from gnnhpc.validation.graph_chunks import check_chunks
+from gnnhpc.validation.trained_samples import check_chunks
 from tests.tools.cells import gat
 
 ALONE = Mesh(Layout.parse("seq"), 0, torch.device("cpu"))
@@ -27,7 +27,8 @@ def batches_of(experiment: Experiment) -> ChunkBatches:
 
 
 def check(experiment: Experiment, batches: ChunkBatches) -> Check:
-    return check_chunks(experiment, batches, None, ALONE)
+    (check,) = check_chunks(experiment, batches, None, ALONE)
+    return check
 
 
 @pytest.mark.parametrize("chunks", ["halo", "contiguous", "clustered"])

@@ -18,7 +18,7 @@ from gnnhpc.training.events import Listener
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.invariants import Invariants
-from gnnhpc.validation.sample_order import SampleOrder
+from gnnhpc.validation.trained_samples import SampleOrder
 from tests.tools.cells import gat, graphs, linked, sampled, vig
 from tests.tools.forked import spawn
 

@@ -21,7 +21,7 @@ from tests.tools.dgl import needs_dgl
 When = Literal["start", "end"]
 WHENS: tuple[When, When] = ("start", "end")
 CPU = torch.device("cpu")
-LIBRARIES = {"fused": "", "pyg": "PyG", "dgl": "DGL"}
+LIBRARIES = {"fused": "fused", "pyg": "pyg", "dgl": "dgl"}
 CASES = [
     pytest.param(raw, library, id="-".join((*map(str, model.values()), chunks, implementation)))
     for model in GRAPH_MODELS
@@ -62,7 +62,7 @@ def checked(raw: dict[str, Any], when: When = "start") -> Check:
 @pytest.mark.quick("gat-halo-fused", "sage-max-contiguous-pyg", "gatv2-halo-dgl", "gin-halo-fused")
 @pytest.mark.parametrize(("raw", "library"), CASES)
 def test_the_layers_of_graphs_agree(raw: dict[str, Any], library: str) -> None:
-    if library == "DGL":
+    if library == "dgl":
         needs_dgl()
     for when in WHENS:
         check = checked(raw, when)

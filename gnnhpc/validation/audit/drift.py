@@ -55,8 +55,8 @@ class Stretch:
 
 def drift(attempt: AttemptRecords) -> Check:
     """Flags a stretch of training steps that differs from the rest by more than chance."""
-    first = attempt.ranks[0]
-    steps = first.column("wall_s")[first.measured_training].tolist()
+    measured = zip(attempt.ranks[0].steps, attempt.ranks[0].measured, strict=True)
+    steps = [step.wall_s for step, counts in measured if counts and step.phase == "train"]
     stretch = most_different_stretch(steps)
     if stretch is None:
         short = f"{len(steps)} steps of {sum(steps):.3g} s together are too few to find a drift"

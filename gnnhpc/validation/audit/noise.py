@@ -19,15 +19,13 @@ from gnnhpc.validation.verdicts import few, verdict_of
 
 NOISY_SHARE = 0.05
 """Steal, or waiting for a processor, of the time of steps, above which a cell is noisy."""
-PROCESSORS = "processors"
-"""The event in which a rank records what it ran on (`audit.processor_use`)."""
 
 
 def threads(attempt: AttemptRecords) -> Check:
     """Ranks used the planned threads; flags `oversubscribed` where CPUs were too few for them."""
     planned, faults = int(attempt.result.provenance["threads"]), []
     for rank in attempt.ranks:
-        used = {rank.header.threads, int(_processors(rank).get("threads", rank.header.threads))}
+        used = {rank.header.threads, int(rank.processors.get("threads", rank.header.threads))}
         faults += [
             f"rank {rank.rank} had {count} threads, planned are {planned}"
             for count in sorted(used - {planned})
@@ -54,7 +52,7 @@ def _lack_of_cpus(ranks: Sequence[RankRecords]) -> Iterator[str]:
                 f"{rank.header.cpus} CPUs"
             )
             return
-    affinities = [_processors(rank).get("cpus") for rank in ranks]
+    affinities = [rank.processors.get("cpus") for rank in ranks]
     if any(each is None for each in affinities):
         return
     cpus = len({cpu for each in affinities for cpu in each or ()})
@@ -107,12 +105,12 @@ def share_of_others(rank: RankRecords, ranks: Sequence[RankRecords]) -> float | 
     None where a rank that shares these CPUs has no record of it. The resolution of the system's
     clock is subtracted.
     """
-    mine = _processors(rank)
+    mine = rank.processors
     neighbours = [
-        _processors(other)
+        other.processors
         for other in ranks
         if _machine(other) == _machine(rank)
-        and set(_processors(other).get("cpus", ())) & set(mine.get("cpus", ()))
+        and set(other.processors.get("cpus", ())) & set(mine.get("cpus", ()))
     ]
     if not neighbours or not all(each.get("seconds") for each in neighbours):
         return None
@@ -143,10 +141,6 @@ def shared_node(result: Result) -> list[Check]:
     return [Check("shared-node", "ok", f"no other job was on its nodes at its {moments}", answers)]
 
 
-def _processors(rank: RankRecords) -> Mapping[str, Any]:
-    return rank.event(PROCESSORS) or {}
-
-
 def _machine(rank: RankRecords) -> str:
     """Equal for ranks whose CPUs are of one machine, whatever host names it has."""
-    return str(_processors(rank).get("system") or rank.header.host)
+    return str(rank.processors.get("system") or rank.header.host)

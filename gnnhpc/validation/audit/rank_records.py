@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +22,8 @@ from gnnhpc.records.schema import EventRecord, Header, Phase, SpanRecord, StepRe
 
 StepKey = tuple[Phase, int]
 """A phase and the number of a step in it."""
+PROCESSORS = "processors"
+"""The event in which a rank records what it ran on."""
 Column = npt.NDArray[np.float64]
 _LINE: TypeAdapter[Header | StepRecord | SpanRecord | EventRecord] = TypeAdapter(
     Annotated[Header | StepRecord | SpanRecord | EventRecord, Field(discriminator="kind")]
@@ -32,19 +34,15 @@ _LINE: TypeAdapter[Header | StepRecord | SpanRecord | EventRecord] = TypeAdapter
 class RankRecords:
     """All records of one rank, in the order of its file."""
 
-    file: str
     header: Header
     steps: Sequence[StepRecord]
-    spans: Mapping[StepKey, Sequence[SpanRecord]] = field(default_factory=dict)
-    events: Sequence[EventRecord] = ()
+    spans: Mapping[StepKey, Sequence[SpanRecord]]
+    processors: Mapping[str, Any]
+    """What `audit.processor_use` recorded; empty where training did not end."""
 
     @property
     def rank(self) -> int:
         return self.header.rank
-
-    @cached_property
-    def keys(self) -> list[StepKey]:
-        return [(each.phase, each.step) for each in self.steps]
 
     def column(self, name: str) -> Column:
         """A field of all steps, float64 [steps]; NaN where it is missing."""
@@ -55,16 +53,6 @@ class RankRecords:
     def measured(self) -> npt.NDArray[np.bool_]:
         """Which steps count in averages, bool [steps]: not warm-up and not profiled."""
         return np.array([not (each.warmup or each.profiled) for each in self.steps], np.bool_)
-
-    @cached_property
-    def measured_training(self) -> npt.NDArray[np.bool_]:
-        training = np.array([each.phase == "train" for each in self.steps], np.bool_)
-        return self.measured & training
-
-    def event(self, name: str) -> Mapping[str, Any] | None:
-        """The detail of the last event of this name; None without one."""
-        details = [each.detail for each in self.events if each.name == name]
-        return details[-1] if details else None
 
 
 @dataclass(frozen=True)
@@ -79,25 +67,20 @@ class AttemptRecords:
         """The training step that the attempt began with."""
         return int((self.result.resumed_from or {}).get("step", 0))
 
-    @property
-    def replicas(self) -> int:
-        return int(self.result.layout["replicas"])
-
 
 def read_attempt(paths: AttemptPaths, result: Result) -> AttemptRecords:
     """Read the record files of an attempt. Raises InputError for one that is missing or damaged."""
-    world_size = int(result.layout["world_size"])
-    ranks = [read_rank(paths.records(rank)) for rank in range(world_size)]
-    return AttemptRecords(ranks, result)
+    ranks = range(int(result.layout["world_size"]))
+    return AttemptRecords([_read_rank(paths.records(rank)) for rank in ranks], result)
 
 
-def read_rank(path: Path) -> RankRecords:
-    """Read one rank's file. Raises InputError for a file that is missing, or the damaged line."""
+def _read_rank(path: Path) -> RankRecords:
     try:
         lines = read_bytes(path, "the records of a rank").splitlines()
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "the records of a rank") from None
-    headers, steps, events = [], [], []
+    headers, steps = [], []
+    processors: Mapping[str, Any] = {}
     spans: defaultdict[StepKey, list[SpanRecord]] = defaultdict(list)
     for number, line in enumerate(lines, 1):
         try:
@@ -108,10 +91,10 @@ def read_rank(path: Path) -> RankRecords:
             steps.append(record)
         elif isinstance(record, SpanRecord):
             spans[record.phase, record.step].append(record)
-        elif isinstance(record, EventRecord):
-            events.append(record)
-        else:
+        elif isinstance(record, Header):
             headers.append(record)
+        elif record.name == PROCESSORS:
+            processors = record.detail
     if len(headers) != 1:
         raise InputError(path, None, f"{len(headers)} headers", "one header")
-    return RankRecords(path.name, headers[0], steps, spans, events)
+    return RankRecords(headers[0], steps, spans, processors)

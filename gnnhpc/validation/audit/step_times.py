@@ -72,7 +72,7 @@ def schedule(attempt: AttemptRecords) -> Check:
     An action without a span, such as the backward of a stage without parameters, is left out.
     """
     experiment, faults = attempt.result.experiment, []
-    stages = len(attempt.ranks) // attempt.replicas
+    stages = len(attempt.ranks) // int(attempt.result.layout["replicas"])
     native = experiment["engine"] == "native" and stages > 1
     for rank in attempt.ranks if native else ():
         orders = {

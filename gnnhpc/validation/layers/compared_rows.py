@@ -22,9 +22,9 @@ from gnnhpc.batches.batch import Inputs
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, take_rows
 from gnnhpc.models.model import Context
-from gnnhpc.validation.layers.layer_inputs import ComparedLayers, LayerInput
+from gnnhpc.validation.layers.compared_layers import ComparedLayers
 from gnnhpc.validation.reference.batches import Activation
-from gnnhpc.validation.reference.dropout_rule import MasksByRule
+from gnnhpc.validation.reference.layer_rules import MasksByRule
 
 MOST_NUMBERS = 4_000_000
 """Numbers that the reference computes for the edges of the compared rows, or for the rows of a
@@ -60,60 +60,51 @@ class ComparedRows:
 
 
 def compared_rows(
-    layers: ComparedLayers, given: LayerInput, generator: torch.Generator
+    layers: ComparedLayers, x: Inputs, context: Context, generator: torch.Generator
 ) -> ComparedRows:
     """The rows of these layers that are compared; random ones come from a CPU's `generator`."""
-    chunk = given.context.graph
+    chunk = context.graph
     if chunk is None:
-        return _repeated_images(given, generator)
-    most = MOST_NUMBERS // _numbers_a_row(layers, given.x)
-    if layers.rows == "same":
-        real = _real_rows(chunk, len(given.x))
+        assert isinstance(x, Tensor)
+        return _repeated_images(x, context, generator)
+    most = MOST_NUMBERS // _numbers_a_row(layers, x)
+    changing = next((spec for spec in layers.specs if spec.rows != "same"), None)
+    if changing is None:
+        real = _real_rows(chunk, len(x))
         rows = nodes = real[chosen_rows(torch.ones_like(real), most, generator)]
-        part = _restricted(chunk, nodes)
-        return _compared(given, rows, nodes, part, of=len(real))
-    if layers.rows == "pool":
-        block, hop = chunk.pooling_block, None
+        return _compared(x, context, rows, nodes, _restricted(chunk, nodes), of=len(real))
+    if changing.rows == "pool":
+        block = chunk.pooling_block
         real = torch.arange(block.rows_out)
     else:
-        (hop,) = (spec.number for spec in layers.specs if spec.rows == "hop")
-        block = chunk.blocks[hop]
+        block = chunk.blocks[changing.number]
         real = _real_rows(chunk, block.rows_out)
     rows = real[chosen_rows(block.indptr.long().cpu().diff()[real], most, generator)]
     into = _edges_into(block, rows)
     nodes = into.source.unique()
-    if hop is not None:
+    if changing.rows == "hop":
         # A layer's output rows are the first of its input rows.
         nodes = torch.cat((rows, nodes[~torch.isin(nodes, rows)]))
     place = torch.full((block.rows_in,), -1).index_copy(0, nodes, torch.arange(len(nodes)))
     into = dataclasses.replace(into, source=place[into.source], rows_in=len(nodes))
     part = _restricted(chunk, nodes)
-    if hop is None:
-        part = dataclasses.replace(part, pooling=into)
+    if changing.rows == "hop":
+        part = dataclasses.replace(part, blocks=(into,) * (changing.number + 1))
     else:
-        part = dataclasses.replace(part, blocks=(into,) * (hop + 1))
-    return _compared(given, rows, nodes, part, of=len(real))
+        part = dataclasses.replace(part, pooling=into)
+    return _compared(x, context, rows, nodes, part, of=len(real))
 
 
-def _repeated_images(given: LayerInput, generator: torch.Generator) -> ComparedRows:
-    assert isinstance(given.x, Tensor)
-    images = len(given.x)
+def _repeated_images(x: Tensor, context: Context, generator: torch.Generator) -> ComparedRows:
+    images = len(x)
     # Each of them comes equally often, as its share of all statistics is to be the same.
     distinct = next((n for n in range(2, MOST_IMAGES + 1) if images % n == 0), 1)
     order = (torch.arange(images) % distinct)[torch.randperm(images, generator=generator)]
-    few, everyone = given.x[:distinct], torch.arange(images)
-    return ComparedRows(
-        few[order.to(few.device)],
-        given.context,
-        few.cpu().double(),
-        given.context,
-        everyone,
-        order,
-        everyone,
-        order,
-        share=distinct / images,
-        repeats=images // distinct,
-    )
+    few, everyone = x[:distinct], torch.arange(images)
+    repeated, rows = few[order.to(few.device)], (everyone, order)
+    share, repeats = distinct / images, images // distinct
+    given = repeated, context, few.cpu().double(), context
+    return ComparedRows(*given, *rows, *rows, share, repeats)
 
 
 def _restricted(chunk: GraphChunk, nodes: Tensor) -> GraphChunk:
@@ -131,15 +122,15 @@ def _restricted(chunk: GraphChunk, nodes: Tensor) -> GraphChunk:
 
 
 def _compared(
-    given: LayerInput, rows: Tensor, nodes: Tensor, part: GraphChunk, *, of: int
+    x: Inputs, context: Context, rows: Tensor, nodes: Tensor, part: GraphChunk, *, of: int
 ) -> ComparedRows:
     """Output rows that depend on the input rows `nodes`, of `of` in all."""
-    masks = MasksByRule(given.context.step, training=True)
+    masks = MasksByRule(context.step, training=True)
     return ComparedRows(
-        given.x,
-        given.context,
-        _in_double(given.x, nodes),
-        dataclasses.replace(given.context, graph=part, masks=masks),
+        x,
+        context,
+        _in_double(x, nodes),
+        dataclasses.replace(context, graph=part, masks=masks),
         rows,
         torch.arange(len(rows)),
         nodes,

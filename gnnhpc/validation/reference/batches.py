@@ -1,30 +1,29 @@
-"""The micro-batches that the reference computes on, by the documented rules: images, graph sets."""
+"""The micro-batches that the reference computes on, by the documented rules; of images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.graphs.blocks import Block, FullGraph, GraphChunk
-from gnnhpc.graphs.graph import IGNORED, Graph
+from gnnhpc.graphs.blocks import Block
+from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.validation.independent_readers import Array as Numbers
 from gnnhpc.validation.independent_readers import read_images
-from gnnhpc.validation.reference.sample_schedule import SampleSchedule, split_nodes
+from gnnhpc.validation.reference.random_numbers import SampleSchedule
 
 Ids = npt.NDArray[np.int64]
+Array = npt.NDArray[np.float64]
 Activation = Tensor | SparseRows
 SPLITS: dict[Phase, tuple[str, ...]] = {"train": ("train",), "test": ("val", "test")}
 
@@ -49,14 +48,6 @@ class ReferenceBatch:
         return None if self.context.graph is None else self.context.graph.nodes
 
 
-class ReferenceData(Protocol):
-    """The micro-batches of an experiment."""
-
-    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
-        """The micro-batches of all replicas in one step, or one batch that holds them all."""
-        ...
-
-
 class ImageData:
     """Images, cropped to the top left `side` x `side` pixels where `side` is given.
 
@@ -72,87 +63,16 @@ class ImageData:
         if phase not in self._splits:
             self._splits[phase] = read_images(experiment.data, self._root, phase)
         pixels, labels = self._splits[phase]
-        schedule, batches = SampleSchedule.of(experiment, len(labels)), []
+        schedule, batches = SampleSchedule(experiment, len(labels)), []
         for replica in range(experiment.layout.replicas):
             share = schedule.share(step, replica)
             for microbatch, rows in enumerate(np.split(share, experiment.microbatches)):
                 planes = pixels[rows, :, :side, :side].reshape(len(rows), pixels.shape[1], -1)
-                values = torch.from_numpy(planes.astype(np.float64) / 255.0)
-                batches.append(
-                    ReferenceBatch(
-                        values.transpose(1, 2),
-                        {phase: torch.from_numpy(labels[rows])},
-                        Context(microbatch, step, experiment.seed),
-                        replica,
-                        microbatch,
-                    )
-                )
+                inputs = torch.from_numpy(planes.astype(np.float64) / 255.0).transpose(1, 2)
+                targets: dict[str, Tensor] = {phase: torch.from_numpy(labels[rows])}
+                context = Context(microbatch, step, experiment.seed)
+                batches.append(ReferenceBatch(inputs, targets, context, replica, microbatch))
         return batches
-
-
-class GraphSetData:
-    """Many small graphs; those of a micro-batch are one chunk."""
-
-    def __init__(self, experiment: Experiment, specs: LayerSpecs, graphs: GraphSet) -> None:
-        self._experiment, self._graphs, self._hops = experiment, graphs, hops(specs)
-
-    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
-        return [
-            self._batch(numbers, phase, step, replica, microbatch)
-            for replica, parts in enumerate(self._parts(phase, step))
-            for microbatch, numbers in enumerate(parts)
-        ]
-
-    def _parts(self, phase: Phase, step: int) -> Iterator[Sequence[Ids]]:
-        """For each replica, the graphs of each micro-batch, ascending."""
-        experiment = self._experiment
-        masks = [self._graphs.masks[split].numpy() for split in SPLITS[phase]]
-        numbers = np.flatnonzero(np.any(masks, axis=0))
-        if phase == "train":
-            schedule = SampleSchedule.of(experiment, len(numbers))
-            for replica in range(experiment.layout.replicas):
-                mine = numbers[schedule.share(step, replica)]
-                yield split_nodes(mine, experiment.microbatches)
-            return
-        parts = np.array_split(numbers, experiment.total_chunks)
-        for first in range(0, len(parts), experiment.microbatches):
-            yield parts[first : first + experiment.microbatches]
-
-    def _batch(
-        self, numbers: Ids, phase: Phase, step: int, replica: int, microbatch: int
-    ) -> ReferenceBatch:
-        chunk = self._union(numbers, SPLITS[phase])
-        context = Context(microbatch, step, self._experiment.seed, chunk)
-        inputs = node_features(self._graphs, chunk.nodes)
-        return ReferenceBatch(inputs, chunk.targets, context, replica, microbatch)
-
-    def _union(self, numbers: Ids, splits: tuple[str, ...]) -> GraphChunk:
-        """The nodes of these graphs, one graph after another, and all of their edges."""
-        graphs, chosen = self._graphs, torch.from_numpy(numbers)
-        graph_of = torch.repeat_interleave(torch.arange(len(graphs)), graphs.first.diff())
-        ids = torch.isin(graph_of, chosen).nonzero().flatten()
-        rows = torch.arange(len(ids))
-        row = torch.full((graphs.nodes,), -1).scatter(0, ids, rows)
-        into = (row[graphs.edges[1]] >= 0).nonzero().flatten()
-        # The edges into each row, its self-loop last.
-        source, target = (torch.cat((row[ends[into]], rows)) for ends in graphs.edges)
-        number = torch.cat((into, graphs.edges.shape[1] + ids))
-        block = block_of(source, target, number, len(ids), len(ids))
-        graph_of_row = torch.searchsorted(chosen, graph_of[ids])
-        return GraphChunk(
-            nodes=ids,
-            rows=(len(ids),) * (self._hops + 1) + (len(chosen),),
-            blocks=(block,) * self._hops,
-            degree=block.indptr.diff(),
-            targets={
-                split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
-                for split in splits
-            },
-            own=len(ids),
-            full=FullGraph(graphs.nodes, graphs.edges.shape[1], 0, graphs.classes),
-            graphs=chosen,
-            pooling=block_of(rows, graph_of_row, ids, len(ids), len(chosen)),
-        )
 
 
 def node_features(data: Graph | GraphSet, nodes: Tensor) -> Activation:

@@ -20,13 +20,16 @@ from gnnhpc.models.graph_model import GraphModel
 from gnnhpc.models.model import BuildOptions, Context, Model
 from gnnhpc.models.seeding import fork_generators, seed_all
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.validation.reference.batches import Activation, ReferenceBatch
-from gnnhpc.validation.reference.dropout_rule import MasksByRule
-from gnnhpc.validation.reference.optimizer_rule import Array
-from gnnhpc.validation.reference.running_statistics import RunningStatistics
+from gnnhpc.records.failures import line_of_user
+from gnnhpc.validation.reference.batches import Activation, Array, ReferenceBatch
+from gnnhpc.validation.reference.layer_rules import MasksByRule, RunningStatistics
+from gnnhpc.validation.verdicts import CheckError
 
 Layers = dict[str, nn.Module]
 """Name -> layer, first to last."""
+SAME = 1e-9
+"""Two outputs of a layer on one input are the same up to this relative difference."""
+_USE_DTYPE = "layers are to be built with `options.dtype`"
 
 
 def seed_of(seed: int, layer: str) -> int:
@@ -69,6 +72,10 @@ class FreshLayers:
 
     def build(self) -> Layers:
         return build_layers(self._experiment, self._specs, torch.float64)
+
+    def initial_parameters(self, dtype: torch.dtype) -> dict[str, nn.Parameter]:
+        """The values that the seed gives in this precision, by full name."""
+        return parameters_of(build_layers(self._experiment, self._specs, dtype))
 
     def load(self, parameters: Mapping[str, Array]) -> None:
         """Take the parameters for the forward passes that follow, and forget gradients."""
@@ -166,3 +173,43 @@ def called(layer: nn.Module, x: Activation, context: Context) -> Activation:
 
 def dense(x: Activation) -> Tensor:
     return x if isinstance(x, Tensor) else x.to_dense()
+
+
+def check_comparable(model: FreshLayers, batch: ReferenceBatch) -> None:
+    """Raises CheckError, with the reason in one sentence, for layers that cannot be compared.
+
+    A layer has to compute in float64, and to give the same output twice for one input.
+    """
+    doing = "building the model"
+    try:
+        once, again = model.build(), model.build()
+        x = model.first_input(batch)
+        with torch.no_grad(), fork_generators():
+            for name in once:
+                doing = f"layer {name}"
+                outputs: list[Tensor] = []
+                for seed, layers in enumerate((once, again)):
+                    seed_all(seed)
+                    outputs.append(dense(called(layers[name].train(), x, batch.context)))
+                x = _same(name, *outputs)
+    except CheckError:
+        raise
+    # A user's code may fail in any way.
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        line = f" ({line})" if (line := line_of_user(error)) else ""
+        raise CheckError(
+            f"{doing} fails in float64: {type(error).__name__}: {first}{line}; {_USE_DTYPE}"
+        ) from error
+
+
+def _same(name: str, one: Tensor, other: Tensor) -> Tensor:
+    """What a layer gives. Raises CheckError for single precision, or two different outputs."""
+    if one.dtype != torch.float64:
+        raise CheckError(f"layer {name} returns {one.dtype} in a model of float64: {_USE_DTYPE}")
+    if float((one - other).norm()) > SAME * float(one.norm()):
+        raise CheckError(
+            f"layer {name} returns two different outputs for one input, so that nothing can be "
+            "compared: use gnnhpc.Dropout, whose masks follow from the seed"
+        )
+    return one

@@ -1,8 +1,8 @@
-"""The reference's micro-batches of one graph: the whole graph, or what was sampled of it."""
+"""The reference's micro-batches of a graph, whole or sampled, and of many small graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -16,17 +16,18 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.blocks import FullGraph, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph, block_weights
+from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.halo_chunks import build_chunks, metis_clusters
 from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
-from gnnhpc.validation.reference.batches import Ids, ReferenceBatch, block_of, node_features
+from gnnhpc.validation.reference.batches import SPLITS, Ids, ReferenceBatch, block_of, node_features
+from gnnhpc.validation.reference.random_numbers import SampleSchedule, split_nodes
 from gnnhpc.validation.reference.sampling_rule import (
     AllowedEdges,
     CapturedEdges,
     Edges,
     ReferenceLinks,
     SampledMiniBatches,
-    pair_targets,
 )
 
 Rows = Literal["graph", "own", "run"]
@@ -79,23 +80,20 @@ class GraphData:
     def _sampled_chunks(self, sampled: SampledMiniBatches, step: int) -> list[GraphChunk]:
         graph, allowed, chunks = sampled.graph(step), sampled.allowed(step), []
         for seeds, layers in sampled.edges(step, self._edges):
-            nodes = torch.from_numpy(seeds.nodes)
             # A library's layers may compute more rows than the later ones need.
-            chunk = chunk_of_edges(graph, nodes, layers, allowed, all_rows=self._edges is not None)
-            if seeds.pairs is not None:
-                targets = {"train": pair_targets(seeds.pairs, seeds.links, nodes)}
-                chunk = replace(chunk, targets=targets)
-            chunks.append(replace(chunk, sampled=True))
+            all_rows = self._edges is not None
+            chunk = chunk_of_edges(graph, seeds.nodes, layers, allowed, all_rows=all_rows)
+            chunks.append(replace(chunk, sampled=True, targets=seeds.targets or chunk.targets))
         return chunks
 
     def _with_evaluated_links(self, links: ReferenceLinks, whole: GraphChunk) -> list[GraphChunk]:
         """The whole message graph for each micro-batch of an evaluation, which has own pairs."""
-        count, chunks = self._experiment.total_chunks, []
-        for place in range(count):
-            pairs = {split: links.evaluated(split, place, count) for split in ("val", "test")}
-            targets = {s: pair_targets(*each, whole.nodes) for s, each in pairs.items()}
-            chunks.append(replace(whole, targets=targets))
-        return chunks
+        count, splits = self._experiment.total_chunks, ("val", "test")
+        targets = (
+            {split: links.evaluated(split, place, count, whole.nodes) for split in splits}
+            for place in range(count)
+        )
+        return [replace(whole, targets=each) for each in targets]
 
     @cached_property
     def _chunks(self) -> list[GraphChunk]:
@@ -124,6 +122,64 @@ class GraphData:
         source, target = self._graph.edges[:, number]
         allowed = AllowedEdges.of(self._graph, number)
         return chunk_of_edges(self._graph, nodes, [(source, target, number)] * self._hops, allowed)
+
+
+class GraphSetData:
+    """Many small graphs; those of a micro-batch are one chunk."""
+
+    def __init__(self, experiment: Experiment, specs: LayerSpecs, graphs: GraphSet) -> None:
+        self._experiment, self._graphs, self._hops = experiment, graphs, hops(specs)
+        nothing = torch.zeros(graphs.nodes, dtype=torch.int64)
+        self._all = Graph(graphs.name, graphs.features, nothing, graphs.edges, {}, graphs.classes)
+
+    def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
+        return [
+            self._batch(numbers, phase, step, replica, microbatch)
+            for replica, parts in enumerate(self._parts(phase, step))
+            for microbatch, numbers in enumerate(parts)
+        ]
+
+    def _parts(self, phase: Phase, step: int) -> Iterator[Sequence[Ids]]:
+        """For each replica, the graphs of each micro-batch, ascending."""
+        experiment = self._experiment
+        masks = [self._graphs.masks[split].numpy() for split in SPLITS[phase]]
+        numbers = np.flatnonzero(np.any(masks, axis=0))
+        if phase == "train":
+            schedule = SampleSchedule(experiment, len(numbers))
+            for replica in range(experiment.layout.replicas):
+                mine = numbers[schedule.share(step, replica)]
+                yield split_nodes(mine, experiment.microbatches)
+            return
+        parts = np.array_split(numbers, experiment.total_chunks)
+        for first in range(0, len(parts), experiment.microbatches):
+            yield parts[first : first + experiment.microbatches]
+
+    def _batch(
+        self, numbers: Ids, phase: Phase, step: int, replica: int, microbatch: int
+    ) -> ReferenceBatch:
+        """The nodes of these graphs, one graph after another, and all of their edges."""
+        graphs, chosen = self._graphs, torch.from_numpy(numbers)
+        graph_of = torch.repeat_interleave(torch.arange(len(graphs)), graphs.first.diff())
+        nodes = torch.isin(graph_of, chosen).nonzero().flatten()
+        number = torch.isin(graphs.edges[1], nodes).nonzero().flatten()
+        edges = (*graphs.edges[:, number], number)
+        allowed = AllowedEdges.of(self._all, number)
+        chunk = chunk_of_edges(self._all, nodes, [edges] * self._hops, allowed)
+        graph_of_row = torch.searchsorted(chosen, graph_of[nodes])
+        rows = torch.arange(len(nodes))
+        chunk = replace(
+            chunk,
+            rows=(*chunk.rows, len(chosen)),
+            targets={
+                split: graphs.labels[chosen].where(graphs.masks[split][chosen], IGNORED)
+                for split in SPLITS[phase]
+            },
+            graphs=chosen,
+            pooling=block_of(rows, graph_of_row, nodes, len(nodes), len(chosen)),
+        )
+        context = Context(microbatch, step, self._experiment.seed, chunk)
+        inputs = node_features(graphs, nodes)
+        return ReferenceBatch(inputs, chunk.targets, context, replica, microbatch)
 
 
 def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:

@@ -1,84 +1,101 @@
-"""The random numbers of samples and negatives, from their documented rules.
+"""The order of samples and the random numbers of a run, from their documented rules.
 
-The kernels compute the same numbers; this is slow and meant to be read.
+The loaders and the kernels compute the same; this is slow and meant to be read.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+from gnnhpc.experiment.experiment import Experiment
+
 Ids = NDArray[np.int64]
+
+
+class SampleSchedule:
+    """Which of an experiment's `samples` samples each replica trains on in each step.
+
+    An epoch of images leaves out the samples after the last whole global mini-batch. Of other data
+    the last global mini-batch of an epoch has what is left.
+    """
+
+    def __init__(self, experiment: Experiment, samples: int) -> None:
+        assert experiment.batch_size is not None
+        self._samples, self._seed = samples, experiment.seed
+        self._replicas = experiment.layout.replicas
+        self._together = experiment.batch_size * self._replicas
+        is_images = experiment.data.facts().kind == "images"
+        left_out = samples % self._together if is_images else 0
+        self.steps_per_epoch = -(-(samples - left_out) // self._together)
+
+    def epoch(self, step: int) -> int:
+        return step // self.steps_per_epoch
+
+    def global_batch(self, step: int) -> Ids:
+        """The samples of all replicas in a step, int64 [n], in the order of the permutation."""
+        start = step % self.steps_per_epoch * self._together
+        order = permutation(self._samples, self._seed, self.epoch(step))
+        return order[start : start + self._together]
+
+    def share(self, step: int, replica: int) -> Ids:
+        """The samples of one replica in a step, int64 [n]; shares differ by one sample at most."""
+        return part_of(self.global_batch(step), replica, self._replicas)
+
+
+@functools.lru_cache(maxsize=4)
+def permutation(samples: int, seed: int, epoch: int) -> Ids:
+    """The samples 0 to samples - 1 in the order of an epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(samples)
+
+
+def split_nodes(nodes: Ids, microbatches: int) -> list[Ids]:
+    """Nodes of a replica's share as its micro-batches, each ascending.
+
+    Where the micro-batches cannot be equally large, the first ones have one node more.
+    """
+    return [np.sort(part) for part in np.array_split(nodes, microbatches)]
+
+
+def part_of(items: Ids, place: int, parts: int) -> Ids:
+    """One of `parts` consecutive parts, cut at len * place // parts."""
+    first, stop = (len(items) * each // parts for each in (place, place + 1))
+    return items[first:stop]
+
+
 FIRST_NEGATIVE = 1 << 31
 """Stands in the place of a layer's number for a link's first negative."""
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
+_LOW = (1 << 32) - 1
 
 
-def philox(key: int, counters: Words) -> Words:
-    """Philox 4x32-10 (Salmon et al. 2011, section 3.3) of counters [n, 4] under a 64-bit key."""
-    a, b, c, d = (counters[:, k].astype(np.uint64) for k in range(4))
-    key0, key1 = key & 0xFFFFFFFF, key >> 32
+def philox(key: int, counter: Sequence[int]) -> list[int]:
+    """Philox 4x32-10 (Salmon et al. 2011, section 3.3) of one counter under a 64-bit key."""
+    a, b, c, d = counter
+    key0, key1 = key & _LOW, key >> 32
     for _ in range(10):
-        first, second = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
-        a = (second >> _HALF) ^ b ^ np.uint64(key0)
-        c = (first >> _HALF) ^ d ^ np.uint64(key1)
-        b, d = second & _LOW, first & _LOW
-        key0, key1 = (key0 + 0x9E3779B9) & 0xFFFFFFFF, (key1 + 0xBB67AE85) & 0xFFFFFFFF
-    return np.stack((a, b, c, d), 1)
+        first, second = a * 0xD2511F53, c * 0xCD9E8D57
+        a, b = (second >> 32) ^ b ^ key0, second & _LOW
+        c, d = (first >> 32) ^ d ^ key1, first & _LOW
+        key0, key1 = (key0 + 0x9E3779B9) & _LOW, (key1 + 0xBB67AE85) & _LOW
+    return [a, b, c, d]
 
 
-def node_numbers(seed: int, node: int, step: int, layer: int, block: int = 0) -> Iterator[int]:
+def node_numbers(seed: int, node: int, step: int, layer: int) -> Iterator[int]:
     """The 32-bit numbers of one node in one layer of one step, in order; four a block."""
-    while True:
-        counter = np.array([[node, step, layer, block]], dtype=np.uint64)
-        yield from philox(seed, counter)[0].tolist()
-        block += 1
-
-
-@dataclass(frozen=True)
-class NeighborSampling:
-    """How one layer of a sampled mini-batch samples the edges into each node."""
-
-    fanout: int
-    seed: int
-    step: int
-    layer: int
-    """Counts from 0, from the mini-batch's own nodes outward."""
-
-    def places(self, nodes: Sequence[int], degrees: Sequence[int]) -> list[list[int]]:
-        """For each node, which of its edges are sampled, counted from 0."""
-        several = [n for n, degree in zip(nodes, degrees, strict=True) if degree > self.fanout]
-        # Nearly always enough blocks; a number that is refused takes one from the next.
-        blocks = self.fanout // 4 + 2
-        counters = np.array(
-            [[n, self.step, self.layer, block] for n in several for block in range(blocks)],
-            dtype=np.uint64,
-        ).reshape(-1, 4)
-        first = philox(self.seed, counters).reshape(len(several), 4 * blocks).tolist()
-        ready = dict(zip(several, first, strict=True))
-        found = []
-        for node, degree in zip(nodes, degrees, strict=True):
-            if degree <= self.fanout:
-                found.append(list(range(degree)))
-                continue
-            numbers = chain(
-                ready[node], node_numbers(self.seed, node, self.step, self.layer, blocks)
-            )
-            found.append(pick(numbers, degree, self.fanout))
-        return found
+    for block in itertools.count():
+        yield from philox(seed, (node, step, layer, block))
 
 
 def below(numbers: Iterator[int], count: int) -> int:
     """One of 0 to count - 1, all equally likely (Lemire 2019, algorithm 5)."""
     least = (1 << 32) % count
     product = next(numbers) * count
-    while (product & 0xFFFFFFFF) < least:
+    while (product & _LOW) < least:
         product = next(numbers) * count
     return product >> 32
 

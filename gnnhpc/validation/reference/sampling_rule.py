@@ -18,8 +18,14 @@ from gnnhpc.experiment.sampling import EVALUATED_STEP
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.link_split import pool, split_links
 from gnnhpc.validation.reference.batches import Ids
-from gnnhpc.validation.reference.random_numbers import NegativeSampling, NeighborSampling
-from gnnhpc.validation.reference.sample_schedule import SampleSchedule, part_of, split_nodes
+from gnnhpc.validation.reference.random_numbers import (
+    NegativeSampling,
+    SampleSchedule,
+    node_numbers,
+    part_of,
+    pick,
+    split_nodes,
+)
 
 Edges = tuple[Tensor, Tensor, Tensor]
 """Sources, targets and numbers in the graph, int64 [E] each, without self-loops."""
@@ -34,12 +40,10 @@ class Seeds:
 
     replica: int
     microbatch: int
-    nodes: Ids
-    """Ascending."""
-    pairs: Ids | None = None
-    """[n, 2]: links, and after them their negatives, in link prediction."""
-    links: int = 0
-    """How many of the pairs are links."""
+    nodes: Tensor
+    """int64, ascending."""
+    targets: dict[str, Tensor] | None = None
+    """Of links and their negatives, in link prediction."""
 
 
 class ReferenceLinks:
@@ -52,21 +56,23 @@ class ReferenceLinks:
         source, target = self.split.message.edges.numpy()
         self._negatives = NegativeSampling(self._seed, graph.nodes, source, target)
 
-    def pairs(self, numbers: Ids, step: int) -> Ids:
-        """The links of a micro-batch, [n, 2], and after them the negatives of each."""
+    def seeds(self, replica: int, microbatch: int, numbers: Ids, step: int) -> Seeds:
+        """The ends of a micro-batch's links and of the negatives of each."""
         links, count = self.split.train.numpy()[numbers], self.task.negatives
         others = self._negatives.others(links[:, 0], numbers, step, count)
         negatives = np.column_stack((np.repeat(links[:, 0], count), others))
-        return np.concatenate((links, negatives))
+        pairs = np.concatenate((links, negatives))
+        nodes = torch.from_numpy(np.unique(pairs))
+        return Seeds(replica, microbatch, nodes, {"train": pair_targets(pairs, len(links), nodes)})
 
-    def evaluated(self, split: str, place: int, parts: int) -> tuple[Ids, int]:
-        """The pairs of one of `parts` micro-batches in an evaluation, [n, 2], and how many of them
-        are links: those come first, and after them the split's pool of negatives."""
+    def evaluated(self, split: str, place: int, parts: int, ids: Tensor) -> Tensor:
+        """The targets of one of `parts` micro-batches in an evaluation, as `pair_targets` has them:
+        links, and after them the split's pool of negatives."""
         every = getattr(self.split, split).numpy()
         links = np.array_split(every, parts)[place]
         count, nodes = min(len(every), self.task.pool), self.split.message.nodes
         negatives = pool(self.split.joined, nodes, count, self._seed, split)
-        return np.concatenate((links, negatives.numpy())), len(links)
+        return pair_targets(np.concatenate((links, negatives.numpy())), len(links), ids)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class SampledMiniBatches:
             captured = None
         for seeds in self._test_seeds() if step == EVALUATED_STEP else self._train_seeds(step):
             if captured is None:
-                yield seeds, self._sampled_layers(allowed, torch.from_numpy(seeds.nodes), step)
+                yield seeds, self._sampled_layers(allowed, seeds.nodes, step)
             else:
                 yield seeds, captured[step, seeds.replica, seeds.microbatch]
 
@@ -124,15 +130,14 @@ class SampledMiniBatches:
         train = np.flatnonzero(self._trained.masks["train"].numpy())
         if links is not None:
             train = np.arange(len(links.split.train))
-        schedule = SampleSchedule.of(experiment, len(train))
+        schedule = SampleSchedule(experiment, len(train))
         for replica in range(experiment.layout.replicas):
             mine = split_nodes(train[schedule.share(step, replica)], experiment.microbatches)
             for microbatch, samples in enumerate(mine):
                 if links is None:
-                    yield Seeds(replica, microbatch, samples)
+                    yield Seeds(replica, microbatch, torch.from_numpy(samples))
                 else:
-                    pairs = links.pairs(samples, step)
-                    yield Seeds(replica, microbatch, np.unique(pairs), pairs, len(samples))
+                    yield links.seeds(replica, microbatch, samples, step)
 
     def _test_seeds(self) -> Iterator[Seeds]:
         """The nodes to validate and to test are cut into replicas, and these into micro-batches."""
@@ -141,14 +146,15 @@ class SampledMiniBatches:
         for replica in range(layout.replicas):
             mine = part_of(np.flatnonzero(val | test), replica, layout.replicas)
             for microbatch in range(count):
-                yield Seeds(replica, microbatch, part_of(mine, microbatch, count))
+                nodes = torch.from_numpy(part_of(mine, microbatch, count))
+                yield Seeds(replica, microbatch, nodes)
 
     def allowed(self, step: int) -> AllowedEdges:
         """The edges that a step may sample: none of the links that it predicts."""
         graph = self.graph(step)
         number = torch.arange(graph.edges.shape[1])
         if step != EVALUATED_STEP and self._links is not None:
-            schedule = SampleSchedule.of(self._experiment, len(self._links.split.train))
+            schedule = SampleSchedule(self._experiment, len(self._links.split.train))
             predicted = torch.from_numpy(schedule.global_batch(step))
             number = number[~torch.isin(number, self._links.split.both[predicted])]
         return AllowedEdges.of(graph, number)
@@ -159,9 +165,14 @@ class SampledMiniBatches:
         first = degrees.cumsum(0) - degrees
         nodes, layers = seeds.unique(), []
         for hop, fanout in enumerate(sampling.fanouts):
-            number = hop if sampling.semantics == "resample" else 0
-            rule = NeighborSampling(fanout, self._experiment.seed, step, number)
-            places = rule.places(nodes.tolist(), degrees[nodes].tolist())
+            layer = hop if sampling.semantics == "resample" else 0
+            # For each node, which of its edges are sampled, counted from 0.
+            places = [
+                range(degree)
+                if degree <= fanout
+                else pick(node_numbers(self._experiment.seed, node, step, layer), degree, fanout)
+                for node, degree in zip(nodes.tolist(), degrees[nodes].tolist(), strict=True)
+            ]
             counts = torch.tensor([len(each) for each in places], dtype=torch.int64)
             target = torch.repeat_interleave(nodes, counts)
             chosen = first[target] + torch.tensor([p for each in places for p in each]).long()

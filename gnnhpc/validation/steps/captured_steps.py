@@ -7,7 +7,8 @@ different rows have equal sketches only by chance, and a sketch is small enough 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,18 +17,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from gnnhpc.batches.batch import Batch
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.blocks import GraphChunk
 from gnnhpc.graphs.node_features import SparseRows
 from gnnhpc.models.model import Context
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
 from gnnhpc.training.setup import TrainingParts
-from gnnhpc.validation.reference.batches import Ids
-from gnnhpc.validation.reference.optimizer_rule import Array, State
+from gnnhpc.validation.reference.batches import Array, Ids
 from gnnhpc.validation.reference.sampling_rule import Edges
+from gnnhpc.validation.reference.training_step import State
 
 INPUT = ""
 """Stands for the first layer's input among the names of layers."""
@@ -50,34 +51,33 @@ class CapturedActivation:
 
 
 @dataclass(frozen=True)
-class CapturedTargets:
-    """The targets of one micro-batch by split, and the nodes of its rows as above."""
+class CapturedOutput:
+    """What the engine returned for one micro-batch, and the targets of the same rows by split."""
 
     nodes: Ids | None
+    """As above."""
     targets: dict[str, Ids]
+    output: Array
 
 
-Kind = Literal["parameters", "buffers", "gradients"]
+Kind = Literal["parameters", "buffers", "gradients", "evaluated"]
 
 
 @dataclass
 class Capture:
     """Everything that was captured on one rank, or on all of them."""
 
-    tensors: dict[tuple[Kind, int, int, str], Array] = field(default_factory=dict)
-    """(kind, step, replica, full name) -> what a replica holds before a training step, or the
-    gradient in it."""
-    states: dict[tuple[int, str], State] = field(default_factory=dict)
-    """(replica, parameter) -> the optimizer's state before the first step."""
-    evaluated_with: dict[tuple[int, str], Array] = field(default_factory=dict)
-    """(replica, buffer) -> its value at the beginning of the evaluation."""
+    tensors: dict[tuple[Kind, int, int], dict[str, Array]] = field(default_factory=dict)
+    """(kind, step, replica) -> by full name what a replica holds before a training step, the
+    gradients in it, or the buffers that it evaluates with (step 0)."""
+    states: dict[int, dict[str, State]] = field(default_factory=dict)
+    """Replica -> the optimizer's state of each parameter before the first step."""
     activations: dict[tuple[Phase, int, str, Place], list[CapturedActivation]] = field(
         default_factory=dict
     )
     """(phase, step, layer, place) -> activations; several where a layer is recomputed."""
-    targets: dict[tuple[Phase, int, Place], CapturedTargets] = field(default_factory=dict)
-    outputs: dict[tuple[Phase, int, Place], Array] = field(default_factory=dict)
-    """What the engine returned, on the stage that has the loss."""
+    outputs: dict[tuple[Phase, int, Place], CapturedOutput] = field(default_factory=dict)
+    """On the stage that has the loss."""
     losses: dict[tuple[Phase, int, int], float] = field(default_factory=dict)
     """(phase, step, replica) -> the sum of the losses that were differentiated."""
     reported: dict[tuple[Phase, int, int], dict[str, float]] = field(default_factory=dict)
@@ -86,9 +86,9 @@ class Capture:
     """(step, replica, micro-batch) -> sampled edges of training steps, where a library samples
     them."""
     stage_of: dict[str, int] = field(default_factory=dict)
-    """The stage of each layer that has parameters."""
-    overwritten: dict[tuple[int, str, Place], bool] = field(default_factory=dict)
-    """(step, first layer of a stage, place) -> whether its input changed before its backward."""
+    """The stage of each parameter."""
+    overwritten: dict[int, str] = field(default_factory=dict)
+    """Step -> which stage's input changed before its backward, in words."""
 
     @classmethod
     def of_all(cls, ranks: Iterable[Capture]) -> Capture:
@@ -96,54 +96,40 @@ class Capture:
         found = cls()
         for rank in ranks:
             for name, theirs in vars(rank).items():
-                getattr(found, name).update(theirs)
+                ours = getattr(found, name)
+                for key, value in theirs.items():
+                    ours[key] = ours.get(key, {}) | value if isinstance(value, dict) else value
         return found
-
-    def named(self, kind: Kind, step: int, replica: int) -> dict[str, Array]:
-        """A replica's tensors of a kind by full name."""
-        where = kind, step, replica
-        return {key[3]: value for key, value in self.tensors.items() if key[:3] == where}
 
 
 class CapturesSteps(Listener):
     """Listens to a training loop and hooks the layers of a stage, and keeps a `Capture`."""
 
-    def __init__(
-        self,
-        parts: TrainingParts,
-        mesh: Mesh,
-        after_hop: Collection[str],
-        *,
-        by_library: bool,
-    ) -> None:
-        """`after_hop` has the names of the first layer that uses neighbours, and of all after it.
-
-        The first stage keeps the edges that are sampled `by_library`.
-        """
+    def __init__(self, experiment: Experiment, parts: TrainingParts, mesh: Mesh) -> None:
         self.found = Capture()
         self._stage, self._optimizer = parts.stage, parts.optimizer
+        sampling = experiment.sampling
+        by_library = sampling is not None and sampling.sampler != "ours"
         self._keeps_edges = by_library and mesh.stage == 0
-        self._after_hop = after_hop
+        before_hop = itertools.takewhile(lambda spec: spec.rows != "hop", parts.layer_specs)
+        self._before_hop = {INPUT, *(spec.name for spec in before_hop)}
         self._replica = mesh.replica
         self._phase: Phase = "train"
         stage = parts.stage
-        of_stage = [name for name, _ in stage.named_parameters()]
-        for spec in stage.specs:
-            if any(name.startswith(f"{spec.name}.") for name in of_stage):
-                self.found.stage_of[spec.name] = mesh.stage
+        self.found.stage_of = {name: mesh.stage for name, _ in stage.named_parameters()}
+        for spec, layer in zip(stage.specs, stage.layers, strict=True):
+            layer.register_forward_hook(functools.partial(self._keep, spec.name))
         if mesh.stage == 0:
             # Before hooks of a custom layer, which may change its input.
             stage.layers[0].register_forward_pre_hook(
                 lambda layer, given: self._keep(INPUT, layer, given, given[0]), prepend=True
             )
-        for spec, layer in zip(stage.specs, stage.layers, strict=True):
-            layer.register_forward_hook(functools.partial(self._keep, spec.name))
         for part in stage.virtual_stages:
             self._follow_input(part)
 
     def _follow_input(self, part: Stage) -> None:
         """Compare what a stage receives with what it is when its backward begins."""
-        name, held = part.specs[0].name, dict[int, tuple[Tensor, Array]]()
+        held = dict[int, tuple[Tensor, Array]]()
 
         def keep(_: nn.Module, given: tuple[Any, Context]) -> None:
             x, context = given
@@ -152,8 +138,11 @@ class CapturesSteps(Listener):
 
         def backward_begins(context: Context) -> None:
             x, before = held.pop(context.microbatch)
-            key = context.step, name, (self._replica, context.microbatch)
-            self.found.overwritten[key] = not np.array_equal(sketch(x), before)
+            if not np.array_equal(sketch(x), before):
+                self.found.overwritten[context.step] = (
+                    f"{in_words((self._replica, context.microbatch))}, the input of "
+                    f"{part.specs[0].name}, the first layer of its stage, was overwritten"
+                )
 
         def follow(_: nn.Module, given: tuple[Any, Context], output: Any) -> None:
             context = given[1]
@@ -164,86 +153,80 @@ class CapturesSteps(Listener):
         part.layers[-1].register_forward_hook(follow)
 
     def training_begins(self, start: int) -> None:
-        self._keep_tensors(start)
-        for name, parameter in self._stage.named_parameters():
-            state = self._optimizer.state.get(parameter, {}) if self._optimizer else {}
-            self.found.states[self._replica, name] = {
-                key: array_of(x) for key, x in state.items() if isinstance(x, Tensor)
+        self._keep_stage(start)
+        states = self._optimizer.state if self._optimizer else {}
+        self.found.states[self._replica] = {
+            name: {
+                key: array_of(x)
+                for key, x in states.get(parameter, {}).items()
+                if isinstance(x, Tensor)
             }
+            for name, parameter in self._stage.named_parameters()
+        }
 
     def evaluation_begins(self) -> None:
         self._phase = "test"
+        self._keep_tensors("evaluated", 0, buffers_of(self._stage))
 
     def evaluation_ended(self) -> None:
         self._phase = "train"
 
     def step_taken(self, taken: StepTaken) -> None:
-        self._keep_batch(taken.phase, taken.batch)
         where, record = (taken.phase, taken.step, self._replica), taken.record
-        for number, output in enumerate(taken.output.outputs):
-            self.found.outputs[taken.phase, taken.step, (self._replica, number)] = array_of(output)
+        for microbatch, output in zip(taken.batch.microbatches, taken.output.outputs, strict=False):
+            context = microbatch.context
+            place = self._replica, context.microbatch
+            targets = {split: _copied(t) for split, t in microbatch.targets.items()}
+            kept = CapturedOutput(_nodes(context, None), targets, array_of(output))
+            self.found.outputs[taken.phase, context.step, place] = kept
         if taken.output.outputs:
             loss = {} if record.loss is None else {"loss": record.loss}
             self.found.losses[where] = float(sum(taken.output.losses))
             self.found.reported[where] = dict(record.metrics) | loss
         if taken.phase == "train":
-            for name, parameter in self._stage.named_parameters():
-                if parameter.grad is not None:
-                    gradient = array_of(parameter.grad)
-                    self.found.tensors["gradients", taken.step, self._replica, name] = gradient
-            self._keep_tensors(taken.step + 1)
+            parameters = self._stage.named_parameters()
+            gradients = [(name, p.grad) for name, p in parameters if p.grad is not None]
+            self._keep_tensors("gradients", taken.step, gradients)
+            self._keep_stage(taken.step + 1)
+            for microbatch in taken.batch.microbatches if self._keeps_edges else ():
+                context = microbatch.context
+                key = context.step, self._replica, context.microbatch
+                self.found.edges[key] = _edges(context.chunk)
 
-    def _keep_tensors(self, step: int) -> None:
+    def _keep_stage(self, step: int) -> None:
         """Keep what this rank holds before a training step."""
-        for name, parameter in self._stage.named_parameters():
-            self.found.tensors["parameters", step, self._replica, name] = array_of(parameter)
-        for name, buffer in buffers_of(self._stage):
-            self.found.tensors["buffers", step, self._replica, name] = array_of(buffer)
+        self._keep_tensors("parameters", step, self._stage.named_parameters())
+        self._keep_tensors("buffers", step, buffers_of(self._stage))
 
-    def _keep_batch(self, phase: Phase, batch: Batch) -> None:
-        for microbatch in batch.microbatches:
-            context = microbatch.context
-            place = self._replica, context.microbatch
-            if self._keeps_edges and phase == "train":
-                self.found.edges[context.step, *place] = _edges(context.chunk)
-            if microbatch.targets:
-                targets = {split: _copied(t) for split, t in microbatch.targets.items()}
-                kept = CapturedTargets(_nodes(context, None), targets)
-                self.found.targets[phase, context.step, place] = kept
+    def _keep_tensors(self, kind: Kind, step: int, named: Iterable[tuple[str, Tensor]]) -> None:
+        tensors = {name: array_of(tensor) for name, tensor in named}
+        self.found.tensors[kind, step, self._replica] = tensors
 
     def _keep(self, name: str, layer: nn.Module, given: tuple[Any, ...], x: Any) -> None:
         context: Context = given[1]
-        if self._phase == "test" and not self.found.evaluated_with:
-            for key, buffer in buffers_of(self._stage):
-                self.found.evaluated_with[self._replica, key] = array_of(buffer)
         where = self._phase, context.step, name, (self._replica, context.microbatch)
-        self.found.activations.setdefault(where, []).append(
-            CapturedActivation(
-                self._nodes_of_rows(name, context, len(x)), sketch(x), layer.training
-            )
-        )
+        nodes = self._nodes_of_rows(name, context, len(x))
+        kept = CapturedActivation(nodes, sketch(x), layer.training)
+        self.found.activations.setdefault(where, []).append(kept)
 
     def _nodes_of_rows(self, layer: str, context: Context, rows: int) -> Ids | None:
         """The node of each row. Hidden rows of all nodes, computed layer by layer, are in the order
         of nodes, whatever the order of the input."""
         chunk = context.graph
         is_layerwise = chunk is not None and chunk.row_blocks is not None
-        if is_layerwise and layer in self._after_hop and rows == len(context.chunk.nodes):
+        if is_layerwise and layer not in self._before_hop and rows == len(context.chunk.nodes):
             return np.arange(rows)
         return _nodes(context, rows)
 
 
-def row_of_values(x: SparseRows) -> Tensor:
-    """int64 [stored]: the row of each stored value."""
-    return torch.repeat_interleave(torch.arange(len(x)), x.indptr.diff().cpu())
+def in_words(place: Place) -> str:
+    return f"micro-batch {place[1]} of replica {place[0]}"
 
 
 def sketch(x: Any) -> npt.NDArray[np.float64]:
     """float64 [rows, 2] of an activation [rows, ...], stored in any form."""
     if isinstance(x, SparseRows):
-        terms = x.values.double().cpu()[:, None] * _vectors(x.width)[x.columns.cpu()]
-        zeros = torch.zeros(len(x), _VECTORS, dtype=torch.float64)
-        return zeros.index_add(0, row_of_values(x), terms).numpy()
+        return (x.to_csr().double().cpu() @ _vectors(x.width)).numpy()
     held: Tensor = x if isinstance(x, Tensor) else x.to_dense()
     flat = held.detach().flatten(1).double().cpu()
     return (flat @ _vectors(flat.shape[1])).numpy()

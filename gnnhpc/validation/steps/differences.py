@@ -7,24 +7,40 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from gnnhpc.validation.reference.batches import Activation, Ids, ReferenceBatch
-from gnnhpc.validation.reference.optimizer_rule import Array
+from gnnhpc.graphs.node_features import SparseRows
+from gnnhpc.records.schema import Phase
+from gnnhpc.validation.reference.batches import Activation, Array, Ids, ReferenceBatch
 from gnnhpc.validation.steps.captured_steps import (
     CapturedActivation,
-    CapturedTargets,
+    CapturedOutput,
     Place,
     array_of,
-    row_of_values,
+    in_words,
 )
 
+LAYER_KEEPS_STATE = (
+    ": a new copy of the layer gives another output for this micro-batch, so the layer keeps "
+    "something from an earlier one (as PyG's cached=True keeps edges), or it reads rows that are "
+    "not its own (x[-n:] instead of x[:n], a mean over all rows)"
+)
+
+
+When = tuple[Phase, int]
+"""A phase and a step in it."""
 CLOSE = 1e-6
 """A factor is recognised where it explains all but this share of a difference."""
 
 
-def in_words(place: Place) -> str:
-    return f"micro-batch {place[1]} of replica {place[0]}"
+def where_in(when: When, place: Place) -> str:
+    return f"{when[0]} step {when[1]}, {in_words(place)}"
+
+
+def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
+    """The number of a micro-batch's batch; a whole graph is one batch."""
+    if len(batches) == 1:
+        return 0
+    return [(batch.replica, batch.microbatch) for batch in batches].index(place)
 
 
 def relative_difference(actual: Array | None, expected: Array, least: float = 0.0) -> float:
@@ -81,9 +97,10 @@ def _rows(nodes: Ids, batch: ReferenceBatch, count: int) -> tuple[Ids, Ids]:
 
 def row_squares(x: Activation) -> Array:
     """Each row's squared norm."""
-    if isinstance(x, Tensor):
-        return array_of(x.detach().flatten(1).double().square().sum(1))
-    return torch.zeros(len(x)).double().index_add(0, row_of_values(x), x.values.square()).numpy()
+    if isinstance(x, SparseRows):
+        squared = x.with_values(x.values.square()).to_csr()
+        return array_of(squared @ torch.ones(x.width, dtype=torch.float64))
+    return array_of(x.detach().flatten(1).double().square().sum(1))
 
 
 def root_mean_square(x: Activation) -> float:
@@ -92,7 +109,7 @@ def root_mean_square(x: Activation) -> float:
     return math.sqrt(float(squares.mean())) if len(squares) else 0.0
 
 
-def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
+def wrong_targets(found: CapturedOutput, batch: ReferenceBatch) -> str:
     """What differs between a micro-batch's targets and the batch's, in words; empty if nothing."""
     for split, given in found.targets.items():
         actual, expected = given, batch.targets[split].numpy()
@@ -115,13 +132,6 @@ def wrong_targets(found: CapturedTargets, batch: ReferenceBatch) -> str:
     return ""
 
 
-def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
-    """The number of a micro-batch's batch; a whole graph is one batch."""
-    if len(batches) == 1:
-        return 0
-    return [(batch.replica, batch.microbatch) for batch in batches].index(place)
-
-
 def explain_gradients(
     actual: Mapping[str, Array],
     expected: Mapping[str, Array],
@@ -131,18 +141,16 @@ def explain_gradients(
     """What wrong gradients look like; `last` is the last layer with one, where backward goes wrong.
 
     They are zero on a whole stage, or all are the expected ones times a factor, or one layer's
-    differ. `stage_of` has the stage of each layer.
+    differ. `stage_of` has the stage of each parameter.
     """
     ours = {name: actual.get(name, np.zeros_like(value)) for name, value in expected.items()}
-    reached: dict[int, bool] = {}
-    for layer, stage in stage_of.items():
-        mine = [name for name in expected if name.startswith(f"{layer}.") and expected[name].any()]
-        if mine:
-            any_is_there = any(ours[name].any() for name in mine)
-            reached[stage] = reached.get(stage, False) or any_is_there
-    without = [str(stage) for stage, is_reached in sorted(reached.items()) if not is_reached]
-    if without:
-        return f"all gradients of stage {', '.join(without)} are zero: backward does not reach it"
+    planned, reached = (
+        {stage_of[name] for name, value in gradients.items() if value.any()}
+        for gradients in (expected, ours)
+    )
+    if planned - reached:
+        without = ", ".join(map(str, sorted(planned - reached)))
+        return f"all gradients of stage {without} are zero: backward does not reach it"
     factor = _factor(ours, expected)
     if factor is not None:
         return f"all gradients are {factor:.6g} times the expected"

@@ -197,13 +197,12 @@ def labelled_neighborhood(graph: Graph, count: int) -> Graph:
         new = more[~chosen[more]]
         chosen[new[: max(0, count - int(chosen.sum()))]] = True
     nodes = chosen.nonzero().flatten()
-    number = torch.full((graph.nodes,), -1).scatter(0, nodes, torch.arange(len(nodes)))
-    kept = chosen[graph.edges].all(0)
+    edges, kept = _renumbered(graph.edges, chosen)
     return dataclasses.replace(
         graph,
         features=_feature_rows(graph.features, nodes),
         labels=graph.labels[nodes],
-        edges=number[graph.edges[:, kept]],
+        edges=edges,
         masks={split: mask[nodes] for split, mask in graph.masks.items()},
         stored_in_edges=None,
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[kept],
@@ -212,22 +211,25 @@ def labelled_neighborhood(graph: Graph, count: int) -> Graph:
 
 def some_of_each_split(graphs: GraphSet, count: int) -> GraphSet:
     """The first `count` graphs of each split, in the same order."""
-    kept = torch.cat([mask.nonzero().flatten()[:count] for mask in graphs.masks.values()])
-    kept = kept.sort().values
+    kept = torch.zeros(len(graphs), dtype=torch.bool)
+    kept[torch.cat([mask.nonzero().flatten()[:count] for mask in graphs.masks.values()])] = True
     sizes = graphs.first.diff()
-    chosen = torch.zeros(len(graphs), dtype=torch.bool)
-    chosen[kept] = True
-    nodes = torch.repeat_interleave(chosen, sizes).nonzero().flatten()
-    number = torch.full((graphs.nodes,), -1).scatter(0, nodes, torch.arange(len(nodes)))
-    edges = number[graphs.edges]
+    chosen = torch.repeat_interleave(kept, sizes)
+    edges, _ = _renumbered(graphs.edges, chosen)
     return dataclasses.replace(
         graphs,
-        features=_feature_rows(graphs.features, nodes),
-        edges=edges[:, edges[0] >= 0],
+        features=_feature_rows(graphs.features, chosen.nonzero().flatten()),
+        edges=edges,
         first=torch.cat((torch.zeros(1, dtype=torch.int64), sizes[kept].cumsum(0))),
         labels=graphs.labels[kept],
         masks={split: mask[kept] for split, mask in graphs.masks.items()},
     )
+
+
+def _renumbered(edges: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The edges between chosen nodes, bool [nodes], numbered anew; and which they are, bool [E]."""
+    kept = chosen[edges].all(0)
+    return (chosen.cumsum(0) - 1)[edges[:, kept]], kept
 
 
 def _feature_rows(features: Tensor, nodes: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.validation.reference.optimizer_rule import OptimizerRule, clipped
-from gnnhpc.validation.reference.training_step import gradient_rounding
+from gnnhpc.validation.reference.training_step import OptimizerRule, clipped, gradient_rounding
 from tests.tools.cells import GAT
 
 
