@@ -52,9 +52,9 @@ def misfit(experiment: ExperimentSettings) -> str | None:
 
 def _data(e: ExperimentSettings) -> Iterator[str]:
     data, model = f"data: found {e.data.name!r}", f"model {e.model.name}"
-    if e.kind not in e.model.kinds():
-        yield f"{data}; allowed: {' or '.join(e.model.kinds())} data for {model}"
-    if _is_weighted(e) and not e.model.weighs_edges():
+    if e.kind not in e.model.takes:
+        yield f"{data}; allowed: {' or '.join(e.model.takes)} data for {model}"
+    if _is_weighted(e) and not e.model.uses_edge_weight:
         yield f"{data} with weights of edges; allowed: a file without them for {model}"
     if e.sampling is not None and e.kind != "graph":
         yield f"sampling: found a mapping; allowed: none for {e.kind}"

@@ -50,7 +50,7 @@ def cell_from_flags(
         apply_set_option(raw, setting)
     raw["model"] = planned = _planned(_MODEL, raw, "model", "flags")
     if isinstance(raw["data"], dict):
-        raw["data"] = {"name": DEFAULT[planned.kinds()[0]]} | raw["data"]
+        raw["data"] = {"name": DEFAULT[planned.takes[0]]} | raw["data"]
     raw["data"] = found = _planned(_DATA, raw, "data", "flags")
     if found.facts().kind != "graph":
         raw.setdefault("batch_size", _BATCH)

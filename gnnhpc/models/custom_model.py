@@ -41,10 +41,12 @@ class CustomModel(Model):
     def label(self) -> str:
         return self.name.replace(":", ".")
 
-    def kinds(self) -> tuple[Kind, ...]:
-        return self._loaded.takes if self._loaded else ("images", "graph", "graphs")
+    @property
+    def takes(self) -> tuple[Kind, ...]:  # type: ignore[override]
+        return self._loaded.takes if self._loaded else get_args(Kind)
 
-    def weighs_edges(self) -> bool:
+    @property
+    def uses_edge_weight(self) -> bool:  # type: ignore[override]
         return self._loaded is None or self._loaded.uses_edge_weight
 
     @property

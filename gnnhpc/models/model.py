@@ -83,9 +83,9 @@ class Model(Strict):
     """Whether the first layer accepts `SparseRows` where features are stored as sparse rows."""
     indexed_inputs: ClassVar[bool] = False
     """Whether the first layer accepts dense features as `IndexedRows`."""
-
     uses_edge_weight: ClassVar[bool] = False
-    """Whether the layers use the weights of a graph's edges, `Block.edge_weight`."""
+    """Whether the layers use the weights of a graph's edges, `Block.edge_weight`; a weighted graph
+    needs that."""
 
     name: str
 
@@ -93,10 +93,6 @@ class Model(Strict):
     def label(self) -> str:
         """The model's name as file names, tables and figures show it."""
         return self.name
-
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of data this model works on."""
-        return self.takes
 
     @property
     def loaded(self) -> Model:
@@ -116,10 +112,6 @@ class Model(Strict):
     def outline(self, facts: Facts) -> Sequence[LayerSpec]:
         """The layers for data of these sizes, first to last; it must not need torch."""
         raise NotImplementedError(f"{type(self).__name__} has no outline(self, facts)")
-
-    def weighs_edges(self) -> bool:
-        """Whether these layers use weights of edges; a weighted graph needs that."""
-        return self.uses_edge_weight
 
     def misfit(self) -> str | None:
         """Why these settings cannot be computed; None if they can.
