@@ -68,24 +68,20 @@ class CustomModel(Model):
         Raises InputError for a file, class or setting that does not follow the protocol, and for a
         digest other than the source's.
         """
-        source = source_of(self.name, [folder])
-        digest = self._checked_digest(source)
-        loaded = _build(self, source)
-        settings = loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
+        digest = self._find([folder])
+        settings = self.loaded.model_dump(mode="json", exclude_defaults=True) | {"name": self.name}
         plan = CustomModel.model_validate(settings | {"digest": digest})
-        plan._loaded, plan._source = loaded, source
+        plan._loaded, plan._source = self._loaded, self._source
         return plan
 
     def load(self, folders: Sequence[Path]) -> None:
         """Load the class. Raises InputError as `planned`, and if the source has changed since."""
-        if self._loaded is not None:
-            return
-        source = source_of(self.name, folders)
-        self._checked_digest(source)
-        self._loaded, self._source = _build(self, source), source
+        if self._loaded is None:
+            self._find(folders)
 
-    def _checked_digest(self, source: Path) -> str:
-        """The digest of the source; raises InputError where the plan has another one."""
+    def _find(self, folders: Sequence[Path]) -> str:
+        """Load the class from its source, and return the digest of that."""
+        source = source_of(self.name, folders)
         digest = source_digest(source)
         if self.digest is not None and digest != self.digest:
             raise InputError(
@@ -94,6 +90,7 @@ class CustomModel(Model):
                 f"{digest} in {source}",
                 f"{self.digest}, the source that the cell was planned with",
             )
+        self._loaded, self._source = _build(self, source), source
         return digest
 
     def outline(self, facts: Facts) -> Sequence[LayerSpec]:
