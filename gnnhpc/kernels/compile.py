@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
@@ -103,7 +103,9 @@ def _load(name: str) -> tuple[ctypes.CDLL, str]:
     flags.append(f"-march={architecture}")
     if architecture != "native":
         status += f" -march={architecture}"
-    with _build_folder() as folder:
+    with contextlib.ExitStack() as kept:
+        # Where there is no cache, a folder that is gone once the kernel is loaded.
+        folder = cache_folder() or Path(kept.enter_context(tempfile.TemporaryDirectory()))
         path = folder / f"{name}-{cache_key(source, version, flags)}.so"
         # Without locks that work, each rank compiles and renames.
         lock = FileLock(f"{path}.lock", timeout=COMPILE_TIMEOUT_S)
@@ -116,16 +118,6 @@ def _load(name: str) -> tuple[ctypes.CDLL, str]:
         finally:
             lock.release()
         return _open(path), status
-
-
-@contextlib.contextmanager
-def _build_folder() -> Iterator[Path]:
-    """The cache, or where there is none a folder that is gone once the kernel is loaded."""
-    if (cache := cache_folder()) is not None:
-        yield cache
-        return
-    with tempfile.TemporaryDirectory(prefix="gnnhpc-") as folder:
-        yield Path(folder)
 
 
 def find_compiler() -> str:

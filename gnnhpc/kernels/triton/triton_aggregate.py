@@ -153,9 +153,7 @@ def _sum(
     bias: Tensor | None = None,
 ) -> None:
     rows, width = out.shape
-    x = _by_row(x)
-    add = None if add is None else _by_row(add)
-    assert out.stride(1) == 1
+    assert all(each is None or width == 1 or each.stride(1) == 1 for each in (x, add, out))
     assert len(out) == len(ends[0]) - 1
     factors = (of_other, of_row, weights.edge, bias)
     assert all(each is None or each.is_contiguous() for each in factors)
@@ -184,8 +182,3 @@ def _sum(
         EDGES=edges,
         num_warps=warps(edges * columns, x.dtype),
     )
-
-
-def _by_row(x: Tensor) -> Tensor:
-    """The tensor with rows that lie together, perhaps as columns of a wider tensor."""
-    return x if x.stride(1) == 1 else x.contiguous()

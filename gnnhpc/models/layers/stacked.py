@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ class Stack(Protocol):
 
     layers: Sequence[nn.Module]
 
+    def __init__(self, layers: Sequence[nn.Module]) -> None: ...
+
     def __call__(self, x: Tensor) -> Tensor | None:
         """The last layer's output; None where the layers have to be called one by one."""
         ...
@@ -27,22 +30,19 @@ class Stack(Protocol):
 class Stackable(nn.Module):
     """Mixed into a layer that can be stacked with neighbours of the same `stack`."""
 
-    @staticmethod
-    def stack(layers: Sequence[nn.Module]) -> Stack:
-        """The stack of two or more such layers."""
-        raise NotImplementedError
+    stack: ClassVar[type[Stack]]
+    """The class of stacks of two or more such layers."""
 
 
 def stacks_of(layers: Sequence[nn.Module]) -> dict[int, Stack]:
     """The stacks that can be formed of a stage's layers, by the index of their first layer."""
-    kinds = [each.stack if isinstance(each, Stackable) else None for each in layers]
+    kinds = (type(each).stack if isinstance(each, Stackable) else None for each in layers)
     stacks, first = {}, 0
-    for end in range(1, len(layers) + 1):
-        if end == len(layers) or kinds[end] is not kinds[first]:
-            kind = kinds[first]
-            if kind is not None and end - first > 1:
-                stacks[first] = kind(layers[first:end])
-            first = end
+    for kind, neighbours in itertools.groupby(kinds):
+        end = first + len(list(neighbours))
+        if kind is not None and end - first > 1:
+            stacks[first] = kind(layers[first:end])
+        first = end
     return stacks
 
 
