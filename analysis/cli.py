@@ -85,7 +85,7 @@ def report(
     Runs with equal code, versions, CPU, threads and kernels share rows; other runs have rows of
     their own. Status 1 when records are damaged or equivalent cells learn something else.
     """
-    from analysis.render.table_formats import print_frame
+    from analysis.render.formats import print_frame
     from analysis.report.report import write_report, write_single_figures
     from analysis.summary.settings_in_words import varying_settings
 
@@ -157,7 +157,7 @@ def compare(
     ] = None,
 ) -> int:
     """Compare two runs cell by cell; status 1 when something became slower than is tolerated."""
-    from analysis.render.table_formats import print_frame
+    from analysis.render.formats import print_frame
     from analysis.report.compare_page import (
         comparison_frame,
         comparison_lines,
@@ -212,7 +212,7 @@ def import_csv(
     ] = None,
 ) -> int:
     """Make a table of step times and speedups, with their bounds, of any program's step logs."""
-    from analysis.render.table_formats import print_frame
+    from analysis.render.formats import print_frame
     from analysis.report.import_csv import import_logs, write_import_page
 
     table = import_logs(logs)

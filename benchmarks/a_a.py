@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from analysis.load.run_data import load_run
 from analysis.render.document import Table
-from analysis.render.table_formats import table_to_markdown
+from analysis.render.formats import table_to_markdown
 from analysis.statistics.intervals import median, t_bounds, welch_bounds
 from analysis.statistics.noise import counted_step_times
 from gnnhpc.core.errors import EXIT_DONE, EXIT_FAILED, InputError, report_errors

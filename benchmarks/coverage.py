@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.render.document import Table
-from analysis.render.table_formats import table_to_markdown
+from analysis.render.formats import table_to_markdown
 from analysis.statistics.intervals import t_bounds, welch_bounds
 from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.skewness import skewness_of_means

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from analysis.load.comparable import RUN_FOLDER
-from analysis.load.stored_cells import StoredCell
+from analysis.load.run_folders import StoredCell
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.failures import recorded_cause
 

@@ -28,6 +28,8 @@ FREE_SETTINGS = (
 LAYOUT_SETTINGS = ("layout", "microbatches")
 SEPARATE = "environment"
 """The setting that distinguishes cells of several environments where they are separate rows."""
+RUN = "run"
+"""The setting of cells whose run has another environment than another run of the report."""
 RUN_FOLDER = "run_folder"
 """The column of cells with the name of the run folder that each is from."""
 _TRANSFERS = "transfers"
@@ -148,6 +150,23 @@ def mark_comparable(
                 )
                 words[place] = differences_in_words(*both)
     return words
+
+
+def separate_runs(
+    cells: pd.DataFrame, environments: Mapping[str, Environment], settings: Sequence[str]
+) -> tuple[pd.Series[str], list[str]]:
+    """The run of each cell whose study has several environments, else empty; and why, in lines."""
+    labels = pd.Series("", index=cells.index, dtype=object)
+    lines: dict[str, None] = {}
+    for _, study in cells.groupby(study_settings(settings), dropna=False, sort=False):
+        of_runs = study[study["counts"]].drop_duplicates(RUN_FOLDER)["cell"]
+        first, *others = [environments[cell] for cell in of_runs] or [{}]
+        apart = [one for one in others if environment_key(one) != environment_key(first)]
+        for one in apart:
+            lines[f"Rows are separate by run: {differences_in_words(one, first)}."] = None
+        if apart:
+            labels[study.index] = study[RUN_FOLDER]
+    return labels, list(lines)
 
 
 def study_settings(settings: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from analysis.load.stored_cells import StoredCell
+from analysis.load.run_folders import StoredCell
 from gnnhpc.records.schema import FLAGGED
 
 DAMAGED, EQUIVALENT, NOT_COMPARABLE = "damaged", "equivalent-cells", "not-comparable"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -16,36 +17,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from analysis.load.stored_cells import RankFile, StoredCell
+from analysis.load.run_folders import RankFile, StoredCell
 from gnnhpc.core.errors import InputError
-from gnnhpc.records.schema import read_lines
+from gnnhpc.core.run_paths import AttemptPaths
+from gnnhpc.core.versioned_json import parse_object, read_bytes
+from gnnhpc.records.schema import SpanRecord, StepRecord, check_header, read_lines
 
 PHASES = ["train", "test"]
-_PLACE = ("cell", "attempt", "rank", "stage", "replica", "host")
-"""Of a file: its cell, and what its header has."""
-_INTEGERS = ("step", "epoch", "samples")
-_SECONDS = (
-    *("start_s", "wall_s", "cpu_s", "forward_s", "backward_s", "allreduce_s", "optimizer_s"),
-    *("wait_s", "data_s", "recompute_s", "weights_s", "sample_s", "gather_s"),
-    *("run_delay_s", "steal_s"),
-)
-_OTHERS = (
-    *("loss", "grad_norm", "peak_rss_mib", "peak_device_mib", "involuntary_switches"),
-    *("sampled_edges", "compilations"),
-)
-_FLAGS = ("warmup", "profiled")
-STEP_COLUMNS = frozenset({"phase", *_FLAGS, *_INTEGERS, *_SECONDS, *_OTHERS})
-"""Columns of every frame of steps; the other columns are metrics."""
 REPLICA_LOSS = "replica_loss"
 """The metric of one replica's loss, before it is averaged over replicas."""
-_SCHEMA = pa.schema(
-    [(name, pa.string()) for name in ("kind", "phase", "name")]
-    + [(name, pa.bool_()) for name in _FLAGS]
-    + [(name, pa.float64()) for name in ("microbatch", "end_s")]
-    + [("virtual_stage", pa.int16()), ("virtual_stage_s", pa.list_(pa.list_(pa.float64())))]
-    + [(name, pa.int64()) for name in _INTEGERS]
-    + [(name, pa.float64()) for name in (*_SECONDS, *_OTHERS)]
-)
+_PLACE = ("cell", "attempt", "rank", "stage", "replica", "host")
+"""Of a file: its cell, and what its header has."""
+_EVENT = b'"kind": "event"'
+"""What the line of an event contains, as it is written."""
+
+
+def _arrow_types(record: type) -> dict[str, pa.DataType]:
+    """The fields of a record; those that hold dictionaries are left out, as their keys differ."""
+    found = {}
+    for name, hint in get_type_hints(record).items():
+        if hint is bool:
+            found[name] = pa.bool_()
+        elif hint is int:
+            found[name] = pa.int64()
+        elif hint in (float, float | None, int | None):
+            found[name] = pa.float64()
+        elif get_origin(hint) is Literal:
+            found[name] = pa.string()
+    return found
+
+
+_STEP_TYPES = _arrow_types(StepRecord)
+_TYPES = {**_arrow_types(SpanRecord), **_STEP_TYPES}
+_SCHEMA = pa.schema(_TYPES | {"virtual_stage_s": pa.list_(pa.list_(pa.float64()))})
+STEP_COLUMNS = frozenset(_STEP_TYPES) - {"kind"}
+"""Columns of every frame of steps; the other columns are metrics."""
 
 
 @dataclass
@@ -87,47 +93,56 @@ def read_records(cells: Sequence[StoredCell]) -> Records:
             source = pa.array(np.full(rows.num_rows, len(places), np.int32))
             tables.append(rows.append_column("source", source))
             places.append((cell.name, *(header[name] for name in _PLACE[1:])))
-    table = pa.concat_tables(tables, promote_options="permissive")
     of_files = pd.DataFrame(places, columns=list(_PLACE))
     of_files = of_files.astype(dict.fromkeys(("rank", "stage", "replica"), np.int16))
     of_files["cell"] = pd.Categorical(of_files["cell"], [cell.name for cell in cells])
     of_files["host"] = of_files["host"].astype("category")
+    table = pa.concat_tables(tables, promote_options="permissive")
     steps = table.filter(pc.equal(table["kind"], "step"))
-    frame = _step_frame(steps)
-    spans = _span_frame(table.filter(pc.equal(table["kind"], "span")))
-    return Records(
-        *(
-            _newest(_placed(each, of_files))
-            for each in (frame, _layer_times(steps), _stage_times(steps, frame), spans)
-        )
-    )
+    spans = table.filter(pc.equal(table["kind"], "span"))
+    frames = (_steps(steps), _layer_times(steps), _stage_times(steps), _frame(spans, SpanRecord))
+    return Records(*(_newest(_placed(frame, of_files)) for frame in frames))
 
 
 def _read_file(file: RankFile) -> tuple[Mapping[str, Any], pa.Table | None] | InputError | None:
-    """The header and the table of one file; None without a header; or what is wrong with it."""
+    """The header of one file, and the table of its complete lines.
+
+    None for a file whose rank died before it had written its header. An error for a missing file,
+    one that changed since it was written, one of another cell or attempt, and damaged lines.
+    """
+    path, written = file
     try:
-        header, body = file.read()
-        if header is None:
+        first, newline, body = _content(path, written).partition(b"\n")
+        if not newline:
             return None
-        return header, _parse(body, file.path) if body else None
+        header = check_header(parse_object(first, f"{path}:1", "one record a line"), path)
+        attempt = AttemptPaths(path.parent)
+        for key, value in (("cell", attempt.cell), ("attempt", attempt.number)):
+            if header[key] != value:
+                raise InputError(path, key, header[key], f"{value}, as its path says")
+        lines = body[: body.rfind(b"\n") + 1]
+        if _EVENT in lines:
+            # The detail of an event has no fixed columns.
+            lines = b"".join(one for one in lines.splitlines(keepends=True) if _EVENT not in one)
+        return header, _parse(lines, path) if lines else None
     except InputError as error:
         return error
 
 
-def _placed(frame: pd.DataFrame, of_files: pd.DataFrame) -> pd.DataFrame:
-    """`frame` with the place of each row's file instead of `source`."""
-    source = frame["source"].to_numpy()
-    data = {name: of_files[name].array[source] for name in _PLACE}
-    data |= {str(name): frame[name].array for name in frame.columns if name != "source"}
-    return pd.DataFrame(data, copy=False)
-
-
-def _newest(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the newest attempt that recorded each step; only resumed cells have several."""
-    if (rows["attempt"].groupby(rows["cell"], observed=True).nunique() > 1).any():
-        step = rows.groupby(["cell", "rank", "phase", "step"], observed=True, sort=False)
-        rows = rows[rows["attempt"] == step["attempt"].transform("max")]
-    return rows.drop(columns="attempt")
+def _content(path: Path, written: Mapping[str, Any] | None) -> bytes:
+    """The whole file; events may follow after what the result has a digest of."""
+    allowed = "the records of each rank"
+    try:
+        content = read_bytes(path, allowed)
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", allowed) from None
+    if written is not None:
+        size = written["size"]
+        unchanged = hashlib.sha256(content[:size]).hexdigest() == written["sha256"]
+        if not unchanged or any(_EVENT not in one for one in content[size:].splitlines()):
+            found = "changed since it was written"
+            raise InputError(path, "content", found, "as result.json has it")
+    return content
 
 
 def _parse(body: bytes, path: Path) -> pa.Table:
@@ -141,84 +156,71 @@ def _parse(body: bytes, path: Path) -> pa.Table:
         raise InputError(path, None, f"records that do not fit ({error})", "as written") from None
 
 
-def _phase(table: pa.Table) -> pd.Categorical[Any]:
-    codes = pc.index_in(table["phase"], value_set=pa.array(PHASES)).to_numpy()
-    return pd.Categorical.from_codes(codes.astype(np.int8), pd.Index(PHASES))
+def _frame(table: pa.Table, record: type) -> pd.DataFrame:
+    """The columns of a kind of record, and the number of the file."""
+    names = [name for name in _arrow_types(record) if name != "kind"]
+    words = [name for name in ("phase", "name") if name in names]
+    columns = table.select(["source", *names])
+    frame: pd.DataFrame = columns.to_pandas(categories=words, split_blocks=True)
+    return frame.assign(phase=frame["phase"].cat.set_categories(PHASES))
 
 
-def _step_frame(table: pa.Table) -> pd.DataFrame:
-    data: dict[str, Any] = {"source": table["source"].to_numpy(), "phase": _phase(table)}
-    for name in (*_INTEGERS, *_SECONDS, *_OTHERS):
-        data[name] = table[name].to_numpy()
-    for name in _FLAGS:
-        data[name] = pc.fill_null(table[name], False).to_numpy()
-    for name, values in _struct_fields(table, "metrics"):
-        data[name] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return pd.DataFrame(data)
+def _steps(table: pa.Table) -> pd.DataFrame:
+    """One row a rank and mini-batch, with its metrics."""
+    metrics = (values.astype(float) for values in _struct_fields(table, "metrics"))
+    return pd.concat([_frame(table, StepRecord), *metrics], axis=1)
 
 
-def _struct_fields(table: pa.Table, column: str) -> Iterator[tuple[str, pa.Array]]:
-    """Name and values of each field of a struct column; nothing for other columns."""
-    if column not in table.column_names or not pa.types.is_struct(table[column].type):
-        return
-    struct = table[column].combine_chunks()
-    for index in range(struct.type.num_fields):
-        yield struct.type.field(index).name, pc.struct_field(struct, [index])
+def _struct_fields(table: pa.Table, column: str) -> Iterator[pd.Series[Any]]:
+    """Each field of a column of dictionaries; none where no record has one."""
+    if column in table.column_names and pa.types.is_struct(table[column].type):
+        struct = table[column].combine_chunks()
+        for field, values in zip(struct.type, struct.flatten(), strict=True):
+            yield values.to_pandas().rename(field.name)
 
 
 def _layer_times(table: pa.Table) -> pd.DataFrame:
     """One row a rank, profiled step and group of layers."""
-    pieces = []
-    for name, pairs in _struct_fields(table, "groups"):
-        rows = np.flatnonzero(pairs.is_valid().to_numpy(zero_copy_only=False))
-        if rows.size:
-            seconds = pairs.flatten().to_numpy(zero_copy_only=False).reshape(-1, 2)
-            pieces.append((name, rows, seconds))
-    rows = np.concatenate([rows for _, rows, _ in pieces] or [np.array([], np.intp)])
-    seconds = np.concatenate([each for *_, each in pieces] or [np.empty((0, 2))])
-    codes = np.repeat(np.arange(len(pieces)), [len(rows) for _, rows, _ in pieces])
-    return pd.DataFrame(
-        {
-            "source": table["source"].to_numpy()[rows],
-            "phase": _phase(table)[rows],
-            "step": table["step"].to_numpy()[rows],
-            "group": pd.Categorical.from_codes(
-                codes.astype(np.int16), pd.Index([name for name, *_ in pieces], dtype=object)
-            ),
-            "forward_s": seconds[:, 0],
-            "backward_s": seconds[:, 1],
-        }
-    )
+    table = table.filter(table["profiled"])
+    keys = _frame(table, StepRecord)[["source", "phase", "step"]]
+    groups = list(_struct_fields(table, "groups"))
+    known = [one.dropna() for one in groups]
+    parts = [keys.loc[one.index].assign(group=str(one.name)) for one in known]
+    times = pd.concat([keys.iloc[:0].assign(group=""), *parts], ignore_index=True)
+    seconds = np.array([pair for one in known for pair in one], dtype=float).reshape(-1, 2)
+    names = pd.Index([one.name for one in groups], dtype=object)
+    times["group"] = pd.Categorical(times["group"], names)
+    return times.assign(forward_s=seconds[:, 0], backward_s=seconds[:, 1])
 
 
-def _stage_times(table: pa.Table, steps: pd.DataFrame) -> pd.DataFrame:
+def _stage_times(table: pa.Table) -> pd.DataFrame:
     """One row a rank, step and virtual stage; of a stage that is one, the step's seconds."""
-    keys, seconds = ["source", "phase", "step"], ["forward_s", "backward_s", "weights_s"]
+    seconds = ["forward_s", "backward_s", "weights_s"]
+    steps = _frame(table, StepRecord)[["source", "phase", "step", *seconds]]
     lists = table["virtual_stage_s"].to_pandas()
     has_lists = lists.str.len() > 0
-    single = steps[~has_lists & steps["forward_s"].notna()][[*keys, *seconds]]
-    frames = [single.assign(virtual_stage=np.int16(0))]
-    if has_lists.any():
-        several = lists[has_lists].explode()
-        place = several.groupby(level=0).cumcount().to_numpy(np.int16)
-        values = pd.DataFrame([*map(list, several)]).reindex(columns=range(3))
-        values = values.set_axis(seconds, axis=1).astype(float)
-        rows = steps.loc[several.index, keys].reset_index(drop=True)
-        frames.append(pd.concat([rows, values], axis=1).assign(virtual_stage=place))
-    times: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    single = steps[~has_lists & steps["forward_s"].notna()].assign(virtual_stage=np.int16(0))
+    several = lists[has_lists].explode()
+    # Only a split backward has seconds of weights.
+    values = pd.DataFrame([*map(list, several)], several.index).reindex(columns=range(3))
+    rows = steps.loc[several.index].assign(
+        **dict(zip(seconds, values.to_numpy(dtype=float).T, strict=True)),
+        virtual_stage=several.groupby(level=0).cumcount().to_numpy(np.int16),
+    )
+    times: pd.DataFrame = pd.concat([single, rows], ignore_index=True)
     return times
 
 
-def _span_frame(table: pa.Table) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "source": table["source"].to_numpy(),
-            "phase": _phase(table),
-            "step": table["step"].to_numpy(),
-            "name": table["name"].combine_chunks().dictionary_encode().to_pandas(),
-            "microbatch": table["microbatch"].to_numpy(),
-            "start_s": table["start_s"].to_numpy(),
-            "end_s": table["end_s"].to_numpy(),
-            "virtual_stage": pc.fill_null(table["virtual_stage"], 0).to_numpy(),
-        }
-    )
+def _placed(frame: pd.DataFrame, of_files: pd.DataFrame) -> pd.DataFrame:
+    """`frame` with the place of each row's file instead of `source`."""
+    source = frame.pop("source").to_numpy()
+    place = {name: of_files[name].array[source] for name in _PLACE}
+    return pd.concat([pd.DataFrame(place, frame.index), frame], axis=1)
+
+
+def _newest(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the newest attempt that recorded each step; only resumed cells have several."""
+    if (rows["attempt"].groupby(rows["cell"], observed=True).nunique() > 1).any():
+        step = rows.groupby(["cell", "rank", "phase", "step"], observed=True, sort=False)
+        rows = rows[rows["attempt"] == step["attempt"].transform("max")]
+    return rows.drop(columns="attempt")

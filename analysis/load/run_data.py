@@ -10,14 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.cells import cell_row, flat_settings
-from analysis.load.comparable import SEPARATE, Environment, mark_comparable
-from analysis.load.concat_runs import (
-    RUN,
-    cells_of_runs,
-    joined_provenance,
-    run_folders,
-    separate_runs,
-)
+from analysis.load.comparable import RUN, SEPARATE, Environment, mark_comparable, separate_runs
 from analysis.load.equivalent_cells import (
     ComparedCell,
     compare_equivalent_cells,
@@ -32,12 +25,19 @@ from analysis.load.flags import (
 )
 from analysis.load.rank_steps import rank_steps, steps_of_ranks
 from analysis.load.read_records import read_records
-from analysis.load.stored_cells import StoredCell
+from analysis.load.run_folders import (
+    StoredCell,
+    cells_of_runs,
+    joined_provenance,
+    run_folders,
+)
 from analysis.statistics.noise import add_noise_columns, mark_steps
 from gnnhpc.models.custom_model import is_custom
 
 AT_BEST_VALIDATION = "test_at_best_val_accuracy"
 """The column of cells that `accuracy_at_best_validation` fills."""
+
+_MOST_HOSTS = 12
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,13 @@ class RunData:
     @property
     def name(self) -> str:
         return " + ".join(self.runs)
+
+    @property
+    def hosts(self) -> str:
+        """The first hosts that ran cells, and how many more there are."""
+        hosts = sorted({host for one in self.cells["hosts"] for host in one.split(";") if host})
+        more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+        return ", ".join(hosts[:_MOST_HOSTS]) + more
 
     @property
     def environments(self) -> dict[str, Environment]:
@@ -128,7 +135,7 @@ def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
             for name, words in zip(names, cells["not_comparable"], strict=True)
             if words
         ]
-    labels, separate_lines = separate_runs(cells, stored, settings)
+    labels, separate_lines = separate_runs(cells, environments, settings)
     if separate_lines:
         cells[RUN] = labels
         settings.append(RUN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,11 +53,11 @@ class Cell(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A table as text: one heading and one flag (is it numbers?) a column, one tuple a row."""
+    """A table as text: one heading and one flag (is it numbers?) a column, one list a row."""
 
-    headings: tuple[str, ...]
-    numbers: tuple[bool, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    headings: list[str]
+    numbers: list[bool]
+    rows: list[list[Cell]]
     keys: int
 
     @property
@@ -75,9 +75,9 @@ class Table:
     frame: pd.DataFrame
     """All digits."""
     notes: tuple[str, ...] = ()
-    paper: tuple[str, ...] | None = None
+    paper: Sequence[str] | None = None
     """The few columns that a paper has room for; None for all."""
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     """The columns that a page shows; None for all."""
     keys: int = 1
     """The first columns, which name a row: the heading of its card on a phone."""
@@ -85,25 +85,24 @@ class Table:
     def shown(self) -> Shown:
         """The columns that a page shows, without empty ones."""
         joined = join_intervals(self.frame)
-        columns = tuple(map(str, joined.columns)) if self.columns is None else self.columns
-        filled = set(joined.columns[(joined.notna() & (joined != "")).any()])
-        keys = sum(name in filled for name in columns[: self.keys])
-        return _as_text(joined[[name for name in columns if name in filled]], max(1, keys))
+        filled = joined.loc[:, (joined.notna() & (joined != "")).any()]
+        columns = [name for name in self.columns or joined if name in filled]
+        keys = sum(name in filled for name in list(self.columns or joined)[: self.keys])
+        return _as_text(filled[columns], max(1, keys), heading_of)
 
     def whole(self) -> Shown:
         """All columns, by their names in the CSV file."""
-        return _as_text(join_intervals(self.frame), self.keys, heading=str)
+        return _as_text(join_intervals(self.frame), self.keys, str)
 
 
-def _as_text(frame: pd.DataFrame, keys: int, heading: Any = None) -> Shown:
+def _as_text(frame: pd.DataFrame, keys: int, heading: Callable[[str], str]) -> Shown:
     rows = frame.astype(object).itertuples(index=False, name=None)
-    cells = tuple(tuple(map(_cell, row)) for row in rows)
-    numbers = tuple(
-        all(cell.kind == "number" for cell in column if cell.text) and any(c.text for c in column)
-        for column in zip(*cells, strict=True)
-    )
-    headings = tuple(map(heading or heading_of, map(str, frame.columns)))
-    return Shown(headings, numbers or (False,) * len(headings), cells, keys)
+    cells = [list(map(_cell, row)) for row in rows]
+    columns = list(zip(*cells, strict=True)) or [()] * frame.shape[1]
+    # Of a column, the kinds of what is not empty.
+    kinds = [{cell.kind for cell in column if cell.text} for column in columns]
+    numbers = [found == {"number"} for found in kinds]
+    return Shown([heading(str(name)) for name in frame], numbers, cells, keys)
 
 
 def _cell(item: Any) -> Cell:
@@ -171,15 +170,3 @@ class Document:
     sections: tuple[Section, ...]
     folder: Path = field(default=Path())
     """The folder that pictures' paths are relative to in Markdown."""
-
-
-def page_table(
-    frame: pd.DataFrame, title: str, columns: Sequence[str] | None = None, keys: int = 1
-) -> Table:
-    """A table of these columns, or of all, that has no files of its own."""
-    return Table("", title, frame, columns=tuple(columns) if columns else None, keys=keys)
-
-
-def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table of plain values."""
-    return page_table(pd.DataFrame(list(rows), columns=list(columns), dtype=object), title)

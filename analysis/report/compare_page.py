@@ -11,10 +11,8 @@ import pandas as pd
 from analysis.load.comparable import differences
 from analysis.load.flags import count_flags
 from analysis.render.document import Table
-from analysis.render.pages import atomic_output_folder, write_table
-from analysis.report.run_facts import some_hosts
+from analysis.render.formats import atomic_output_folder, write_table
 from analysis.statistics.power import CONFIDENCE
-from analysis.statistics.sample import Sample
 from analysis.summary.compare_runs import SOURCES, Compared, Comparison, Match
 
 _NOTES = (
@@ -28,15 +26,14 @@ _NOTES = (
 def comparison_lines(found: Comparison) -> Iterator[str]:
     """What the runs differ in, what only one has, and whether the losses agree."""
     train = [match for match in found.matches if match.phase == "train"]
-    for line in (*_environments(train), *_hosts(found), _when(train)):
+    for line in (*_environments(train), *_machines(found, train)):
         yield f"differs: {line}"
     for side, run in (("A", found.a), ("B", found.b)):
         if words := count_flags(run.cells.loc[run.cells["counts"].astype(bool), "flags"]):
             yield f"flagged in {side}: {', '.join(words)}"
     yield from found.only_in_one
     apart = [f"{cell}: {cause}" for cell, cause in found.losses.items() if cause]
-    for line in apart:
-        yield f"learns something else: {line}"
+    yield from (f"learns something else: {line}" for line in apart)
     if found.losses and not apart:
         yield f"losses: they agree within rounding in all {len(found.losses)} common cells"
 
@@ -57,54 +54,41 @@ def _environments(train: Sequence[Match]) -> Iterator[str]:
         yield "nothing of code, versions, CPU, threads and kernels"
 
 
-def _hosts(found: Comparison) -> Iterator[str]:
-    mine, theirs = (some_hosts(run) or "none recorded" for run in (found.a, found.b))
+def _machines(found: Comparison, train: Sequence[Match]) -> Iterator[str]:
+    """The hosts, and whether both runs met the same hours of them, which no interval shows."""
+    mine, theirs = (run.hosts or "none recorded" for run in (found.a, found.b))
     if mine != theirs:
         yield f"machines: {mine} in A, {theirs} in B"
-
-
-def _when(train: Sequence[Match]) -> str:
-    """Whether both met the same hours of the machine, which intervals cannot show."""
     turns = sum(match.alternated for match in train)
-    if turns == len(train):
-        return "time: the runs took turns, and their repeats are compared in pairs"
     some = f", but for {turns} configurations" if turns else ""
-    return (
-        f"time: the runs were measured one after the other{some}: a change of the machines between "
-        "them counts as a difference of the runs"
+    yield (
+        "time: the runs took turns, and their repeats are compared in pairs"
+        if turns == len(train)
+        else f"time: the runs were measured one after the other{some}: a change of the machines "
+        "between them counts as a difference of the runs"
     )
 
 
 def result_lines(found: Comparison) -> Iterator[str]:
-    """The groups of layers that became slower, and the verdict."""
+    """The groups of layers that became slower, and the verdict, which decides the exit status."""
     slower: dict[str, list[str]] = {}
     for row in found.slower_groups:
-        slower.setdefault(row.match.name, []).append(_slower_group(row, found.tolerance))
-    for name, words in slower.items():
-        yield f"layer groups slower in {name}: {', '.join(words)}"
-    yield _verdict(found, len(slower))
-
-
-def _slower_group(row: Compared, tolerance: float) -> str:
-    ratio = row.slower_by(tolerance) or row.ratio
-    words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-    return words if ratio is row.ratio else f"{words} relative to the other layers of the step"
-
-
-def _verdict(found: Comparison, slower_groups: int) -> str:
-    """What decides the exit status."""
+        ratio = row.slower_by(found.tolerance) or row.ratio
+        relative = "" if ratio is row.ratio else " relative to the other layers of the step"
+        words = f"{row.what} {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}){relative}"
+        slower.setdefault(row.match.name, []).append(words)
+    for name, groups in slower.items():
+        yield f"layer groups slower in {name}: {', '.join(groups)}"
     compared = sum(row.ratio.low is not None for row in found.steps)
     if not compared:
-        return f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
+        yield f"no verdict: {'; '.join(dict.fromkeys(row.ratio.basis for row in found.steps))}"
+        return
     without = len(found.steps) - compared
     rest = f"; {without} without an interval" if without else ""
-    of = f"{compared} compared, tolerance {found.tolerance:.1%}{rest}"
-    steps = len(found.slower_steps)
-    parts = [f"{steps} step times"] if steps else []
-    parts += [f"layer groups of {slower_groups} configurations"] if slower_groups else []
-    return (
-        f"SLOWER: {' and '.join(parts)} ({of})" if parts else f"nothing shown to be slower ({of})"
-    )
+    parts = [f"{len(found.slower_steps)} step times"] if found.slower_steps else []
+    parts += [f"layer groups of {len(slower)} configurations"] if slower else []
+    verdict = f"SLOWER: {' and '.join(parts)}" if parts else "nothing shown to be slower"
+    yield f"{verdict} ({compared} compared, tolerance {found.tolerance:.1%}{rest})"
 
 
 def comparison_frame(rows: Sequence[Compared], found: Comparison) -> pd.DataFrame:
@@ -115,8 +99,9 @@ def comparison_frame(rows: Sequence[Compared], found: Comparison) -> pd.DataFram
             "phase": row.match.phase,
             "what": row.what,
             "runs": f"{len(row.a.runs)}, {len(row.b.runs)}",
-            "a_s": _seconds(row.a, found.of),
-            "b_s": _seconds(row.b, found.of),
+            # Means over runs of their means or medians.
+            "a_s": getattr(row.a, found.of).value,
+            "b_s": getattr(row.b, found.of).value,
             "b_over_a": row.ratio.value,
             "low": row.ratio.low,
             "high": row.ratio.high,
@@ -126,11 +111,6 @@ def comparison_frame(rows: Sequence[Compared], found: Comparison) -> pd.DataFram
         }
         for row in rows
     )
-
-
-def _seconds(sample: Sample, of: str) -> float:
-    """The mean over runs of their means or medians."""
-    return (sample.mean if of == "mean" else sample.median).value
 
 
 def write_comparison(found: Comparison, out: Path) -> None:

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
 from analysis.figures.draw_figures import Figures
+from analysis.load.comparable import values_in_words
+from analysis.load.flags import EQUIVALENT
 from analysis.load.run_data import RunData
-from analysis.render.document import Beside, Block, Folded, Section, Table, Text, page_table
-from analysis.report.run_facts import equivalence, live_code, validation, what_was_run
-from analysis.report.texts import advice_of
+from analysis.load.run_folders import provenance_text
+from analysis.render.document import Beside, Block, Folded, Section, Table, Text
+from analysis.render.formats import environment
+from analysis.report.sections import texts
 from analysis.statistics.power import CONFIDENCE
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
 from analysis.summary.summary_table import Summary
 
 _FLAGS_OF_ROWS = ("above-bound-unexplained", "above-bound", "above-ideal", "only-warm-up")
+_ENDED = {"missing": "not started", "unfinished": "unfinished", "failed": "failed"}
+"""Status of a cell that is not valid -> what the page says; others are invalid."""
+_PROVENANCE = {
+    "commit": "code",
+    "command": "command",
+    "spec": "sweep",
+    "overrides": "overrides",
+    "created_at": "submitted at",
+    "host": "submitted on",
+    "user": "submitted by",
+    "versions": "versions",
+}
 
 
 def first_page_section(found: Summary, figures: Figures | None = None) -> Section:
@@ -24,50 +40,66 @@ def first_page_section(found: Summary, figures: Figures | None = None) -> Sectio
     numbers; where the numbers come from is folded.
     """
     run, summary = found.run, found.table
-    checked = [*map(Text, run.notes), *validation(run), *equivalence(run), *live_code(run)]
+    sentences = environment().get_template("first_page.txt.j2").render(_facts(run))
+    verdict, checked = (_texts(part) for part in sentences.split("\n---\n"))
     blocks: list[Block] = [
-        *_verdict(run.cells),
-        *(text for text in checked if text.kind == "bad"),
+        *verdict,
         *_headline(summary, figures or Figures()),
-        *(text for text in checked if text.kind != "bad"),
+        *checked,
         *_flags_of_cells(run),
         *_flags_of_rows(summary),
         *_cells_without_numbers(run),
-        Folded("What was run, and what numbers depend on", tuple(what_was_run(run))),
+        Folded("What was run, and what numbers depend on", tuple(_what_was_run(run))),
     ]
     return Section("verdict", "Verdict", tuple(blocks))
 
 
-def _verdict(cells: pd.DataFrame) -> Iterator[Text]:
-    """How many cells ended how; every cell is counted once."""
-    valid = cells["valid"].astype(bool)
-    flagged = int((valid & (cells["flags"] != "")).sum())
-    counts = Counter(_how_it_ended(cells[~valid]))
-    parts = [f"{valid.sum()} of {len(cells)} cells valid"]
-    parts += [f"{flagged} of them flagged"] if flagged else []
-    parts += [f"{count} {how}" for how, count in counts.items()]
-    kind = "warning" if flagged or counts else "good"
-    yield Text(", ".join(parts) + ".", "bad" if counts["invalid"] or not valid.any() else kind)
-    waiting = [f"{counts[name]} {name}" for name in ("unfinished", "not started") if counts[name]]
-    if waiting:
-        yield Text(
-            f"This report is preliminary: {' and '.join(waiting)}. `gnnhpc status RUN` shows what "
-            "still runs; `gnnhpc rerun RUN --missing` submits the rest.",
-            "warning",
-        )
-    if counts:
-        yield Text("Only valid cells are in averages, speedups and figures.")
+def _texts(lines: str) -> list[Text]:
+    """A paragraph for each line `kind: text`."""
+    parts = (line.partition(": ") for line in lines.splitlines() if line)
+    return [Text(text, kind) for kind, _, text in parts]
+
+
+def _facts(run: RunData) -> dict[str, Any]:
+    """What the sentences of the page are made of; every cell is counted once."""
+    cells, valid = run.cells, run.cells["valid"].astype(bool)
+    done = cells[cells["status"] == "done"]
+    validated = done[done["checks"] > 0]
+    checked = Counter(name for names in validated["checked"] for name in set(names.split(";")))
+    ended = Counter(_how_it_ended(cells[~valid]))
+    compared = cells["compared_steps"].dropna()
+    return {
+        "notes": run.notes,
+        "cells": len(cells),
+        "valid": valid.sum(),
+        "flagged": (valid & (cells["flags"] != "")).sum(),
+        "ended": ended,
+        "waiting": [f"{ended[how]} {how}" for how in ("unfinished", "not started") if ended[how]],
+        "done": len(done),
+        "validated": len(validated),
+        "checks": [
+            name if count == len(validated) else f"{name} ({count})"
+            for name, count in sorted(checked.items())
+            if name
+        ],
+        "took_s": validated["validation_s"].sum(),
+        "of_s": validated["attempt_s"].sum(),
+        "compared": len(compared),
+        "fewest_steps": int(compared.min()) if len(compared) else 0,
+        "diverged": run.checks.loc[run.checks["name"] == EQUIVALENT, "cell"].nunique(),
+        "alone": list(cells.loc[cells["no_sequential_cell"], "cell"]),
+        "live": cells["code_from"].str.contains("live").sum(),
+    }
 
 
 def _how_it_ended(cells: pd.DataFrame) -> pd.Series[str]:
     """Of cells that are not valid."""
-    names = {"missing": "not started", "unfinished": "unfinished", "failed": "failed"}
-    return cells["status"].map(lambda status: names.get(str(status), "invalid"))
+    return cells["status"].map(lambda status: _ENDED.get(str(status), "invalid"))
 
 
 def _headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
     """The speedup figures next to the table of training."""
-    train = summary[summary["phase"] == "train"] if len(summary) else summary
+    train = summary[summary["phase"] == "train"]
     if train.empty:
         return
     if train["speedup"].isna().all():
@@ -77,11 +109,9 @@ def _headline(summary: pd.DataFrame, figures: Figures) -> Iterator[Block]:
         f"{CONFIDENCE:.0%} intervals over runs where there are several"
     )
     columns = (*ROW_KEYS, "mean_s", "speedup", "bound", "flags")
-    shown = train.assign(flags=train["flags"].str.replace(";", ", "))
-    yield Beside(
-        figures.of_section("headline"),
-        page_table(with_study(shown), title, columns, keys=len(ROW_KEYS)),
-    )
+    shown = with_study(train.assign(flags=train["flags"].str.replace(";", ", ")))
+    table = Table("", title, shown, columns=columns, keys=len(ROW_KEYS))
+    yield Beside(figures.of_section("headline"), table)
 
 
 def _flags_of_cells(run: RunData) -> Iterator[Block]:
@@ -95,10 +125,8 @@ def _flags_of_cells(run: RunData) -> Iterator[Block]:
         return
     order = found.assign(first=found["verdict"] != "invalid", many=-found["n"])
     found = found.loc[order.sort_values(["first", "many"], kind="stable").index]
-    found["advice"] = [
-        advice_of(*pair) for pair in zip(found["name"], found["verdict"], strict=True)
-    ]
-    columns = {
+    found["advice"] = list(map(advice_of, found["name"], found["verdict"]))
+    headings = {
         "name": "flag",
         "verdict": "verdict",
         "n": "cells",
@@ -110,26 +138,32 @@ def _flags_of_cells(run: RunData) -> Iterator[Block]:
         "Flags of cells: an invalid cell is in no average, and so is one that is not "
         "comparable; cells with another flag are"
     )
-    yield page_table(found[list(columns)].rename(columns=columns), title)
+    yield Table("", title, found[list(headings)].rename(columns=headings))
+
+
+def advice_of(flag: str, verdict: str = "suspect") -> str:
+    """The line for a flag, by its name or else by its verdict."""
+    name = "inconclusive" if verdict == "inconclusive" else flag
+    others = texts()["invalid" if verdict == "invalid" else "other"]
+    return str(texts()["advice"].get(name, others))
 
 
 def _flags_of_rows(summary: pd.DataFrame) -> Iterator[Table]:
     """The flags that comparing cells has found, with one line of advice."""
-    if summary.empty:
+    own = summary["flags"].astype(str).str.extract(f"({'|'.join(_FLAGS_OF_ROWS)})")[0]
+    if own.isna().all():
         return
-    own = summary["flags"].str.extract(f"({'|'.join(_FLAGS_OF_ROWS)})")[0]
-    advice = [advice_of(str(flag)) for flag in own]
-    rows = with_study(summary).assign(**{"what to do": advice})[own.notna()]
-    if len(rows):
-        columns = (
-            *(*ROW_KEYS, "phase", "speedup", "bound", "efficiency", "valid", "flags", "note"),
-            "what to do",
-        )
-        title = (
-            "Flags from comparing cells: speedups above the bound with their explanation, "
-            "efficiencies above 1, and rows without a step after warm-up"
-        )
-        yield page_table(rows.sort_values("valid", kind="stable"), title, columns, len(ROW_KEYS))
+    rows = with_study(summary).assign(**{"what to do": own.astype(str).map(advice_of)})[own.notna()]
+    columns = (
+        *(*ROW_KEYS, "phase", "speedup", "bound", "efficiency", "valid", "flags", "note"),
+        "what to do",
+    )
+    title = (
+        "Flags from comparing cells: speedups above the bound with their explanation, "
+        "efficiencies above 1, and rows without a step after warm-up"
+    )
+    rows = rows.sort_values("valid", kind="stable")
+    yield Table("", title, rows, columns=columns, keys=len(ROW_KEYS))
 
 
 def _cells_without_numbers(run: RunData) -> Iterator[Table]:
@@ -144,4 +178,26 @@ def _cells_without_numbers(run: RunData) -> Iterator[Table]:
     died = ended.map({"unfinished": "its attempts have not ended, or died without a result"})
     shown = cells.assign(ended=ended, reason=why.fillna(cells["failure"]).fillna(died))
     columns = ("cell", "layout", "microbatches", "ended", "attempts", "reason")
-    yield page_table(shown, "Cells that are not valid, and why", columns)
+    yield Table("", "Cells that are not valid, and why", shown, columns=columns)
+
+
+def _what_was_run(run: RunData) -> Iterator[Table]:
+    """Provenance, models and data, and hosts; and the environments of the cells."""
+    provenance = run.provenance or {}
+    studies = sorted(set(run.cells["model"] + " on " + run.cells["data"]))
+    rows = {
+        "run": run.name,
+        **{words: provenance_text(provenance.get(key)) for key, words in _PROVENANCE.items()},
+        "models and data": ", ".join(studies),
+        "ran on": run.hosts,
+    }
+    shown = pd.DataFrame(filter(all, rows.items()), columns=["what", "value"])
+    yield Table("", "What was run", shown)
+    every = list(run.environments.values())
+    if names := dict.fromkeys(name for each in every for name in each):
+        values = [values_in_words([each.get(name) for each in every]) for name in names]
+        title = (
+            "What numbers depend on besides settings; only cells with equal values are averaged "
+            "and compared"
+        )
+        yield Table("", title, pd.DataFrame({"what": list(names), "value (cells)": values}))

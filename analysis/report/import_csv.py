@@ -7,21 +7,17 @@ layout and micro-batches, as `pp2_m5.csv` does.
 
 from __future__ import annotations
 
-import csv
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analysis.render.document import Block, Document, Section, Table, Text, page_table
-from analysis.render.pages import atomic_output_folder, write_page, write_table
+from analysis.render.document import Block, Document, Section, Table, Text
+from analysis.render.formats import atomic_output_folder, write_page, write_table
 from analysis.statistics.intervals import ONE_RUN
-from analysis.statistics.sample import Sample
-from analysis.statistics.warmup import detect_warmup, mark_outliers, step_statistics
+from analysis.statistics.warmup import detect_warmup, mark_outliers
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound
@@ -37,20 +33,6 @@ _NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class StepLog:
-    """The steps of one run."""
-
-    name: str
-    layout: Layout
-    microbatches: int
-    steps: pd.DataFrame
-    """Columns seconds and phase."""
-
-    def sample(self, phase: str) -> Sample:
-        return Sample([self.steps.loc[self.steps["phase"] == phase, "seconds"].to_numpy()])
-
-
 def import_logs(paths: Sequence[Path]) -> Table:
     """The table of the logs, and of the CSV files in folders, with a row a log and phase.
 
@@ -60,51 +42,85 @@ def import_logs(paths: Sequence[Path]) -> Table:
     files = [f for path in paths for f in (sorted(path.glob("*.csv")) if path.is_dir() else [path])]
     if not files:
         raise InputError(paths[0], None, "no CSV file", "a folder with .csv files")
-    logs = [read_log(file) for file in files]
-    sequential = [log for log in logs if (log.layout, log.microbatches) == (Layout(), 1)]
-    base = min(sequential, key=lambda log: len(log.name), default=None)
-    rows = [
-        _log_row(log, phase, base)
-        for log in logs
-        for phase in ("train", "test")
-        if (log.steps["phase"] == phase).any()
+    steps = pd.concat([read_log(file) for file in files], ignore_index=True)
+    keys = ["log", "layout", "microbatches", "phase"]
+    seconds = steps.groupby(keys, sort=False)["seconds"]
+    frame = seconds.agg(
+        n="size",
+        mean_s="mean",
+        std_s="std",
+        min_s="min",
+        max_s="max",
+        median_s="median",
+        warmup_steps=detect_warmup,
+        outliers=lambda values: mark_outliers(values).sum(),
+    ).reset_index()
+    sequential = frame.loc[(frame["layout"] == "seq") & (frame["microbatches"] == 1), "log"]
+    base = min(sequential, key=len, default="")
+    base_s = frame[frame["log"] == base].set_index("phase")["mean_s"]
+    layouts = frame["layout"].map(Layout.parse)
+    replicas = layouts.map(lambda layout: layout.replicas)
+    frame["speedup"] = frame["phase"].map(base_s) / frame["mean_s"] * replicas
+    frame["bound"] = [
+        bound(layout.replicas, layout.stages, count)
+        for layout, count in zip(layouts, frame["microbatches"], strict=True)
     ]
-    title = "Step times of imported logs, seconds a mini-batch"
-    return Table("step_times", title, pd.DataFrame(rows), (_NOTE,))
+    above = [
+        f"above the bound: {speedup:.3f}, at most {most:.3f}"
+        for speedup, most in zip(frame["speedup"], frame["bound"], strict=True)
+    ]
+    frame["verdict"] = np.select(
+        [
+            frame["log"] == base,
+            frame["speedup"].isna(),
+            frame["speedup"] > frame["bound"],
+        ],
+        ["baseline", "no log of seq to compare with", above],
+        "within the bound",
+    )
+    return Table("step_times", "Step times of imported logs, seconds a mini-batch", frame, (_NOTE,))
 
 
-def read_log(path: Path) -> StepLog:
-    """Read one file; raises InputError with its line for what is no step."""
+def read_log(path: Path) -> pd.DataFrame:
+    """A row a step: log, layout, microbatches, phase and seconds.
+
+    Raises InputError with its line for what is no step.
+    """
     layout, microbatches = setting_in_name(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines, strict=True)
-            column = next((name for name in TIMES if name in (reader.fieldnames or ())), None)
-            if column is None:
-                found = ", ".join(reader.fieldnames or ()) or "nothing"
-                raise InputError(path, "column of times", found, ", ".join(TIMES))
-            steps = [_read_step(row, column, f"{path}:{reader.line_num}") for row in reader]
+        raw = pd.read_csv(
+            path,
+            dtype=str,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            index_col=False,
+            encoding="utf-8-sig",
+        )
     except OSError as error:
         raise InputError(path, None, error.strerror, "a readable CSV file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(path, None, str(error), "a CSV file in UTF-8") from None
-    if not steps:
+    except ValueError as error:
+        raise InputError(path, None, str(error).strip(), "a CSV file in UTF-8") from None
+    raw = raw[(raw != "").any(axis=1)]
+    column = next((name for name in TIMES if name in raw), None)
+    if column is None:
+        raise InputError(
+            path, "column of times", ", ".join(map(str, raw)) or "nothing", ", ".join(TIMES)
+        )
+    if raw.empty:
         raise InputError(path, None, "no steps", "at least one row with a time")
-    frame = pd.DataFrame(steps, columns=["seconds", "phase"])
-    return StepLog(path.stem, layout, microbatches, frame)
-
-
-def _read_step(row: Mapping[str, str | None], column: str, where: str) -> tuple[float, str]:
-    text, phase = row[column] or "", row.get("phase", "train") or ""
-    try:
-        seconds = float(text) * TIMES[column]
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 < seconds < math.inf:
-        raise InputError(where, column, repr(text), "a number above zero")
-    if phase not in PHASES:
-        raise InputError(where, "phase", repr(phase), ", ".join(PHASES))
-    return seconds, PHASES[phase]
+    seconds = pd.to_numeric(raw[column], errors="coerce") * TIMES[column]
+    phases = raw["phase"].map(PHASES) if "phase" in raw else pd.Series("train", raw.index)
+    for name, wrong, allowed in (
+        (column, ~seconds.between(0.0, np.inf, inclusive="neither"), "a number above zero"),
+        ("phase", phases.isna(), ", ".join(PHASES)),
+    ):
+        if wrong.any():
+            place = int(wrong.to_numpy().argmax())
+            # Below the heading, counted from 1.
+            line = int(raw.index[place]) + 2
+            raise InputError(f"{path}:{line}", name, repr(raw[name].iloc[place]), allowed)
+    settings = {"log": path.stem, "layout": str(layout), "microbatches": microbatches}
+    return pd.DataFrame({**settings, "phase": phases, "seconds": seconds})
 
 
 def setting_in_name(path: Path) -> tuple[Layout, int]:
@@ -119,38 +135,12 @@ def setting_in_name(path: Path) -> tuple[Layout, int]:
     return layout, int(microbatches[1]) if microbatches else 1
 
 
-def _log_row(log: StepLog, phase: str, base: StepLog | None) -> dict[str, Any]:
-    sample, speedup = log.sample(phase), None
-    most = bound(log.layout.replicas, log.layout.stages, log.microbatches)
-    if base is not None and base.sample(phase).values.size:
-        speedup = base.sample(phase).over(sample, log.layout.replicas).value
-    verdict = "within the bound"
-    if log is base or speedup is None:
-        verdict = "baseline" if log is base else "no log of seq to compare with"
-    elif speedup > most:
-        verdict = f"above the bound: {speedup:.3f}, at most {most:.3f}"
-    return {
-        "log": log.name,
-        "layout": str(log.layout),
-        "microbatches": log.microbatches,
-        "phase": phase,
-        "n": sample.values.size,
-        **step_statistics(sample.values),
-        "median_s": sample.median.value,
-        "warmup_steps": detect_warmup(sample.values),
-        "outliers": int(mark_outliers(sample.values).sum()),
-        "speedup": speedup,
-        "bound": most,
-        "verdict": verdict,
-    }
-
-
 def write_import_page(table: Table, out: Path) -> Path:
     """Write the table, report.md and report.html into `out`; returns report.html.
 
     Files of other names in `out` stay. Raises InputError where it cannot be written.
     """
-    blocks: tuple[Block, ...] = (page_table(table.frame, table.title), *map(Text, table.notes))
+    blocks: tuple[Block, ...] = (Table("", table.title, table.frame), *map(Text, table.notes))
     names = ", ".join(dict.fromkeys(table.frame["log"]))
     section = Section("steps", "Step times and speedups", blocks)
     with atomic_output_folder(out) as folder:

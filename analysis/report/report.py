@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.figures.draw_figures import make_figures, remake_figures
 from analysis.load.run_data import RunData, load_runs
 from analysis.render.document import Document
-from analysis.render.pages import atomic_output_folder, write_page, write_table
+from analysis.render.formats import atomic_output_folder, write_page, write_table
 from analysis.report.first_page import first_page_section
 from analysis.report.sections import make_tables, report_sections
 from analysis.summary.summary_table import Summary, summarize

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -74,14 +72,3 @@ def drift(values: ArrayLike) -> float | None:
     if third < 2:
         return None
     return median(x[-third:]) / median(x[:third]) - 1.0
-
-
-def step_statistics(seconds: NDArray[Any]) -> dict[str, float]:
-    """Mean, standard deviation (n - 1), minimum, maximum and n, as in Raffi's tables."""
-    return {
-        "mean_s": float(seconds.mean()),
-        "std_s": float(seconds.std(ddof=1)) if seconds.size > 1 else float("nan"),
-        "min_s": float(seconds.min()),
-        "max_s": float(seconds.max()),
-        "n": float(seconds.size),
-    }

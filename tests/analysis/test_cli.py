@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.render.pages import atomic_output_folder
+from analysis.render.formats import atomic_output_folder
 from gnnhpc.core.errors import GnnhpcError, InputError
 from tests.analysis.conftest import experiments_of
 from tests.tools.make_run import Story, make_run

@@ -53,7 +53,7 @@ def test_milliseconds_and_replicas_of_one_batch_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("seq.csv", "", "column of times: found nothing; allowed: seconds, step_time_s"),
+        ("seq.csv", "", "No columns to parse from file; allowed: a CSV file"),
         ("seq.csv", HEADER, "no steps"),
         ("seq.csv", HEADER + "\n0,0,fast,0\n", "seq.csv:3: seconds: found 'fast'; allowed: a num"),
         ("seq.csv", HEADER + "0,0,1.5,0\n0,1,-1,0\n", "seq.csv:3: seconds: found '-1'"),

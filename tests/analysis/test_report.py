@@ -12,10 +12,10 @@ from PIL import Image
 import analysis
 from analysis.load.run_data import load_run
 from analysis.render.document import Document
-from analysis.render.pages import document_to_markdown
+from analysis.render.formats import document_to_markdown
 from analysis.report.first_page import first_page_section
 from analysis.report.report import write_report
-from analysis.report.texts import texts
+from analysis.report.sections import texts
 from analysis.studies.study_tables import study_tables
 from analysis.summary.summary_columns import CONTRACT_COLUMNS
 from analysis.summary.summary_table import summarize

@@ -31,7 +31,6 @@ from analysis.statistics.warmup import (
     drift,
     mark_outliers,
     robust_std,
-    step_statistics,
 )
 
 seconds = st.floats(min_value=1e-3, max_value=1e3)
@@ -221,13 +220,6 @@ def test_drift_is_the_last_third_over_the_first() -> None:
     assert drift([1.0, 1.0, 9.0, 9.0, 3.0, 3.0]) == 2.0
     assert drift([2.0, 2.0, 2.0, 9.0, 9.0, 3.0, 3.0, 3.0]) == 0.5, "thirds of two steps of eight"
     assert drift([1.0] * 5) is None
-
-
-def test_statistics_of_steps_are_those_of_the_published_tables() -> None:
-    """The standard deviation of a sample, which one step does not have."""
-    found = step_statistics(np.array([1.0, 2.0, 6.0]))
-    assert found == {"mean_s": 3.0, "std_s": 7.0**0.5, "min_s": 1.0, "max_s": 6.0, "n": 3.0}
-    assert math.isnan(step_statistics(np.array([2.0]))["std_s"])
 
 
 def test_repeats_that_show_a_difference_are_more_for_a_smaller_one() -> None:

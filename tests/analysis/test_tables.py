@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.render.document import Table
+from analysis.render.formats import print_frame, table_to_latex, table_to_markdown
 from analysis.render.number_text import decimals_of, interval_text
-from analysis.render.table_formats import print_frame, table_to_latex, table_to_markdown
 from analysis.statistics.intervals import Interval
 
 numbers = st.floats(1e-9, 1e9) | st.floats(-1e6, -1e-6)
