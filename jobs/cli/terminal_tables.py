@@ -45,8 +45,23 @@ def print_dry_run(submission: Submission) -> None:
         sizes = (len(array.cells), needs.nodes, needs.tasks_per_node, needs.site.cpus_per_task)
         limit = format_duration(needs.time_min * 60)
         rows.append((array.name, *map(str, sizes), limit, tasks))
-    summary = SCHEDULERS[submission.cluster].summary(submission)
-    print("\n".join([*_table(rows), *_edges_lines(submission), *summary]))
+    print("\n".join([*_table(rows), *_edges_lines(submission), *_summary(submission)]))
+
+
+def _summary(submission: Submission) -> Iterator[str]:
+    """What jobs may cost, and what would make the measurements sounder."""
+    if submission.cluster == "local":
+        return
+    hours = f"{submission.most_core_hours:.3g} core-hours"
+    yield f"at most {hours}, each task up to its time limit, without requeues"
+    layouts = {cell.experiment.layout for cell in submission.cells}
+    if not submission.is_paired and len(layouts) > 1:
+        yield (
+            "advice: layouts run in jobs of their own, on other nodes and at other times; "
+            "--paired runs all layouts of a repeat in one job, on the same nodes"
+        )
+    if not submission.launch.site.exclusive:
+        yield "advice: jobs may share nodes, which disturbs times; site key: exclusive: true"
 
 
 def _edges_lines(submission: Submission) -> Iterator[str]:
@@ -69,9 +84,9 @@ def _edges_lines(submission: Submission) -> Iterator[str]:
 def print_submitted(done: Submitted) -> None:
     """Print job ids, the run folder, and the next command; or the status after waiting."""
     submission, run = done.submission, quote(str(done.run))
-    scheduler = SCHEDULERS[submission.cluster]
     for array, job in done.arrays:
-        print(f"{array.name} {format_indices(array.numbers)}: {scheduler.job} {job}")
+        what = SCHEDULERS[submission.cluster].job
+        print(f"{array.name} {format_indices(array.numbers)}: {what} {job}")
     print(f"run folder {done.run}")
     if left := done.tasks_left:
         paired = " --paired" if submission.is_paired else ""
@@ -80,7 +95,7 @@ def print_submitted(done: Submitted) -> None:
             "more of your jobs now (MaxSubmitJobs); when some have ended: "
             f"{as_typed('jobs', 'rerun')} {run} --missing{paired}"
         )
-    for line in scheduler.summary(submission):
+    for line in _summary(submission):
         print(line)
     if done.failed is None:
         print(f"next: {as_typed('jobs', 'status')} {run}")

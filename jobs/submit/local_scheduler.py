@@ -36,8 +36,6 @@ LOCK_VARIABLE = "GNNHPC_LOCAL_LOCK"
 _GRACE_S = 20.0
 """How long stopped ranks may take to save; the process that runs them may take ten seconds more."""
 _POLL_S = 0.1
-_SITE_KEYS = ("time", "signal", "cpus_per_task")
-"""Settings of a site that a local run uses."""
 Ranks = list[subprocess.Popen[bytes]]
 """The processes of a cell, which are one process group."""
 
@@ -51,11 +49,8 @@ class Local:
     def check(self, submission: Submission, options: Options) -> None:
         for name in options.after:
             raise InputError("--after", None, f"{name} with --cluster local", "--cluster slurm")
-        for key in options.settings.keys() - set(_SITE_KEYS):
+        for key in options.settings.keys() - {"cpus_per_task"}:
             raise InputError("--slurm", None, f"{key} with --cluster local", "--cluster slurm")
-
-    def summary(self, submission: Submission) -> Iterator[str]:
-        return iter(())
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Records the cells for this process, which runs them by `wait`.
@@ -110,7 +105,8 @@ def _run_cell(paths: RunPaths, launch: Launch, cell: Cell) -> tuple[bool, str]:
     try:
         _start(paths, launch, cell, ranks)
         print(f"{cell.array} {cell.index}: {cell.id} started", flush=True)
-        _wait(ranks, launch)
+        for rank in ranks:
+            rank.wait()
     finally:
         _stop(ranks)
     attempts = read_attempts(paths.cell(cell.id))
@@ -158,18 +154,6 @@ def _start(paths: RunPaths, launch: Launch, cell: Cell, ranks: Ranks) -> None:
             f"{cell.array} {cell.index}: cannot be started, {place}: {error.strerror or error}; "
             f"the others: {as_typed('jobs', 'rerun')} {paths.root} --missing"
         ) from None
-
-
-def _wait(ranks: Ranks, launch: Launch) -> None:
-    """Return when all ranks have ended; signals and kills those above the site's time limit."""
-    warnings = []
-    if "time" in launch.site.model_fields_set:
-        limit = time.monotonic() + 60.0 * launch.site.time_min
-        warnings = [(limit - launch.site.signal, signal.SIGUSR2), (limit, signal.SIGKILL)]
-    while any(rank.poll() is None for rank in ranks):
-        if warnings and time.monotonic() > warnings[0][0]:
-            _send(ranks, warnings.pop(0)[1])
-        time.sleep(_POLL_S)
 
 
 def _stop(ranks: Ranks) -> None:

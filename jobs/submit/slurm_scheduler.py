@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gnnhpc.core.cli_options import as_typed
@@ -44,19 +44,6 @@ class Slurm:
                 found += f", {needed} minutes for the {count} cells of a block of {array.name}"
                 allowed += f": time {most // count} (minutes of a cell), or no --paired"
             raise InputError("site", "time", found, allowed)
-
-    def summary(self, submission: Submission) -> Iterator[str]:
-        """What the submission may cost, and what would make the measurements sounder."""
-        site, hours = submission.launch.site, submission.most_core_hours
-        yield f"at most {hours:.3g} core-hours, each task up to its time limit, without requeues"
-        layouts = {cell.experiment.layout for cell in submission.cells}
-        if not submission.is_paired and len(layouts) > 1:
-            yield (
-                "advice: layouts run in jobs of their own, on other nodes and at other times; "
-                "--paired runs all layouts of a repeat in one job, on the same nodes"
-            )
-        if not site.exclusive:
-            yield "advice: jobs may share nodes, which disturbs times; site key: exclusive: true"
 
     def submit(self, submission: Submission, paths: RunPaths) -> list[Job]:
         """Submit every array and record each as soon as it is in; the caller holds the run's lock.

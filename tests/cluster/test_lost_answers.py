@@ -98,36 +98,29 @@ def test_cells_of_a_slurm_that_does_not_answer_are_not_run_again(
     assert len(run.jobs()) == 1
 
 
-def test_an_array_whose_answer_was_lost_is_found(login: User, tmp_path: Path) -> None:
-    run, printed = submit(login, "lost", shims(tmp_path, sbatch=LOSES_ITS_ANSWER))
-    (job,) = run.jobs()
-    assert f"gat-seq 0: Slurm job {run.job('gat-seq')}\n" in printed
-    assert f" {run.job('gat-seq')}_0 " in job
-
-
-def test_a_run_folder_stays_where_nobody_knows_whether_it_is_submitted(
-    login: User, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "bodies", "words"),
+    [
+        ("lost", {"sbatch": LOSES_ITS_ANSWER}, "gat-seq 0: Slurm job "),
+        ("kept", {"sbatch": LOSES_ITS_ANSWER, "squeue": FAILS, "sacct": FAILS}, TIMED_OUT),
+        ("unheard", {"sbatch": TIMES_OUT}, "Slurm lists no such job"),
+        ("dies", {"sbatch": KILLS_ITS_CALLER}, ""),
+    ],
+)
+def test_an_array_whose_answer_is_lost_is_neither_lost_nor_submitted_twice(
+    login: User, tmp_path: Path, name: str, bodies: dict[str, str], words: str
 ) -> None:
-    lost = shims(tmp_path, sbatch=LOSES_ITS_ANSWER, squeue=FAILS, sacct=FAILS)
-    run, printed = submit(login, "kept", lost, check=False)
-    assert printed.count("\n") == 1
-    assert TIMED_OUT in printed
-    assert f"`python -m jobs status {run.paths.root}` shows" in printed
-    assert status(run, lost)[0] == {"unknown"}
-    assert "no cell to run again (1 pending)" in refused(run, "rerun", "--missing")
-
-
-def test_a_request_that_never_arrived_leaves_a_run_to_rerun(login: User, tmp_path: Path) -> None:
-    run, printed = submit(login, "unheard", shims(tmp_path, sbatch=TIMES_OUT), check=False)
-    assert "Slurm lists no such job" in printed
-    assert run.jobs() == []
-    login.jobs("rerun", run.paths.root, "--missing")
+    env = shims(tmp_path, **bodies)
+    run, printed = submit(login, name, env, check=name == "lost")
+    assert words in printed
+    assert run.paths.submissions.exists() == (name == "lost")
+    if name == "kept":
+        assert f"`python -m jobs status {run.paths.root}` shows" in printed
+        assert status(run, env)[0] == {"unknown"}
+    if name == "unheard":
+        assert run.jobs() == []
+        login.jobs("rerun", run.paths.root, "--missing")
     assert len(run.jobs()) == 1
-
-
-def test_a_submitter_that_dies_after_sbatch_loses_nothing(login: User, tmp_path: Path) -> None:
-    run, _ = submit(login, "dies", shims(tmp_path, sbatch=KILLS_ITS_CALLER), check=False)
-    assert not run.paths.submissions.exists()
     assert "no cell to run again (1 pending)" in refused(run, "rerun", "--missing")
 
 

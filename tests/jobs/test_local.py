@@ -1,4 +1,4 @@
-"""Sweeps on this machine: real ranks, failures, time limits, cancelling and turns."""
+"""Sweeps on this machine: real ranks, failures, cancelling and turns."""
 
 from __future__ import annotations
 
@@ -114,16 +114,6 @@ def test_an_invalid_cell_counts_as_failed(
     assert ended["last_rows.Net-seq:0"].startswith("done")
     assert ended["last_rows.Net-seq:1"].startswith("invalid (flags: engine-parity")
     assert [cell.state for cell in status(done.run).cells] == ["done", "invalid"]
-
-
-def test_a_cell_above_its_time_limit_is_signalled(
-    local: Callable[..., Submitted], tmp_path: Path
-) -> None:
-    mark = shlex.quote(str(tmp_path / "signalled"))
-    program = f'trap "touch {mark}; exit 3" USR2; while :; do sleep 0.05; done'
-    done = local(["seq"], Site(time="1", signal=59), program)
-    assert done.failed == 1
-    assert (tmp_path / "signalled").exists()
 
 
 def test_cancel_stops_a_run_of_another_terminal_with_its_ranks(
