@@ -54,7 +54,8 @@ def test_a_block_that_is_requeued_continues_where_it_was(user: User) -> None:
     run.cluster.run("scontrol", "requeue", job)
     run.wait_for_requeue(job)
     shown = run.status()
-    assert run.result(first).valid, "else the block runs it again"
+    done = run.result(first)
+    assert done.valid, f"the block runs it again: {done.failure} {done.audit}"
     states = [shown[c.id]["state"] for c in (first, second, third)]
     assert states == ["done", "pending", "pending"], run.explain()
     run.start_requeued(job)

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from gnnhpc.core.errors import InputError
-from jobs.cli import main
 from jobs.slurm.partitions import parse_sinfo, site_file_text, write_site_file
 from jobs.slurm.site import Site, changed_site, time_limit_minutes
 from jobs.slurm.site_files import load_site
-from tests.jobs.fake_slurm import FakeSlurm
 
 SINFO = """\
 main*|up|1-00:00:00|4|16|64000|(null)|skylake,ib
@@ -56,27 +54,6 @@ def test_time_limits_are_read_as_slurm_reads_them_and_flags_replace_single_setti
     changed = changed_site(site, {"time": 30, "slurm": {"hold": False, "exclude": "n1"}})
     assert changed.time_min == 30
     assert changed.slurm == {"nice": 1, "hold": False, "exclude": "n1"}
-
-
-@pytest.mark.parametrize(
-    ("site", "fault", "words"),
-    [
-        ("{partition: gpu, time: 9-0}", "none:", "fits; next: "),
-        ("{time: 2-0}", "none:", "does not fit: time: found 2-0; allowed: at most 1440 minutes\n"),
-        ("{partition: x}", "fail:Invalid partition", "does not fit: Invalid partition\n"),
-    ],
-)
-def test_slurm_says_whether_a_site_fits(
-    slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], site: str, fault: str, words: str
-) -> None:
-    Path("site.yaml").write_text(f"sites: {{x: {site}}}")
-    slurm.offer(SINFO.strip())
-    slurm.next_calls(fault)
-    status = main(["site", "check"])
-    out = capsys.readouterr().out
-    assert words in out
-    assert status == (0 if "fits; next" in out else 1)
-    assert "--test-only" in slurm.calls[-1]
 
 
 @pytest.mark.parametrize(
