@@ -96,18 +96,18 @@ def run(
     from gnnhpc.core.run_paths import RunPaths
     from gnnhpc.experiment.flags import cell_from_flags, read_cell
     from gnnhpc.training.attempt import Attempt
-    from gnnhpc.training.worker import Worker, run_cell
+    from gnnhpc.training.worker import run_attempt, run_cell
 
     if manifest is not None:
         if array is None or index is None:
             raise InputError("--manifest", None, "alone", "--array and --index with it")
         return run_cell(manifest, array, index, _validation, live=live)
     if cell is not None:
-        return Worker(Attempt(read_cell(cell, data_root)), RunPaths(out), _validation).run()
+        return run_attempt(Attempt(read_cell(cell, data_root)), RunPaths(out), _validation)
     if model is None:
         raise InputError("run", None, "nothing to run", "--manifest, --cell or --model")
     chosen = cell_from_flags(model, data, layout, microbatches, settings or [], data_root)
-    return Worker(Attempt(chosen), RunPaths(out), _validation).run()
+    return run_attempt(Attempt(chosen), RunPaths(out), _validation)
 
 
 @app.command(

@@ -1,15 +1,12 @@
 """Settings of the C library's allocator: whether freed memory goes back to the system, or stays.
 
-glibc maps blocks above a threshold separately and unmaps them when they are freed, and raises the
-threshold to the largest block ever freed, 32 MiB at most (mallopt(3), M_MMAP_THRESHOLD).
-
-Activations of graphs are larger than that. Mapped anew in each step, every page of them is cleared
-by the system when it is first written, which took up to half of a step; kept in the heap, they are
-there at once, for up to a third more memory, as those of the next step do not fit in all gaps.
-Activations of images are smaller: in the heap nothing is gained, so theirs are mapped separately,
-from a lower threshold on, and a peak says what was held at once. Those of a micro-batch may be
-smaller still, and lie in the heap: of its free end as much is kept as a step's micro-batches take.
-By itself glibc keeps 128 KiB (M_TRIM_THRESHOLD), and has the system clear the same pages again.
+glibc maps blocks above a threshold separately and unmaps them when they are freed (mallopt(3),
+M_MMAP_THRESHOLD, 32 MiB at most). Activations of graphs are larger: mapped anew in each step, the
+system clears every page of them, which took up to half of a step. Kept in the heap, they are there
+at once, for up to a third more memory. Activations of images are smaller, and gain nothing in the
+heap: theirs are mapped separately, from a lower threshold on, and a peak says what was held at
+once. Those of a micro-batch may be smaller still, and lie in the heap: of its free end as much is
+kept as a step's micro-batches take (M_TRIM_THRESHOLD, 128 KiB by default).
 """
 
 from __future__ import annotations

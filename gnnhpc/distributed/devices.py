@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +24,6 @@ SHARE_VARIABLE = "GNNHPC_SHARE_GPU"
 class RankDevice:
     """What the other ranks must know of one rank's device before they connect."""
 
-    rank: int
     host: str
     gpu: str | None
     """The same for two ranks only if they share a GPU; None on a CPU. Of several GPUs their names
@@ -43,22 +41,20 @@ def choose_devices(
     """The local rank's GPUs of those that it is shown, one for each stage that it holds; or all
     that it is shown, if that is as many.
 
-    Stages share a CPU, and knowingly a GPU. Two ranks may choose the same; `check_sharing` finds
+    Stages share a CPU, and knowingly a GPU. Two ranks may choose the same; `nccl_connects` finds
     them. Raises InputError where there is no GPU or fewer than stages.
     """
-    env = os.environ if env is None else env
     if kind == "cpu":
         return [torch.device("cpu")]
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         found = f"no GPU that torch {torch.__version__} can use on {environment.host}"
-        raise _refused("device", found, "a GPU for each rank of a node, or device: cpu")
+        raise _refused(found, "a GPU for each rank of a node, or device: cpu")
     if count < stages:
         if not switch(SHARE_VARIABLE, env):
-            gpus = f"{count} GPU{'s' if count > 1 else ''} on {environment.host}"
             raise _refused(
-                "device",
-                f"{gpus} for the {stages} stages that one process holds",
+                f"{count} GPU{'s' if count > 1 else ''} on {environment.host} for the {stages} "
+                "stages that one process holds",
                 f"at least {stages}, device: cpu, or {SHARE_VARIABLE}=1 to share them knowingly",
             )
         return [torch.device("cuda", environment.local_rank % count)]
@@ -66,8 +62,8 @@ def choose_devices(
     return [torch.device("cuda", first + stage) for stage in range(stages)]
 
 
-def _refused(key: str, found: str, allowed: str) -> InputError:
-    return InputError("environment", key, found, allowed)
+def _refused(found: str, allowed: str) -> InputError:
+    return InputError("environment", "device", found, allowed)
 
 
 def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> str | None:
@@ -81,69 +77,51 @@ def gpu_identity(device: torch.device, env: Mapping[str, str] | None = None) -> 
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
-def gpu_names(devices: Sequence[torch.device]) -> str | None:
-    """Names of a process's GPUs, with a + between them; None on a CPU."""
-    names = [name for name in map(gpu_identity, devices) if name is not None]
-    return "+".join(names) if names else None
-
-
-def exchange(store: Any, mine: RankDevice, world_size: int) -> list[RankDevice]:
-    """Every rank's device, by rank, through the ranks' store: no process group exists yet."""
-    store.set(f"device/{mine.rank}", json.dumps(asdict(mine)))
-    return [RankDevice(**json.loads(store.get(f"device/{rank}"))) for rank in range(world_size)]
-
-
-def shared_gpus(devices: Sequence[RankDevice]) -> dict[str, list[int]]:
-    """The ranks of each GPU that has more than one."""
-    ranks: dict[str, list[int]] = {}
-    for each in devices:
-        for gpu in each.gpu.split("+") if each.gpu is not None else ():
-            ranks.setdefault(gpu, []).append(each.rank)
-    return {gpu: sharers for gpu, sharers in ranks.items() if len(sharers) > 1}
-
-
-def check_sharing(devices: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> None:
-    """Raises InputError if ranks share a GPU and nobody has asked for it."""
-    asked = switch(SHARE_VARIABLE, env)
-    shared = shared_gpus(devices)
-    if not shared or asked:
-        return
-    gpu, ranks = next(iter(shared.items()))
-    raise _refused(
-        "device",
-        f"ranks {', '.join(map(str, ranks))} on {devices[ranks[0]].host} with one GPU, {gpu}",
-        f"a GPU for each rank of a node, device: cpu, or {SHARE_VARIABLE}=1 to share it knowingly",
-    )
-
-
-def uses_nccl(devices: Sequence[RankDevice]) -> bool:
-    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU, and does not
-    know slices of one (MIG)."""
-    whole = all(each.gpu and "MIG-" not in each.gpu and each.nccl for each in devices)
-    return whole and not shared_gpus(devices)
-
-
 def rank_device(environment: Environment, devices: Sequence[torch.device]) -> RankDevice:
-    gpu = gpu_names(devices)
-    return RankDevice(environment.rank, environment.host, gpu, dist.is_nccl_available())
+    names = [name for name in map(gpu_identity, devices) if name is not None]
+    return RankDevice(environment.host, "+".join(names) or None, dist.is_nccl_available())
+
+
+def nccl_connects(ranks: Sequence[RankDevice], env: Mapping[str, str] | None = None) -> bool:
+    """Whether the ranks' GPUs can talk by NCCL, which refuses two ranks of one GPU, and does not
+    know slices of one (MIG).
+
+    Raises InputError if ranks share a GPU and nobody has asked for it.
+    """
+    sharers: dict[str, list[int]] = {}
+    for rank, each in enumerate(ranks):
+        for gpu in each.gpu.split("+") if each.gpu is not None else ():
+            sharers.setdefault(gpu, []).append(rank)
+    asked = switch(SHARE_VARIABLE, env)
+    for gpu, shared in sharers.items():
+        if len(shared) > 1:
+            if asked:
+                return False
+            raise _refused(
+                f"ranks {', '.join(map(str, shared))} on {ranks[shared[0]].host} with one GPU, "
+                f"{gpu}",
+                f"a GPU for each rank of a node, device: cpu, or {SHARE_VARIABLE}=1 to share it "
+                "knowingly",
+            )
+    return all(each.gpu and "MIG-" not in each.gpu and each.nccl for each in ranks)
 
 
 def device_facts(mesh: Mesh) -> dict[str, Any] | None:
     """Facts that a GPU's times depend on, of the first of several; None on a CPU. What cannot be
     found out is None.
     """
-    device = mesh.device
-    if device.type != "cuda":
+    if mesh.device.type != "cuda":
         return None
-    properties = torch.cuda.get_device_properties(device)
+    properties = torch.cuda.get_device_properties(mesh.device)
+    nccl = torch.cuda.nccl.version() if dist.is_nccl_available() else ()
     return {
         "name": properties.name,
-        "identity": gpu_names(mesh.devices),
+        "identity": mesh.gpu,
         "capability": f"{properties.major}.{properties.minor}",
         "memory_mib": properties.total_memory // 2**20,
         "driver": _driver_version(),
         "cuda": torch.version.cuda,
-        "nccl": nccl_version(),
+        "nccl": ".".join(map(str, nccl)) or None,
         "transfers": mesh.transfers,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "tf32": torch.backends.cuda.matmul.allow_tf32,
@@ -158,10 +136,3 @@ def _driver_version() -> str | None:
         return None
     found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", first)
     return found.group() if found else None
-
-
-def nccl_version() -> str | None:
-    """Version of the loaded library."""
-    if not dist.is_nccl_available():
-        return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gnnhpc.core.errors import InputError
@@ -22,9 +22,6 @@ from gnnhpc.distributed.cpus import process_cpus
 Launcher = Literal["alone", "torchrun", "slurm"]
 SITE_VARIABLE = "GNNHPC_SITE"
 """Name and settings of the site that a job was submitted with: JSON, set by its script."""
-MAX_REQUEUES_VARIABLE = "GNNHPC_MAX_REQUEUES"
-"""How often a job may go back into the queue; set by its script."""
-MAX_REQUEUES = 5
 _OF_LAUNCHERS = ("SLURM_", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_RANK")
 """How variables of launchers begin."""
 _KEPT = (
@@ -48,39 +45,36 @@ class Environment:
     """What the launcher's variables say; `launcher` is whose variables these are."""
 
     launcher: Launcher
-    rank: int
-    world_size: int
-    local_rank: int
-    first_host: str
-    """Name or address of rank 0's host."""
-    port: int | None
-    """Port of rank 0's store, if the launcher sets it."""
-    job_key: str
-    """The same on all ranks of one start, and different for every other start."""
     host: str
     cpus: int
     """Threads that this rank computes with."""
-    node: str = ""
+    node: str
     """The same on ranks that the launcher started on one node, which may be one of several that
     a machine plays."""
+    job_key: str
+    """The same on all ranks of one start, and different for every other start."""
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    first_host: str = "127.0.0.1"
+    """Name or address of rank 0's host."""
+    port: int | None = None
+    """Port of rank 0's store, if the launcher sets it."""
     job_id: str | None = None
     array_job_id: str | None = None
     array_task_id: str | None = None
     restart_count: int = 0
-    max_requeues: int = MAX_REQUEUES
-    slurm: tuple[tuple[str, str], ...] = ()
+    max_requeues: int = 5
+    """How often a job may go back into the queue; its script sets GNNHPC_MAX_REQUEUES."""
+    slurm: Mapping[str, str] = field(default_factory=dict)
     """The SLURM_* values that the records keep."""
     site: Mapping[str, Any] | None = None
     """Settings that the job was started with: the site's, less what sbatch was given otherwise."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise InputError(
-                "environment",
-                f"rank under {self.launcher}",
-                self.rank,
-                f"0 to {self.world_size - 1}, as there are {self.world_size} ranks",
-            )
+            allowed = f"0 to {self.world_size - 1}, as there are {self.world_size} ranks"
+            raise InputError("environment", f"rank under {self.launcher}", self.rank, allowed)
 
 
 def read_environment(env: Mapping[str, str] | None = None) -> Environment:
@@ -90,39 +84,45 @@ def read_environment(env: Mapping[str, str] | None = None) -> Environment:
     """
     env = os.environ if env is None else env
     launcher, host = _launcher(env), env.get("SLURMD_NODENAME") or socket.gethostname()
-    rank, world_size, local_rank = 0, 1, 0
-    first_host, port, node, job_key = "127.0.0.1", None, "", f"alone-{os.getpid()}"
     restart_count = _number(env, "SLURM_RESTART_COUNT", 0)
+    place: dict[str, Any] = {"job_key": f"alone-{os.getpid()}"}
+    node = ""
     if launcher == "torchrun":
-        rank, world_size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
-        local_rank = _number(env, "LOCAL_RANK", 0)
-        first_host, port = _required(env, "MASTER_ADDR"), _number(env, "MASTER_PORT")
+        place = {
+            "rank": _number(env, "RANK"),
+            "world_size": _number(env, "WORLD_SIZE"),
+            "local_rank": _number(env, "LOCAL_RANK", 0),
+            "first_host": env.get("MASTER_ADDR"),
+            "port": _number(env, "MASTER_PORT"),
+            "job_key": env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun")),
+        }
+        if not place["first_host"]:
+            allowed = "the value that a launcher sets"
+            raise InputError("environment", "MASTER_ADDR", "nothing", allowed)
         # A launcher that numbers no nodes has a first rank on each.
-        node = env.get("GROUP_RANK") or f"from {rank - local_rank}"
-        job_key = env.get("TORCHELASTIC_RUN_ID", env.get("SLURM_JOB_ID", "torchrun"))
+        node = env.get("GROUP_RANK") or f"from {place['rank'] - place['local_rank']}"
     elif launcher == "slurm":
-        rank, local_rank = _number(env, "SLURM_PROCID"), _number(env, "SLURM_LOCALID", 0)
-        world_size = _number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1))
-        first_host, node = _first_host(env), env.get("SLURM_NODEID", "")
-        port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None
-        job_key = f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart_count}"
+        place = {
+            "rank": _number(env, "SLURM_PROCID"),
+            "world_size": _number(env, "SLURM_STEP_NUM_TASKS", _number(env, "SLURM_NTASKS", 1)),
+            "local_rank": _number(env, "SLURM_LOCALID", 0),
+            "first_host": _first_host(env),
+            "port": _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None,
+            "job_key": f"slurm-{env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}.{restart_count}",
+        }
+        node = env.get("SLURM_NODEID", "")
     return Environment(
         launcher=launcher,
-        rank=rank,
-        world_size=world_size,
-        local_rank=local_rank,
-        first_host=first_host,
-        port=port,
-        job_key=job_key,
         host=host,
         cpus=_cpus(env, launcher),
         node=f"{node} {host}",
+        **place,
         job_id=env.get("SLURM_JOB_ID"),
         array_job_id=env.get("SLURM_ARRAY_JOB_ID"),
         array_task_id=env.get("SLURM_ARRAY_TASK_ID"),
         restart_count=restart_count,
-        max_requeues=_number(env, MAX_REQUEUES_VARIABLE, MAX_REQUEUES),
-        slurm=tuple((name, env[name]) for name in _KEPT if name in env),
+        max_requeues=_number(env, "GNNHPC_MAX_REQUEUES", Environment.max_requeues),
+        slurm={name: env[name] for name in _KEPT if name in env},
         site=_site(env),
     )
 
@@ -181,12 +181,12 @@ def _first_host(env: Mapping[str, str]) -> str:
 
     Ranks of other nodes cannot reach a loopback address, which a script may set for one node.
     """
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
-    first, several = first_node(nodes), _number(env, "SLURM_STEP_NUM_NODES", 1) > 1
+    several = _number(env, "SLURM_STEP_NUM_NODES", 1) > 1
     named = env.get("MASTER_ADDR")
     if named and not (several and named.startswith(("localhost", "127.", "::1"))):
         return named
-    return first or "127.0.0.1"
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    return first_node(nodes) or "127.0.0.1"
 
 
 def first_node(nodelist: str) -> str:
@@ -204,13 +204,11 @@ def _site(env: Mapping[str, str]) -> dict[str, Any] | None:
         for key, name in _GRANTED.items()
         if env.get(name)
     }
-    if not text:
-        return granted or None
     try:
-        site = dict(json.loads(text))
+        site = dict(json.loads(text)) if text else {}
     except (TypeError, ValueError):
         raise InputError("environment", SITE_VARIABLE, repr(text), "a JSON object") from None
-    return site | granted
+    return site | granted or None
 
 
 def _cpus(env: Mapping[str, str], launcher: Launcher) -> int:
@@ -228,12 +226,6 @@ def _cpus(env: Mapping[str, str], launcher: Launcher) -> int:
     return max(1, min(allowed, of_task) // ranks)
 
 
-def _required(env: Mapping[str, str], name: str) -> str:
-    if not env.get(name):
-        raise InputError("environment", name, "nothing", "the value that a launcher sets")
-    return env[name]
-
-
 def _number(
     env: Mapping[str, str], name: str, default: int | None = None, least: int | None = None
 ) -> int:
@@ -241,10 +233,10 @@ def _number(
     text = env.get(name)
     if not text and default is not None:
         return default
-    found = repr(text) if text else "nothing"
     try:
         value = int(text or "")
     except ValueError:
+        found = repr(text) if text else "nothing"
         raise InputError("environment", name, found, "a whole number") from None
     if least is not None and value < least:
         raise InputError("environment", name, value, f"at least {least}")

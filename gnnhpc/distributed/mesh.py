@@ -10,9 +10,8 @@ import torch
 import torch.distributed as dist
 
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.peer_memory import Peer
+from gnnhpc.distributed.channels import Peer
 
-COLLECTIVE_S = 1800.0
 Direction = Literal["forward", "backward"]
 """Activations travel forward, gradients backward."""
 

@@ -11,9 +11,11 @@ import datetime
 import functools
 import hashlib
 import itertools
+import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,17 +23,18 @@ import torch.distributed as dist
 
 from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
-from gnnhpc.distributed.devices import check_sharing, exchange, rank_device, uses_nccl
+from gnnhpc.distributed.channels import Peer, find_peers
+from gnnhpc.distributed.devices import RankDevice, nccl_connects, rank_device
 from gnnhpc.distributed.environment import Environment
-from gnnhpc.distributed.mesh import COLLECTIVE_S, Direction, Mesh
-from gnnhpc.distributed.peer_memory import Peer, find_peers
+from gnnhpc.distributed.mesh import Direction, Mesh
 
 RENDEZVOUS_S = 120.0
 LEAVE_S = 30.0
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections."""
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
-BACKEND = "one-thread-gloo"
+_BACKEND = "one-thread-gloo"
 
 
 def join(
@@ -43,46 +46,47 @@ def join(
 ) -> Mesh:
     """Connect to the other ranks and make the process groups.
 
-    `more_devices` are those of the stages after this process's first, if each has its own, and
-    `ends_at` the stage that holds the model's last layers, if it is not the last one.
-    Raises InputError for a host name that does not resolve, an interface that is not there and
-    ranks that share a GPU by mistake, and GnnhpcError if the other ranks do not come in time.
+    `more_devices` and `ends_at` are those of the mesh. Raises InputError for a host name that does
+    not resolve, an interface that is not there and ranks that share a GPU by mistake, and
+    GnnhpcError if the other ranks do not come in time.
     """
     more, rank = tuple(more_devices), environment.rank
     mine = rank_device(environment, (device, *more))
     if layout.world_size == 1:
         return Mesh(layout, 0, device, gpu=mine.gpu, more_devices=more)
-    timeout = datetime.timedelta(seconds=COLLECTIVE_S)
-    check_interfaces()
+    named_interfaces()
     store = connect(environment)
+
+    def exchange(key: str, value: Any) -> list[Any]:
+        """Every rank's value, by rank, through the store: no process group exists yet."""
+        store.set(f"{key}/{rank}", json.dumps(value))
+        return [json.loads(store.get(f"{key}/{each}")) for each in range(layout.world_size)]
+
     nccl, peers = False, dict[int, Peer]()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        everyone = exchange(store, mine, layout.world_size)
-        check_sharing(everyone)
-        nccl = uses_nccl(everyone)
+        nccl = nccl_connects([RankDevice(**each) for each in exchange("device", asdict(mine))])
     elif layout.stages > 1:
-        peers = find_peers(store, environment, layout.pipeline_ranks(layout.replica_of(rank)))
+        peers = find_peers(exchange, environment, layout.pipeline_ranks(layout.replica_of(rank)))
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if nccl else one_thread_gloo(),
         store=store,
         rank=rank,
         world_size=environment.world_size,
-        timeout=timeout,
+        timeout=COLLECTIVE_TIMEOUT,
     )
     pipelines = [layout.pipeline_ranks(each) for each in range(layout.replicas)]
     copies = [layout.replica_ranks(each) for each in range(layout.stages)]
-    links = _link_groups(layout, rank, timeout) if nccl else {}
     mesh = Mesh(
         layout=layout,
         rank=rank,
         device=device,
-        forward=_group_of(rank, pipelines, timeout),
-        backward=_group_of(rank, pipelines, timeout),
-        replicas=_group_of(rank, copies, timeout),
-        control=dist.new_group(backend="gloo" if nccl else None, timeout=timeout),
+        links=_link_groups(layout, rank) if nccl else {},
+        forward=_group_of(pipelines),
+        backward=_group_of(pipelines),
+        replicas=_group_of(copies),
+        control=dist.new_group(backend="gloo" if nccl else None, timeout=COLLECTIVE_TIMEOUT),
         store=store.clone(),
-        links=links,
         staged=device.type == "cuda" and not nccl,
         gpu=mine.gpu,
         more_devices=more,
@@ -94,15 +98,13 @@ def join(
     return mesh
 
 
-def _group_of(
-    rank: int, sets: Sequence[list[int]], timeout: datetime.timedelta
-) -> dist.ProcessGroup | None:
-    """The group of the set of ranks that this one is in, of several; every rank makes all groups,
-    as torch requires. None for a rank that is alone in its set."""
-    mine = None
-    for ranks in sets if len(sets[0]) > 1 else ():
-        group = dist.new_group(ranks, timeout=timeout)
-        mine = group if rank in ranks else mine
+def _group_of(sets: list[list[int]]) -> dist.ProcessGroup | None:
+    """The group of the set of ranks that this one is in; None for a rank that is alone in its
+    set."""
+    if len(sets[0]) == 1:
+        return None
+    mine: dist.ProcessGroup | None
+    mine, _ = dist.new_subgroups_by_enumeration(sets, timeout=COLLECTIVE_TIMEOUT)
     return mine
 
 
@@ -168,16 +170,16 @@ def _resolved(name: str) -> str:
 
 
 def named_interfaces() -> list[str]:
-    """The network interfaces that $GLOO_SOCKET_IFNAME names for gloo, if any."""
-    return [name for name in os.environ.get(INTERFACE_VARIABLE, "").split(",") if name]
+    """The network interfaces that $GLOO_SOCKET_IFNAME names for gloo, if any.
 
-
-def check_interfaces() -> None:
-    """Raises InputError if a network interface is named that this node does not have."""
+    Raises InputError for one that this node does not have.
+    """
+    named = [name for name in os.environ.get(INTERFACE_VARIABLE, "").split(",") if name]
     there = [name for _, name in socket.if_nameindex()]
-    for name in named_interfaces():
+    for name in named:
         if name not in there:
             raise InputError("environment", INTERFACE_VARIABLE, repr(name), ", ".join(there))
+    return named
 
 
 def one_thread_gloo() -> str:
@@ -187,9 +189,9 @@ def one_thread_gloo() -> str:
     for each group: four of a pipeline's rank, which take the CPU from the thread that computes. The
     groups of this backend share a device.
     """
-    if not hasattr(dist.Backend, BACKEND.upper()):
-        dist.Backend.register_backend(BACKEND, _new_group, devices=["cpu"])
-    return BACKEND
+    if not hasattr(dist.Backend, _BACKEND.upper()):
+        dist.Backend.register_backend(_BACKEND, _new_group, devices=["cpu"])
+    return _BACKEND
 
 
 def _new_group(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
@@ -219,15 +221,13 @@ def _neighbours(layout: Layout) -> Iterator[tuple[Direction, int, int]]:
             yield "backward", after, before
 
 
-def _link_groups(
-    layout: Layout, rank: int, timeout: datetime.timedelta
-) -> dict[tuple[Direction, int], dist.ProcessGroup]:
+def _link_groups(layout: Layout, rank: int) -> dict[tuple[Direction, int], dist.ProcessGroup]:
     """A group for each link: NCCL keeps the order of a communicator's transfers, so that a receive
     which waits would hold up a send of the same one. Every rank makes all groups.
     """
     links: dict[tuple[Direction, int], dist.ProcessGroup] = {}
     for direction, sender, receiver in _neighbours(layout):
-        group = dist.new_group(sorted((sender, receiver)), timeout=timeout)
+        group = dist.new_group(sorted((sender, receiver)), timeout=COLLECTIVE_TIMEOUT)
         if rank in (sender, receiver):
             links[direction, receiver if rank == sender else sender] = group
     return links

@@ -1,33 +1,31 @@
 """Signals, handled in a thread, so that a rank that waits in a collective still reacts to them.
 
 Slurm sends USR2 ahead of a time limit (or USR1, as the site says), TERM when it ends a job. The
-interpreter's handlers run in the main thread, which may be waiting in C++. But the signal's number
-is written to a file descriptor at once, and a thread of this file reads it there.
+interpreter's handlers run in the main thread, which may be waiting in C++; but the signal's number
+is written to a file descriptor at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 _EVERY_MS = 200
 """How often the thread sees whether it is to end."""
-GRACE_S = 15.0
-"""How long the loop may take to end its step after TERM or INT."""
 
 
 class Signals:
-    """Remembers the first signal; calls `on_timeout` if the loop does not end after TERM or INT.
+    """Remembers the first signal; calls `on_timeout` if the loop does not end its step within
+    `grace_s` seconds of TERM or INT.
 
-    Replaces the handlers that a launcher has set; make it in the main thread.
+    Replaces the handlers that a launcher has set; make it in the main thread, and close it.
     """
 
-    def __init__(self, on_timeout: Callable[[str], None], grace_s: float) -> None:
+    def __init__(self, on_timeout: Callable[[str], None], grace_s: float = 15.0) -> None:
         self.received: str | None = None
         self._on_timeout = on_timeout
         self._grace_s = grace_s
@@ -46,7 +44,6 @@ class Signals:
         self.received = self.received or signal.Signals(number).name
 
     def _wait_for_end(self) -> None:
-        """Call `on_timeout` where the loop does not end in time after TERM or INT."""
         arrivals = select.poll()
         arrivals.register(self._reader, select.POLLIN)
         while not self._finished.is_set():
@@ -70,13 +67,3 @@ class Signals:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._reader.close()
         self._writer.close()
-
-
-@contextlib.contextmanager
-def handled_signals(on_timeout: Callable[[str], None]) -> Iterator[Signals]:
-    """Handle signals for the time of a `with` block."""
-    signals = Signals(on_timeout, GRACE_S)
-    try:
-        yield signals
-    finally:
-        signals.close()

@@ -47,12 +47,10 @@ class Activity(Protocol):
     @property
     def work(self) -> int:
         """How many times a piece of work has begun or ended since the start."""
-        ...
 
     @property
     def doing(self) -> str:
         """The present piece of work, in words."""
-        ...
 
 
 def hang_seconds() -> float:
@@ -112,26 +110,18 @@ class Watchdog:
         self._thread.join(_LAST_REQUEST_S)
 
     def _watch(self) -> None:
+        hang = None
         try:
-            hang = self._wait_for_hang()
+            while hang is None and not self._finished.wait(_EVERY_S if self._beat else 0):
+                self._store.set(self._key, json.dumps(self._heartbeat()))
+                if self._before or self._store.check(self._keys):
+                    hang = self._find_hang(list(map(json.loads, self._store.multi_get(self._keys))))
         except RuntimeError:
             # The store ends with rank 0; what this rank does may end by that too.
             self._finished.wait(self._limit * _EVERY_S)
             hang = 0, "ended before the others"
         if hang is not None and not self._finished.is_set():
             self._on_hang(*hang)
-
-    def _wait_for_hang(self) -> tuple[int, str] | None:
-        """The rank that hangs and why; None once the watchdog is closed."""
-        while True:
-            self._store.set(self._key, json.dumps(self._heartbeat()))
-            if self._before or self._store.check(self._keys):
-                beats = [json.loads(beat) for beat in self._store.multi_get(self._keys)]
-                hang = self._find_hang(beats)
-                if hang is not None:
-                    return hang
-            if self._finished.wait(_EVERY_S):
-                return None
 
     def _heartbeat(self) -> dict[str, Any]:
         cpu_s, doing = time.process_time(), self._activity.doing
@@ -155,21 +145,15 @@ class Watchdog:
             self._missed[rank] = self._missed[rank] + 1 if beat["beat"] == last["beat"] else 0
             moved = moved or beat["work"] != last["work"]
         self._idle = 0 if moved else self._idle + 1
-        slow = any(beat["slow"] and not self._is_frozen(rank) for rank, beat in enumerate(beats))
+        ranks = range(len(beats))
+        frozen = [rank for rank in ranks if self._missed[rank] >= _FROZEN_BEATS]
+        slow = any(beats[rank]["slow"] for rank in ranks if rank not in frozen)
         if self._idle <= self._limit * (_SLOW_FACTOR if slow else 1):
             return None
-        return self._hung_rank(beats)
-
-    def _is_frozen(self, rank: int) -> bool:
-        return self._missed[rank] >= _FROZEN_BEATS
-
-    def _hung_rank(self, beats: list[dict[str, Any]]) -> tuple[int, str]:
-        """A stopped process; else a rank that waits for no other; else the one with least work."""
         seconds = f"{self._idle * _EVERY_S:.0f} s"
-        ranks = range(len(beats))
-        frozen = [rank for rank in ranks if self._is_frozen(rank)]
         if frozen:
             return frozen[0], f"frozen for {seconds} in {beats[frozen[0]]['doing']}"
+        # A rank that waits for no other; else the one with least work.
         idle = [rank for rank in ranks if not beats[rank]["doing"].startswith(_WAITING)]
         rank = idle[0] if idle else min(ranks, key=lambda each: beats[each]["work"])
         return rank, f"hung: no rank did anything for {seconds}; it was in {beats[rank]['doing']}"

@@ -6,10 +6,30 @@ Also the stage itself, transfers, gradients and timing. Imports tasks, batches a
 
 from __future__ import annotations
 
-from gnnhpc.core.errors import InputError
-from gnnhpc.engines.engine import Engine, StagePlan
+from collections.abc import Sequence
+from typing import Protocol
 
-__all__ = ["Engine", "StagePlan", "build_engine"]
+from torch import Tensor
+
+from gnnhpc.batches.batch import Batch
+from gnnhpc.core.errors import InputError
+from gnnhpc.engines.engine import StagePlan, StepOutput
+from gnnhpc.engines.gradient_sync import FlatGradients
+
+
+class Engine(Protocol):
+    """Runs steps. Only the first stage uses inputs, and only the last uses targets."""
+
+    @property
+    def gradients(self) -> FlatGradients:
+        """The gradients of the stage that it trains."""
+
+    def train_step(self, batch: Batch) -> StepOutput:
+        """Forward and backward; after it gradients are complete and averaged over replicas, and
+        layers have ended their mini-batch (`Stage.end_minibatch`)."""
+
+    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
+        """Forward only, in evaluation mode, without changing anything that training uses."""
 
 
 def build_engine(name: str, plan: StagePlan) -> Engine:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,11 +28,13 @@ def checkpointed(
     fewer tensors than the first one.
     """
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return contextlib.nullcontext(), recomputed(stage, timer)
-
     output: Tensor = checkpoint(
-        forward, x, context, use_reentrant=False, context_fn=contexts, determinism_check="none"
+        forward,
+        x,
+        context,
+        use_reentrant=False,
+        context_fn=lambda: (contextlib.nullcontext(), recomputed(stage, timer)),
+        determinism_check="none",
     )
     return output
 

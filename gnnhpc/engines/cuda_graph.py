@@ -1,9 +1,11 @@
-"""What CUDA graphs need: which steps can be captured, how, and what a replay reads.
+"""The actions of a rank as CUDA graphs: each forward and each backward of a micro-batch.
 
 A step of small kernels takes longer to launch than to compute. A replay runs the same kernels on
 the same memory, so it gives the same bits. The all-reduce of replicas, clipping and the optimizer
 come last and are launched as always: the host launches them while the device still replays, so any
-optimizer and any schedule of its learning rate will do.
+optimizer and any schedule of its learning rate will do. Transfers lie between the actions of a
+pipeline, so its step cannot be one graph; that of a single stage is one action. The graphs share
+their memory, as they are replayed in the order in which they were captured, the schedule's.
 """
 
 from __future__ import annotations
@@ -11,18 +13,19 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from gnnhpc.batches.batch import Batch, MicroBatch
+from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
+from gnnhpc.core.schedules import Action
+from gnnhpc.engines.engine import StagePlan
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels.dropout_mask import MaskKeys
 from gnnhpc.models.custom_model import CustomModel
-
-T = TypeVar("T")
+from gnnhpc.models.layers.split_backward import DeferredGradient
+from gnnhpc.records.schema import Phase
 
 
 def why_eager(experiment: Experiment, device: torch.device) -> str | None:
@@ -48,7 +51,174 @@ def why_eager(experiment: Experiment, device: torch.device) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def take(captured: Batch, batch: Batch) -> bool:
+def graphs_of(plan: StagePlan) -> StageGraphs | None:
+    """Those of a plan's stage; None where its steps are computed."""
+    why = why_eager(plan.experiment, plan.mesh.device)
+    return StageGraphs(plan) if why is None else None
+
+
+@dataclass
+class Held:
+    """What is kept of a micro-batch between its forward and the end of its backward."""
+
+    x: Inputs
+    """What the virtual stage computes with."""
+    received: Tensor | None = None
+    """The buffer that x was received in."""
+    result: Tensor | None = None
+    """What is differentiated, the output or the loss; None once its backward is done."""
+    trains: bool = False
+    """Whether anything that the result depends on has a gradient."""
+    gradient: Tensor | None = None
+    """The gradient of the output, in the buffer that it was received in."""
+    deferred: list[DeferredGradient] = field(default_factory=list)
+    """Gradients of weights that are still to be computed."""
+
+
+Results = tuple[Tensor, ...]
+Work = Callable[[Held], Results]
+
+
+class Actions:
+    """Computes the actions of a stage as they come."""
+
+    def begin(self, phase: Phase, batch: Batch) -> Batch:
+        """The mini-batch of a step, as its actions are to read it."""
+        return batch
+
+    def run(self, action: Action, held: Held, work: Work) -> tuple[Held, Results]:
+        """Do the `work` of an action; what is kept of its micro-batch, and what it returned."""
+        return held, work(held)
+
+
+@dataclass
+class _Captured:
+    """The graphs of one phase, and the memory that they read and write."""
+
+    batch: Batch
+    graphs: dict[Action, tuple[torch.cuda.CUDAGraph, Results]] = field(default_factory=dict)
+    held: dict[tuple[int, int], Held] = field(default_factory=dict)
+    """Virtual stage and micro-batch -> what its graphs read and write."""
+    gradients: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    """The same -> where the graph of its backward reads the gradient of the output."""
+
+
+class StageGraphs(Actions):
+    """Replays the actions of a plan's stage.
+
+    In the first step of a phase each action is computed, on a stream of its own, and captured after
+    that. A capture that a layer does not allow leaves the phase eager, and layers drop what they
+    keep of a mini-batch that was not captured. A mini-batch that does not fit what was captured is
+    computed. A replay overwrites the results of the last; the device has to be done with it.
+    """
+
+    def __init__(self, plan: StagePlan) -> None:
+        device = plan.mesh.device
+        self.keys = MaskKeys(device)
+        self.eager: dict[Phase, str] = {}
+        """Why the steps of a phase are not captured."""
+        self.replays: dict[Phase, int] = {}
+        """How many steps of a phase were replayed."""
+        self._stage, self._timer = plan.stage, plan.timer
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._phase: Phase = "train"
+        self._captured: dict[Phase, _Captured] = {}
+        self._captures = self._replays = False
+        """What the present step does; it computes where it does neither."""
+
+    def record(self) -> dict[str, str]:
+        """How the steps of each phase were computed, for the records."""
+        found: dict[str, str] = {p: f"replayed {count} times" for p, count in self.replays.items()}
+        found.update((phase, f"eager: {why}") for phase, why in self.eager.items())
+        return found
+
+    def begin(self, phase: Phase, batch: Batch) -> Batch:
+        self._phase, self._captures, self._replays = phase, False, False
+        if phase in self.eager or self._timer.has_spans:
+            return batch
+        self.keys.set_step(batch.microbatches[0].context.step)
+        self.keys.upload()
+        # Dropout masks are those of the step whose keys lie in memory.
+        microbatches = tuple(
+            replace(each, context=replace(each.context, masks=self.keys))
+            for each in batch.microbatches
+        )
+        batch = replace(batch, microbatches=microbatches)
+        captured = self._captured.get(phase)
+        if captured is None:
+            self._captured[phase] = _Captured(batch)
+            self._captures = True
+            return batch
+        self._replays = _take(captured.batch, batch)
+        if not self._replays:
+            return batch
+        self.replays[phase] = self.replays.get(phase, 0) + 1
+        return captured.batch
+
+    def run(self, action: Action, held: Held, work: Work) -> tuple[Held, Results]:
+        if self._replays:
+            return self._replay(action, held)
+        if not self._captures:
+            return super().run(action, held, work)
+        # It may compile kernels and find memory.
+        before = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(before)
+        with torch.cuda.stream(self._stream):
+            results = work(held)
+        before.wait_stream(self._stream)
+        try:
+            self._capture(action, held, work)
+        except RuntimeError as error:
+            self._captures = False
+            self.eager[self._phase] = str(error).strip().splitlines()[0]
+            self._stage.forget_minibatch()
+        return held, results
+
+    def _capture(self, action: Action, held: Held, work: Work) -> None:
+        """Record the graph of an action, and what it returns, whose values come with a replay.
+
+        Raises RuntimeError for work that a capture does not allow.
+        """
+        captured, place = self._captured[self._phase], (action.virtual_stage, action.microbatch)
+        if action.kind == "forward":
+            captured.held[place] = Held(held.x if held.received is None else _copy(held.x))
+        static = captured.held[place]
+        if action.kind == "backward" and held.gradient is not None:
+            static.gradient = captured.gradients[place] = held.gradient.clone()
+        graph = torch.cuda.CUDAGraph()
+        # Threads that load data may use the device meanwhile.
+        capture = torch.cuda.graph(
+            graph,
+            pool=self._pool,
+            stream=self._stream,
+            capture_error_mode="thread_local",
+        )
+        with capture, _refusing_to_wait():
+            captured.graphs[action] = graph, work(static)
+
+    @torch.no_grad()
+    def _replay(self, action: Action, held: Held) -> tuple[Held, Results]:
+        captured, place = self._captured[self._phase], (action.virtual_stage, action.microbatch)
+        static = captured.held[place]
+        if action.kind == "forward" and held.received is not None:
+            static.received = held.received
+            assert isinstance(static.x, Tensor)
+            static.x.copy_(held.received)
+        elif action.kind == "backward" and held.gradient is not None:
+            captured.gradients[place].copy_(held.gradient)
+        graph, results = captured.graphs[action]
+        graph.replay()
+        return static, results
+
+
+def _copy(x: Inputs) -> Tensor:
+    """A tensor of its own memory, that has a gradient where x has one."""
+    assert isinstance(x, Tensor)
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def _take(captured: Batch, batch: Batch) -> bool:
     """Copy a mini-batch to where a graph reads it; false for one that does not fit."""
     pairs = list(zip(captured.microbatches, batch.microbatches, strict=False))
     counts = [(b.valid_targets, len(b.microbatches)) for b in (captured, batch)]
@@ -63,15 +233,14 @@ def take(captured: Batch, batch: Batch) -> bool:
 
 def _fits(captured: MicroBatch, other: MicroBatch) -> bool:
     """Whether a graph of one micro-batch computes another: a whole graph is the same each time."""
-    if captured.context.graph is not other.context.graph:
-        return False
-    if not isinstance(other.inputs, Tensor) and captured.inputs is not other.inputs:
-        return False
-    if captured.targets.keys() != other.targets.keys():
-        return False
-    return all(
-        into is of or (into.shape == of.shape and into.dtype == of.dtype)
-        for into, of in _tensors(captured, other)
+    return (
+        captured.context.graph is other.context.graph
+        and (isinstance(other.inputs, Tensor) or captured.inputs is other.inputs)
+        and captured.targets.keys() == other.targets.keys()
+        and all(
+            into is of or (into.shape == of.shape and into.dtype == of.dtype)
+            for into, of in _tensors(captured, other)
+        )
     )
 
 
@@ -80,47 +249,6 @@ def _tensors(captured: MicroBatch, other: MicroBatch) -> Iterator[tuple[Tensor, 
         yield captured.inputs, other.inputs
     for split, target in captured.targets.items():
         yield target, other.targets[split]
-
-
-class Recorder:
-    """Computes on a stream of its own, and captures there; all graphs share one pool of memory."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def compute(self, work: Callable[[], T]) -> T:
-        """What `work` returns; it may compile kernels and find memory."""
-        before = torch.cuda.current_stream(self._stream.device)
-        self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream):
-            result = work()
-        before.wait_stream(self._stream)
-        return result
-
-    def capture(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-        """A graph of `work`, and what it returned, whose values come with the first replay.
-
-        Raises RuntimeError for work that a capture does not allow.
-        """
-        graph = torch.cuda.CUDAGraph()
-        # Threads that load data may use the device meanwhile.
-        capture = torch.cuda.graph(
-            graph,
-            pool=self._pool,
-            stream=self._stream,
-            capture_error_mode="thread_local",
-        )
-        with capture, _refusing_to_wait():
-            return graph, work()
-
-
-def with_keys(batch: Batch, keys: MaskKeys) -> Batch:
-    """A mini-batch whose dropout masks are those of the step that `keys` has."""
-    microbatches = tuple(
-        replace(each, context=replace(each.context, masks=keys)) for each in batch.microbatches
-    )
-    return replace(batch, microbatches=microbatches)
 
 
 @contextlib.contextmanager

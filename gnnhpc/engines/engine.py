@@ -1,4 +1,4 @@
-"""What every engine takes and returns: the stage's plan, a step's output, the protocol; backward.
+"""What every engine takes and returns: the stage's plan, a step's output; and the backward.
 
 The loss of a step is the sum over its valid targets, divided by how many there are over all
 replicas, so micro-batches and replicas of any size add up to the sequential gradient.
@@ -6,11 +6,8 @@ replicas, so micro-batches and replicas of any size add up to the sequential gra
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.variable import Variable
 
-from gnnhpc.batches.batch import Batch, Inputs, MicroBatch
-from gnnhpc.core.schedules import Action, Recomputation, ScheduleName, stage_order
+from gnnhpc.batches.batch import Inputs, MicroBatch
+from gnnhpc.core.schedules import Action, stage_order
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.engines.step_timer import StepTimer
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.layers.split_backward import DeferredGradient
 
 
@@ -51,50 +49,37 @@ class Loss(Protocol):
     def __call__(self, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
         """One micro-batch's part, a number; `valid_targets` counts the batch's valid targets over
         all replicas."""
-        ...
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One rank's share of a step: its stage, its virtual stages and its schedule."""
+    """One rank's share of a step: its stage, and the virtual stages that it consists of."""
 
+    experiment: Experiment
     stage: Stage
     mesh: Mesh
     timer: StepTimer
     loss: Loss
-    microbatches: int
-    schedule: ScheduleName
     virtual_stages: tuple[VirtualStagePlan, ...]
     """One but under the schedules interleaved and zbv."""
-    dtype: torch.dtype
-    fixed_rows: bool = True
+    fixed_rows: bool
     """Whether all micro-batches have as many rows; the shapes have no rows otherwise."""
-    cut: Sequence[range] = ()
+    cut: Sequence[range]
     """The layers of each virtual stage of the model; one process may hold several."""
-    recomputation: Recomputation = "never"
-    cuda_graph: bool = False
-    """Whether a single stage's steps are captured and replayed."""
-    bucket_mib: float | None = None
-    """Size of the buckets of gradients that replicas reduce while earlier layers go backward; None
-    reduces all at the end."""
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of a micro-batch that enters the first virtual stage of this rank."""
-        return self.virtual_stages[0].input_shape
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        """Shape of a micro-batch that leaves the last virtual stage of this rank."""
-        return self.virtual_stages[-1].output_shape
+    def dtype(self) -> torch.dtype:
+        """Of the activations."""
+        found: torch.dtype = getattr(torch, self.experiment.dtype)
+        return found
 
     def order(self, *, training: bool) -> list[Action]:
         """What this rank does in a step, in the schedule's order."""
         return stage_order(
-            self.schedule,
+            self.experiment.schedule,
             self.mesh.stage,
             self.mesh.layout.stages,
-            self.microbatches,
+            self.experiment.microbatches,
             virtual_stages=len(self.virtual_stages),
             training=training,
         )
@@ -113,62 +98,6 @@ class StepOutput:
     outputs: Sequence[Tensor] = ()
     losses: Sequence[Tensor] = ()
     """What was differentiated."""
-
-
-class StageGradients:
-    """One stage's gradients, averaged over replicas."""
-
-    reductions: int = 0
-    """All-reduces since the start."""
-
-    @property
-    def flats(self) -> list[Tensor]:
-        """Tensors that hold all gradients."""
-        raise NotImplementedError
-
-    def last_of(self, place: int) -> AbstractContextManager[None]:
-        """Around what gives a virtual stage of the rank its last gradients in a step."""
-        return contextlib.nullcontext()
-
-    def average(self) -> None:
-        """Call once after a step's last backward; every replica then has the mean of all."""
-        raise NotImplementedError
-
-    def zero(self) -> None:
-        """Set all gradients to zero before a step."""
-        for flat in self.flats:
-            flat.zero_()
-
-    def norm(self) -> float | None:
-        """The norm of the whole gradient; None for a stage without parameters.
-
-        It is summed in double precision, as in single a million squares are off by 1e-4.
-        """
-        norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in self.flats]
-        return math.hypot(*norms) if norms else None
-
-    def scale(self, factor: float) -> None:
-        """Multiply all gradients by a factor."""
-        for flat in self.flats:
-            flat.mul_(factor)
-
-
-class Engine(Protocol):
-    """Runs steps. Only the first stage uses inputs, and only the last uses targets."""
-
-    @property
-    def gradients(self) -> StageGradients:
-        """The gradients of the stage that it trains."""
-        ...
-
-    def train_step(self, batch: Batch) -> StepOutput:
-        """Forward and backward; after it gradients are complete and averaged over replicas, and
-        layers have ended their mini-batch (`Stage.end_minibatch`)."""
-        ...
-
-    def evaluate(self, batch: Batch) -> Sequence[Tensor]:
-        """Forward only, in evaluation mode, without changing anything that training uses."""
-        ...
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:

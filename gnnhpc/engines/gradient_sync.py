@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -17,46 +18,45 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines.engine import (
-    StageGradients,
-    StagePlan,
-    VirtualStagePlan,
-    parameters_of,
-)
+from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
 from gnnhpc.engines.stage import Stage
-from gnnhpc.engines.step_timer import StepTimer
 
 
-def gradients_of(plan: StagePlan, last_microbatches: Sequence[int]) -> StageGradients:
+def gradients_of(plan: StagePlan, last_microbatches: Sequence[int]) -> FlatGradients:
     """Gradients as the plan reduces them.
 
     `last_microbatches` are those that give each virtual stage of the rank its last gradients.
     """
-    if plan.bucket_mib is None or plan.mesh.replicas is None:
-        return FlatGradients(plan.stage, plan.mesh, plan.timer)
-    return BucketedGradients(plan, plan.bucket_mib, last_microbatches)
+    mib = plan.experiment.bucket_mib
+    if mib is None or plan.mesh.replicas is None:
+        return FlatGradients(plan)
+    return BucketedGradients(plan, mib, last_microbatches)
 
 
-class FlatGradients(StageGradients):
+class FlatGradients:
     """All gradients of a device in one buffer, which one all-reduce a step averages."""
 
-    def __init__(self, stage: Stage, mesh: Mesh, timer: StepTimer) -> None:
-        self.mesh = mesh
-        self.timer = timer
-        parameters = parameters_of(stage)
+    def __init__(self, plan: StagePlan) -> None:
+        self.mesh = plan.mesh
+        self.timer = plan.timer
+        self.reductions = 0
+        """All-reduces since the start."""
+        parameters = parameters_of(plan.stage)
         devices = dict.fromkeys(p.device for p in parameters)
-        self._flats = [flatten([p for p in parameters if p.device == each]) for each in devices]
+        self.flats = [flatten([p for p in parameters if p.device == each]) for each in devices]
+        """Tensors that hold all gradients."""
 
-    @property
-    def flats(self) -> list[Tensor]:
-        return self._flats
+    def last_of(self, place: int) -> AbstractContextManager[None]:
+        """Around what gives a virtual stage of the rank its last gradients in a step."""
+        return contextlib.nullcontext()
 
     def average(self) -> None:
+        """Call once after a step's last backward; every replica then has the mean of all."""
         if not self.flats or self.mesh.replicas is None:
             return
         for flat in self.flats:
             flat.div_(self.mesh.layout.replicas)
-        self.timer.gradients_ready()
+        self.timer.begin_allreduce()
         self._sum_over_replicas()
         self.timer.end()
         self.reductions += 1
@@ -72,6 +72,24 @@ class FlatGradients(StageGradients):
         for flat, piece in zip(self.flats, together.split(sizes), strict=True):
             flat.copy_(piece)
 
+    def zero(self) -> None:
+        """Set all gradients to zero before a step."""
+        for flat in self.flats:
+            flat.zero_()
+
+    def norm(self) -> float | None:
+        """The norm of the whole gradient; None for a stage without parameters.
+
+        It is summed in double precision, as in single a million squares are off by 1e-4.
+        """
+        norms = [float(torch.linalg.vector_norm(f, dtype=torch.float64)) for f in self.flats]
+        return math.hypot(*norms) if norms else None
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients by a factor."""
+        for flat in self.flats:
+            flat.mul_(factor)
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -85,7 +103,7 @@ class Bucket:
     """Each parameter's gradient is a view of it."""
 
 
-class BucketedGradients(StageGradients):
+class BucketedGradients(FlatGradients):
     """Gradients in buckets, each averaged while earlier layers go backward.
 
     A bucket's layers have all their gradients once the gradient of the output of the layer before
@@ -94,8 +112,7 @@ class BucketedGradients(StageGradients):
     """
 
     def __init__(self, plan: StagePlan, mib: float, last_microbatches: Sequence[int]) -> None:
-        self.mesh = plan.mesh
-        self.timer = plan.timer
+        super().__init__(plan)
         self.buckets: list[Bucket] = []
         self._ending: int | None = None
         """The virtual stage whose last gradients are being computed."""
@@ -103,12 +120,14 @@ class BucketedGradients(StageGradients):
         """Number of a bucket that is being reduced -> the function that waits for it."""
         for each in plan.virtual_stages:
             self._add(each, mib, last_microbatches[each.place])
+        self.flats = [bucket.flat for bucket in self.buckets]
 
     def _add(self, plan: VirtualStagePlan, mib: float, last_microbatch: int) -> None:
         stage, place = plan.stage, plan.place
         layers = _by_layer(stage)
         hooks: dict[int, Callable[[], None]] = {}
-        for bucket in gradient_buckets([_size(each) for each in layers], mib * 2**20):
+        sizes = [sum(p.numel() * p.element_size() for p in each) for each in layers]
+        for bucket in gradient_buckets(sizes, mib * 2**20):
             flat = flatten([p for layer in bucket for p in layers[layer]])
             self.buckets.append(Bucket(place, bucket.start, flat))
             before = bucket.start - 1
@@ -122,10 +141,6 @@ class BucketedGradients(StageGradients):
 
         return arrived
 
-    @property
-    def flats(self) -> list[Tensor]:
-        return [bucket.flat for bucket in self.buckets]
-
     @contextlib.contextmanager
     def last_of(self, place: int) -> Iterator[None]:
         self._ending = place
@@ -136,7 +151,7 @@ class BucketedGradients(StageGradients):
     def average(self) -> None:
         if not self.buckets:
             return
-        self.timer.gradients_ready()
+        self.timer.begin_allreduce()
         for wait in self._begun.values():
             wait()
         self.timer.end()
@@ -151,7 +166,7 @@ class BucketedGradients(StageGradients):
                 self._begun[number] = self.mesh.begin_sum_over_replicas(bucket.flat)
 
 
-def clip_gradients(gradients: StageGradients, mesh: Mesh, clip_norm: float) -> None:
+def clip_gradients(gradients: FlatGradients, mesh: Mesh, clip_norm: float) -> None:
     """Scale gradients, averaged over replicas, so that their norm over all stages is no larger.
 
     A collective of the stages of a replica.
@@ -214,7 +229,3 @@ def _by_layer(stage: Stage) -> list[list[Tensor]]:
         known.update(mine)
         layers.append(mine)
     return layers
-
-
-def _size(tensors: Sequence[Tensor]) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -41,38 +41,26 @@ class LayerProfile:
 
     def __enter__(self) -> Self:
         for spec, layer in zip(self._specs, self._layers, strict=True):
-            self._handles.append(layer.register_forward_pre_hook(self._before(spec.name)))
-            self._handles.append(layer.register_forward_hook(self._after(spec.name)))
+            self._handles += [
+                layer.register_forward_pre_hook(partial(self._forward_begins, spec.name)),
+                layer.register_forward_hook(partial(self._forward_ends, spec.name)),
+            ]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
 
-    def _before(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any) -> None:
-            self._began[name] = self._timer.now()
+    def _forward_begins(self, name: str, module: nn.Module, args: Any) -> None:
+        self._began[name] = self._timer.now()
 
-        return hook
-
-    def _after(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if is_recomputing():
-                return
-            self._forwards.append((name, self._began[name], self._timer.now()))
-            returns_input = output is args[0]
-            if isinstance(output, Tensor) and output.requires_grad and not returns_input:
-                output.register_hook(arrives)
-
-        def arrives(gradient: Tensor) -> None:
-            self._backwards.append((name, self._timer.now()))
-
-        return hook
+    def _forward_ends(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if is_recomputing():
+            return
+        self._forwards.append((name, self._began[name], self._timer.now()))
+        returns_input = output is args[0]
+        if isinstance(output, Tensor) and output.requires_grad and not returns_input:
+            output.register_hook(lambda gradient: self._backwards.append((name, self._timer.now())))
 
     def groups(self, spans: Sequence[Span]) -> dict[str, list[float]]:
         """Forward and backward seconds of each group of layers in the step of these spans."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gnnhpc.batches.batch import Batch, MicroBatch
-from gnnhpc.core.schedules import SPLIT_BACKWARD, Action, Kind
+from gnnhpc.core.schedules import Action, Kind
+from gnnhpc.engines.cuda_graph import Actions, Held, graphs_of
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, compute_deferred, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
 from gnnhpc.engines.stage import naming_changed_input, without_gradient
-from gnnhpc.engines.stage_graphs import Actions, Held, graphs_of
 from gnnhpc.engines.transfers import StageTransfers, transfers_of
 from gnnhpc.models.layers.split_backward import deferring_to, split_backward
 
@@ -30,14 +30,13 @@ class NativeEngine:
         self.training = transfers_of(plan, training=True)
         self.forward_only = ForwardOnly(plan, self._actions)
         self.order = plan.order(training=True)
-        self._last_kind: Kind = "weights" if plan.schedule in SPLIT_BACKWARD else "backward"
+        self._last_kind: Kind = "weights" if plan.experiment.split_backward else "backward"
         self._backwards = [
             a.microbatch for a in self.order if (a.kind, a.virtual_stage) == ("backward", 0)
         ]
-        self._ends = [
-            _last_of(self.order, self._last_kind, part.place) for part in plan.virtual_stages
-        ]
-        """For each virtual stage, the action that gives it its last gradients."""
+        last = {a.virtual_stage: n for n, a in enumerate(self.order) if a.kind == self._last_kind}
+        self._ends = [last[part.place] for part in plan.virtual_stages]
+        """For each virtual stage, the number of the action that gives it its last gradients."""
         self.gradients = gradients_of(plan, [self.order[n].microbatch for n in self._ends])
         plan.stage.use_stacks()
 
@@ -227,11 +226,6 @@ def received_input(links: StageTransfers, m: int) -> Tensor | None:
     x = links.activations_in.take()
     links.plan.timer.end()
     return x
-
-
-def _last_of(order: Sequence[Action], kind: Kind, part: int) -> int:
-    """The number of a part's last action of this kind."""
-    return max(n for n, each in enumerate(order) if (each.kind, each.virtual_stage) == (kind, part))
 
 
 def _shares_memory(a: Tensor, b: Tensor) -> bool:

@@ -8,12 +8,13 @@ before it sends it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from gnnhpc.distributed.channels import ReceivingEnd, SendingEnd, Transfer
+from gnnhpc.distributed.channels import GroupChannel, SharedReceiver, SharedSender
 
 
 class Receiver:
@@ -21,29 +22,34 @@ class Receiver:
 
     Receives are posted before their tensors are needed, one for each free buffer, so that they come
     while others are computed with. `needs[n]` is how many of the stage's actions must be done
-    before the n-th may be posted (`done_before_posting`); without it there is no such limit.
+    before the n-th may be posted (`done_before_posting`); without it there is no such limit. With
+    `copied_to` buffers lie in the host's memory, and what is taken are copies on that device.
     """
 
     def __init__(
         self,
-        channel: ReceivingEnd,
+        channel: GroupChannel | SharedReceiver,
         buffers: Sequence[Tensor],
         needs: Sequence[int] | None = None,
+        copied_to: torch.device | None = None,
     ) -> None:
         self._channel = channel
         self._buffers = list(buffers)
         self.needs = needs
+        self._copied_to = copied_to
         self._free: deque[Tensor] = deque(self._buffers)
-        self._posted: deque[tuple[Transfer, Tensor]] = deque()
+        self._posted: deque[tuple[Callable[[], object], Tensor]] = deque()
+        """What waits for a tensor, and its buffer."""
         self._expected = 0
+        self._rows: Sequence[int] | None = None
         self._count = 0
         """How many were posted in this step."""
         self._done = 0
         """Actions that the stage has done in this step."""
 
-    def expect(self, count: int) -> None:
-        """Begin a step in which `count` tensors are received."""
-        self._expected = count
+    def expect(self, count: int, rows: Sequence[int] | None = None) -> None:
+        """Begin a step in which `count` tensors are received, of these rows where they differ."""
+        self._expected, self._rows = count, rows
         self._count = self._done = 0
         self._free = deque(self._buffers)
         self._posted.clear()
@@ -58,39 +64,29 @@ class Receiver:
         while self._count < self._expected and self._free:
             if self.needs is not None and self.needs[self._count] > self._done:
                 return
-            buffer = self._buffer()
+            buffer = self._free.popleft()
+            if self._rows is not None and len(buffer) != self._rows[self._count]:
+                buffer = buffer.new_empty(self._rows[self._count], *buffer.shape[1:])
             self._posted.append((self._channel.receive(buffer), buffer))
             self._count += 1
 
-    def _buffer(self) -> Tensor:
-        """Into which the next tensor is received."""
-        return self._free.popleft()
-
     def take(self) -> Tensor:
         """The next tensor; blocks until it is received. Return it with `release`."""
-        transfer, buffer = self._posted.popleft()
-        transfer.wait()
-        return buffer
+        wait, buffer = self._posted.popleft()
+        wait()
+        if self._copied_to is None:
+            return buffer
+        # It returns once the copy is made: the host's buffer is free again.
+        copy = buffer.to(self._copied_to, copy=True)
+        self._free.append(buffer)
+        self._post()
+        return copy
 
     def release(self, taken: Tensor) -> None:
         """Let the buffer of a tensor be used for another one."""
-        self._free.append(taken)
-        self._post()
-
-
-class UnevenReceiver(Receiver):
-    """Receives tensors of other rows each; `buffers` say how many at a time, and all but rows."""
-
-    _rows: Sequence[int] = ()
-
-    def expect_rows(self, rows: Sequence[int]) -> None:
-        """Begin a step in which tensors of so many rows are received, in this order."""
-        self._rows = rows
-        self.expect(len(rows))
-
-    def _buffer(self) -> Tensor:
-        free, rows = super()._buffer(), self._rows[self._count]
-        return free if len(free) == rows else free.new_empty(rows, *free.shape[1:])
+        if self._copied_to is None:
+            self._free.append(taken)
+            self._post()
 
 
 class Handover:
@@ -102,7 +98,7 @@ class Handover:
     def __init__(self) -> None:
         self._sent: deque[Tensor] = deque()
 
-    def expect(self, count: int) -> None:
+    def expect(self, count: int, rows: Sequence[int] | None = None) -> None:
         """Begin a step in which `count` tensors are handed over."""
         self._sent.clear()
 
@@ -121,59 +117,34 @@ class Handover:
 
 
 class Sender:
-    """Sends to one peer without waiting; `flush` waits until all is sent."""
+    """Sends to one peer without waiting; `flush` waits until all is sent.
 
-    def __init__(self, channel: SendingEnd) -> None:
+    A `staged` one copies to the host's memory, and sends from there.
+    """
+
+    def __init__(self, channel: GroupChannel | SharedSender, *, staged: bool = False) -> None:
         self._channel = channel
-        self._sent: list[tuple[Transfer, Tensor]] = []
+        self._staged = staged
+        self._sent: list[tuple[dist.Work, Tensor]] = []
 
     def send(self, tensor: Tensor) -> None:
+        if self._staged:
+            # It returns once the tensor is computed and copied.
+            tensor = host_buffer(tensor.shape, tensor.dtype, tensor.device).copy_(tensor)
         contiguous = tensor.contiguous()
-        transfer = self._channel.send(contiguous)
+        work = self._channel.send(contiguous)
         if self._sent:
             self._sent = [pair for pair in self._sent if not pair[0].is_completed()]
-        if not transfer.is_completed():
+        if work is not None and not work.is_completed():
             # The tensor must outlive the transfer.
-            self._sent.append((transfer, contiguous))
+            self._sent.append((work, contiguous))
 
     def flush(self) -> None:
-        for transfer, _ in self._sent:
-            transfer.wait()
+        for work, _ in self._sent:
+            work.wait()
         self._sent.clear()
 
 
-class StagedReceiver(Receiver):
-    """Receives into the host's memory, and gives copies on the device."""
-
-    def __init__(
-        self, channel: ReceivingEnd, buffers: Sequence[Tensor], device: torch.device
-    ) -> None:
-        super().__init__(channel, buffers)
-        self._device = device
-
-    def take(self) -> Tensor:
-        host = super().take()
-        # It returns once the copy is made: the host's buffer is free again.
-        taken = host.to(self._device, copy=True)
-        super().release(host)
-        return taken
-
-    def release(self, taken: Tensor) -> None:
-        """Nothing: the copy lies in no buffer."""
-
-
-class StagedSender(Sender):
-    """Copies to the host's memory, and sends from there."""
-
-    def send(self, tensor: Tensor) -> None:
-        (host,) = host_buffers(1, tensor.shape, tensor.dtype, tensor.device)
-        # It returns once the tensor is computed and copied.
-        super().send(host.copy_(tensor))
-
-
-def host_buffers(
-    count: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device
-) -> list[Tensor]:
-    """Tensors of the host's memory; for a GPU in pages that it may copy from and to by itself."""
-    pinned = device.type == "cuda"
-    return [torch.empty(tuple(shape), dtype=dtype, pin_memory=pinned) for _ in range(count)]
+def host_buffer(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of the host's memory; for a GPU in pages that it may copy from and to by itself."""
+    return torch.empty(tuple(shape), dtype=dtype, pin_memory=device.type == "cuda")

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import Batch
 from gnnhpc.core.schedules import Action
+from gnnhpc.engines.cuda_graph import Held, graphs_of
 from gnnhpc.engines.engine import StagePlan, StepOutput, backward, first_input
 from gnnhpc.engines.gradient_sync import gradients_of
-from gnnhpc.engines.stage_graphs import Held, graphs_of
 from gnnhpc.records.schema import Phase
 
 
@@ -28,7 +28,7 @@ class SequentialEngine:
 
     def __init__(self, plan: StagePlan) -> None:
         self.plan = plan
-        self.gradients = gradients_of(plan, [plan.microbatches - 1])
+        self.gradients = gradients_of(plan, [plan.experiment.microbatches - 1])
         self.graphs = graphs_of(plan)
         plan.stage.use_stacks()
 
@@ -60,7 +60,7 @@ class SequentialEngine:
     def _forward_backward(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
         outputs, losses = [], []
-        last = plan.microbatches - 1
+        last = plan.experiment.microbatches - 1
         for m, microbatch in enumerate(batch.microbatches):
             timer.begin("forward", m)
             output = plan.stage(first_input(microbatch), microbatch.context)

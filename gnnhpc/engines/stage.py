@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -104,8 +105,9 @@ class Stage(nn.Module):
                 x = self.layers[number](x, context)
             if not self._shapes_are_known:
                 self._check_shape(number, rows, x, context)
-            if hooked:
-                self._hook(number, x)
+            called = self.on_gradient.get(number) if hooked else None
+            if called is not None and isinstance(x, Tensor) and x.requires_grad:
+                x.register_hook(partial(_call, called))
             number += 1
         self._shapes_are_known = True
         return x if isinstance(x, Tensor) else x.to_dense()
@@ -118,11 +120,6 @@ class Stage(nn.Module):
             rows = context.chunk.rows[self._changes[number]]
         if len(output) != rows or output.shape[1:] != spec.shape:
             raise layer_mismatch(spec, rows, output.shape)
-
-    def _hook(self, number: int, output: Tensor | SparseRows) -> None:
-        called = self.on_gradient.get(number)
-        if called is not None and isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(lambda gradient: called())
 
     @property
     def row_changes(self) -> tuple[int, int]:
@@ -142,12 +139,16 @@ class Stage(nn.Module):
         for stage in self.virtual_stages:
             stage._stacks = stacks_of(stage.layers)
 
-    def cut_into(self, ranges: Sequence[range]) -> tuple[Stage, ...]:
-        """Stages of the same modules, for an engine that calls one after the other."""
-        before = [row_changes(self.specs[: each.start]) for each in ranges]
-        return self._cut(ranges, [self._first_change + each for each in before])
+    def cut_into(
+        self, ranges: Sequence[range], first_changes: Sequence[int] | None = None
+    ) -> tuple[Stage, ...]:
+        """Stages of the same modules, for an engine that calls one after the other.
 
-    def _cut(self, ranges: Sequence[range], first_changes: Sequence[int]) -> tuple[Stage, ...]:
+        `first_changes` are theirs where they are no neighbours in the model.
+        """
+        if first_changes is None:
+            before = [row_changes(self.specs[: each.start]) for each in ranges]
+            first_changes = [self._first_change + each for each in before]
         self._virtual_stages = tuple(
             Stage([self.specs[i] for i in each], [self.layers[i] for i in each], self.timer, first)
             for each, first in zip(ranges, first_changes, strict=True)
@@ -164,6 +165,10 @@ class Stage(nn.Module):
         for module in self.modules():
             if isinstance(module, BatchNorm):
                 module.forget_minibatch()
+
+
+def _call(function: Callable[[], None], gradient: Tensor) -> None:
+    function()
 
 
 def _through_hop(layer: nn.Module, x: Any, context: Context, hop: int) -> Any:
@@ -199,7 +204,7 @@ def build_stage(
     stage = Stage([specs[i] for i in layers], modules, timer, changes[0])
     if len(ranges) > 1:
         stage.separate = True
-        stage._cut(stage_slices([len(each) for each in ranges]), changes)
+        stage.cut_into(stage_slices([len(each) for each in ranges]), changes)
     return stage
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -60,14 +60,8 @@ class StepTimes:
         """Seconds of all such spans, or of those of one virtual stage; None without spans."""
         if self.spans is None:
             return None
-        return sum(
-            (
-                span.seconds
-                for span in self.spans
-                if span.name == name and virtual_stage in (None, span.virtual_stage)
-            ),
-            0.0,
-        )
+        mine = [s for s in self.spans if virtual_stage in (None, s.virtual_stage)]
+        return sum((span.seconds for span in mine if span.name == name), 0.0)
 
     def total_backward(self, virtual_stage: int | None = None) -> float | None:
         """Seconds of backward, with the gradients of weights under split backward."""
@@ -91,10 +85,7 @@ class StepTimes:
         for number, span in enumerate(self.spans):
             if span.name == "allreduce" and span.start_s == self.gradients_ready_s:
                 at = min(max(last_ready_s, span.start_s), span.end_s)
-                both = (
-                    Span("wait", span.microbatch, span.start_s, at),
-                    Span("allreduce", span.microbatch, at, span.end_s),
-                )
+                both = replace(span, name="wait", end_s=at), replace(span, start_s=at)
                 self.spans[number : number + 1] = [each for each in both if each.seconds > 0]
                 return
 
@@ -112,7 +103,7 @@ class StepTimer:
         self._spans: list[_OpenSpan] = []
         self._recompute_s = 0.0
         self._ready: Timestamp | None = None
-        self._base: torch.cuda.Event | None = None
+        self._base: Timestamp | None = None
         self._base_s = time.perf_counter()
 
     def start(self, *, profiled: bool = False) -> None:
@@ -124,7 +115,7 @@ class StepTimer:
         self._doing = "in a step"
         if self.on_device:
             self.has_spans = profiled
-            self._base = self.now_on_device() if profiled else None
+            self._base = self.now() if profiled else None
         self._base_s = time.perf_counter()
 
     def begin(self, name: SpanName, microbatch: int | None = None, virtual_stage: int = 0) -> None:
@@ -145,16 +136,10 @@ class StepTimer:
         yield
         self.end()
 
-    def gradients_ready(self) -> None:
-        """Begin the all-reduce here: the open span ends, or the first of several all-reduces has
-        begun already."""
-        if not self.has_spans:
-            return
-        now = self.now()
-        if self._spans and self._spans[-1].end is None:
-            self._spans[-1].end = now
-        self._spans.append(_OpenSpan("allreduce", None, 0, now))
-        self._ready = now
+    def begin_allreduce(self) -> None:
+        """Begin the span of the all-reduce, as this stage's gradients are ready."""
+        self.begin("allreduce")
+        self._ready = self._spans[-1].start if self.has_spans else None
 
     def add_recomputation(self, seconds: float) -> None:
         """Count seconds in which a forward was recomputed within a backward."""
@@ -198,25 +183,18 @@ class StepTimer:
         if not self.has_spans:
             return StepTimes(wall_s, None)
         self.synchronize()
+        seconds = self.seconds
         spans = [
-            Span(
-                each.name,
-                each.microbatch,
-                self.seconds(each.start),
-                self.seconds(each.end),
-                each.virtual_stage,
-            )
-            for each in self._spans
-            if each.end is not None
+            Span(s.name, s.microbatch, seconds(s.start), seconds(s.end), s.virtual_stage)
+            for s in self._spans
+            if s.end is not None
         ]
         ready_s = None if self._ready is None else self.seconds(self._ready)
         return StepTimes(wall_s, spans, self._recompute_s, ready_s)
 
     def now(self) -> Timestamp:
-        return self.now_on_device() if self.on_device else time.perf_counter()
-
-    @staticmethod
-    def now_on_device() -> torch.cuda.Event:
+        if not self.on_device:
+            return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -225,5 +203,5 @@ class StepTimer:
         """Seconds from the step's start; the device must have reached the timestamp."""
         if isinstance(timestamp, float):
             return timestamp - self._base_s
-        assert self._base is not None
+        assert isinstance(self._base, torch.cuda.Event)
         return float(self._base.elapsed_time(timestamp)) / 1e3

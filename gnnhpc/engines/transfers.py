@@ -28,15 +28,7 @@ from gnnhpc.core.schedules import (
 from gnnhpc.distributed.channels import SHARED_MEMORY, GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.distributed.mesh import Direction
 from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
-from gnnhpc.engines.send_receive import (
-    Handover,
-    Receiver,
-    Sender,
-    StagedReceiver,
-    StagedSender,
-    UnevenReceiver,
-    host_buffers,
-)
+from gnnhpc.engines.send_receive import Handover, Receiver, Sender, host_buffer
 
 Shared = TypeVar("Shared", SharedSender, SharedReceiver)
 
@@ -56,35 +48,30 @@ def transfers_of(plan: StagePlan, *, training: bool) -> list[StageTransfers]:
 class StageTransfers:
     """The ends of its four transfers; None where one is not needed."""
 
-    activations_in: Receiver | Handover | None
-    activations_out: Sender | Handover | None
-    gradients_in: Receiver | Handover | None
-    gradients_out: Sender | Handover | None
+    activations_in: Receiver | Handover | None = None
+    activations_out: Sender | Handover | None = None
+    gradients_in: Receiver | Handover | None = None
+    gradients_out: Sender | Handover | None = None
 
     def __init__(self, plan: StagePlan, part: VirtualStagePlan, *, training: bool) -> None:
         self.plan, self.part, self.training = plan, part, training
         self._shared: list[SharedSender | SharedReceiver] = []
         self.ways: set[str] = set()
         """How tensors come and go, in words."""
-        mesh, parts = plan.mesh, len(plan.virtual_stages)
-        place = (plan.schedule, mesh.stage, mesh.layout.stages, plan.microbatches)
+        mesh, parts, experiment = plan.mesh, len(plan.virtual_stages), plan.experiment
+        place = experiment.schedule, mesh.stage, mesh.layout.stages, experiment.microbatches
         most_held = partial(in_flight, *place, virtual_stages=parts, virtual_stage=part.place)
-        held = most_held() + 1 if training else 2
-        gradients = most_held(first="backward") + 1
         self._done_before = done_before_posting(*place, virtual_stages=parts, training=training)
-        learns = part.upstream_trains or bool(parameters_of(part.stage))
-        before, after = part.input_shape, part.output_shape
-        self.activations_in = self.activations_out = self.gradients_in = self.gradients_out = None
         if not part.is_first:
-            self.activations_in = self._receiver(
-                "forward", -1, before, min(held, plan.microbatches)
-            )
+            buffers = min(most_held() + 1 if training else 2, experiment.microbatches)
+            self.activations_in = self._receiver("forward", -1, part.input_shape, buffers)
         if not part.is_last:
-            self.activations_out = self._sender("forward", 1, after)
-        if not part.is_last and training and learns:
-            self.gradients_in = self._receiver("backward", 1, after, gradients)
+            self.activations_out = self._sender("forward", 1, part.output_shape)
+            if training and (part.upstream_trains or parameters_of(part.stage)):
+                buffers = most_held(first="backward") + 1
+                self.gradients_in = self._receiver("backward", 1, part.output_shape, buffers)
         if not part.is_first and training and part.upstream_trains:
-            self.gradients_out = self._sender("backward", -1, before)
+            self.gradients_out = self._sender("backward", -1, part.input_shape)
         receivers = (self.activations_in, self.gradients_in)
         self.limited = [r for r in receivers if isinstance(r, Receiver) and r.needs is not None]
         """The receivers that are to be notified of the stage's actions."""
@@ -103,8 +90,8 @@ class StageTransfers:
         if channel is None:
             return None
         if mesh.staged:
-            hosts = host_buffers(buffers, shape, plan.dtype, mesh.device)
-            return StagedReceiver(channel, hosts, mesh.device)
+            hosts = [host_buffer(shape, plan.dtype, mesh.device) for _ in range(buffers)]
+            return Receiver(channel, hosts, copied_to=mesh.device)
         tensors = [torch.empty(shape, dtype=plan.dtype, device=mesh.device) for _ in range(buffers)]
         # gloo's receives wait on the host, NCCL's on the device, before what it is given next.
         needs = [
@@ -112,14 +99,11 @@ class StageTransfers:
             for action, n in self._done_before.items()
             if (action.kind, action.virtual_stage) == (direction, self.part.place)
         ]
-        kind = Receiver if plan.fixed_rows else UnevenReceiver
-        return kind(channel, tensors, needs if mesh.links else None)
+        return Receiver(channel, tensors, needs if mesh.links else None)
 
     def _sender(self, direction: Direction, step: int, shape: tuple[int, ...]) -> Sender | None:
         channel = self._channel(SharedSender, direction, step, shape)
-        if channel is None:
-            return None
-        return StagedSender(channel) if self.plan.mesh.staged else Sender(channel)
+        return None if channel is None else Sender(channel, staged=self.plan.mesh.staged)
 
     def _channel(
         self, shared: type[Shared], direction: Direction, step: int, shape: tuple[int, ...]
@@ -128,7 +112,7 @@ class StageTransfers:
         where both ranks can share memory; None where that virtual stage is here."""
         plan, mesh, number = self.plan, self.plan.mesh, self.part.number
         stages = mesh.layout.stages
-        stage, _ = place_of_virtual_stage(plan.schedule, number + step, stages)
+        stage, _ = place_of_virtual_stage(plan.experiment.schedule, number + step, stages)
         if stage == mesh.stage:
             return None
         peer = mesh.layout.rank_of(mesh.replica, stage)
@@ -140,7 +124,7 @@ class StageTransfers:
             self.ways.add(mesh.transfers or "")
             return by_group
         slot_bytes = math.prod(shape) * plan.dtype.itemsize
-        channel = shared(plan.microbatches, slot_bytes, mesh.peers[peer], by_group)
+        channel = shared(plan.experiment.microbatches, slot_bytes, mesh.peers[peer], by_group)
         self.ways.add(SHARED_MEMORY)
         self._shared.append(channel)
         return channel
@@ -152,17 +136,17 @@ class StageTransfers:
 
     def expect(self, batch: Batch, backwards: Sequence[int] = ()) -> None:
         """`backwards` are the micro-batches in the order of their gradients."""
-        count = self.plan.microbatches
-        first, last = self.part.stage.row_changes
-        for receiver, order, changes in (
-            (self.activations_in, range(count), first),
-            (self.gradients_in, backwards, last),
+        count = self.plan.experiment.microbatches
+        for receiver, order, changes in zip(
+            (self.activations_in, self.gradients_in),
+            (range(count), backwards),
+            self.part.stage.row_changes,
+            strict=True,
         ):
-            if isinstance(receiver, UnevenReceiver):
-                chunks = [batch.microbatches[m].context.chunk for m in order]
-                receiver.expect_rows([chunk.rows[changes] for chunk in chunks])
-            elif receiver is not None:
-                receiver.expect(count)
+            if receiver is not None:
+                chunks = [] if self.plan.fixed_rows else [batch.microbatches[m] for m in order]
+                rows = [each.context.chunk.rows[changes] for each in chunks]
+                receiver.expect(count, rows or None)
 
     def flush(self) -> None:
         for sender in (self.activations_out, self.gradients_out):

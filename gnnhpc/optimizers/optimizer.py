@@ -1,17 +1,20 @@
-"""Optimizers: their settings, the learning rate of a step, and torch's classes behind them."""
+"""Optimizers and learning-rate schedules: their settings, and torch's classes behind them.
+
+A learning rate is a function of the training step, so that a resumed run needs no state.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from gnnhpc.core.settings import Strict, parse_named
-from gnnhpc.optimizers.lr_schedules import LR_SCHEDULES, Constant, LrSchedule
+from gnnhpc.core.settings import Steps, Strict, parse_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,6 +22,76 @@ if TYPE_CHECKING:
     import torch
 
     Array = npt.NDArray[np.float64]
+
+
+class LrSchedule(Strict):
+    """What the learning rate is multiplied by in a step."""
+
+    name: str
+
+    @abstractmethod
+    def factor(self, step: int, total: int) -> float:
+        """The factor of training step `step`, the first being 0, of `total`."""
+
+
+class Constant(LrSchedule):
+    """The same learning rate in every step."""
+
+    name: Literal["constant"] = "constant"
+
+    def factor(self, step: int, total: int) -> float:
+        return 1.0
+
+
+class StepDecay(LrSchedule):
+    """Multiplies the learning rate by `gamma` every `every` steps."""
+
+    name: Literal["step"] = "step"
+    every: Annotated[Steps, Field(ge=1)] = 100
+    """Training steps between two changes."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """What the learning rate is multiplied by at each change."""
+
+    def factor(self, step: int, total: int) -> float:
+        return self.gamma ** (step // self.every)
+
+
+class Cosine(LrSchedule):
+    """Lets the learning rate fall to `final` of itself at the last step, along half a cosine."""
+
+    name: Literal["cosine"] = "cosine"
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of the learning rate that is left at the end."""
+
+    def factor(self, step: int, total: int) -> float:
+        done = min(step / total, 1.0)
+        return self.final + (1.0 - self.final) * (1.0 + math.cos(math.pi * done)) / 2.0
+
+
+class Warmup(LrSchedule):
+    """Lets the learning rate rise in equal steps, and then keeps it or lets it fall."""
+
+    name: Literal["warmup"] = "warmup"
+    steps: Annotated[Steps, Field(ge=1)] = 100
+    """Training steps until the full learning rate; the first step has one `steps`-th of it."""
+    then: Literal["constant", "cosine"] = "constant"
+    """What follows: the full learning rate, or half a cosine down to 0 at the last step."""
+
+    def factor(self, step: int, total: int) -> float:
+        if step < self.steps:
+            return (step + 1) / self.steps
+        if self.then == "constant":
+            return 1.0
+        return Cosine().factor(step - self.steps, max(1, total - self.steps))
+
+
+LR_SCHEDULES: dict[str, type[LrSchedule]] = {
+    "constant": Constant,
+    "step": StepDecay,
+    "cosine": Cosine,
+    "warmup": Warmup,
+}
+"""Name in a spec -> the class behind it."""
 
 
 def _parse_lr_schedule(value: object) -> object:
@@ -44,15 +117,18 @@ class OptimizerConfig(Strict):
     """The largest norm of the gradient of all parameters together, over all stages; a larger
     gradient is scaled down to it. None leaves gradients as they are."""
 
-    @abstractmethod
-    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        """torch's optimizer of these parameters; `fused` where one kernel may update them."""
+    torchs: ClassVar[str]
+    """The name of torch's class, which takes settings that not all optimizers have by their names
+    here."""
+    has_fused: ClassVar[bool] = True
+    """Whether one kernel may update all parameters."""
 
-    def _torchs(
-        self, name: str, parameters: Sequence[torch.Tensor], **settings: Any
-    ) -> torch.optim.Optimizer:
-        """torch's optimizer of this name with the settings of all optimizers, and others."""
-        kind: Any = without_compiler(name)
+    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
+        """torch's optimizer of these parameters; `fused` where they lie as one kernel needs."""
+        settings = self.model_dump(exclude=set(OptimizerConfig.model_fields))
+        if self.has_fused:
+            settings["fused"] = fused or None
+        kind: Any = without_compiler(self.torchs)
         built: torch.optim.Optimizer = kind(
             parameters, lr=self.lr, weight_decay=self.weight_decay, **settings
         )
@@ -86,18 +162,14 @@ class Adam(OptimizerConfig):
     """Adam (Kingma & Ba 2015), with the paper's betas and epsilon."""
 
     name: Literal["adam"] = "adam"
-
-    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        return self._torchs("Adam", parameters, fused=fused or None)
+    torchs = "Adam"
 
 
 class AdamW(OptimizerConfig):
     """Adam whose weight decay does not pass through the gradient (Loshchilov & Hutter 2019)."""
 
     name: Literal["adamw"] = "adamw"
-
-    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        return self._torchs("AdamW", parameters, fused=fused or None)
+    torchs = "AdamW"
 
 
 class Sgd(OptimizerConfig):
@@ -106,9 +178,8 @@ class Sgd(OptimizerConfig):
     name: Literal["sgd"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of the last move's direction that is added to the gradient."""
-
-    def build(self, parameters: Sequence[torch.Tensor], *, fused: bool) -> torch.optim.Optimizer:
-        return self._torchs("SGD", parameters, momentum=self.momentum)
+    torchs = "SGD"
+    has_fused = False
 
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {"adam": Adam, "adamw": AdamW, "sgd": Sgd}

@@ -6,15 +6,17 @@ import contextlib
 import os
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gnnhpc.core.errors import EXIT_FAILED, GnnhpcError
 from gnnhpc.core.provenance import code_digest, command_line, machine, versions
-from gnnhpc.core.run_paths import AttemptPaths, CellPaths
+from gnnhpc.core.run_paths import AttemptPaths
 from gnnhpc.distributed.environment import Environment, read_environment
-from gnnhpc.distributed.other_jobs import OtherJobs, other_jobs
+from gnnhpc.distributed.slurm_job import OtherJobs, other_jobs
 from gnnhpc.experiment.manifest import Cell
 from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.code_snapshot import CodeOrigin
@@ -26,8 +28,8 @@ from gnnhpc.records.failures import (
     utc_now,
     write_failure,
 )
-from gnnhpc.records.result_file import Result, read_if_whole, slurm_job, write_result_once
-from gnnhpc.records.resume_points import ResumePoint
+from gnnhpc.records.result_file import Result, write_result_once
+from gnnhpc.records.resume_points import EarlierAttempts, ResumePoint
 from gnnhpc.records.schema import Check, Failure, Status
 
 if TYPE_CHECKING:
@@ -78,7 +80,6 @@ class Attempt:
     """The checkpoint at which this attempt begins, if any; known once all ranks are set up."""
     hosts: list[str] = field(default_factory=list)
     balance: list[int] | None = None
-    implementation: str | None = None
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """What each process computes with (`rank_metadata`); empty until all are set up."""
     other_jobs: dict[str, OtherJobs | None] = field(default_factory=dict)
@@ -96,13 +97,27 @@ class Attempt:
         assert self.paths is not None, "the attempt has no folder yet"
         return self.paths
 
+    @property
+    def earlier(self) -> EarlierAttempts:
+        """What this attempt takes over from those before it."""
+        return self.resumed.earlier if self.resumed else EarlierAttempts()
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Around a part of the start."""
+        began_s = time.perf_counter()
+        yield
+        self.startup_s[name] = time.perf_counter() - began_s
+
     def read_other_jobs(self, when: Literal["start", "end"]) -> None:
         """Ask Slurm, where this is one of its jobs, which others are on the same nodes."""
         if self.environment.job_id is not None:
             self.other_jobs[when] = other_jobs(self.environment)
 
-    def result(self, status: Status) -> Result:
-        """The fields that all results have, however the attempt ended."""
+    def result(
+        self, status: Status, *, train_steps: int = 0, test_steps: int = 0, **fields: Any
+    ) -> Result:
+        """The result with the fields that all have, however the attempt ended, and others."""
         experiment = self.cell.experiment
         layout = experiment.layout
         return Result(
@@ -127,7 +142,7 @@ class Attempt:
                 "hosts": self.hosts,
                 "machine": machine(),
                 "threads": self.environment.cpus,
-                "implementation": self.implementation,
+                "implementation": self.ranks[0]["implementation"] if self.ranks else None,
                 "ranks": self.ranks,
                 "site": self.environment.site,
                 "slurm": dict(self.environment.slurm),
@@ -140,34 +155,37 @@ class Attempt:
             },
             started_at=self.started_at,
             ended_at=utc_now(),
-            train_steps=0,
-            test_steps=0,
+            train_steps=train_steps,
+            test_steps=test_steps,
             resumed_from=self.resumed.as_record if self.resumed else None,
+            **fields,
         )
-
-    def fail(self, error: BaseException) -> None:
-        """Report an error of this rank: in its log, in its failure file, in the result."""
-        text = str(error) if isinstance(error, GnnhpcError) else one_line(error)
-        is_custom = isinstance(self.cell.experiment.model, CustomModel)
-        place = line_of_user(error) if is_custom and not isinstance(error, GnnhpcError) else None
-        self._report(self.failure(f"{text} ({place})" if place else text))
-
-    def exit_after_signal(self, signal_name: str) -> None:
-        """End where a signal asked this rank to stop, and the step did not end in time."""
-        self.fail(GnnhpcError(f"{signal_name} {ASKED_TO_STOP}"))
-        self.exit_now()
-
-    def exit_after_hang(self, rank: int, why: str) -> None:
-        """The watchdog found a hang; the main thread waits in a collective that cannot end."""
-        host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
-        self._report(replace(self.failure(why), rank=rank, host=host))
-        self.exit_now()
 
     def failure(self, error: str) -> Failure:
         """A failure of this rank, where it is now."""
         here, at = self.environment, self.position
         step, phase = (at.step, at.phase) if at else (None, None)
         return Failure(here.rank, here.host, step, phase, error, utc_now())
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error of this rank: in its log, in its failure file, in the result."""
+        if isinstance(error, GnnhpcError):
+            self._report(self.failure(str(error)))
+            return
+        is_custom = isinstance(self.cell.experiment.model, CustomModel)
+        place = line_of_user(error) if is_custom else None
+        self._report(self.failure(one_line(error) + (f" ({place})" if place else "")))
+
+    def exit_after_signal(self, signal_name: str) -> NoReturn:
+        """End where a signal asked this rank to stop, and the step did not end in time."""
+        self._report(self.failure(f"{signal_name} {ASKED_TO_STOP}"))
+        self._exit_now()
+
+    def exit_after_hang(self, rank: int, why: str) -> NoReturn:
+        """The watchdog found a hang; the main thread waits in a collective that cannot end."""
+        host = self.hosts[rank] if rank < len(self.hosts) else "unknown host"
+        self._report(replace(self.failure(why), rank=rank, host=host))
+        self._exit_now()
 
     def _report(self, failure: Failure) -> None:
         line = f"{self.cell.id}: rank {failure.rank} on {failure.host}: {failure.error}"
@@ -186,39 +204,18 @@ class Attempt:
         size = self.cell.experiment.process_layout.world_size
         first = find_first_failure(paths, size, self.hosts, failure)
         steps = first.step if first.phase == "train" and first.step is not None else 0
-        result = replace(self.result("failed"), failure=first, train_steps=steps)
+        audit = []
         if self.wrong is not None:
             # Nobody goes on from its earlier checkpoints either.
             detail = self.wrong.detail if first.rank == failure.rank else first.error
-            result = replace(result, audit=[replace(self.wrong, detail=detail)])
-        write_result_once(paths, result)
+            audit = [replace(self.wrong, detail=detail)]
+        write_result_once(
+            paths, self.result("failed", failure=first, train_steps=steps, audit=audit)
+        )
 
     @staticmethod
-    def exit_now(status: int = EXIT_FAILED) -> NoReturn:
+    def _exit_now() -> NoReturn:
         """End this process at once; the other ranks may wait in any collective."""
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
-
-
-def write_not_begun(attempt: Attempt, why: str) -> None:
-    """The result of an attempt that ends before its first step, as a later one may go on."""
-    result = replace(attempt.result("interrupted"), failure=attempt.failure(why))
-    write_result_once(attempt.known_paths, result)
-    print(f"{attempt.cell.id}: {why}", flush=True)
-
-
-def finished_before(cell: CellPaths, environment: Environment) -> AttemptPaths | None:
-    """The newest valid attempt of this very job, if this is not its first start.
-
-    A job can be requeued between its result and its end, and then has nothing left to do. Another
-    job at the same cell was asked for.
-    """
-    mine = slurm_job(dict(environment.slurm))
-    if mine is None or not environment.restart_count:
-        return None
-    for attempt in reversed(cell.attempts()):
-        result = read_if_whole(attempt.result)
-        if result is not None and result.valid and result.slurm_job == mine:
-            return attempt
-    return None
+        os._exit(EXIT_FAILED)

@@ -8,13 +8,12 @@ checkpoint is written under a temporary name and renamed once every rank is done
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import random
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,11 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.stage import Stage
 from gnnhpc.records.resume_points import CHECKPOINT_VERSION, METADATA_FILE, digests
 
+# torch warns of `no_dist`, which is right for a single process.
+warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+
 KEPT = 2
 """Checkpoints that an attempt keeps: the newest, and one more in case that is damaged."""
-
-
-def _folder(attempt: AttemptPaths, step: int) -> Path:
-    return attempt.checkpoints / f"step-{step:08d}"
 
 
 def save(
@@ -53,41 +51,31 @@ def save(
     `metadata` has the other fields of a `ResumePoint`. Raises GnnhpcError if it cannot be written;
     earlier checkpoints stay.
     """
-    final = _folder(attempt, step)
+    final = attempt.checkpoints / f"step-{step:08d}"
     temporary = final.with_name(f".{final.name}.partial")
     if final.exists():
         return
     try:
-        with _no_warning_of_one_process():
-            dcp.save(
-                _generator_states(mesh) | _state(mesh, stage, optimizer),
-                checkpoint_id=temporary,
-                process_group=mesh.control,
-                no_dist=mesh.control is None,
-            )
+        dcp.save(
+            _generator_states(mesh) | _state(mesh, stage, optimizer),
+            checkpoint_id=temporary,
+            process_group=mesh.control,
+            no_dist=mesh.control is None,
+        )
         if mesh.rank == 0:
             written = {"version": CHECKPOINT_VERSION, "step": step, "files": digests(temporary)}
             text = json.dumps(with_digest({**metadata, **written}))
             write_atomically(temporary / METADATA_FILE, text + "\n")
             temporary.rename(final)
-            _delete_old(attempt)
+            # They are large, and are not results.
+            for old in sorted(attempt.checkpoints.glob("step-*"))[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise GnnhpcError(f"{temporary}: cannot be written ({error.strerror})") from None
     mesh.barrier()
 
 
-def _delete_old(attempt: AttemptPaths) -> None:
-    """Delete all but the newest checkpoints: they are large, and are not results."""
-    for old in sorted(attempt.checkpoints.glob("step-*"))[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def load(
-    path: Path,
-    mesh: Mesh,
-    stage: Stage,
-    optimizer: torch.optim.Optimizer | None,
-) -> None:
+def load(path: Path, mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None) -> None:
     """Load this rank's stage and optimizer, whatever layout wrote them; a collective.
 
     Raises GnnhpcError with the name of a tensor that the checkpoint does not have, or has in
@@ -108,13 +96,12 @@ def load(
     if missing:
         raise GnnhpcError(f"{path}: has no {missing[0]}; it is of another model")
     try:
-        with _no_warning_of_one_process():
-            dcp.load(
-                state | generators,
-                checkpoint_id=path,
-                process_group=mesh.control,
-                no_dist=mesh.control is None,
-            )
+        dcp.load(
+            state | generators,
+            checkpoint_id=path,
+            process_group=mesh.control,
+            no_dist=mesh.control is None,
+        )
     except CheckpointException as error:
         # No Exception: it would pass by all that ends an attempt in words.
         causes = {str(each[0]) for each in error.failures.values()}
@@ -122,20 +109,8 @@ def load(
     _restore_generators(mesh, generators)
 
 
-@contextlib.contextmanager
-def _no_warning_of_one_process() -> Iterator[None]:
-    """torch warns of `no_dist`, which is right for a single process."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        yield
-
-
 def _state(
-    mesh: Mesh,
-    stage: Stage,
-    optimizer: torch.optim.Optimizer | None,
-    *,
-    loads: bool = False,
+    mesh: Mesh, stage: Stage, optimizer: torch.optim.Optimizer | None, *, loads: bool = False
 ) -> dict[str, Tensor]:
     """This rank's tensors by global name.
 

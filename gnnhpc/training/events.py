@@ -14,9 +14,8 @@ from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.engines.engine import StepOutput
 from gnnhpc.engines.step_timer import Span
 from gnnhpc.experiment.experiment import Experiment
-from gnnhpc.records.record_writer import RecordWriter
 from gnnhpc.records.result_file import Result
-from gnnhpc.records.schema import Check, EventRecord, Phase, SpanRecord, StepRecord
+from gnnhpc.records.schema import Check, EventRecord, Phase, StepRecord
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import StepMetrics
 
@@ -54,58 +53,31 @@ class Listener:
         """Called after the last step; `step` is the next one."""
 
 
-class RecordsSteps(Listener):
-    """Writes each step's record, and its spans where the experiment asks for them."""
-
-    def __init__(self, writer: RecordWriter, *, spans: bool) -> None:
-        self._writer, self._spans = writer, spans
-
-    def step_taken(self, taken: StepTaken) -> None:
-        spans = taken.spans if self._spans else []
-        self._writer.write(
-            taken.record,
-            *(
-                SpanRecord(
-                    *(taken.phase, taken.step, each.name, each.microbatch),
-                    *(each.start_s, each.end_s, each.virtual_stage),
-                )
-                for each in spans
-            ),
-        )
-
-
 class Validator(Protocol):
     """Validates one attempt at its boundaries, on all its ranks (`gnnhpc.validation.boundary`)."""
 
     @property
     def seconds(self) -> float:
         """What validation has taken on this rank."""
-        ...
 
     @property
     def listeners(self) -> list[Listener]:
         """What follows the run between its boundaries."""
-        ...
 
     def at_start(self, start: int) -> None:
         """Called before training step `start`, the first; a collective. Raises WrongRunError."""
-        ...
 
     def at_checkpoint(self, step: int) -> list[Check]:
         """Called before a checkpoint is written; a collective. Raises WrongRunError."""
-        ...
 
     def at_end(self, step: int) -> list[Check]:
         """Called after the last step, the one before `step`; a collective."""
-        ...
 
     def events(self) -> list[EventRecord]:
         """What each rank records after the last step."""
-        ...
 
     def audit(self, paths: AttemptPaths, result: Result) -> list[Check]:
         """What the attempt's files show; on rank 0."""
-        ...
 
 
 MakeValidator = Callable[[Experiment, TrainingParts, Mesh, Path | None], Validator]

@@ -20,7 +20,7 @@ from gnnhpc.engines.layer_profile import LayerProfile
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase
 from gnnhpc.training.events import Listener, StepTaken
-from gnnhpc.training.machine_readings import MachineReadings
+from gnnhpc.training.machine_readings import counted_since, machine_readings
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.training.step_record import Measured, gather_metrics, step_record
 
@@ -135,7 +135,7 @@ class TrainingLoop:
             # What torch's CUDA graphs gave in the last step may be overwritten from here on.
             torch.compiler.cudagraph_mark_step_begin()
         with profile or contextlib.nullcontext():
-            before = MachineReadings.now()
+            before = machine_readings()
             self.mesh.barrier()
             start_s = time.perf_counter() - self._began_s
             timer.start(profiled=profile is not None)
@@ -143,7 +143,7 @@ class TrainingLoop:
             timer.synchronize()
             self.mesh.barrier()
             times = timer.stop()
-            machine = MachineReadings.now().since(before)
+            machine = counted_since(before)
         measured = Measured(start_s, data_s, times, machine, profile)
         return self._record(phase, step, batch, output, measured)
 
@@ -194,9 +194,11 @@ class TrainingLoop:
         )
         warmup = step - self._first_step[phase] < self.experiment.warmup_steps
         record = step_record(
-            *(self.experiment, self.mesh, self.parts.stage, phase, step, batch),
-            *(measured, metrics, norm),
+            *(self.experiment, self.mesh, self.parts.stage, batch, measured, metrics),
+            phase=phase,
+            step=step,
             warmup=warmup,
+            grad_norm=norm,
         )
         spans = measured.times.spans or []
         for listener in self.listeners:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,43 +19,6 @@ MetricSums = dict[str, tuple[float, float]]
 Targets = Mapping[str, Tensor]
 
 
-class Task(Protocol):
-    """What is learnt, from a micro-batch's outputs [rows, width] and its targets."""
-
-    def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase) -> Tensor:
-        """The loss summed over the valid targets of a split."""
-        ...
-
-    def valid_targets(self, targets: Targets, split: Phase) -> int:
-        """How many targets of a split count."""
-        ...
-
-    def metrics(self, phase: Phase) -> tuple[str, ...]:
-        """Names of the reported metrics; `loss` is the first."""
-        ...
-
-    def metric_sums(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> MetricSums:
-        """The metrics of one replica's mini-batch; `outputs` has one tensor a micro-batch."""
-        ...
-
-
-@dataclass(frozen=True)
-class MeanLoss:
-    """The mean loss of a step over the valid targets of all replicas.
-
-    Replicas average their gradients, so a replica divides by its share of the global count:
-    micro-batches and replicas of any size add up to the sequential gradient.
-    """
-
-    task: Task
-    replicas: int
-
-    def __call__(self, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
-        """One micro-batch's part; `valid_targets` is the batch's count over all replicas."""
-        summed = self.task.summed_loss(output, microbatch.targets, "train")
-        return summed / (valid_targets / self.replicas)
-
-
 @dataclass(frozen=True)
 class Classification:
     """One class a row, by cross-entropy; rows whose target is `IGNORED` do not count."""
@@ -68,19 +30,24 @@ class Classification:
     `loss` and `accuracy` are then those of the test split."""
 
     def summed_loss(self, outputs: Tensor, targets: Targets, split: Phase) -> Tensor:
+        """The loss of a micro-batch's outputs [rows, width], summed over the valid targets of a
+        split."""
         target = targets[split]
         if self.outputs == "log_probabilities":
             return functional.nll_loss(outputs, target, reduction="sum", ignore_index=IGNORED)
         return functional.cross_entropy(outputs, target, reduction="sum", ignore_index=IGNORED)
 
     def valid_targets(self, targets: Targets, split: Phase) -> int:
+        """How many targets of a split count."""
         return int((targets[split] != IGNORED).sum())
 
     def metrics(self, phase: Phase) -> tuple[str, ...]:
+        """Names of the reported metrics; `loss` is the first."""
         extra = ("val_accuracy", "test_accuracy") if self.splits and phase == "test" else ()
         return ("loss", "accuracy", *extra)
 
     def metric_sums(self, phase: Phase, outputs: Sequence[Tensor], batch: Batch) -> MetricSums:
+        """The metrics of one replica's mini-batch; `outputs` has one tensor a micro-batch."""
         pairs = [(o, m.targets) for o, m in zip(outputs, batch.microbatches, strict=True)]
         loss = sum(float(self.summed_loss(output, targets, phase)) for output, targets in pairs)
         right, count = _accuracy(pairs, phase)
@@ -179,3 +146,23 @@ def scores(embeddings: Tensor, pairs: Tensor) -> Tensor:
     """The dot product of two rows of `embeddings` [rows, width] for each of `pairs` [n, 3]: [n]."""
     one, other = (embeddings.index_select(0, pairs[:, end]) for end in (0, 1))
     return (one * other).sum(1)
+
+
+Task = Classification | LinkPrediction
+
+
+@dataclass(frozen=True)
+class MeanLoss:
+    """The mean loss of a step over the valid targets of all replicas.
+
+    Replicas average their gradients, so a replica divides by its share of the global count:
+    micro-batches and replicas of any size add up to the sequential gradient.
+    """
+
+    task: Task
+    replicas: int
+
+    def __call__(self, output: Tensor, microbatch: MicroBatch, valid_targets: int) -> Tensor:
+        """One micro-batch's part; `valid_targets` is the batch's count over all replicas."""
+        summed = self.task.summed_loss(output, microbatch.targets, "train")
+        return summed / (valid_targets / self.replicas)

@@ -8,9 +8,9 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,48 +24,34 @@ CLEAR_REFS = Path("/proc/self/clear_refs")
 _MOST_BYTES = 2**16
 """More than is needed of any of them: /proc/stat begins with some seventy bytes for each CPU."""
 
-
-@dataclass(frozen=True)
-class MachineReadings:
-    """Counters since the process or the machine started; None where the system does not say."""
-
-    cpu_s: float
-    """Processor seconds of all threads of this process."""
-    involuntary_switches: int
-    steal_s: float | None
-    """Seconds that the host has taken from a CPU this process may use, on average over those."""
-    run_delay_s: float | None
-    """Seconds in which the main thread could have run and had no processor."""
-    compilations: int
-    """Forwards and backwards that torch has compiled."""
-
-    @classmethod
-    def now(cls) -> MachineReadings:
-        return cls(
-            time.process_time(),
-            resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
-            _steal_s(),
-            _run_delay_s(),
-            compilations(),
-        )
-
-    def since(self, before: MachineReadings) -> MachineReadings:
-        """What was counted between two readings."""
-        return MachineReadings(
-            self.cpu_s - before.cpu_s,
-            self.involuntary_switches - before.involuntary_switches,
-            _difference(self.steal_s, before.steal_s),
-            _difference(self.run_delay_s, before.run_delay_s),
-            self.compilations - before.compilations,
-        )
+Readings = dict[str, Any]
+"""Counters since the process or the machine started, by their names in a step's record: processor
+seconds of all threads, involuntary switches, seconds of `steal_s` and `run_delay_s`, forwards and
+backwards that torch has compiled. None where the system does not say."""
 
 
-def _difference(now: float | None, before: float | None) -> float | None:
-    return None if now is None or before is None else max(0.0, now - before)
+def machine_readings() -> Readings:
+    """Read all counters now."""
+    return {
+        "cpu_s": time.process_time(),
+        "involuntary_switches": resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+        "steal_s": _steal_s(),
+        "run_delay_s": _run_delay_s(),
+        "compilations": compilations(),
+    }
+
+
+def counted_since(before: Mapping[str, Any]) -> Readings:
+    """What was counted since these readings."""
+    return {
+        name: None if now is None or before[name] is None else max(now - before[name], 0)
+        for name, now in machine_readings().items()
+    }
 
 
 def _run_delay_s() -> float | None:
-    """The second number of schedstat, in nanoseconds (proc(5))."""
+    """Seconds in which the main thread could have run and had no processor: the second number of
+    schedstat, in nanoseconds (proc(5))."""
     try:
         return int(_read(SCHEDSTAT).split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -73,7 +59,8 @@ def _run_delay_s() -> float | None:
 
 
 def _steal_s() -> float | None:
-    """Field 8 of each CPU's line, in clock ticks (proc(5))."""
+    """Seconds that the host has taken from a CPU this process may use, on average over those: field
+    8 of each CPU's line, in clock ticks (proc(5))."""
     try:
         lines = _read(STAT).partition(b"\nintr")[0].splitlines()
         fields = [line.split() for line in lines]

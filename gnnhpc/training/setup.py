@@ -21,10 +21,9 @@ from gnnhpc.core.schedules import (
     virtual_stage_number,
 )
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.engines import Engine, StagePlan, build_engine
+from gnnhpc.engines import Engine, build_engine
 from gnnhpc.engines.activation_checkpointing import copied_buffers
-from gnnhpc.engines.cuda_graph import why_eager
-from gnnhpc.engines.engine import VirtualStagePlan, parameters_of
+from gnnhpc.engines.engine import StagePlan, VirtualStagePlan, parameters_of
 from gnnhpc.engines.gradient_sync import dense_strides
 from gnnhpc.engines.layer_profile import measure_layers
 from gnnhpc.engines.stage import Stage, build_stage
@@ -85,20 +84,17 @@ def set_up(
             experiment.activation_checkpointing, experiment.microbatches
         )
     plan = StagePlan(
+        experiment=experiment,
         stage=stage,
         mesh=mesh,
         timer=timer,
         loss=loss,
-        microbatches=experiment.microbatches,
-        schedule=experiment.schedule,
         virtual_stages=tuple(_virtual_stage_plans(stage, mine, experiment, mesh, batches)),
-        dtype=getattr(torch, experiment.dtype),
         fixed_rows=batches.fixed_rows,
         cut=planned,
-        recomputation=experiment.activation_checkpointing,
-        cuda_graph=why_eager(experiment, mesh.device) is None,
-        bucket_mib=experiment.bucket_mib,
     )
+    note = experiment.model.loaded.implementation_note(plan.dtype, mesh.device)
+    compiled = experiment.compile
     return TrainingParts(
         layer_specs=layer_specs,
         plan=plan,
@@ -108,7 +104,7 @@ def set_up(
         engine=build_engine(experiment.engine, plan),
         optimizer=build_optimizer(experiment, stage),
         timer=timer,
-        implementation=_implementation(experiment, plan.dtype, mesh.device),
+        implementation=note if compiled == "off" else f"{note}, compiled ({compiled})",
     )
 
 
@@ -135,11 +131,6 @@ def compile_layers(experiment: Experiment, parts: TrainingParts) -> None:
                 engine.evaluate(next(opened))
         stage.train()
     parts.timer.stop()
-
-
-def _implementation(experiment: Experiment, dtype: torch.dtype, device: torch.device) -> str:
-    note = experiment.model.loaded.implementation_note(dtype, device)
-    return note if experiment.compile == "off" else f"{note}, compiled ({experiment.compile})"
 
 
 def _virtual_stage_plans(
@@ -180,27 +171,18 @@ def _check_parameters(experiment: Experiment, stage: Stage) -> None:
                 own = "parameters of its own, as layers may lie on several stages"
                 raise InputError(where, key, f"one of layer {owner}", own)
             if isinstance(parameter, UninitializedParameter):
-                lazy = "no shape yet, as of a lazy module"
-                raise InputError(where, key, lazy, "a shape by `build`")
+                raise InputError(where, key, "no shape yet", "a shape by `build`")
             if parameter.requires_grad and parameter.dtype != getattr(torch, experiment.dtype):
                 found = str(parameter.dtype).removeprefix("torch.")
                 raise InputError(where, key, found, f"the experiment's {experiment.dtype}")
         built = sum(p.numel() for p in module.parameters())
         if layer.parameters not in (None, built):
-            raise InputError(
-                where,
-                f"parameters of {layer.name}",
-                f"{layer.parameters} in its outline",
-                f"{built}, as it is built, or None",
-            )
+            key, found = f"parameters of {layer.name}", f"{layer.parameters} in its outline"
+            raise InputError(where, key, found, f"{built}, as it is built, or None")
 
 
 def _planned_cut(
-    experiment: Experiment,
-    layer_specs: LayerSpecs,
-    mesh: Mesh,
-    batches: Batches,
-    loss: MeanLoss,
+    experiment: Experiment, layer_specs: LayerSpecs, mesh: Mesh, batches: Batches, loss: MeanLoss
 ) -> list[range]:
     """The layers of each stage: by the outline's costs, or by a profile that rank 0 measures."""
     if experiment.layout.stages == 1 or experiment.balance != "profile":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from gnnhpc.engines.step_timer import StepTimes
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.loss_and_metrics import Task
-from gnnhpc.training.machine_readings import MachineReadings, peak_device_mib, peak_rss_mib
+from gnnhpc.training.machine_readings import Readings, peak_device_mib, peak_rss_mib
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Measured:
     start_s: float
     data_s: float
     times: StepTimes
-    machine: MachineReadings
+    machine: Readings
     profile: LayerProfile | None
 
 
@@ -82,25 +83,20 @@ def step_record(
     experiment: Experiment,
     mesh: Mesh,
     stage: Stage,
-    phase: Phase,
-    step: int,
     batch: Batch,
     measured: Measured,
     metrics: StepMetrics,
-    grad_norm: float | None,
-    *,
-    warmup: bool,
+    **fields: Any,
 ) -> StepRecord:
-    times, machine, loading = measured.times, measured.machine, batch.loading
-    profile = measured.profile
+    """The record of a step on this rank; `fields` are its phase, number, and what else is known."""
+    times, loading, profile = measured.times, batch.loading, measured.profile
+    compiled = experiment.compile != "off"
     return StepRecord(
-        phase=phase,
-        step=step,
+        **fields,
+        **measured.machine | ({} if compiled else {"compilations": None}),
         epoch=batch.epoch,
-        warmup=warmup,
         start_s=measured.start_s,
         wall_s=times.wall_s,
-        cpu_s=machine.cpu_s,
         forward_s=times.total("forward"),
         backward_s=times.total_backward(),
         allreduce_s=times.total("allreduce"),
@@ -113,10 +109,6 @@ def step_record(
         groups={} if profile is None else profile.groups(times.spans or []),
         peak_rss_mib=peak_rss_mib(),
         peak_device_mib=peak_device_mib(mesh.devices),
-        involuntary_switches=machine.involuntary_switches,
-        steal_s=machine.steal_s,
-        grad_norm=grad_norm,
-        run_delay_s=machine.run_delay_s,
         recompute_s=times.recompute_s,
         sample_s=loading.sample_s if loading else None,
         gather_s=loading.gather_s if loading else None,
@@ -124,7 +116,6 @@ def step_record(
         virtual_stage_s=_virtual_stage_seconds(stage, times, split=experiment.split_backward),
         weights_s=times.total("weights") if experiment.split_backward else None,
         profiled=profile is not None,
-        compilations=None if experiment.compile == "off" else machine.compilations,
     )
 
 

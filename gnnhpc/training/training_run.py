@@ -1,61 +1,194 @@
-"""One rank's training between its set-up and its result: restore, train, save, write the result."""
+"""One rank's training: joins the others, builds its part, restores, trains, writes the result."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
 
 from gnnhpc.core.errors import EXIT_DONE, EXIT_UNFINISHED
-from gnnhpc.core.provenance import seconds_since_process_start
+from gnnhpc.core.provenance import code_digest, seconds_since_process_start, versions
+from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.data.data_files import data_root
+from gnnhpc.distributed.devices import choose_devices
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.distributed.requeue import is_interrupted, requeue, requeues_used_up
+from gnnhpc.distributed.rendezvous import join, leave
 from gnnhpc.distributed.signals import Signals
+from gnnhpc.distributed.slurm_job import is_interrupted, requeue, requeues_used_up
+from gnnhpc.distributed.watchdog import watching
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
+from gnnhpc.experiment.custom_model_files import load_model
+from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.models.seeding import seed_generators
 from gnnhpc.records.record_writer import FileDigest, RecordWriter
 from gnnhpc.records.result_file import final_key, write_result_once
-from gnnhpc.records.resume_points import EarlierAttempts, environment_of
+from gnnhpc.records.resume_points import ResumePoint, environment_of, find_resume_point
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
-from gnnhpc.training.events import RecordsSteps, Validator, WrongRunError
+from gnnhpc.training.events import MakeValidator, Validator, WrongRunError
+from gnnhpc.training.listeners import PrintsProgress, RecordsSteps
 from gnnhpc.training.loop import Stopped, TrainingLoop
-from gnnhpc.training.progress_line import progress_listener
-from gnnhpc.training.setup import TrainingParts
+from gnnhpc.training.rank_metadata import check_ranks_run_the_same, rank_header, rank_metadata
+from gnnhpc.training.setup import TrainingParts, compile_layers, set_up
 
 
 @dataclass
 class TrainingRun:
-    """What is left of an attempt once its ranks are set up."""
+    """What is left of an attempt once rank 0 has claimed it."""
+
+    attempt: Attempt
+    run_paths: RunPaths
+    make_validator: MakeValidator
+    signals: Signals
+
+    def run(self, ended: int | None) -> int:
+        """Returns the exit status; `ended` is that with which rank 0 lets all end at once."""
+        mesh, ranks = self._join_ranks(ended)
+        status: int | None = ranks[0]["ended"]
+        if status is None:
+            self._enter_attempt(mesh, ranks)
+            parts = self._build_training(mesh)
+            status = self._train(mesh, parts)
+        mesh.barrier()
+        leave(mesh)
+        return status
+
+    def _join_ranks(self, ended: int | None) -> tuple[Mesh, list[dict[str, Any]]]:
+        """Connect to the other ranks; also what each of them runs, and what rank 0 has claimed."""
+        attempt, experiment = self.attempt, self.attempt.cell.experiment
+        torch.set_num_threads(attempt.environment.cpus)
+        with attempt.timed("rendezvous"):
+            stages = experiment.stages_per_process
+            device, *more = choose_devices(experiment.device, attempt.environment, stages)
+            place = (experiment.process_layout, device, more, experiment.loss_stage)
+            mesh = join(attempt.environment, *place)
+            mine = {
+                "attempt": attempt.paths.number if attempt.paths else None,
+                "ended": ended,
+                "cell": attempt.cell.id,
+                "host": attempt.environment.host,
+                "code": code_digest(),
+                "versions": versions(),
+            }
+            return mesh, mesh.gather_objects(mine)
+
+    def _enter_attempt(self, mesh: Mesh, ranks: list[dict[str, Any]]) -> None:
+        """Take the attempt that rank 0 has claimed; check that all have the same code and cell."""
+        attempt = self.attempt
+        attempt.hosts = [each["host"] for each in ranks]
+        attempt.paths = self.run_paths.cell(attempt.cell.id).attempt(ranks[0]["attempt"])
+        if attempt.environment.launcher != "alone":
+            attempt.log.redirect(attempt.paths.log(mesh.rank))
+        check_ranks_run_the_same(ranks)
+
+    def _build_training(self, mesh: Mesh) -> TrainingParts:
+        """Build this rank's stage; also choose the checkpoint that all ranks resume from."""
+        attempt, experiment = self.attempt, self.attempt.cell.experiment
+        if mesh.rank == 0:
+            attempt.read_other_jobs("start")
+        with attempt.timed("build"):
+            # Not before all ranks know the attempt: whichever cannot load it leaves a record.
+            load_model(experiment, self.run_paths)
+            root = data_root(attempt.cell.data_root)
+            parts = set_up(experiment, mesh, root)
+            mine = rank_metadata(attempt.environment.host, mesh, parts)
+            attempt.ranks = mesh.gather_objects(mine)
+            point = attempt.resumed = self._choose_resume_point(mesh)
+            attempt.balance = [len(each) for each in parts.plan.cut]
+            if point is not None and point.balance != attempt.balance:
+                # Measured again, layers may be balanced otherwise; one measurement has one cut.
+                attempt.balance = point.balance
+                cut = stage_slices(point.balance)
+                parts = set_up(experiment, mesh, root, planned=cut, batches=parts.batches)
+        if experiment.compile != "off":
+            with attempt.timed("compile"):
+                compile_layers(experiment, parts)
+        attempt.startup_s["total"] = seconds_since_process_start()
+        return parts
+
+    def _choose_resume_point(self, mesh: Mesh) -> ResumePoint | None:
+        """The newest checkpoint that fits these ranks, which rank 0 finds for all."""
+        point = None
+        if mesh.rank == 0:
+            paths = self.run_paths.cell(self.attempt.cell.id)
+            here = environment_of(self.attempt.ranks)
+            point, skipped = find_resume_point(paths, self.attempt.known_paths, here)
+            for line in skipped:
+                print(f"{self.attempt.cell.id}: {line}", flush=True)
+        found: ResumePoint | None = mesh.gather_objects(point)[0]
+        return found
+
+    def _train(self, mesh: Mesh, parts: TrainingParts) -> int:
+        """Train and test, validate and write the result; or save a checkpoint and stop."""
+        attempt, experiment = self.attempt, self.attempt.cell.experiment
+        records = attempt.known_paths.records(mesh.rank)
+        header = rank_header(attempt, mesh, parts)
+        with (
+            contextlib.closing(RecordWriter(records, header)) as writer,
+            watching(mesh, parts.timer, attempt.exit_after_hang),
+        ):
+            root = data_root(attempt.cell.data_root)
+            validator = self.make_validator(experiment, parts, mesh, root)
+            recorded = RecordedTraining(attempt, mesh, parts, writer, validator)
+            try:
+                return recorded.run(self.signals)
+            except WrongRunError as error:
+                attempt.wrong = error.check
+                raise
+
+
+@dataclass
+class RecordedTraining:
+    """Trains the parts of a rank; writes its records, checkpoints and the result."""
 
     attempt: Attempt
     mesh: Mesh
     parts: TrainingParts
     writer: RecordWriter
     validator: Validator
-    signals: Signals
 
-    def run(self) -> int:
-        """Train and test, validate and write the result; or save a checkpoint and stop.
+    def run(self, signals: Signals) -> int:
+        """Returns the exit status. Raises WrongRunError for a run that validation ends."""
+        attempt, experiment, _point = (
+            self.attempt,
+            self.attempt.cell.experiment,
+            self.attempt.resumed,
+        )
+        start = self._restore()
+        self.validator.at_start(start)
+        every = experiment.save_every
 
-        Returns the exit status. Raises WrongRunError for a run that validation ends.
-        """
+        def save_where_asked(step: int) -> None:
+            if every and step % every == 0 and step < experiment.train_steps:
+                self._save_checkpoint(loop, step)
+
+        loop = TrainingLoop(
+            experiment=experiment,
+            mesh=self.mesh,
+            parts=self.parts,
+            listeners=[
+                RecordsSteps(self.writer, spans=experiment.spans),
+                PrintsProgress(experiment, self.mesh, attempt.known_paths.log(0).name),
+                *self.validator.listeners,
+            ],
+            stop_requested=signals.stop_requested,
+            after_step=save_where_asked,
+            test_steps_done=attempt.resumed.test_steps_done if attempt.resumed else 0,
+        )
+        attempt.position = loop.position
         try:
-            start = self._restore()
-            self.validator.at_start(start)
-            loop = self._loop()
             loop.run(start)
         except Stopped as stopped:
             self._save_checkpoint(loop, stopped.step)
-            self._end_interrupted(loop, stopped.step)
+            self._end_interrupted(loop, stopped.step, signals.received)
             return EXIT_UNFINISHED
-        except WrongRunError as error:
-            self.attempt.wrong = error.check
-            raise
         self._record_cuda_graphs()
-        checks = self.validator.at_end(loop.experiment.train_steps)
+        checks = self.validator.at_end(experiment.train_steps)
         self.writer.write(*self.validator.events())
         self._write_result(loop, checks)
         return EXIT_DONE
@@ -73,41 +206,6 @@ class TrainingRun:
             load(point.path, self.mesh, self.parts.stage, self.parts.optimizer)
         return point.step
 
-    def _loop(self) -> TrainingLoop:
-        experiment, point = self.attempt.cell.experiment, self.attempt.resumed
-        first_log = self.attempt.known_paths.log(0).name
-        loop = TrainingLoop(
-            experiment=experiment,
-            mesh=self.mesh,
-            parts=self.parts,
-            listeners=[
-                RecordsSteps(self.writer, spans=experiment.spans),
-                progress_listener(experiment, self.mesh, first_log),
-                *self.validator.listeners,
-            ],
-            stop_requested=self.signals.stop_requested,
-            test_steps_done=point.test_steps_done if point else 0,
-        )
-        self.attempt.position = loop.position
-        loop.after_step = lambda done: self._save_where_asked_for(loop, done)
-        return loop
-
-    def _save_where_asked_for(self, loop: TrainingLoop, step: int) -> None:
-        every = loop.experiment.save_every
-        if every and step % every == 0 and step < loop.experiment.train_steps:
-            self._save_checkpoint(loop, step)
-
-    def _record_cuda_graphs(self) -> None:
-        """Write how many steps on a GPU were replayed, or why none was."""
-        if self.mesh.device.type != "cuda":
-            return
-        engine, experiment = self.parts.engine, self.attempt.cell.experiment
-        captures = SequentialEngine | NativeEngine
-        graphs = engine.graphs if isinstance(engine, captures) else None
-        why = why_eager(experiment, self.mesh.device)
-        detail = {"all": f"eager: {why}"} if graphs is None else graphs.record()
-        self.writer.write(EventRecord("cuda graph", 0.0, detail))
-
     def _save_checkpoint(self, loop: TrainingLoop, step: int) -> None:
         from gnnhpc.training.checkpoint import save
 
@@ -119,7 +217,7 @@ class TrainingRun:
             "tested": loop.test_steps_done,
             "balance": attempt.balance,
             "environment": environment_of(attempt.ranks),
-            "earlier": asdict(self._earlier().with_attempt(paths.root.name, checks, files)),
+            "earlier": asdict(attempt.earlier.with_attempt(paths.root.name, checks, files)),
         }
         with self.parts.timer.outside("writing a checkpoint"):
             save(paths, self.mesh, self.parts.stage, self.parts.optimizer, step, metadata)
@@ -130,64 +228,18 @@ class TrainingRun:
         ranks = self.mesh.gather_objects(self.writer.written)
         return {name: digest for files in ranks for name, digest in files.items()}
 
-    def _earlier(self) -> EarlierAttempts:
-        return self.attempt.resumed.earlier if self.attempt.resumed else EarlierAttempts()
-
-    def _write_result(self, loop: TrainingLoop, checks: list[Check]) -> None:
-        files = self._written()
-        if self.mesh.rank == 0:
-            with self.parts.timer.outside("writing the result"):
-                self.attempt.read_other_jobs("end")
-                self._write_done(loop, files, checks)
-        self.mesh.barrier()
-
-    def _write_done(
-        self, loop: TrainingLoop, files: dict[str, FileDigest], checks: Sequence[Check]
-    ) -> None:
-        """Write the result after the last step; `files` are all ranks'."""
-        attempt = self.attempt
-        # The earlier attempts' folders are beside this one's.
-        earlier = {f"../{name}": dict(one) for name, one in self._earlier().records.items()}
-        result = replace(
-            attempt.result("done"),
-            train_steps=loop.experiment.train_steps,
-            test_steps=loop.test_steps_done,
-            final={
-                final_key(phase, name): value
-                for phase, metrics in loop.final.items()
-                for name, value in metrics.items()
-            },
-            graph=self.parts.batches.graph_metadata(),
-            records={**files, **earlier},
-        )
-        began_s = time.perf_counter()
-        audited = self.validator.audit(attempt.known_paths, result)
-        validation_s = self.validator.seconds + time.perf_counter() - began_s
-        result = replace(
-            result,
-            audit=[*checks, *audited, *self._earlier().checks()],
-            validation={
-                "seconds": round(validation_s, 3),
-                "attempt_s": round(seconds_since_process_start(), 3),
-            },
-        )
-        if write_result_once(attempt.known_paths, result):
-            flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
-            folder = attempt.known_paths.root
-            attempt.log.print_to_both(f"{attempt.cell.id}: done{flagged}; results in {folder}")
-
-    def _end_interrupted(self, loop: TrainingLoop, step: int) -> None:
+    def _end_interrupted(self, loop: TrainingLoop, step: int, received: str | None) -> None:
         """Write the result once the checkpoint is written, and put the job back into the queue."""
         if self.mesh.rank != 0:
             return
-        attempt, received = self.attempt, self.signals.received
-        environment, refused = attempt.environment, None
+        attempt, environment = self.attempt, self.attempt.environment
+        refused = None
         by_slurm = is_interrupted(environment, received)
         if by_slurm:
             refused = requeues_used_up(environment, environment.restart_count + 1)
         attempt.read_other_jobs("end")
-        result = replace(
-            attempt.result("interrupted"),
+        result = attempt.result(
+            "interrupted",
             train_steps=step,
             test_steps=loop.test_steps_done,
             failure=attempt.failure(refused) if refused else None,
@@ -198,3 +250,53 @@ class TrainingRun:
         print(f"{attempt.cell.id}: {stopped}", flush=True)
         if by_slurm and refused is None:
             requeue(environment)
+
+    def _record_cuda_graphs(self) -> None:
+        """Write how many steps on a GPU were replayed, or why none was."""
+        if self.mesh.device.type != "cuda":
+            return
+        engine = self.parts.engine
+        graphs = engine.graphs if isinstance(engine, SequentialEngine | NativeEngine) else None
+        why = why_eager(self.attempt.cell.experiment, self.mesh.device)
+        detail = {"all": f"eager: {why}"} if graphs is None else graphs.record()
+        self.writer.write(EventRecord("cuda graph", 0.0, detail))
+
+    def _write_result(self, loop: TrainingLoop, checks: list[Check]) -> None:
+        """Write the result after the last step, on rank 0."""
+        files = self._written()
+        if self.mesh.rank == 0:
+            with self.parts.timer.outside("writing the result"):
+                attempt, earlier = self.attempt, self.attempt.earlier
+                attempt.read_other_jobs("end")
+                result = attempt.result(
+                    "done",
+                    train_steps=loop.experiment.train_steps,
+                    test_steps=loop.test_steps_done,
+                    final={
+                        final_key(phase, name): value
+                        for phase, metrics in loop.final.items()
+                        for name, value in metrics.items()
+                    },
+                    graph=self.parts.batches.graph_metadata(),
+                    # The earlier attempts' folders are beside this one's.
+                    records=files
+                    | {f"../{name}": dict(one) for name, one in earlier.records.items()},
+                )
+                began_s = time.perf_counter()
+                audited = self.validator.audit(attempt.known_paths, result)
+                validation_s = self.validator.seconds + time.perf_counter() - began_s
+                result = replace(
+                    result,
+                    audit=[*checks, *audited, *earlier.checks()],
+                    validation={
+                        "seconds": round(validation_s, 3),
+                        "attempt_s": round(seconds_since_process_start(), 3),
+                    },
+                )
+                if write_result_once(attempt.known_paths, result):
+                    flagged = f", flagged {', '.join(result.flags)}" if result.flags else ""
+                    folder = attempt.known_paths.root
+                    attempt.log.print_to_both(
+                        f"{attempt.cell.id}: done{flagged}; results in {folder}"
+                    )
+        self.mesh.barrier()

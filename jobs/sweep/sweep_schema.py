@@ -16,8 +16,7 @@ from gnnhpc.data.registry import DATA
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import Links, Sampling
 from gnnhpc.models.model_registry import BUILT_IN, model_class
-from gnnhpc.optimizers.lr_schedules import LR_SCHEDULES
-from gnnhpc.optimizers.optimizer import OPTIMIZERS, OptimizerConfig
+from gnnhpc.optimizers.optimizer import LR_SCHEDULES, OPTIMIZERS, OptimizerConfig
 from jobs.sweep.sweep import AXES, Grid, Sweep
 
 Schema = dict[str, Any]

@@ -38,7 +38,8 @@ def fail(kind: str, late: int) -> None:
 
 def plant(kind: str, step: int) -> None:
     """Let the training loop run into the fault after it has recorded the step."""
-    from gnnhpc.training.events import RecordsSteps, StepTaken
+    from gnnhpc.training.events import StepTaken
+    from gnnhpc.training.listeners import RecordsSteps
 
     true = RecordsSteps.step_taken
 

@@ -10,14 +10,7 @@ import pytest
 import torch
 
 from gnnhpc.core.errors import InputError
-from gnnhpc.distributed.devices import (
-    RankDevice,
-    check_sharing,
-    choose_devices,
-    gpu_identity,
-    shared_gpus,
-    uses_nccl,
-)
+from gnnhpc.distributed.devices import RankDevice, choose_devices, gpu_identity, nccl_connects
 from gnnhpc.distributed.environment import Environment, read_environment
 
 
@@ -59,28 +52,28 @@ def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.Mo
 
 
 def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
-    return [RankDevice(rank, f"n{rank // 2}", gpu, nccl) for rank, gpu in enumerate(gpus)]
+    return [RankDevice(f"n{rank // 2}", gpu, nccl) for rank, gpu in enumerate(gpus)]
 
 
 def test_two_ranks_share_a_gpu_only_where_that_is_allowed() -> None:
-    check_sharing(ranks_with("GPU-a", "GPU-b", "GPU-c"), {})
-    check_sharing(ranks_with(None, None), {})
+    """And then not by NCCL."""
+    shared = "GNNHPC_SHARE_GPU"
     both = ranks_with("GPU-a", "GPU-b", "GPU-c", "GPU-b")
-    assert shared_gpus(both) == {"GPU-b": [1, 3]}
-    assert shared_gpus(ranks_with("GPU-a+GPU-b", "GPU-b")) == {"GPU-b": [0, 1]}
-    for env in ({}, {"GNNHPC_SHARE_GPU": "0"}):
+    for env in ({}, {shared: "0"}):
         with pytest.raises(InputError, match="ranks 1, 3 on n0 with one GPU, GPU-b; allowed: a GP"):
-            check_sharing(both, env)
-    check_sharing(both, {"GNNHPC_SHARE_GPU": "1"})
-    with pytest.raises(InputError, match="GNNHPC_SHARE_GPU: found 'yes'; allowed: 1, 0 or unset"):
-        check_sharing(both, {"GNNHPC_SHARE_GPU": "yes"})
+            nccl_connects(both, env)
+    assert not nccl_connects(both, {shared: "1"})
+    with pytest.raises(InputError, match=f"{shared}: found 'yes'; allowed: 1, 0 or unset"):
+        nccl_connects(both, {shared: "yes"})
+    with pytest.raises(InputError, match="ranks 0, 1 on n0 with one GPU, GPU-b"):
+        nccl_connects(ranks_with("GPU-a+GPU-b", "GPU-b"), {})
 
 
-def test_nccl_is_for_gpus_of_their_own() -> None:
-    assert uses_nccl(ranks_with("GPU-a", "GPU-b"))
-    assert not uses_nccl(ranks_with("GPU-a", "GPU-a"))
-    assert not uses_nccl(ranks_with("GPU-a", "GPU-b", nccl=False))
-    assert not uses_nccl(ranks_with(None, None))
+def test_nccl_is_for_whole_gpus_of_their_own() -> None:
+    assert nccl_connects(ranks_with("GPU-a", "GPU-b"), {})
+    assert not nccl_connects(ranks_with("GPU-a", "GPU-b", nccl=False), {})
+    assert not nccl_connects(ranks_with("GPU-a", "MIG-b"), {})
+    assert not nccl_connects(ranks_with(None, None), {})
 
 
 def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,13 +19,7 @@ from gnnhpc.core.errors import GnnhpcError, InputError
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed import rendezvous
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.rendezvous import (
-    check_interfaces,
-    connect,
-    derived_port,
-    join,
-    leave,
-)
+from gnnhpc.distributed.rendezvous import connect, derived_port, join, leave, named_interfaces
 from tests.tools.forked import spawn
 
 STEP = {
@@ -118,10 +112,10 @@ def test_a_first_node_without_an_address_is_named_at_once(job: dict[str, str]) -
 
 def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    check_interfaces()
+    assert named_interfaces() == ["lo"]
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,ib7")
     with pytest.raises(InputError, match=r"GLOO_SOCKET_IFNAME: found 'ib7'; allowed: .*lo"):
-        check_interfaces()
+        named_interfaces()
 
 
 def groups_of_a_rank(layout: str) -> tuple[int, list[float], float]:

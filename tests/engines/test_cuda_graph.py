@@ -14,6 +14,7 @@ from torch import Tensor
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
+from gnnhpc.engines import cuda_graph
 from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
@@ -21,8 +22,7 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
 from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.kernels.vig import vig_mlp
-from gnnhpc.training import setup
-from gnnhpc.training.setup import TrainingParts
+from gnnhpc.training.setup import TrainingParts, set_up
 from tests.engines.steps import CPU
 from tests.tools.backends import computed_by
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
@@ -59,8 +59,8 @@ def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = F
     device."""
     with pytest.MonkeyPatch.context() as patch, computed_by("torch"), simulated():
         patch.setattr(vig_mlp, "load_kernel", lambda name: None)
-        patch.setattr(setup, "why_eager", lambda *_: None if captured else "off")
-        parts = setup.set_up(experiment, mesh, None)
+        patch.setattr(cuda_graph, "why_eager", lambda *_: None if captured else "off")
+        parts = set_up(experiment, mesh, None)
         parts.timer.has_spans = False
         engine = parts.engine
         assert isinstance(engine, SequentialEngine | NativeEngine)

@@ -25,7 +25,6 @@ CPU = torch.device("cpu")
 
 
 def test_spans_follow_one_another_and_add_up_with_the_rest() -> None:
-    """An all-reduce that begins inside a backward ends it."""
     timer = StepTimer(CPU)
     timer.start()
     with timer.span("forward", 0):
@@ -34,7 +33,8 @@ def test_spans_follow_one_another_and_add_up_with_the_rest() -> None:
     timer.end()
     with timer.span("backward", 0, 1):
         assert timer.doing == "backward of micro-batch 0"
-        timer.gradients_ready()
+    timer.begin_allreduce()
+    timer.end()
     times = timer.stop()
     assert times.spans is not None
     assert [(s.name, s.microbatch, s.virtual_stage) for s in times.spans] == [

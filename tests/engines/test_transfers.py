@@ -8,7 +8,6 @@ shows.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 from typing import Literal
 
@@ -41,7 +40,7 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     if way == "staged":
         mesh = dataclasses.replace(mesh, staged=True)
     if way == "linked":
-        links = _link_groups(mesh.layout, mesh.rank, datetime.timedelta(seconds=60))
+        links = _link_groups(mesh.layout, mesh.rank)
         mesh = dataclasses.replace(mesh, links=links)
         _connect_links(mesh)
     parts = set_up(experiment, mesh, None)

@@ -22,7 +22,7 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.model import Context
 from gnnhpc.records import failures
 from gnnhpc.records.schema import Failure
-from gnnhpc.training import worker
+from gnnhpc.training import training_run
 from tests.tools.cells import Ran, gat, manifest_of, run, vig
 from tests.validation.custom_models import GRAPH, write_model
 
@@ -62,7 +62,7 @@ def be_stopped() -> None:
 
 def other_code(rank: int) -> None:
     if int(os.environ["RANK"]) == rank:
-        worker.code_digest = lambda: "0" * 16  # type: ignore[assignment]
+        training_run.code_digest = lambda: "0" * 16  # type: ignore[assignment]
 
 
 def small_disk(rank: int, limit: int) -> None:

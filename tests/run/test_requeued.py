@@ -17,7 +17,7 @@ from gnnhpc.core.errors import EXIT_FAILED, EXIT_UNFINISHED
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.experiment.manifest import read_manifest
-from gnnhpc.training.attempt import finished_before
+from gnnhpc.training.worker import finished_before
 from tests.distributed.test_environment import SRUN
 from tests.run.test_failures import at
 from tests.tools.cells import Ran, gat, manifest_of, run

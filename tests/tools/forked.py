@@ -51,7 +51,6 @@ PRELOADED = [
     "gnnhpc.experiment.flags",
     "gnnhpc.training.checkpoint",
     "gnnhpc.training.loop",
-    "gnnhpc.training.progress_line",
     "gnnhpc.training.setup",
     "gnnhpc.training.training_run",
     "gnnhpc.training.worker",

@@ -11,7 +11,7 @@ from gnnhpc.engines.engine import StepOutput
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Phase, StepRecord
 from gnnhpc.training.events import StepTaken
-from gnnhpc.training.progress_line import progress_listener
+from gnnhpc.training.listeners import PrintsProgress
 from gnnhpc.training.step_record import StepMetrics
 from tests.engines.steps import parts_of
 from tests.tools.cells import gat
@@ -37,7 +37,7 @@ def test_rank_0_shows_the_loss_although_the_last_stage_computes_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     experiment = gat(train_steps=1)
-    shown = progress_listener(experiment, mesh(0), "rank-0000.log")
+    shown = PrintsProgress(experiment, mesh(0), "rank-0000.log")
     shown.training_begins(0)
     shown.step_taken(taken(experiment))
     shown.step_taken(taken(experiment, "test"))
@@ -47,7 +47,7 @@ def test_rank_0_shows_the_loss_although_the_last_stage_computes_it(
 
 
 def test_the_log_of_another_rank_says_where_the_loss_is(capsys: pytest.CaptureFixture[str]) -> None:
-    progress_listener(gat(), mesh(1), "rank-0000.log").step_taken(taken(gat()))
+    PrintsProgress(gat(), mesh(1), "rank-0000.log").step_taken(taken(gat()))
     assert capsys.readouterr().out == (
         "rank 1 (stage 1, replica 0): progress and loss are in rank-0000.log\n"
     )

@@ -155,11 +155,11 @@ class TorchgpipeEngine:
             nn.Sequential(*self.partitions),
             balance=[1] * len(stages),
             devices=devices,
-            chunks=plan.microbatches,
-            checkpoint=plan.recomputation,
+            chunks=plan.experiment.microbatches,
+            checkpoint=plan.experiment.activation_checkpointing,
         )
         # After GPipe has moved the layers: gradients lie beside their parameters.
-        self.gradients = FlatGradients(plan.stage, plan.mesh, plan.timer)
+        self.gradients = FlatGradients(plan)
 
     def train_step(self, batch: Batch) -> StepOutput:
         plan, timer = self.plan, self.plan.timer
@@ -190,14 +190,14 @@ class TorchgpipeEngine:
             partition.begin_step()
         # Not `train()`: the loop sets the modes of the layers.
         self.gpipe.training = training
-        numbers = torch.arange(self.plan.microbatches, dtype=torch.float32, device=first)
+        numbers = torch.arange(self.plan.experiment.microbatches, dtype=torch.float32, device=first)
         if self.present.several_devices:
             self.plan.timer.begin("forward")
             output: Tensor = self.gpipe(numbers.requires_grad_()).to(first)
             self.plan.timer.end()
         else:
             output = self.gpipe(numbers.requires_grad_())
-        outputs: tuple[Tensor, ...] = output.split(self.plan.output_shape[0])
+        outputs: tuple[Tensor, ...] = output.split(self.plan.virtual_stages[-1].output_shape[0])
         return outputs
 
     def _wait_for_devices(self) -> None:
