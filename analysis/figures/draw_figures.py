@@ -65,14 +65,6 @@ def _waits(group: ModelOnData) -> bool:
     return not group.sampled or bool((group.cells["stages"] > 1).any())
 
 
-def _of_graphs(group: ModelOnData) -> bool:
-    return group.graphs
-
-
-def _of_frameworks(group: ModelOnData) -> bool:
-    return group.graphs and group.cells["implementation"].nunique() > 1
-
-
 FIGURES = (
     FigureKind(speedup_figures.speedup, "headline"),
     FigureKind(speedup_figures.efficiency, "speed", _waits),
@@ -85,9 +77,9 @@ FIGURES = (
     FigureKind(training_curves.loss, "learning"),
     FigureKind(training_curves.learning_over_time, "learning"),
     FigureKind(training_curves.copies, "learning", _waits),
-    FigureKind(graph_figures.framework_time, "frameworks", _of_frameworks),
-    FigureKind(graph_figures.chunk_time, "chunks", _of_graphs),
-    FigureKind(graph_figures.chunk_accuracy, "chunks", _of_graphs),
+    FigureKind(graph_figures.framework_time, "frameworks", lambda group: group.several_frameworks),
+    FigureKind(graph_figures.chunk_time, "chunks", lambda group: group.graphs),
+    FigureKind(graph_figures.chunk_accuracy, "chunks", lambda group: group.graphs),
     FigureKind(graph_figures.epoch_time, "sampled", lambda group: group.sampled),
 )
 
@@ -97,18 +89,13 @@ class FigureTask:
     """A figure that may be drawn: of which cells, and how."""
 
     name: str
-    """Stem of its files' names."""
+    """Stem of its files' names, and what `--only` calls it."""
     section: str
-    kind: str
     of: str
     """What it is of, such as a model and data."""
     cells: tuple[str, ...]
     draw: Callable[[], tuple[Figure, str] | str]
     """Returns the figure and its caption, or why there is none."""
-
-    @property
-    def title(self) -> str:
-        return f"{self.of}: {self.kind}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +105,7 @@ class Figures:
     drawn: tuple[tuple[str, Picture], ...] = ()
     """Each with its section."""
     left_out: tuple[tuple[str, str], ...] = ()
-    """The title of each, and the reason."""
+    """The name of each, and the reason."""
 
     def of_section(self, section: str) -> tuple[Picture, ...]:
         """The pictures of a section."""
@@ -137,7 +124,7 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
     made = _in_parallel([partial(draw, summary, task, folder) for task in tasks])
     results = list(zip(tasks, made, strict=True))
     drawn = tuple((task.section, one) for task, one in results if isinstance(one, Picture))
-    failed = tuple((task.title, one) for task, one in results if isinstance(one, str))
+    failed = tuple((task.name, one) for task, one in results if isinstance(one, str))
     words = f"only the first {MAX_GROUPS} pairs of model and data are drawn"
     others = [(group.title, words) for group in groups[MAX_GROUPS:]]
     return Figures(drawn, (*failed, *others, *not_shown))
@@ -146,9 +133,10 @@ def make_figures(summary: Summary, folder: Path) -> Figures:
 def _group_tasks(groups: Sequence[ModelOnData]) -> Iterator[FigureTask]:
     for kind in FIGURES:
         for group in filter(kind.applies, groups):
+            name = f"{kind.name}-{group.model}-{group.data}"
             cells = tuple(map(str, group.cells["cell"]))
-            name, draws = f"{kind.name}-{group.slug}", partial(_draw_kind, kind, group)
-            yield FigureTask(name, kind.section, kind.name, group.title, cells, draws)
+            draws = partial(_draw_kind, kind, group)
+            yield FigureTask(name, kind.section, group.title, cells, draws)
 
 
 def _draw_kind(kind: FigureKind, group: ModelOnData) -> tuple[Figure, str] | str:
@@ -160,7 +148,7 @@ def _draw_kind(kind: FigureKind, group: ModelOnData) -> tuple[Figure, str] | str
 
 def _timeline_task(run: RunData, cell: str) -> FigureTask:
     draws = partial(draw_timeline, run, cell)
-    return FigureTask(f"{TIMELINE}-{cell}", TIMELINE, TIMELINE, cell, (cell,), draws)
+    return FigureTask(f"{TIMELINE}-{cell}", TIMELINE, cell, (cell,), draws)
 
 
 def draw(
@@ -181,8 +169,7 @@ def draw(
         raise
     except Exception as error:
         return f"drawing it failed: {type(error).__name__}: {error}"
-    wide = figure.get_figwidth() > COLUMN_IN
-    return Picture(f"{task.of}. {caption}", task.title, png, pdf, wide)
+    return Picture(f"{task.of}. {caption}", task.name, png, pdf, figure.get_figwidth() > COLUMN_IN)
 
 
 def origin_of(summary: Summary, task: FigureTask, width: str | None = None) -> Mapping[str, str]:
@@ -216,17 +203,13 @@ def timeline_cells(run: RunData) -> tuple[list[str], list[tuple[str, str]]]:
         return [], [("timeline", "no valid cell wrote spans; set `spans: true` in the sweep")]
     keys = ["model", "data", "layout", "schedule", "virtual_stages"]
     chosen = cells.drop_duplicates([*keys, "microbatches"])
-    more = len(chosen) - MAX_TIMELINES
-    if more <= 0:
-        return [str(cell) for cell in chosen["cell"]], []
     chosen = chosen.sort_values("microbatches", ascending=False, kind="stable")
     place = chosen.groupby(keys, observed=True).cumcount()
     chosen = chosen.assign(place=place, alone=chosen["stages"] == 1)
-    chosen = chosen.sort_values(["place", "alone"], kind="stable")[:MAX_TIMELINES]
+    names = list(map(str, chosen.sort_values(["place", "alone"], kind="stable")["cell"]))
+    title = f"timelines of {len(names) - MAX_TIMELINES} more configurations"
     words = f"at most {MAX_TIMELINES} are drawn; `gnnhpc report RUN --only timeline-CELL` draws any"
-    return [str(cell) for cell in chosen["cell"]], [
-        (f"timelines of {more} more configurations", words)
-    ]
+    return names[:MAX_TIMELINES], [(title, words)] if len(names) > MAX_TIMELINES else []
 
 
 def parse_width(text: str) -> float:
@@ -261,7 +244,7 @@ def remake_figures(
         made = [draw(summary, task, folder, width) for task in chosen]
     pictures = [one for one in made if isinstance(one, Picture)]
     if not pictures:
-        reasons = "; ".join(f"{task.title}: {why}" for task, why in zip(chosen, made, strict=True))
+        reasons = "; ".join(f"{task.name}: {why}" for task, why in zip(chosen, made, strict=True))
         raise InputError("--only", None, reasons, "a figure that the run has data for")
     return [path for one in pictures for path in (one.png, one.pdf)]
 
@@ -278,8 +261,7 @@ def _in_parallel(tasks: Sequence[Callable[[], Picture | str]]) -> list[Picture |
     if workers <= 1:
         return [task() for task in tasks]
     _tasks[:] = tasks
-    fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
         return list(pool.map(_run_task, range(len(tasks))))
 
 

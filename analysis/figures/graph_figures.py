@@ -5,27 +5,27 @@ Each may have published points. Docstrings of figures are their captions.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
-from analysis.figures.panels import beside, series_figure, tidy
+from analysis.figures.panels import series_figure, tidy
 from analysis.figures.style import SERIES_STYLES, layout_order, layout_style, layout_styles
-from analysis.summary.settings_in_words import COMPILED, IMPLEMENTATIONS, SAMPLERS
+from analysis.summary.settings_in_words import COMPILED, IMPLEMENTATIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _REBUILT = ", rebuilt"
 """Suffix of the mode of chunks whose edges are cut out of the graph in each layer."""
-_REBUILT_DASH = (0.0, (6.0, 1.5, 1.0, 1.5))
 _MODES: dict[str, dict[str, Any]] = {
     "contiguous": {"marker": "o", "ls": ":"},
     "clustered": {"marker": "s", "ls": "--"},
     "halo": {"marker": "^", "ls": "-"},
-    f"contiguous{_REBUILT}": {"marker": "X", "ls": _REBUILT_DASH},
-    f"clustered{_REBUILT}": {"marker": "P", "ls": _REBUILT_DASH},
+    f"contiguous{_REBUILT}": {"marker": "X", "ls": "-."},
+    f"clustered{_REBUILT}": {"marker": "P", "ls": "-."},
 }
 """Marker and line style of a chunk mode."""
 _MODE = ("chunks", "rebuild")
@@ -88,17 +88,16 @@ def _against_chunks(
             key=lambda pair: (layout_order(pair[0]), pair[1]),
         )
         styles = {f"{n}, {mode}": {**layout_style(n).line, **_MODES[mode]} for n, mode in pairs}
-    counts, points = sorted(set(rows["total"])), None
+    ticks, points = set(rows["total"]), None
     if published is not None:
-        counts = sorted({*counts, *published["chunks"]})
-        places = published["chunks"].map(counts.index)
-        points = pd.DataFrame({"series": "published", "x": places, "y": published[column]})
+        ticks |= set(published["chunks"])
+        points = published.assign(series="published", x=published["chunks"], y=published[column])
     return series_figure(
         group,
-        rows.assign(x=beside(rows, "total", counts)),
-        styles,
+        rows.assign(x=rows["total"]),
         ("chunks of the graph (all replicas)", label),
-        ticks=list(map(str, counts)),
+        styles=styles,
+        ticks=sorted(ticks),
         but=_MODE,
         published=points,
         **scale,
@@ -117,25 +116,21 @@ def framework_time(group: ModelOnData, published: pd.DataFrame | None = None) ->
         return "one framework alone on one device"
     compiled = rows["compile"].map(COMPILED) if "compile" in rows else ""
     device = rows["device"] if "device" in rows else group.cells["device"].iloc[0]
-    rows = rows.assign(place=rows["implementation"].replace(IMPLEMENTATIONS) + compiled)
-    rows = rows.assign(device=device, series="measured")
-    rows["place"] += "\n" + rows["device"].str.upper()
-    known, points = set(rows["place"]), None
+    rows = rows.assign(x=rows["implementation"].replace(IMPLEMENTATIONS) + compiled)
+    rows = tidy(rows.assign(device=device, series="measured"), "mean_s", "mean", factor=1e3)
+    rows["x"] += "\n" + rows["device"].str.upper()
+    ticks, points = set(rows["x"]), None
     if published is not None:
         places = published["framework"] + "\n" + published["compute"]
-        known |= set(places)
-    # CPU before GPU, ours before the libraries.
-    order = sorted(known, key=lambda at: ("CPU" not in at, not at.startswith("ours"), at))
-    if published is not None:
-        across = places.map(order.index) + 0.22
-        points = pd.DataFrame({"series": "published", "x": across, "y": published["avg_epoch_ms"]})
-    rows = tidy(rows, "mean_s", "mean", factor=1e3)
+        points = published.assign(series="published", x=places, y=published["avg_epoch_ms"])
+        ticks |= set(places)
     return series_figure(
         group,
-        rows.assign(x=rows["place"].map(order.index)),
-        {"measured": {**layout_style("seq").line, "ls": "none"}},
+        rows,
         ("framework and device", "epoch time (ms)"),
-        ticks=order,
+        styles={"measured": {**layout_style("seq").line, "ls": "none"}},
+        # CPU before GPU, ours before the libraries.
+        ticks=sorted(ticks, key=lambda at: ("CPU" not in at, not at.startswith("ours"), at)),
         but=("implementation", "compile", "device", *_MODE, *_PIPELINE),
         log=True,
         published=points,
@@ -150,36 +145,33 @@ def epoch_time(group: ModelOnData, published: pd.DataFrame | None = None) -> Fig
     rows = rows[rows["stages"] == 1]
     if rows.empty:
         return "no epoch in the results, of ranks with a whole model each"
-    rows = rows.assign(series=_libraries(rows))
+    rows = tidy(rows.assign(series=_libraries(rows), x=rows["replicas"]), "epoch_s", "epoch")
     names = sorted(set(rows["series"]), key=lambda name: (not name.startswith("ours"), name))
-    styles = {name: SERIES_STYLES[n % len(SERIES_STYLES)] for n, name in enumerate(names)}
-    ranks, points = sorted(set(rows["replicas"])), None
+    ticks, points = sorted(set(rows["replicas"])), None
     if published is not None:
-        points = published[published["ranks"].isin(ranks)]
+        points = published[published["ranks"].isin(ticks)]
         points = points[points["batch_size"].isin(rows["batch_size"])]
-        places = points["ranks"].map(ranks.index)
-        points = points.assign(series=points["library"], x=places, y=points["epoch_s"])
+        points = points.assign(series=points["library"], x=points["ranks"], y=points["epoch_s"])
     return series_figure(
         group,
-        tidy(rows, "epoch_s", "epoch").assign(x=beside(rows, "replicas", ranks)),
-        styles,
+        rows,
         ("ranks", "epoch (s)"),
-        ticks=list(map(str, ranks)),
+        styles=dict(zip(names, itertools.cycle(SERIES_STYLES), strict=False)),
+        ticks=ticks,
         but=_LIBRARY,
         log=True,
         published=points,
     )
 
 
-def _libraries(rows: pd.DataFrame) -> list[str]:
+def _libraries(rows: pd.DataFrame) -> pd.Series[str]:
     """Whose loader and layers each row has: DGL, or `ours, once` where ours sampled in several
     ways.
     """
-    several = rows.loc[rows["sampler"] == "ours", "semantics"].nunique() > 1
-    names = []
-    for row in rows.to_dict("records"):
-        sampler = SAMPLERS[str(row["sampler"])]
-        layers = IMPLEMENTATIONS.get(str(row["implementation"]), "ours")
-        name = f"{sampler}, {row['semantics']}" if several and sampler == "ours" else sampler
-        names.append(name if layers == sampler else f"{name}, layers of {layers}")
-    return names
+    sampler, layers = (
+        rows[key].map(IMPLEMENTATIONS).fillna("ours") for key in ("sampler", "implementation")
+    )
+    ours, names = sampler == "ours", sampler
+    if rows.loc[ours, "semantics"].nunique() > 1:
+        names = names.where(~ours, "ours, " + rows["semantics"])
+    return names.where(layers == sampler, names + ", layers of " + layers)

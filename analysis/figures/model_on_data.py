@@ -14,8 +14,6 @@ from analysis.summary.summary_table import Summary
 if TYPE_CHECKING:
     import pandas as pd
 
-_SCHEDULING = ("schedule", "virtual_stages")
-
 
 @dataclass(frozen=True)
 class ModelOnData:
@@ -41,12 +39,12 @@ class ModelOnData:
         return bool(self.cells["batch_size"].isna().all())
 
     @property
-    def sampled(self) -> bool:
-        return "sampler" in self.cells and bool(self.cells["sampler"].notna().any())
+    def several_frameworks(self) -> bool:
+        return self.graphs and self.cells["implementation"].nunique() > 1
 
     @property
-    def slug(self) -> str:
-        return f"{self.model}-{self.data}"
+    def sampled(self) -> bool:
+        return "sampler" in self.cells and bool(self.cells["sampler"].notna().any())
 
     @property
     def title(self) -> str:
@@ -94,6 +92,6 @@ def _varies(cells: pd.DataFrame, key: str) -> bool:
     """Whether cells of one layout and micro-batches differ in it; schedules of any pipelines, as
     not every number of micro-batches can be interleaved.
     """
-    if key in _SCHEDULING:
+    if key in ("schedule", "virtual_stages"):
         return bool(cells.loc[cells["stages"] > 1, key].nunique() > 1)
     return bool((cells.groupby(["layout", "microbatches"])[key].nunique(dropna=False) > 1).any())

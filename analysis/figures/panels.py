@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.style import COLUMN_IN, FULL_IN, GREY, figure_width, new_figure, styled
+from analysis.figures.style import (
+    COLUMN_IN,
+    FULL_IN,
+    GREY,
+    figure_width,
+    layout_styles,
+    new_figure,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 12
 """Four rows of three, which fit on a page."""
-EVERYWHERE = (-math.inf, math.inf)
 _HEIGHT_IN, _NARROWEST_IN, _MOST_ROWS = 2.6, 2.2, 6
 _LETTER_IN, _LINE_IN = 0.085, 0.14
 """Width of a title's letter, with the axis labels' share of a panel; height of its line."""
@@ -56,12 +63,9 @@ def panel_grid(
         unused.set_visible(False)
     if shown < count:
         whole += f" (the first {shown} of {count} settings)"
-    if any(broken):
-        figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
-        for one, title in zip(axes, broken, strict=False):
-            one.set_title(title, loc="left")
-    else:
-        axes[0].set_title(whole, loc="left")
+    figure.suptitle(whole, x=0.01, ha="left", fontsize=8)
+    for one, title in zip(axes, broken, strict=False):
+        one.set_title(title, loc="left")
     return figure, axes[:shown]
 
 
@@ -77,10 +81,10 @@ def tidy(rows: pd.DataFrame, column: str, ends: str = "", factor: float = 1.0) -
 def series_figure(
     group: ModelOnData,
     rows: pd.DataFrame,
-    styles: Styles,
     labels: tuple[str, str],
     *,
-    ticks: Sequence[str] | None = None,
+    styles: Styles | None = None,
+    ticks: Sequence[Any] = (),
     but: tuple[str, ...] = (),
     zero: bool = True,
     log: bool = False,
@@ -91,45 +95,51 @@ def series_figure(
 ) -> Figure:
     """Draw the series in a panel for each combination of settings, but for those in `but`.
 
-    Or in these `panels`, with their titles, each of which has a vertical axis of its own.
-
-    `labels` are of both axes; `ticks` are words at the places 0, 1, ... of the horizontal one. The
-    vertical one begins at zero, or with `zero` off near the lowest value; with `log` it is
-    logarithmic where values span more than a factor of ten. `reference` is the name of the
-    references. `published` points have series as well, and with a `batch_size` they are in the
-    panels that have it.
+    Or in these `panels`, with their titles, each of which has a vertical axis of its own. `labels`
+    are of both axes. Series are layouts unless they have `styles`. `ticks` are the values of the
+    horizontal axis at equal distances, words or numbers. The vertical one begins at zero, or with
+    `zero` off near the lowest value; with `log` it is logarithmic where values span more than a
+    factor of ten. `reference` is the name of the references. `published` points have series as
+    well, and with a `batch_size` they are in the panels that have it.
     """
+    styles = layout_styles(rows["series"]) if styles is None else styles
     parts = list(panels or group.panels(rows, but))
     with styled():
         titles = [title for title, _ in parts]
         figure, axes = panel_grid(titles, group.title, sharey=not panels)
         for one, (_, part) in zip(axes, parts, strict=False):
             scaled = part if panels else rows
-            columns = (
-                scaled["y"],
-                scaled.get("reference"),
-                None if published is None else published["y"],
-            )
-            values = np.concatenate([column for column in columns if column is not None])
+            known = [scaled[name] for name in ("y", "reference") if name in scaled]
+            values = np.concatenate(known + ([] if published is None else [published["y"]]))
             if log and np.nanmin(values) > 0.0 and np.nanmax(values) > 10.0 * np.nanmin(values):
-                limits = EVERYWHERE
+                limits = (-math.inf, math.inf)
                 _scale_logarithmic(one)
             else:
                 limits = axis_limits(values, scaled["low"], scaled["high"], zero=zero)
                 one.set_ylim(*limits)
-            _draw_series(one, part, styles, limits, band=band)
+            placed = _side_by_side(part, ticks, list(styles)) if ticks else part
+            _draw_series(one, placed, styles, limits, band=band)
             if reference:
                 one.plot([], [], ls="none", marker="_", ms=10, mew=1.4, c=GREY, label=reference)
             if published is not None:
-                _draw_published(one, published, part, styles)
+                _draw_published(one, published, part, styles, ticks)
             one.set_xlabel(labels[0])
-            if ticks is not None:
-                _place_ticks(one, ticks)
+            if ticks:
+                _place_ticks(one, list(map(str, ticks)))
             elif (rows["x"] % 1 == 0).all():
                 one.locator_params(axis="x", integer=True)
         axes[0].set_ylabel(labels[1])
         add_legend(figure, axes)
     return figure
+
+
+def _side_by_side(rows: pd.DataFrame, ticks: Sequence[Any], names: list[str]) -> pd.DataFrame:
+    """The rows at the places 0, 1, ... of their ticks, those of one tick next to one another."""
+    rows = rows.sort_values("series", key=lambda series: series.map(names.index), kind="stable")
+    of_tick = rows.groupby("x")
+    count = of_tick["x"].transform("size")
+    shift = (of_tick.cumcount() - (count - 1) / 2) * (0.6 / count).clip(upper=0.12)
+    return rows.assign(x=rows["x"].map(list(ticks).index) + shift)
 
 
 def _draw_series(
@@ -161,22 +171,16 @@ def _draw_series(
 
 
 def _draw_published(
-    axes: Axes, published: pd.DataFrame, part: pd.DataFrame, styles: Styles
+    axes: Axes, published: pd.DataFrame, part: pd.DataFrame, styles: Styles, ticks: Sequence[Any]
 ) -> None:
-    """Crosses in the colour of the series of the same name, or in grey."""
+    """Crosses in the colour of the series of the same name, or in grey, right of their ticks."""
     if "batch_size" in published:
         published = published[published["batch_size"].isin(part["batch_size"])]
     for name, points in published.groupby("series"):
+        across = points["x"].map(list(ticks).index) + 0.22 if ticks else points["x"]
         colour = styles.get(str(name), {}).get("color", GREY)
         cross = {"ls": "none", "marker": "x", "ms": 4, "color": colour, "label": "published"}
-        axes.plot(points["x"], points["y"], **cross)
-
-
-def beside(rows: pd.DataFrame, column: str, counts: Sequence[int]) -> pd.Series[float]:
-    """The place 0, 1, ... of each row's count, and its series next to the others."""
-    names = list(dict.fromkeys(rows["series"]))
-    number = rows["series"].map(names.index) - (len(names) - 1) / 2
-    return rows[column].map(list(counts).index) + number * min(0.12, 0.5 / len(names))
+        axes.plot(across, points["y"], **cross)
 
 
 def _place_ticks(axes: Axes, words: Sequence[str]) -> None:
@@ -250,8 +254,6 @@ def add_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     for one in axes:
         for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
             seen.setdefault(label, handle)
-    if not seen:
-        return
     # All columns are as wide as the widest label with its handle, inches.
     widest = max(map(len, seen)) * 0.058 + 0.38
     rows = math.ceil(len(seen) / max(1, int(figure.get_figwidth() / widest)))

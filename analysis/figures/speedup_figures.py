@@ -6,13 +6,13 @@ run has no data for it. Docstrings of figures are their captions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
-from analysis.figures.panels import beside, series_figure, tidy
-from analysis.figures.style import layout_order, layout_styles
+from analysis.figures.panels import series_figure, tidy
+from analysis.figures.style import layout_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,11 +25,10 @@ def speedup(group: ModelOnData) -> Figure | str:
     hollow marker lies above its bound, its layers' seconds do not explain why, and it is not valid.
     """
     rows = group.training.dropna(subset=["speedup"])
-    compared = [part for _, part in group.panels(rows) if part["effect"].notna().any()]
-    if not compared:
+    if rows["effect"].isna().all():
         return "no valid baseline, or nothing to compare with it"
     label = f"speedup over {group.baseline} (ratio)"
-    return _against_microbatches(group, pd.concat(compared), "speedup", label, ("bound", "bound"))
+    return _against_microbatches(group, rows, "speedup", label, ("bound", "bound"))
 
 
 def efficiency(group: ModelOnData) -> Figure | str:
@@ -74,25 +73,21 @@ def _against_microbatches(
     Where no layout of several ranks has several numbers of micro-batches the axis is the layout.
     """
     rows = tidy(rows, column).assign(series=rows["layout"], reference=rows[reference[0]])
-    styles, counts = layout_styles(rows["layout"]), sorted(set(rows["microbatches"]))
+    counts: list[Any] = sorted(set(rows["microbatches"]))
     of_several = rows[rows["stages"] * rows["replicas"] > 1].groupby("layout")["microbatches"]
-    one, several = ("chunk", "chunks") if group.graphs else ("micro-batch", "micro-batches")
+    several = "chunks" if group.graphs else "micro-batches"
+    ticks, places, styles = counts, rows["microbatches"], layout_styles(rows["layout"])
+    across = f"{several} a {'replica' if group.graphs else 'mini-batch'}"
     if (of_several.nunique() == 1).all():
-        known = zip(rows["layout"], rows["microbatches"], strict=True)
-        pairs = sorted(set(known), key=lambda pair: (layout_order(pair[0]), pair[1]))
-        places = rows[["layout", "microbatches"]].apply(tuple, axis=1).map(pairs.index)
+        across = f"layout (m: {several})"
+        places = rows["layout"] + "\nm " + rows["microbatches"].astype(str)
+        ticks = list(dict.fromkeys(places.sort_index()))
         styles = {n: {**style, "ls": "none", "label": f"_{n}"} for n, style in styles.items()}
-        ticks = [f"{name}\nm {m}" if len(counts) > 1 else name for name, m in pairs]
-        same = f"{counts[0]} {one if counts[0] == 1 else several}"
-        across = f"layout ({f'm: {several}' if len(counts) > 1 else same})"
-    else:
-        places, ticks = beside(rows, "microbatches", counts), list(map(str, counts))
-        across = f"{several} a {'replica' if group.graphs else 'mini-batch'}"
     return series_figure(
         group,
         rows.assign(x=places),
-        styles,
         (across, label),
+        styles=styles,
         ticks=ticks,
         zero=zero,
         reference=reference[1],
@@ -130,17 +125,17 @@ def _against_ranks(group: ModelOnData, *, weak: bool) -> Figure | str:
     best = rows[kept].sort_values("speedup", ascending=False).drop_duplicates("layout")
     if best["ranks"].nunique() < 2:
         return f"one number of ranks alone with equal samples a {'replica' if weak else 'step'}"
-    counts, share = sorted(set(best["ranks"])), first["ranks"] / best["ranks"]
-    best = tidy(best.assign(x=beside(best, "ranks", counts), reference=1.0 / share), "speedup")
+    share = first["ranks"] / best["ranks"]
+    best = tidy(best.assign(x=best["ranks"], reference=1.0 / share), "speedup")
     ends = ("y", "low", "high", "reference")
     shares = best.assign(**{end: best[end] * share for end in ends})
     title = f"speedup over {group.baseline} (ratio)"
     return series_figure(
         group,
         best,
-        layout_styles(best["layout"], ls="none"),
         ("ranks", ""),
-        ticks=list(map(str, counts)),
+        styles=layout_styles(best["layout"], ls="none"),
+        ticks=sorted(set(best["ranks"])),
         reference="ideal",
         panels=((title, best), ("efficiency (speedup / ranks)", shares)),
     )
@@ -162,9 +157,6 @@ def memory(group: ModelOnData) -> Figure | str:
     most = rows.groupby(keys, dropna=False)["microbatches"].transform("max")
     found = rows[rows["microbatches"] == most].groupby([*keys, "rank"], dropna=False)[column]
     points = found.agg(y="mean", low="min", high="max").reset_index()
+    points = points.assign(series=points["layout"], x=points["layout"])
     styles = layout_styles(points["layout"], ls="none")
-    places = points["layout"].map(list(styles).index)
-    of_layout = points.groupby("layout")["rank"].transform("max")
-    points["x"] = places + 0.8 * ((points["rank"] + 0.5) / (of_layout + 1) - 0.5)
-    points["series"] = points["layout"]
-    return series_figure(group, points, styles, ("layout", label), ticks=list(styles))
+    return series_figure(group, points, ("layout", label), styles=styles, ticks=list(styles))

@@ -70,10 +70,9 @@ def step_times(group: ModelOnData) -> Figure | str:
         axes.text(1.01, 1.0, "median (s)", transform=axes.transAxes, va="bottom", fontsize=6.5)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.set_title(group.title, loc="left")
+        more = f" (the first {MAX_BOXES} of {len(parts)})" if len(parts) > MAX_BOXES else ""
+        axes.set_title(group.title + more, loc="left")
         axes.set_xlabel("difference from the median of all steps (%)")
-        if len(parts) > MAX_BOXES:
-            figure.suptitle(f"the first {MAX_BOXES} of {len(parts)}", fontsize=7)
         axes.grid(visible=False, axis="y")
     return figure
 
@@ -135,9 +134,7 @@ def waterfall(group: ModelOnData) -> Figure | str:
 def _waterfall_title(group: ModelOnData, row: pd.Series[Any]) -> str:
     variant = settings_label({key: row[key] for key in group.variants if key in row})
     share = "" if math.isnan(row["of_bound"]) else f": {row['of_bound']:.2f} of the bound"
-    count = int(row["microbatches"])
-    name = f"{row['layout']}, {count} micro-batch{'' if count == 1 else 'es'}"
-    return f"{name}{', ' + variant if variant else ''}{share}"
+    return ", ".join(filter(None, (f"{row['layout']} m{row['microbatches']}", variant))) + share
 
 
 def _draw_waterfall(axes: Axes, row: pd.Series[Any], end_ms: float) -> None:

@@ -26,8 +26,6 @@ COLUMN_IN, FULL_IN = 3.3, 6.9
 """Width of one column and of both columns of a two-column paper, inches."""
 DPI = 220
 _WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
-Dash = str | tuple[float, tuple[float, ...]]
-"""A matplotlib line style."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ class LayoutStyle:
     colour: str
     marker: str
     hatch: str
-    dash: Dash
+    dash: Any
+    """A matplotlib line style."""
 
     @property
     def line(self) -> dict[str, Any]:
@@ -51,9 +50,7 @@ _FIXED = {
 }
 _MARKERS = "vPX<>pdh*"
 _HATCHES = ("\\\\", "++", "oo", "--", "||", "**", "OO")
-_DASHES: tuple[Dash, ...] = (
-    *((0.0, (7.0, 1.5)), (0.0, (4.0, 1.0, 1.0, 1.0, 1.0, 1.0)), (0.0, (2.5, 2.5))),
-)
+_DASHES = ((0.0, (7.0, 1.5)), (0.0, (4.0, 1.0, 1.0, 1.0, 1.0, 1.0)), (0.0, (2.5, 2.5)))
 GREY = "#606060"
 """Colour of everything that is no layout: published points, references, ideals."""
 SERIES_STYLES: tuple[dict[str, Any], ...] = (

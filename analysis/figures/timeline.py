@@ -36,19 +36,16 @@ _COLOURS = {
     "optimizer": "#a8a100",
     "wait": "#e6e6e6",
 }
-_WORDS = {"allreduce": "all-reduce"}
-_PASSES = ("forward", "backward", "weights")
 _BAR = ["rank", "name", "virtual_stage", "microbatch", "start_s", "end_s"]
 
 
 def cell_named(run: RunData, name: str) -> str:
     """The id of the cell that begins with `name`; raises InputError unless it is one."""
-    ids = [str(cell) for cell in run.cells["cell"]]
-    matches = [cell for cell in ids if cell.startswith(name)]
-    if len(matches) == 1:
-        return matches[0]
-    some = ", ".join((matches or ids)[:5]) + (", ..." if len(matches or ids) > 5 else "")
-    raise InputError("timeline", "cell", f"{name} ({len(matches)} cells begin so)", some)
+    matches = [str(cell) for cell in run.cells["cell"] if str(cell).startswith(name)]
+    if len(matches) != 1:
+        found = f"timeline-{name}, with which {len(matches)} cells begin"
+        raise InputError("--only", None, found, "timeline-CELL with the id of a cell")
+    return matches[0]
 
 
 def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
@@ -66,31 +63,27 @@ def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
     settings = run.cells[run.cells["cell"] == cell].iloc[0]
     measured = spans.loc[spans["step"] == step, _BAR]
     ideal = _ideal_bars(measured, records, settings)
-    wall_s = float(records["wall_s"].max())
-    whole = cell in timed_as_a_whole(run)
-    waited = None if whole else float(records["waited_s"].sum() / records["wall_s"].sum())
-    rows, panels = records.iloc[:MAX_RANKS], 2 if len(ideal) else 1
+    wall_s, ranks = float(records["wall_s"].max()), len(records)
+    waited = float(records["waited_s"].sum() / records["wall_s"].sum())
+    bubble = "unknown" if cell in timed_as_a_whole(run) else f"{waited:.1%}"
+    title = f"{study_title(settings['model'], settings['data'])}\n{settings['layout']}, "
+    title += f"train step {step}, measured:\n{significant(1e3 * wall_s, 3)} ms, bubble {bubble}"
+    title += f", first {MAX_RANKS} of {ranks} ranks" if ranks > MAX_RANKS else ""
+    panels = [(measured, wall_s, title)]
+    if len(ideal):
+        end_s = float(ideal["end_s"].max())
+        idle = 1.0 - float((ideal["end_s"] - ideal["start_s"]).sum()) / (ranks * end_s)
+        title = f"ideal{_schedule_title(settings)}, measured seconds:\n"
+        title += f"{significant(1e3 * end_s, 3)} ms, bubble {idle:.1%}"
+        panels.append((ideal, end_s, title))
+    rows = records.iloc[:MAX_RANKS]
     with styled():
-        figure = new_figure(FULL_IN, 1.3 + panels * (0.4 + 0.24 * len(rows)))
-        axes = list(figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0])
+        figure = new_figure(FULL_IN, 1.3 + len(panels) * (0.4 + 0.24 * len(rows)))
+        axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
         letter_s = 0.065 * wall_s / (figure_width(FULL_IN) - 1.2)
-        _draw_panel(axes[0], rows, measured, wall_s, letter_s)
-        more = f", first {len(rows)} of {len(records)} ranks" if len(rows) < len(records) else ""
-        axes[0].set_title(
-            f"{study_title(settings['model'], settings['data'])}\n{settings['layout']}, train step "
-            f"{step}, measured:\n{significant(1e3 * wall_s, 3)} ms, "
-            f"bubble {'unknown' if waited is None else f'{waited:.1%}'}{more}",
-            loc="left",
-        )
-        if panels == 2:
-            end = float(ideal["end_s"].max())
-            busy = float((ideal["end_s"] - ideal["start_s"]).sum())
-            _draw_panel(axes[1], rows, ideal, end, letter_s)
-            axes[1].set_title(
-                f"ideal{_schedule_title(settings)}, measured seconds:\n"
-                f"{significant(1e3 * end, 3)} ms, bubble {1.0 - busy / (len(records) * end):.1%}",
-                loc="left",
-            )
+        for one, (bars, end_s, title) in zip(axes, panels, strict=True):
+            _draw_panel(one, rows, bars, end_s, letter_s)
+            one.set_title(title, loc="left")
         axes[-1].set_xlabel("time since the step's first barrier (ms)")
         axes[-1].set_xlim(0, 1e3 * wall_s)
         add_legend(figure, axes)
@@ -98,13 +91,12 @@ def draw_timeline(run: RunData, cell: str) -> tuple[Figure, str]:
 
 
 def _typical_step(steps: pd.DataFrame, cell: str) -> int:
-    """The step whose time is nearest the median, after warm-up if any is."""
+    """The step after warm-up whose time is nearest the median."""
+    steps = steps[~steps["warmup"].astype(bool)]
     if steps.empty:
         raise InputError("timeline", f"spans of {cell}", "none", "a cell run with `spans: true`")
-    settled = steps[~steps["warmup"].astype(bool)]
-    chosen = steps if settled.empty else settled
-    distance = (chosen["wall_s"] - chosen["wall_s"].median()).abs().to_numpy()
-    return int(chosen["step"].to_numpy()[distance.argmin()])
+    distance = (steps["wall_s"] - steps["wall_s"].median()).abs().to_numpy()
+    return int(steps["step"].to_numpy()[distance.argmin()])
 
 
 def _ideal_bars(
@@ -120,7 +112,7 @@ def _ideal_bars(
     )
     # A single stage takes one micro-batch after another, whatever the schedule of pipelines is.
     schedule = cast(ScheduleName, settings["schedule"] if stages > 1 else "1f1b")
-    kinds = _PASSES if has_split_backward(schedule, stages) else _PASSES[:2]
+    kinds = ["forward", "backward", *(["weights"] if has_split_backward(schedule, stages) else [])]
     seconds = (measured["end_s"] - measured["start_s"]).groupby(
         [measured[name] for name in _BAR[:4]], observed=True
     )
@@ -167,7 +159,7 @@ def _draw_panel(
             starts, lengths = mine["start_s"], mine["end_s"] - mine["start_s"]
             axes.broken_barh(
                 list(zip(1e3 * starts, 1e3 * lengths, strict=True)), place, edgecolors="white",
-                facecolors=_COLOURS[str(name)], linewidth=0.3, label=_WORDS.get(str(name), name),
+                facecolors=_COLOURS[str(name)], linewidth=0.3, label=str(name),
             )  # fmt: skip
             numbered = mine["microbatch"].notna() & (name != "wait")
             for bar, length in zip(mine[numbered].itertuples(), lengths[numbered], strict=True):
@@ -185,14 +177,14 @@ def _draw_panel(
 
 def _caption(settings: pd.Series[Any]) -> str:
     """What is drawn, and what marks virtual stages."""
-    count, virtual = int(settings["microbatches"]), int(settings["virtual_stages"])
+    count = int(settings["microbatches"])
     caption = (
         f"{settings['layout']}, {count} micro-batch{'es' if count > 1 else ''}"
         f"{_schedule_title(settings)}: the training step nearest the median, above the same "
         "schedule with the measured forward and backward seconds and nothing else. Each rank's own "
         "exit from the step's first barrier is its zero."
     )
-    if virtual > 1:
+    if settings["virtual_stages"] > 1:
         caption += " 3' is micro-batch 3 in the rank's second virtual stage."
     if has_split_backward(settings["schedule"], settings["stages"]):
         caption += " Backward is of inputs alone; the gradients of weights come later."
@@ -203,6 +195,5 @@ def _schedule_title(settings: pd.Series[Any]) -> str:
     """The schedule of a pipeline, after a comma; empty for single stages."""
     if settings["stages"] == 1:
         return ""
-    name, virtual = str(settings["schedule"]), int(settings["virtual_stages"])
-    name = {"gpipe": "GPipe", "1f1b": "1F1B"}.get(name, name)
+    name, virtual = settings["schedule"], int(settings["virtual_stages"])
     return f", {name}" if virtual == 1 else f", {name}, {virtual} virtual stages a rank"

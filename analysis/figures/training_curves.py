@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from analysis.figures.model_on_data import ModelOnData
@@ -36,8 +35,8 @@ def loss(group: ModelOnData) -> Figure | str:
     # Numbers of micro-batches have lines of their own where there are few.
     if len(counts) > 1 and len(pairs) <= _MAX_CURVES:
         series = series + ", " + steps["microbatches"].astype(str)
-        widths = dict(zip(sorted(counts), np.linspace(0.8, 1.4, len(counts)), strict=True))
         names = sorted(pairs, key=lambda pair: (layout_order(pair[0]), pair[1]))
+        widths = {m: 0.8 + 0.6 * m / max(counts) for m in counts}
         styles = {f"{n}, {m}": {**layout_style(n).line, "lw": widths[m]} for n, m in names}
     return _against_steps(group, steps.assign(series=series, y=steps["loss"]), styles)
 
@@ -48,25 +47,21 @@ def copies(group: ModelOnData, published: pd.DataFrame | None = None) -> Figure 
     layouts = sorted(set(steps.loc[steps["replicas"] > 1, "layout"]), key=layout_order)
     steps = steps[steps["layout"].isin(["seq", *layouts[:1]])]
     parts = [part for _, part in group.panels(steps) if part["layout"].nunique() == 2]
-    if not parts:
+    if not parts or REPLICA_LOSS not in group.ranks:
         return "no sequential run besides a data-parallel one"
     steps, layout = pd.concat(parts), layouts[0]
-    rows = steps.assign(y=steps["loss"], series=steps["layout"])
-    rows = rows.replace({"series": {layout: f"{layout}, all copies"}})
-    if REPLICA_LOSS in group.ranks:
-        of_cells = rows.loc[rows["layout"] == layout, ["cell", *group.variants]].drop_duplicates()
-        copy = group.ranks[group.ranks["phase"] == "train"].dropna(subset=[REPLICA_LOSS])
-        names = f"{layout}, copy " + copy["replica"].astype(str)
-        copy = copy.assign(series=names, y=copy[REPLICA_LOSS]).merge(of_cells, on="cell")
-        rows = pd.concat([rows[rows["layout"] == "seq"], copy])
-    styles = {"seq": layout_style("seq").line}
-    others = sorted(set(rows["series"]) - {"seq"})
-    styles |= dict(zip(others, itertools.cycle(SERIES_STYLES), strict=False))
+    of_cells = steps.loc[steps["layout"] == layout, ["cell", *group.variants]].drop_duplicates()
+    copy = group.ranks[group.ranks["phase"] == "train"].dropna(subset=[REPLICA_LOSS])
+    names = f"{layout}, copy " + copy["replica"].astype(str)
+    copy = copy.assign(series=names, y=copy[REPLICA_LOSS]).merge(of_cells, on="cell")
+    alone = steps[steps["layout"] == "seq"]
+    rows = pd.concat([alone.assign(series="seq", y=alone["loss"]), copy])
+    styles = dict(zip(sorted(set(copy["series"])), itertools.cycle(SERIES_STYLES), strict=False))
     points = None
     if published is not None:
         words = {f"dp_copy{number}": f"{layout}, copy {number}" for number in (0, 1)}
         points = published.rename(columns={"step": "x", **words}).melt("x", None, "series", "y")
-    return _against_steps(group, rows, styles, points)
+    return _against_steps(group, rows, layout_styles(["seq"]) | styles, points)
 
 
 def _against_steps(
@@ -82,8 +77,8 @@ def _against_steps(
     return series_figure(
         group,
         curves.rename(columns={"step": "x"}),
-        styles,
         ("training step", "training loss"),
+        styles=styles,
         zero=False,
         log=True,
         band=True,
@@ -110,7 +105,6 @@ def learning_over_time(group: ModelOnData) -> Figure | str:
     return series_figure(
         group,
         means.assign(series=means["layout"], y=y, low=y, high=y),
-        layout_styles(means["layout"]),
         ("time in training steps (s)", f"{word} accuracy" if word else "training loss"),
         zero=False,
         log=word is None,

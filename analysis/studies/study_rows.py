@@ -13,7 +13,7 @@ from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
 from analysis.studies.study import PublishedFile, Study, published_studies, read_published
 from analysis.summary.configurations import Configuration
-from analysis.summary.settings_in_words import IMPLEMENTATIONS, SAMPLERS, is_missing, with_study
+from analysis.summary.settings_in_words import IMPLEMENTATIONS, is_missing, with_study
 from analysis.summary.summary_table import Summary
 from gnnhpc.core.layout import Layout
 from gnnhpc.core.schedules import bound
@@ -218,7 +218,7 @@ def _in_words(settings: Mapping[str, Any], study: Study) -> dict[str, Any]:
         "of_nodes": is_missing(settings.get("task_name")),
     }
     if found["sampled"]:
-        sampler = SAMPLERS[str(settings["sampler"])]
+        sampler = IMPLEMENTATIONS[str(settings["sampler"])]
         if sampler != framework:
             found["library"] = f"{sampler} before layers of {framework}"
         ours = found["library"] == "ours"

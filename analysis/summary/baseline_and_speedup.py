@@ -46,17 +46,6 @@ class Baseline:
             allowed = "LAYOUT or LAYOUT:MICROBATCHES"
             raise InputError("--baseline", None, repr(text), allowed) from None
 
-    def check_is_in(self, cells: pd.DataFrame) -> None:
-        """Raises InputError where no cell has this layout and these micro-batches.
-
-        The default baseline need not be there.
-        """
-        columns = cells[["replicas", "stages", "microbatches"]].drop_duplicates()
-        there = sorted(Baseline(Layout(dp, pp), m) for dp, pp, m in columns.itertuples(index=False))
-        if self not in (Baseline(), *there):
-            found = f"{self}, which no cell has"
-            raise InputError("--baseline", None, found, ", ".join(map(str, there)))
-
     def __str__(self) -> str:
         """The text that `parse` reads."""
         return f"{self.layout}:{self.microbatches}" if self.microbatches > 1 else str(self.layout)
@@ -111,12 +100,11 @@ def _why_not_comparable(row: Configuration, other: Configuration) -> str:
     return "; ".join(words)
 
 
-Shares = tuple[float, float, float]
-"""Seconds of forwards, gradients of inputs and gradients of weights, of which the ratio matters."""
+def shares_of_passes(row: Configuration) -> tuple[float, float, float] | None:
+    """Seconds of forwards, gradients of inputs and gradients of weights, of a rank on average.
 
-
-def shares_of_passes(row: Configuration) -> Shares | None:
-    """Those of a rank on average; None where one of them was not measured."""
+    None where one of them was not measured.
+    """
     forwards, passes, weights = map(row.mean, ("forwards_s", "passes_s", "weights_s"))
     if forwards is None or passes is None or weights is None:
         return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,11 +29,11 @@ from analysis.load.run_data import RunData, load_run
 from analysis.statistics.intervals import Interval, repeats_in_words
 from analysis.statistics.power import CONFIDENCE
 from analysis.statistics.sample import Sample, paired
-from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.baseline_and_speedup import exceeds
+from analysis.summary.configurations import Configuration, make_configurations, why_not_counted
 from analysis.summary.settings_in_words import is_missing, settings_label
 from gnnhpc.core.errors import InputError
 
-AVERAGES = ("mean", "median")
 SOURCES = "model_digest"
 """The digest of a custom model's sources: two versions of one model are compared."""
 Settings = frozenset[tuple[str, object]]
@@ -70,9 +70,8 @@ class Match:
 
     def samples(self, a: Sequence[ArrayLike], b: Sequence[ArrayLike]) -> tuple[Sample, Sample]:
         """Seconds of each run of both sides; repeats are pairs where the runs took turns."""
-        if not self.alternated:
-            return Sample(a), Sample(b)
-        return Sample(a, self.a.sample.repeats), Sample(b, self.b.sample.repeats)
+        repeats = [one.sample.repeats if self.alternated else () for one in self.sides]
+        return Sample(a, repeats[0]), Sample(b, repeats[1])
 
 
 @dataclass(frozen=True)
@@ -100,12 +99,12 @@ class Compared:
         Relative seconds count only where the group's seconds are larger too, and the others' are
         not shown to be smaller.
         """
-        if _is_above(self.ratio, 1.0 + tolerance):
+        if exceeds(self.ratio, 1.0 + tolerance):
             return self.ratio
         if self.relative is None or self.others is None or self.ratio.value <= 1.0:
             return None
         others_are_faster = self.others.high is not None and self.others.high < 1.0
-        shown = _is_above(self.relative, 1.0 + tolerance) and not others_are_faster
+        shown = exceeds(self.relative, 1.0 + tolerance) and not others_are_faster
         return self.relative if shown else None
 
     def verdict(self, tolerance: float) -> str:
@@ -119,10 +118,6 @@ class Compared:
             return f"no difference shown{repeats_in_words(self.ratio)}"
         faster = self.ratio.high < 1.0
         return "faster" if faster else "slower, not shown to be beyond the tolerance"
-
-
-def _is_above(ratio: Interval, limit: float) -> bool:
-    return ratio.low is not None and ratio.low > limit
 
 
 @dataclass(frozen=True)
@@ -160,8 +155,8 @@ def compare_runs(root_a: Path, root_b: Path, tolerance: float, of: str) -> Compa
     """
     if not (math.isfinite(tolerance) and tolerance >= 0.0):
         raise InputError("--tolerance", None, f"{tolerance:g}", "a share such as 0.02, or 0")
-    if of not in AVERAGES:
-        raise InputError("--of", None, repr(of), " or ".join(AVERAGES))
+    if of not in ("mean", "median"):
+        raise InputError("--of", None, repr(of), "mean or median")
     a, b = load_run(root_a), load_run(root_b)
     matches, only_in_one = _match(a, b)
     steps = []
@@ -197,7 +192,10 @@ def _match(a: RunData, b: RunData) -> tuple[list[Match], list[str]]:
     for side, mine, other in (("A", ours, theirs), ("B", theirs, ours)):
         only = dict.fromkeys(names[key[0]] for key in mine if key not in other)
         lines += [f"only in {side}: {name}" for name in only]
-    return matches, [*lines, *_not_counted("A", a), *_not_counted("B", b)]
+    for side, run in (("A", a), ("B", b)):
+        for cell in run.cells[~run.cells["counts"].astype(bool)].to_dict("records"):
+            lines.append(f"not counted in {side}: {cell['cell']}: {why_not_counted(cell)}")
+    return matches, lines
 
 
 def _settings(one: Configuration) -> Settings:
@@ -221,13 +219,6 @@ def _names(rows: Sequence[Configuration]) -> dict[Settings, str]:
         for each in same:
             names[each] = f"{name} {settings_label(dict(sorted(each - common)))}".rstrip()
     return names
-
-
-def _not_counted(side: str, run: RunData) -> Iterator[str]:
-    """Cells that failed, are missing, invalid, or not comparable with most of their run."""
-    for cell in run.cells[~run.cells["counts"].astype(bool)].to_dict("records"):
-        why = cell["not_comparable"] or cell["flags"].replace(";", ", ") or cell["status"]
-        yield f"not counted in {side}: {cell['cell']}: {why}"
 
 
 def _ratio(a: Sample, b: Sample, of: str, among: int) -> Interval:

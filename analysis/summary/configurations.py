@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -94,6 +94,14 @@ class Configuration:
             return Interval(1.0, 1.0, 1.0) if several else Interval(1.0, None, None, ONE_RUN)
         speedup = other.sample.over(self.sample, mine / theirs)
         return speedup if math.isfinite(speedup.value) else None
+
+
+def why_not_counted(cell: Mapping[Any, Any]) -> str:
+    """Why a cell of `RunData.cells` is in no average."""
+    if cell["status"] != "done":
+        return str(cell["status"])
+    apart, flags = cell["not_comparable"], cell["flags"].replace(";", ", ")
+    return f"not comparable ({apart})" if apart else f"invalid ({flags})"
 
 
 def make_configurations(run: RunData) -> list[Configuration]:

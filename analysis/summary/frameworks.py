@@ -34,19 +34,15 @@ def frameworks_frame(summary: Summary) -> pd.DataFrame:
     names = [name for name in varying_settings(summary.table) if name not in _LIBRARY]
     lines = []
     for row in rows:
-        libraries = _libraries_like(row, rows) if _is_ours(row) else {}
+        sampler = row.settings.get("sampler")
+        ours = row.settings["implementation"] == "fused" and sampler not in ("pyg", "dgl")
+        trained = row.phase == "train" and row.step_times
+        libraries = _libraries_like(row, rows) if ours and trained else {}
         if libraries:
             known = {name: row.settings[name] for name in names}
             known = {name: value for name, value in known.items() if not is_missing(value)}
             lines.append(_line(row, libraries, settings_label(known)))
     return pd.DataFrame(lines)
-
-
-def _is_ours(row: Configuration) -> bool:
-    """Computed by our layers, and drawn by our sampler where it is sampled."""
-    sampler = row.settings.get("sampler")
-    ours = row.settings["implementation"] == "fused" and (is_missing(sampler) or sampler == "ours")
-    return ours and row.phase == "train" and bool(row.step_times)
 
 
 def _libraries_like(row: Configuration, rows: Iterable[Configuration]) -> dict[str, Configuration]:

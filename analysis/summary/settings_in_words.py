@@ -11,12 +11,10 @@ import pandas as pd
 from analysis.summary.summary_columns import VARIANT_COLUMNS
 from gnnhpc.models.model_registry import model_class
 
-IMPLEMENTATIONS = {"fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
-"""Names of implementations in tables and figures; the PyG form of ViG is its reference."""
+IMPLEMENTATIONS = {"ours": "ours", "fused": "ours", "pyg": "PyG", "reference": "PyG", "dgl": "DGL"}
+"""Names of implementations and samplers; the PyG form of ViG is its reference."""
 COMPILED = {"off": "", "default": " compiled", "reduce-overhead": " compiled reduce-overhead"}
 """What follows a library's name, by the setting `compile`."""
-SAMPLERS = {"ours": "ours", "pyg": "PyG", "dgl": "DGL"}
-"""Names of samplers."""
 ROW_KEYS = {"study": "study", "layout": "layout", "microbatches": "micro-batches"}
 """Columns of `with_study` that name a row, with their headings."""
 _NAMED = (
@@ -56,8 +54,7 @@ def settings_label(settings: Mapping[str, Any]) -> str:
     """
     words = []
     implementation, sampler = (
-        names.get(str(settings.get(key)))
-        for key, names in (("implementation", IMPLEMENTATIONS), ("sampler", SAMPLERS))
+        IMPLEMENTATIONS.get(str(settings.get(key))) for key in ("implementation", "sampler")
     )
     for key, value in settings.items():
         if key == "implementation" and implementation:
@@ -73,8 +70,6 @@ def settings_label(settings: Mapping[str, Any]) -> str:
 
 def _with_label(key: str, value: object) -> str:
     name = key.replace("_", " ")
-    if key == "bucket_mib":
-        return "no buckets" if is_missing(value) else f"buckets of {value:g} MiB"
     if is_missing(value):
         return f"no {name}"
     if isinstance(value, str) and key not in _NAMED:

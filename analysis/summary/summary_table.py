@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load.comparable import values_in_words
 from analysis.load.flags import count_flags
 from analysis.load.run_data import RunData
 from analysis.statistics.intervals import Interval, interval_of_shares, ratio_in_words
@@ -22,7 +21,7 @@ from analysis.summary.baseline_and_speedup import (
     limits_over,
     shares_of_passes,
 )
-from analysis.summary.configurations import Configuration, make_configurations
+from analysis.summary.configurations import Configuration, make_configurations, why_not_counted
 from analysis.summary.summary_columns import (
     CONTRACT_COLUMNS,
     DROPPED_COLUMNS,
@@ -32,9 +31,7 @@ from analysis.summary.summary_columns import (
     learnt_columns,
 )
 from analysis.summary.time_breakdown import break_down
-
-PHASE_OF_FLAG = {"drift": "train"}
-"""Flags that concern one phase; the others concern the whole cell."""
+from gnnhpc.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,12 @@ def summarize(run: RunData, baseline: str = "seq") -> Summary:
     for one that no cell has.
     """
     requested = Baseline.parse(baseline)
-    requested.check_is_in(run.cells)
     rows = make_configurations(run)
+    there = sorted({Baseline(row.layout, row.microbatches) for row in rows})
+    # The default baseline need not be there.
+    if requested not in (Baseline(), *there):
+        found = f"{requested}, which no cell has"
+        raise InputError("--baseline", None, found, ", ".join(map(str, there)))
     varying = _varying(run)
     frame = pd.DataFrame([_summary_row(row, rows, requested, varying, run) for row in rows])
     empty = frame.columns[frame.isna().all()]
@@ -92,8 +93,7 @@ def _summary_row(
 ) -> dict[str, Any]:
     values, mean, layout = row.sample.values, row.sample.mean, row.layout
     samples, most = row.mean("samples"), bound_of(row)
-    used, units = row.used, row.cell_phases
-    shares = shares_of_passes(row)
+    used, units, shares = row.used, row.cell_phases, shares_of_passes(row)
     line = {key: row.settings[key] for key in KEY_COLUMNS} | {
         "stages": layout.stages,
         "replicas": layout.replicas,
@@ -178,8 +178,8 @@ def _speedup_columns(
 
 def counted_flags(row: Configuration) -> list[str]:
     """The flags of the cells that count, such as `drift 2 of 5`, without those of another phase."""
-    other = {flag for flag, phase in PHASE_OF_FLAG.items() if phase != row.phase}
-    return count_flags(row.used["flags"], but=other)
+    # Drift is of training; the other flags concern the whole cell.
+    return count_flags(row.used["flags"], but=() if row.phase == "train" else ("drift",))
 
 
 def _notes(
@@ -188,28 +188,18 @@ def _notes(
     """What a reader of the row has to know, a clause each."""
     left_out = row.cells[~row.cells["cell"].isin(row.cell_phases["cell"])]
     if len(left_out):
-        reasons = Counter(_why_left_out(cell, row.phase) for cell in left_out.to_dict("records"))
+        warmup = (
+            f"{row.settings['warmup_steps']:g} of warm-up: raise {row.phase}_steps in the sweep"
+        )
+        short = f"no {row.phase} steps beyond {warmup}"
+        cells = left_out.to_dict("records")
+        reasons = Counter(short if cell["counts"] else why_not_counted(cell) for cell in cells)
         words = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         yield f"{len(left_out)} of {len(row.cells)} cells left out: {words}"
     if why_none:
         yield f"not comparable with the {requested} that was measured: {why_none}"
     elif row.step_times and base is None:
         yield f"no valid {requested} of the same settings to compare with"
-    cuts = row.used["stage_layers"].dropna()
-    if cuts.nunique() > 1:
-        of = "virtual stage" if row.settings["virtual_stages"] > 1 else "stage"
-        yield f"layers a {of}, as each run measured: {values_in_words([*cuts])}"
-
-
-def _why_left_out(cell: dict[Any, Any], phase: str) -> str:
-    if cell["not_comparable"]:
-        return f"not comparable ({cell['not_comparable']})"
-    if cell["status"] != "done":
-        return str(cell["status"])
-    if not cell["valid"]:
-        return f"invalid ({cell['flags'].replace(';', ', ')})"
-    warmup = f"{cell['warmup_steps']:g} of warm-up: raise {phase}_steps in the sweep"
-    return f"no {phase} steps beyond {warmup}"
 
 
 def _sampling_columns(row: Configuration) -> dict[str, Any]:

@@ -83,19 +83,19 @@ def _seconds(one: Configuration | None, row: Configuration) -> dict[str, float] 
     `outside` is outside a rank's spans: waiting for others, and what lies between spans; `once` are
     passes without recomputed forwards. None where stages were not timed one by one.
     """
-    if one is None or not one.step_times:
-        return None
-    names = ("passes_s", "outside_s", "allreduce_s", "recompute_s", "samples")
-    passes, outside, allreduce, recomputed, samples = map(one.mean, names)
+    names = ("passes_s", "outside_s", "allreduce_s", "samples")
+    parts = [one.mean(name) if one else None for name in names]
     mine = row.mean("samples")
-    if passes is None or outside is None or allreduce is None or not samples or not mine:
+    if one is None or mine is None or None in parts:
         return None
+    passes, outside, allreduce, samples = (part or 0.0 for part in parts)
+    recomputed = one.mean("recompute_s") or 0.0
     seconds = {
         "step": one.sample.mean.value,
         "passes": passes,
         "outside": outside,
         "allreduce": allreduce,
-        "recomputed": recomputed or 0.0,
-        "once": passes - (recomputed or 0.0),
+        "recomputed": recomputed,
+        "once": passes - recomputed,
     }
     return {name: mine / samples * value for name, value in seconds.items()}

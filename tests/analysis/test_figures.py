@@ -67,37 +67,24 @@ def test_adding_a_figure_is_one_function_and_one_row(
 
     row = FigureKind(samples, "speed")
     monkeypatch.setattr(draw_figures, "FIGURES", (*FIGURES, row))
-    folder = analysis_report(folders["sampled"], tmp_path)
-    assert len(list((folder / "figures").glob("samples-*.png"))) == 1
-    assert "Samples a second." in (folder / "report.md").read_text()
-
-
-def analysis_report(root: Path, tmp_path: Path) -> Path:
-    assert main(["report", str(root), "--out", str(tmp_path / "out")]) == 0
-    return tmp_path / "out"
+    assert main(["report", str(folders["sampled"]), "--out", str(tmp_path)]) == 0
+    assert len(list(tmp_path.glob("figures/samples-*.png"))) == 1
+    assert "Samples a second." in (tmp_path / "report.md").read_text()
 
 
 def test_with_one_number_of_microbatches_the_axis_is_the_layout(tmp_path: Path) -> None:
-    base = GOLDEN["images"][0]
-    layouts: list[dict[str, Any]] = [{}, {"layout": "pp2", "microbatches": 5}]
-    layouts.append({"layout": "dp2-pp2", "microbatches": 5})
+    """And two runs that differ much have an interval of many times their speedup: an arrow."""
+    changes: list[dict[str, Any]] = [{}, {"layout": "pp2", "microbatches": 5}]
     experiments = [
-        Experiment.model_validate(base | change | {"repeat": r})
-        for change in layouts
-        for r in (0, 1)
+        Experiment.model_validate(GOLDEN["images"][0] | change | {"repeat": repeat})
+        for change in changes
+        for repeat in (0, 1)
     ]
-    (axes,) = drawn("speedup", group_of(make_run(tmp_path / "run", experiments))).axes
-    labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels == ["seq\nm 1", "pp2\nm 5", "dp2-pp2\nm 5"]
-    assert axes.get_xlabel() == "layout (m: micro-batches)"
-
-
-def test_wide_intervals_end_in_arrows(tmp_path: Path) -> None:
-    """Two runs that differ much have an interval of many times their speedup."""
-    experiments = [e for e in small_sweep(2) if e.model.name == "vig"]
     machine = Machine(runs_differ=0.8)
     group = group_of(make_run(tmp_path / "run", experiments, machine=machine))
     (axes,) = drawn("speedup", group).axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["seq\nm 1", "pp2\nm 5"]
+    assert axes.get_xlabel() == "layout (m: micro-batches)"
     most = float(group.training[["speedup", "bound"]].max().max())
     assert float(group.training["speedup_high"].max()) > 3 * most
     assert axes.get_ylim()[1] <= 1.7 * most
@@ -105,11 +92,11 @@ def test_wide_intervals_end_in_arrows(tmp_path: Path) -> None:
 
 
 def test_every_part_of_a_waterfall_has_its_number(root: Path) -> None:
-    figure = drawn("waterfall", group_of(root))
-    for axes in figure.axes:
+    for axes in drawn("waterfall", group_of(root)).axes:
         if axes.get_visible():
-            assert len(axes.texts) == len(axes.get_yticks()) == 10
-            assert all(re.match(r" -?[0-9.e-]+$| in contention$", t.get_text()) for t in axes.texts)
+            texts = [text.get_text() for text in axes.texts]
+            assert len(texts) == len(axes.get_yticks()) == 10
+            assert all(re.match(r" -?[0-9.e-]+$| in contention$", text) for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +168,9 @@ def test_at_a_columns_width_nothing_is_cut_off(root: Path, tmp_path: Path, kind:
         with Image.open(path) as picture:
             grey = picture.convert("L")
         assert grey.width == pytest.approx(84 / 25.4 * 220, abs=1)
-        edges = [
-            grey.crop((0, 0, 2, grey.height)),
-            grey.crop((grey.width - 2, 0, grey.width, grey.height)),
-        ]
-        assert all(edge.getextrema() == (255, 255) for edge in edges), path.name
+        for left in (0, grey.width - 2):
+            edge = grey.crop((left, 0, left + 2, grey.height))
+            assert edge.getextrema() == (255, 255), path.name
 
 
 @pytest.mark.parametrize(
@@ -216,10 +201,10 @@ def test_a_figure_that_fails_is_a_line_of_the_report(
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr("analysis.figures.step_time.np.quantile", fail)
-    folder = analysis_report(folders["sampled"], tmp_path)
-    page = (folder / "report.md").read_text()
+    assert main(["report", str(folders["sampled"]), "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "report.md").read_text()
     assert "drawing it failed: ZeroDivisionError: division by zero" in page
-    assert list((folder / "figures").glob("epoch-time-*.png"))
+    assert list(tmp_path.glob("figures/epoch-time-*.png"))
 
 
 SETTINGS = "backend: nonsense\nfont.size: 30\nlines.linewidth: 9\naxes.facecolor: red\n"
@@ -229,21 +214,16 @@ SETTINGS = "backend: nonsense\nfont.size: 30\nlines.linewidth: 9\naxes.facecolor
 def test_a_users_matplotlib_settings_change_nothing(
     folders: dict[str, Path], tmp_path: Path, backend: str
 ) -> None:
-    """Neither a notebook's MPLBACKEND nor a matplotlibrc, in the command or called from Python."""
+    """Neither a notebook's MPLBACKEND nor a matplotlibrc."""
     (tmp_path / "matplotlibrc").write_text(SETTINGS)
-    code = (
-        "import sys; from pathlib import Path; "
-        "from analysis.report.report import write_single_figures as w; "
-        "w([Path(sys.argv[1])], 'speedup', Path(sys.argv[2]))"
-    )
-    variables = {**os.environ, "PYTHONPATH": str(Path(analysis.__file__).parents[1])}
+    source = str(Path(analysis.__file__).parents[1])
+    command = [sys.executable, "-m", "analysis", "report", str(folders["chunks"])]
     pictures = []
     for name, more in (("plain", {}), ("styled", {"MPLBACKEND": backend})):
-        out = tmp_path / name
-        command = [sys.executable, "-c", code, str(folders["chunks"]), str(out)]
         subprocess.run(
-            command, env=variables | more, cwd=tmp_path if more else None, check=True,
-            capture_output=True, text=True,
+            [*command, "--only", "speedup", "--out", str(tmp_path / name)], check=True,
+            env={**os.environ, "PYTHONPATH": source, **more}, cwd=tmp_path if more else None,
+            capture_output=True,
         )  # fmt: skip
-        pictures.append(next(out.glob("*.png")).read_bytes())
+        pictures.append(next((tmp_path / name).glob("*.png")).read_bytes())
     assert pictures[0] == pictures[1]

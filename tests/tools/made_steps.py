@@ -97,6 +97,7 @@ class MadeSteps:
         count = experiment.profiled_steps(begin) if training else 0
         profiled = not warm and step - begin - experiment.warmup_steps < count
         metrics, loss = quality(experiment, phase, step)
+        metrics |= {"replica_loss": loss} if replicas > 1 else {}
         lines = []
         for rank in range(layout.world_size):
             stage, share = layout.stage_of(rank), shares[layout.replica_of(rank)]
