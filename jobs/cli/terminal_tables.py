@@ -110,7 +110,7 @@ def print_status(current: RunStatus, *, cells: bool, cost: RunCost | None = None
     if not cells:
         lines += _details(current)
     if cost is not None:
-        lines.append(cost_line(cost))
+        lines.append(_cost_line(cost))
     print("\n".join([*lines, *next_steps(current)]))
 
 
@@ -175,7 +175,7 @@ def status_json(current: RunStatus, cost: RunCost | None = None) -> str:
     return json.dumps(shown | ({"cost": asdict(cost)} if cost else {}), indent=1)
 
 
-def cost_line(cost: RunCost) -> str:
+def _cost_line(cost: RunCost) -> str:
     """The core-hours that a run has cost, as sacct says."""
     if not cost.tasks:
         return "cost: unknown, since sacct says nothing of these jobs"

@@ -20,7 +20,7 @@ from jobs.run.attempt_files import (
 )
 from jobs.run.run_state import RunState
 from jobs.slurm.paired_blocks import Key
-from jobs.slurm.queue import NO_SLURM, WAITING_STATES, QueueAnswer, QueuedJob
+from jobs.slurm.queue import ENDED_STATES, NO_SLURM, WAITING_STATES, QueueAnswer, QueuedJob
 
 _MAY_COME_BACK = ("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REQUEUED", "REVOKED")
 """Ends after which Slurm may queue the job again."""
@@ -97,7 +97,7 @@ class Evidence:
         has_job = bool(self.state.slurm_arrays or task or unrecorded)
         if not has_job or (attempt is not None and _has_ended(attempt)):
             return OVER
-        live = queue.accounts_as_live(task)
+        live = bool(self.word) and self.word not in ENDED_STATES
         if queue.answered:
             detail = f"squeue does not list {task}, sacct: {self.word}"
             return Job("unknown", detail) if live else OVER

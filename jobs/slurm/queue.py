@@ -109,11 +109,6 @@ class QueueAnswer:
         found = self.accounted.get(task or "")
         return found.state if found else ""
 
-    def accounts_as_live(self, task: str | None) -> bool:
-        """Whether the accounting has an array task that has not ended."""
-        found = self.accounted.get(task or "")
-        return found is not None and not found.has_ended
-
 
 def query_queue(
     users: Iterable[str], jobs: Mapping[str, str | None], *, kept_for: Path | None = None
