@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from analysis.render.document import Table
 from analysis.render.formats import table_to_markdown
-from analysis.statistics.intervals import t_bounds, welch_bounds
-from analysis.statistics.power import CONFIDENCE
-from analysis.statistics.skewness import skewness_of_means
+from analysis.statistics.intervals import CONFIDENCE, t_bounds, welch_bounds
+from analysis.statistics.sample import skewness_of_means
 
 Values = NDArray[np.float64]
 RUNS = (2, 3, 5, 10)

@@ -77,7 +77,8 @@ def cell_row(stored: StoredCell) -> dict[str, Any]:
         **(_epoch(graph) if experiment.epochs_end_unevenly else {}),
         "hosts": ";".join(sorted({h["host"] for h in headers})),
         "code_from": ";".join(sorted({str(h["code_from"]) for h in headers if h.get("code_from")})),
-        "startup_s": max(map(_startup_s, headers), default=None),
+        # Seconds from the start of a process to its first step.
+        "startup_s": max((_total(header["startup_s"]) for header in headers), default=None),
         "failure": _failure(stored),
         **(result.final if result else {}),
     }
@@ -88,9 +89,7 @@ def _epoch(graph: Mapping[str, Any]) -> dict[str, Any]:
     return {"train_samples": trained, "steps_per_epoch": graph.get("steps_per_epoch")}
 
 
-def _startup_s(header: Mapping[str, Any]) -> float:
-    """Seconds from the start of the process to the first step."""
-    parts: dict[str, float] = header["startup_s"]
+def _total(parts: Mapping[str, float]) -> float:
     return parts.get("total", sum(parts.values()))
 
 

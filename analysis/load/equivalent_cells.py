@@ -113,17 +113,19 @@ def compare_equivalent_cells(
             found |= dict.fromkeys(group, ComparedCell(alone=True))
             continue
         reference = min(sequential, key=lambda name: _plainest_first(group[name]))
+        plain = group[reference]
         for name, one in group.items():
-            same = _configuration(one) == _configuration(group[reference])
             cause = divergence(learnt[reference], learnt[name])
-            suspect = is_custom(one.model.name) and (
-                one.total_chunks != group[reference].total_chunks
-            )
+            suspect = is_custom(one.model.name) and one.total_chunks != plain.total_chunks
             if cause and suspect:
                 cause += ", or BatchNorm or other state of the model in other micro-batches"
             if cause:
                 cause += f" (sequential cell: {reference})"
-            steps = None if same else compared_steps(learnt[reference], learnt[name])
+            # Repeats and spans change the records alone.
+            other = one.model_copy(update={"repeat": plain.repeat, "spans": plain.spans})
+            steps = (
+                None if other.id == plain.id else compared_steps(learnt[reference], learnt[name])
+            )
             found[name] = ComparedCell(steps, cause, suspect)
     return found
 
@@ -159,7 +161,8 @@ def _samples_of_a_step(experiment: Experiment) -> list[Any]:
     """
     replicas, microbatches = experiment.layout.replicas, experiment.microbatches
     sampling = experiment.sampling
-    by_microbatch = _uses_batchnorm(experiment)
+    known = model_class(experiment.model.name)
+    by_microbatch = known is None or known.uses_batchnorm
     if sampling is not None:
         assert experiment.batch_size is not None
         together = experiment.batch_size * replicas
@@ -174,16 +177,6 @@ def _samples_of_a_step(experiment: Experiment) -> list[Any]:
     if whole and (not by_microbatch or is_custom(experiment.model.name)):
         return ["whole graph"]
     return [experiment.chunks, experiment.total_chunks]
-
-
-def _uses_batchnorm(experiment: Experiment) -> bool:
-    known = model_class(experiment.model.name)
-    return known is None or known.uses_batchnorm
-
-
-def _configuration(experiment: Experiment) -> str:
-    """The experiment but for its repeat, and for settings that change its records alone."""
-    return experiment.model_copy(update={"repeat": 0, "spans": False}).id
 
 
 def _plainest_first(experiment: Experiment) -> tuple[bool, int, int]:
@@ -232,17 +225,14 @@ def divergence(reference: Trajectory, other: Trajectory) -> str:
                 f"{quantity} of step {step} is {two[step]:.7g}, of the sequential cell "
                 f"{one[step]:.7g}: {apart[step]:.1e} apart, {allowed[step]:.1e} allowed"
             )
-            first = step, f"{words}; {_likely_cause(quantity, step)}"
+            # What is computed at this step and not before it.
+            likely = "earlier steps agree: optimizer step, order of the data, or kept state"
+            if envelope is NORM:
+                likely = "the losses agree: backward pass, or the scale of gradients"
+            elif step == 0:
+                likely = "nothing is learnt yet: initial values, data or forward pass"
+            first = step, f"{words}; {likely}"
     return first[1] if first else ""
-
-
-def _likely_cause(quantity: str, step: int) -> str:
-    """What is computed at this step and not before it."""
-    if quantity == "gradient norm":
-        return "the losses agree: backward pass, or the scale of gradients"
-    if step == 0:
-        return "nothing is learnt yet: initial values, data or forward pass"
-    return "earlier steps agree: optimizer step, order of the data, or kept state"
 
 
 def compared_steps(reference: Trajectory, other: Trajectory) -> int:

@@ -17,7 +17,6 @@ from gnnhpc.data.data_settings import Data
 from gnnhpc.records.code_snapshot import check_snapshot
 from gnnhpc.validation.record_audit import audit_attempt
 
-REPEATS = 3
 _MOST_FAULTS = 3
 """How many faults a line has; it counts the others."""
 
@@ -43,7 +42,7 @@ class Answer:
         return f"{'ok' if self.ok else 'NOT OK':<7} {self.question}: {words}{more}"
 
 
-def check_run(root: Path, repeats: int = REPEATS) -> Iterator[Answer]:
+def check_run(root: Path, repeats: int = 3) -> Iterator[Answer]:
     """One answer a question; raises InputError for a path that is no run folder."""
     if repeats < 1:
         raise InputError("--repeats", None, repeats, "1 or more")
@@ -64,10 +63,12 @@ def check_run(root: Path, repeats: int = REPEATS) -> Iterator[Answer]:
     left = checks[(checks["name"] == EQUIVALENT) & (checks["verdict"] == "invalid")]
     faults = _named(left, "detail") + ([] if compared else ["no cells were compared"])
     yield Answer("cells that must learn the same do", faults, f"{compared} cells compared")
-    flags = count_flags(cells["flags"])
-    yield Answer("no flags", flags, every)
-    question = f"{repeats} repeats or more of each configuration"
-    yield Answer(question, _too_few(run, repeats), every)
+    yield Answer("no flags", count_flags(cells["flags"]), every)
+    counted = cells.assign(counts=cells["counts"].astype(int))
+    groups = counted.groupby(list(run.settings), dropna=False, sort=False)
+    many = groups.agg(cell=("cell", "first"), counts=("counts", "sum"))
+    few = _named(many[many["counts"] < repeats], "counts")
+    yield Answer(f"{repeats} repeats or more of each configuration", few, every)
     other = cells[cells["not_comparable"] != ""]
     question = "compared cells have equal code, versions, CPU, threads and kernels"
     yield Answer(question, _named(other, "not_comparable"), every)
@@ -91,13 +92,6 @@ def _audited(paths: RunPaths, done: pd.DataFrame) -> list[str]:
         for check in audit_attempt(paths.cell(str(cell)).attempt(int(number)))
         if check.verdict == "invalid"
     ]
-
-
-def _too_few(run: RunData, repeats: int) -> list[str]:
-    counted = run.cells.assign(counts=run.cells["counts"].astype(int))
-    groups = counted.groupby(list(run.settings), dropna=False, sort=False)
-    many = groups.agg(cell=("cell", "first"), counts=("counts", "sum"))
-    return _named(many[many["counts"] < repeats], "counts")
 
 
 def _code_kept(paths: RunPaths, done: pd.DataFrame) -> Answer:

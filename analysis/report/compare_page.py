@@ -12,7 +12,7 @@ from analysis.load.comparable import differences
 from analysis.load.flags import count_flags
 from analysis.render.document import Table
 from analysis.render.formats import atomic_output_folder, write_table
-from analysis.statistics.power import CONFIDENCE
+from analysis.statistics.intervals import CONFIDENCE
 from analysis.summary.compare_runs import SOURCES, Compared, Comparison, Match
 
 _NOTES = (

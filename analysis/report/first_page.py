@@ -16,7 +16,7 @@ from analysis.load.run_folders import provenance_text
 from analysis.render.document import Beside, Block, Folded, Section, Table, Text
 from analysis.render.formats import environment
 from analysis.report.sections import texts
-from analysis.statistics.power import CONFIDENCE
+from analysis.statistics.intervals import CONFIDENCE
 from analysis.summary.settings_in_words import ROW_KEYS, with_study
 from analysis.summary.summary_table import Summary
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.statistics.power import CONFIDENCE, repeats_to_show, t_quantile
-from analysis.statistics.signed_ranks import signed_rank_interval
-
 Values = NDArray[np.float64]
+CONFIDENCE = 0.95
+MOST_REPEATS = 10_000
+POWER = 0.8
+"""How often as many repeats show the difference."""
 SHOWN = 0.05
 """The difference for which the repeats that show it are counted."""
 FEWEST_STEPS = 5
@@ -72,12 +73,18 @@ def finite_values(values: ArrayLike) -> Values:
 
 
 def median(values: Values) -> float:
-    """The median of finite values, nan for none; sorting is fastest for a few hundred values."""
-    ordered = np.sort(values)
-    middle = ordered.size // 2
-    if ordered.size % 2:
-        return float(ordered[middle])
-    return float((ordered[middle - 1] + ordered[middle]) / 2.0) if ordered.size else math.nan
+    """The median of finite values; nan for none."""
+    return float(np.median(values)) if values.size else math.nan
+
+
+def t_quantile(
+    freedom: NDArray[np.float64] | float, confidence: float = CONFIDENCE
+) -> NDArray[np.float64]:
+    """How many standard errors a two-sided interval reaches; degrees need not be whole."""
+    # Imported here, as it takes a tenth of a second.
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(freedom, 0.5 + confidence / 2.0), dtype=np.float64)
 
 
 def t_bounds(
@@ -153,6 +160,35 @@ def _why_none(values: Sequence[Values], steps: int | None) -> str:
     return "" if all((x > 0.0).all() for x in values) else "a time of zero"
 
 
+def signed_rank_interval(
+    differences: Values, confidence: float
+) -> tuple[float, float, float] | None:
+    """Centre, lower and upper bound; None for pairs too few to have bounds of this confidence.
+
+    The centre is the median of all averages of two differences, and the interval is of those
+    averages whose signed-rank statistic is not rejected (Hodges and Lehmann 1963, Annals of
+    Mathematical Statistics 34:598; Wilcoxon 1945, Biometrics Bulletin 1:80). It holds as often as
+    it says for every distribution that is symmetric, whatever its tails.
+    """
+    pairs = differences.size
+    rank = _rank_of_bound(pairs, (1.0 - confidence) / 2.0)
+    if rank < 1:
+        return None
+    first, second = np.triu_indices(pairs)
+    averages = np.sort((differences[first] + differences[second]) / 2.0)
+    return float(np.median(averages)), float(averages[rank - 1]), float(averages[-rank])
+
+
+def _rank_of_bound(pairs: int, tail: float) -> int:
+    """How many of the smallest averages lie below the lower bound, and that one; 0 for none."""
+    # Ways in which the ranks of the positive differences add up to each sum.
+    ways = np.zeros(pairs * (pairs + 1) // 2 + 1)
+    ways[0] = 1.0
+    for rank in range(1, pairs + 1):
+        ways[rank:] += ways[:-rank].copy()
+    return int(np.searchsorted(np.cumsum(ways) / 2.0**pairs, tail, side="right"))
+
+
 def ratio_of_pairs(
     top: Values,
     bottom: Values,
@@ -198,6 +234,25 @@ def _geometric_mean(values: Values) -> float:
     if not values.size:
         return math.nan
     return float(np.exp(np.log(values).mean())) if (values > 0.0).all() else float(values.mean())
+
+
+def repeats_to_show(
+    share: float, runs: int, half_width: float, confidence: float, *, pairs: bool = True
+) -> int | None:
+    """How many repeats show that two configurations differ by `share`, with probability `POWER`.
+
+    `half_width` is that of the interval of the logarithm of their ratio, from `runs` repeats, which
+    are pairs or, of each configuration, runs. None where `MOST_REPEATS` are too few. The sum of two
+    quantiles of Student's t is somewhat above the exact non-central one, for few repeats.
+    """
+    each = 1 if pairs else 2
+    spread = half_width * math.sqrt(runs) / float(t_quantile(each * (runs - 1), confidence))
+    repeats = np.arange(2.0, MOST_REPEATS)
+    freedom = each * (repeats - 1.0)
+    # Of a two-sided interval of confidence 2p - 1 the quantile is that of p.
+    reach = t_quantile(freedom, confidence) + t_quantile(freedom, 2.0 * POWER - 1.0)
+    enough = reach * spread / np.sqrt(repeats) <= math.log1p(share)
+    return int(repeats[enough.argmax()]) if enough.any() else None
 
 
 def ratio_in_words(ratio: Interval) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import pandas as pd
@@ -17,11 +17,10 @@ import pandas as pd
 from analysis.load.comparable import differences
 from analysis.statistics.intervals import Interval, t_bounds
 from analysis.statistics.sample import FEWEST_PAIRS
-from analysis.studies.study import Claim, Study
-from analysis.studies.study_rows import Row, measured_rows, published_rows, selected
+from analysis.studies.study import Claim
+from analysis.studies.study_rows import Row, selected
 from analysis.summary.baseline_and_speedup import same_value
 from analysis.summary.frameworks import DEPENDS_ON_IMPLEMENTATION
-from analysis.summary.summary_table import Summary
 
 Outcome = Literal["holds", "does not hold", "cannot be decided", "not measured"]
 _WHO_COMPUTES = (
@@ -59,7 +58,7 @@ class Side:
     def judgement(self) -> tuple[Outcome, str]:
         """Whether a conclusion holds, by the interval; and why it does not or is undecided."""
         claim, low, high = self.claim, self.value.low, self.value.high
-        rows = [one for one in (self.row, self.other) if one is not None]
+        rows = [self.row, *([self.other] if self.other else [])]
         runs = min(row.runs for row in rows)
         if low is None or high is None:
             return "cannot be decided", f", no interval, {self.value.basis}"
@@ -97,50 +96,39 @@ class Finding:
         if self.claim.text:
             outcome, why = self.ours.judgement if self.ours else ("not measured", "")
             return f"{self.claim.text}: {outcome}{why}"
-        words = [_printed_verdict(self.printed) if self.printed else "", self._ours_and_bound()]
+        words = [_of_printed(self.printed) if self.printed else ""]
+        if self.ours and self.ours.bound is not None:
+            words.append(_of_bound(self.ours.value, self.ours.bound))
         return ". ".join(filter(None, words))
 
-    def _ours_and_bound(self) -> str:
-        if self.ours is None or self.ours.bound is None:
-            return ""
-        value, bound = self.ours.value, self.ours.bound
-        if value.value <= bound:
-            return "Ours is within the bound"
-        if value.low is None:
-            return f"Ours is above the bound; no interval: {value.basis}"
-        by = "less" if value.low <= bound else "more"
-        return f"Ours is above the bound by {by} than its interval"
 
-
-def _printed_verdict(printed: Side) -> str:
+def _of_printed(printed: Side) -> str:
     known = {**printed.row.columns, "value": printed.value.value, "bound": printed.bound}
     frame = pd.DataFrame([known])
     verdicts = printed.claim.verdicts
     return next((text for query, text in verdicts if len(frame.query(query, engine="python"))), "")
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A study's published rows, the run's rows, and what comparing them found."""
+def _of_bound(value: Interval, bound: float) -> str:
+    if value.value <= bound:
+        return "Ours is within the bound"
+    if value.low is None:
+        return f"Ours is above the bound; no interval: {value.basis}"
+    return (
+        f"Ours is above the bound by {'less' if value.low <= bound else 'more'} than its interval"
+    )
 
-    study: Study
-    published: Sequence[Row]
-    measured: Sequence[Row]
-    findings: Sequence[Finding]
 
-
-def compare_study(study: Study, summary: Summary) -> Comparison:
+def compare_rows(
+    claims: Sequence[Claim], published: Sequence[Row], measured: Sequence[Row]
+) -> Iterator[Finding]:
     """All comparisons, claim by claim; published ones that the run lacks come last."""
-    published = with_accuracy_lost(published_rows(study))
-    measured = with_accuracy_lost(measured_rows(study, summary))
-    findings: list[Finding] = []
-    for claim in study.claims:
+    for claim in claims:
         printed = {one.key: one for one in _sides(claim, published)}
         ours = [one for one in _sides(claim, measured) if claim.text or one.key in printed]
-        findings += [Finding(claim, printed.get(one.key), one) for one in ours]
+        yield from (Finding(claim, printed.get(one.key), one) for one in ours)
         matched = {one.key for one in ours}
-        findings += [Finding(claim, one, None) for k, one in printed.items() if k not in matched]
-    return Comparison(study, published, measured, findings)
+        yield from (Finding(claim, one, None) for k, one in printed.items() if k not in matched)
 
 
 def _sides(claim: Claim, rows: Sequence[Row]) -> Iterator[Side]:
@@ -166,16 +154,11 @@ def _like(
     candidates = []
     for other in rows:
         differing = {k for k, v in expected.items() if not same_value(other.settings.get(k), v)}
-        if other is not row and differing <= set(free) and _same_environment(row, other):
+        environments = differences(row.environment, other.environment).keys()
+        same = differing <= set(free) and environments <= DEPENDS_ON_IMPLEMENTATION
+        if other is not row and same:
             candidates.append((len(differing), other))
     return min(candidates, key=lambda one: one[0])[1] if candidates else None
-
-
-def _same_environment(row: Row, other: Row) -> bool:
-    if row.configuration is None or other.configuration is None:
-        return True
-    both = row.configuration.environment, other.configuration.environment
-    return differences(*both).keys() <= DEPENDS_ON_IMPLEMENTATION
 
 
 def with_accuracy_lost(rows: Sequence[Row]) -> list[Row]:
@@ -223,9 +206,7 @@ def _share_of_step(row: Row, other: Row) -> Interval | None:
 
 OF_PAIRS: dict[str, Callable[[Row, Row], Interval | None]] = {
     "speedup": _speedup,
-    "difference of test accuracy": lambda row, other: _difference_of_seeds(
-        row, other, "test_accuracy"
-    ),
+    "difference of test accuracy": partial(_difference_of_seeds, metric="test_accuracy"),
     "share of the step": _share_of_step,
 }
 """Each is a function of a row and the row that it is paired with; None where it was not measured.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.load.comparable import Environment
 from analysis.statistics.intervals import Interval, interval_of_shares
 from analysis.statistics.sample import Sample
 from analysis.studies.study import PublishedFile, Study, published_studies, read_published
@@ -42,6 +43,11 @@ class Row:
         return len(self.configuration.step_times) if self.configuration else 0
 
     @property
+    def environment(self) -> Environment:
+        """What it was measured in; empty for a published row."""
+        return self.configuration.environment if self.configuration else {}
+
+    @property
     def shares_processors(self) -> bool:
         """Whether ranks took turns: more of them than processors, or torchgpipe on a CPU."""
         if self.configuration is None or self.configuration.layout.world_size == 1:
@@ -69,11 +75,11 @@ class Row:
 
     def with_intervals(self, intervals: Mapping[str, Interval], **columns: Any) -> Row:
         """The row with these measures, and their bounds as columns."""
-        known = dict(self.columns)
-        for name, one in intervals.items():
-            known |= one.columns(name)
+        known = {k: v for name, one in intervals.items() for k, v in one.columns(name).items()}
         together = {**self.intervals, **intervals}
-        return Row(known | columns, self.settings, self.configuration, together)
+        return Row(
+            {**self.columns, **known, **columns}, self.settings, self.configuration, together
+        )
 
 
 def selected(rows: Sequence[Row], query: str) -> list[Row]:
@@ -91,15 +97,11 @@ def published_rows(study: Study) -> list[Row]:
 
 def _printed_rows(one: PublishedFile, study: Study) -> Iterator[Row]:
     for line in read_published(one.file).to_dict("records"):
-        settings, measures = (
-            {
-                name: one.values[name].get(line[column]) if name in one.values else line[column]
-                for name, column in columns.items()
-            }
-            for columns in (one.settings, one.measures)
-        )
-        settings = {**one.constants, **settings}
-        yield Row({**settings, **measures, **_in_words(settings, study)}, settings)
+        known = dict(one.constants)
+        for name, column in {**one.settings, **one.measures}.items():
+            known[name] = one.values[name].get(line[column]) if name in one.values else line[column]
+        settings = {name: known[name] for name in (*one.constants, *one.settings)}
+        yield Row({**known, **_in_words(settings, study)}, settings)
 
 
 def published_points(figure: str, model: str, data: str) -> tuple[pd.DataFrame, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,9 +11,9 @@ import pandas as pd
 from analysis.render.document import Table
 from analysis.render.number_text import significant
 from analysis.statistics.sample import FEWEST_PAIRS
-from analysis.studies.compare_study import Comparison, Finding, compare_study
-from analysis.studies.study import Claim, StudyTable, published_studies
-from analysis.studies.study_rows import Row, selected
+from analysis.studies.compare_study import Finding, compare_rows, with_accuracy_lost
+from analysis.studies.study import Claim, Study, StudyTable, published_studies
+from analysis.studies.study_rows import Row, measured_rows, published_rows, selected
 from analysis.summary.summary_table import Summary
 
 _COLUMNS = [
@@ -30,17 +30,18 @@ def study_tables(summary: Summary) -> list[Table]:
     """All tables of the studies whose model was run on their data; empty without any."""
     cells = summary.run.cells
     measured = set(zip(cells["model"], cells["data"], strict=True))
-    comparisons = [
-        compare_study(study, summary)
-        for study in published_studies().values()
-        if any((model, data) in measured for model in study.models for data in study.data)
-    ]
-    if not comparisons:
+    tables, rows = [], []
+    for study in published_studies().values():
+        if any((model, data) in measured for model in study.models for data in study.data):
+            printed = with_accuracy_lost(published_rows(study))
+            ours = with_accuracy_lost(measured_rows(study, summary))
+            findings = list(compare_rows(study.claims, printed, ours))
+            rows += [_comparison_row(study.name, one) for one in findings]
+            if study.conclusions:
+                tables.append(_conclusions(study, findings))
+            tables += [_side_by_side(study, table, printed, ours) for table in study.tables]
+    if not tables:
         return []
-    rows = [
-        _comparison_row(found.study.name, one) for found in comparisons for one in found.findings
-    ]
-    tables = [table for found in comparisons for table in _tables_of(found)]
     corrected = Table(
         "corrected_study",
         "The corrected study: published, ours, the bound, and the verdict",
@@ -51,30 +52,28 @@ def study_tables(summary: Summary) -> list[Table]:
     return [*tables, corrected]
 
 
-def _tables_of(found: Comparison) -> Iterator[Table]:
-    study = found.study
-    if study.conclusions:
-        claims = [claim for claim in study.claims if claim.text]
-        frame = pd.DataFrame([_conclusion(claim, found.findings) for claim in claims])
-        notes = (*study.notes(*study.defects), _RULE)
-        yield Table(f"{study.name}_conclusions", study.conclusions, frame, notes)
-    for table in study.tables:
-        frame = _side_by_side(table, found)
-        notes, paper = (*study.notes(*table.defects), *table.notes), (*table.keys, *table.paper)
-        yield Table(f"{study.name}_{table.name}", table.title, frame, notes, paper)
+def _conclusions(study: Study, findings: Sequence[Finding]) -> Table:
+    claims = [claim for claim in study.claims if claim.text]
+    frame = pd.DataFrame([_conclusion(claim, findings) for claim in claims])
+    notes = (*study.notes(*study.defects), _RULE)
+    return Table(f"{study.name}_conclusions", study.conclusions, frame, notes)
 
 
-def _side_by_side(table: StudyTable, found: Comparison) -> pd.DataFrame:
+def _side_by_side(
+    study: Study, table: StudyTable, published: Sequence[Row], measured: Sequence[Row]
+) -> Table:
     """Published rows with ours of the same keys, and ours that nobody published."""
     keys, columns = list(table.keys), [*table.keys, *table.columns]
-    printed = _frame(selected(found.published, table.select), [*keys, *table.published.values()])
+    printed = _frame(selected(published, table.select), [*keys, *table.published.values()])
     names = {column: name for name, column in table.published.items()}
     printed = printed.rename(columns=names).drop_duplicates()
-    ours = selected([row for row in found.measured if row.runs], table.select)
+    ours = selected([row for row in measured if row.runs], table.select)
     mine = [name for name in table.columns if name not in table.published]
     how: Any = "left" if table.only_published or not ours else "outer"
     beside = printed.merge(_frame(ours, [*keys, *mine]), on=keys, how=how, sort=False)
-    return beside.reindex(columns=columns)
+    frame, paper = beside.reindex(columns=columns), (*keys, *table.paper)
+    notes = (*study.notes(*table.defects), *table.notes)
+    return Table(f"{study.name}_{table.name}", table.title, frame, notes, paper)
 
 
 def _frame(rows: Sequence[Row], columns: list[str]) -> pd.DataFrame:

@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike
 
 from analysis.load.equivalent_cells import divergence, valid_trajectories
 from analysis.load.run_data import RunData, load_run
-from analysis.statistics.intervals import Interval, repeats_in_words
-from analysis.statistics.power import CONFIDENCE
+from analysis.statistics.intervals import CONFIDENCE, Interval, repeats_in_words
 from analysis.statistics.sample import Sample, paired
 from analysis.summary.baseline_and_speedup import exceeds
 from analysis.summary.configurations import Configuration, make_configurations, why_not_counted

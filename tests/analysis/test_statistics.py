@@ -19,13 +19,13 @@ from analysis.statistics.intervals import (
     ratio_in_words,
     ratio_of_pairs,
     ratio_of_runs,
+    repeats_to_show,
+    signed_rank_interval,
     t_bounds,
+    t_quantile,
     welch_bounds,
 )
-from analysis.statistics.power import repeats_to_show, t_quantile
-from analysis.statistics.sample import Repeat, Sample, paired
-from analysis.statistics.signed_ranks import signed_rank_interval
-from analysis.statistics.skewness import skewness_of_means
+from analysis.statistics.sample import Repeat, Sample, paired, skewness_of_means
 from analysis.statistics.warmup import (
     detect_warmup,
     drift,
