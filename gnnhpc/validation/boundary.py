@@ -130,9 +130,11 @@ class Validation:
     def _parities(self, step: int, when: Literal["start", "end"]) -> list[Check]:
         """The engine in float64 and the kernels at their real shape, as the run is now."""
         run, root = (self.experiment, self.parts, self.mesh), self.root
-        part = parity_slice(self.experiment, first=step)
         return [
-            *self._guarded("engine-parity", lambda: check_engine(*run, root, part)),
+            *self._guarded(
+                "engine-parity",
+                lambda: check_engine(*run, root, parity_slice(self.experiment, first=step)),
+            ),
             *self._guarded("kernel-parity", lambda: check_kernels(*run, when=when)),
         ]
 

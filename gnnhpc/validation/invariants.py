@@ -47,10 +47,8 @@ _MAY_BE_MEANT = ("modes", "evaluation")
 class _Observed:
     """What one rank reports to the others."""
 
-    parameters: dict[str, Hashes] = field(default_factory=dict)
-    """Time of hashing -> hashes."""
-    statistics: dict[str, Hashes] = field(default_factory=dict)
-    """Hashes of running statistics after replicas have averaged them, by the evaluation."""
+    hashes: defaultdict[str, dict[str, Hashes]] = field(default_factory=lambda: defaultdict(dict))
+    """Check -> time of hashing -> hashes of what replicas must have in common."""
     faults: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Check -> faults."""
 
@@ -74,8 +72,8 @@ class Invariants(Listener):
 
     def training_begins(self, start: int) -> None:
         self._start = start
-        self._observed.parameters["the start"] = self._parameters()
-        self._tracked = self._batches_tracked()
+        self._observed.hashes["replica parameters"]["the start"] = self._parameters()
+        self._tracked = {name: int(norm.num_batches_tracked) for name, norm in self._batchnorms()}
         self._reductions = self._parts.engine.gradients.reductions
         if not start and torch.initial_seed() != expected_seed(self._experiment, self._mesh):
             cause = f"torch's generator began with seed {torch.initial_seed()}"
@@ -95,7 +93,8 @@ class Invariants(Listener):
     def evaluation_begins(self) -> None:
         when = f"the evaluation after step {self._start + self._trained}"
         self._held = self._parameters() | self._buffers()
-        self._observed.statistics[when] = {
+        # Replicas have averaged their running statistics now.
+        self._observed.hashes["running statistics"][when] = {
             name: value for name, value in self._held.items() if name.endswith(_STATISTICS)
         }
         self._check_modes(training=False, when=when)
@@ -114,7 +113,7 @@ class Invariants(Listener):
 
     def between_steps(self, moment: str) -> None:
         """Hash and count at a checkpoint or at the end, after a step of all ranks."""
-        held = self._observed.parameters[moment] = self._parameters()
+        held = self._observed.hashes["replica parameters"][moment] = self._parameters()
         changed = [] if self._evaluated is None else _differing(self._evaluated, held)
         if changed:
             self._fault("continuity", f"{few(changed)} changed between an evaluation and {moment}")
@@ -130,20 +129,13 @@ class Invariants(Listener):
                 self._known[name] += [f"rank {rank}: {fault}" for fault in faults]
         layout = self._mesh.layout
         for stage in range(layout.stages):
-            ranks = layout.replica_ranks(stage)
-            of_stage = [everyone[rank].parameters for rank in ranks]
-            self._known["replica parameters"] += _unequal(of_stage, stage)
-            of_stage = [everyone[rank].statistics for rank in ranks]
-            self._known["running statistics"] += _unequal(of_stage, stage)
+            for name in ("replica parameters", "running statistics"):
+                hashes = [everyone[rank].hashes[name] for rank in layout.replica_ranks(stage)]
+                self._known[name] += _unequal(hashes, stage)
         self._observed = _Observed()
-        custom = isinstance(self._experiment.model, CustomModel)
+        suspect = _MAY_BE_MEANT if isinstance(self._experiment.model, CustomModel) else ()
         return [
-            verdict_of(
-                name,
-                self._known[name],
-                good,
-                fault="suspect" if custom and name in _MAY_BE_MEANT else "invalid",
-            )
+            verdict_of(name, self._known[name], good, is_suspect=name in suspect)
             for name, good in _GOOD.items()
         ]
 
@@ -198,9 +190,6 @@ class Invariants(Listener):
             return []
         return [(name, module) for name, module in modules if isinstance(module, BatchNorm)]
 
-    def _batches_tracked(self) -> dict[str, int]:
-        return {name: int(norm.num_batches_tracked) for name, norm in self._batchnorms()}
-
     def _fault(self, name: str, cause: str) -> None:
         self._observed.faults[name].append(cause)
 
@@ -211,13 +200,12 @@ def expected_seed(experiment: Experiment, mesh: Mesh) -> int:
 
 
 def _hashes(named: Iterable[tuple[str, Tensor]]) -> Hashes:
-    return {name: _crc32(tensor) for name, tensor in named}
-
-
-def _crc32(tensor: Tensor) -> int:
-    """CRC-32 of a tensor's numbers."""
-    values = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return zlib.crc32(values.reshape(-1).view(torch.uint8).numpy().data)
+    return {
+        name: zlib.crc32(
+            tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        )
+        for name, tensor in named
+    }
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts
 from gnnhpc.validation.layers.compare_layer import TOLERANCE, Comparison, compare_layer
-from gnnhpc.validation.layers.compared_layers import When, compared_layers, layer_input
+from gnnhpc.validation.layers.compared_rows import When, compared_layers, layer_input
 from gnnhpc.validation.reference.fresh_layers import build_layers, seed_of
 from gnnhpc.validation.verdicts import on_all_ranks
 

@@ -100,7 +100,7 @@ def plain_torch(attempt: AttemptRecords) -> Check:
         why = next((f"{name}: {text}" for name, text in statuses if text.startswith("none")), None)
         if why is not None and (header.implementation or "").endswith("/torch"):
             faults.append(f"rank {header.rank} computes layers without kernels ({why})")
-    return verdict_of("plain-torch", faults, "kernels compute the layers", fault="suspect")
+    return verdict_of("plain-torch", faults, "kernels compute the layers", is_suspect=True)
 
 
 def _shown(value: object, other: object) -> str:

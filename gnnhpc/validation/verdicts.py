@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gnnhpc.records.schema import Check
 
@@ -22,15 +22,15 @@ _ORDER = ("invalid", "inconclusive", "suspect", "unknown", "ok")
 def verdict_of(
     name: str,
     faults: Sequence[str],
-    good: str,
+    good: str = "",
     *,
-    fault: Literal["invalid", "suspect"] = "invalid",
+    is_suspect: bool = False,
     values: Mapping[str, Any] | None = None,
 ) -> Check:
-    """Return an `ok` check with the sentence `good`, or one with verdict `fault` and the faults."""
+    """Return an `ok` check with the sentence `good`, or an invalid or suspect one with faults."""
     details = dict(values or {})
     if faults:
-        return Check(name, fault, few(faults, "; "), details)
+        return Check(name, "suspect" if is_suspect else "invalid", few(faults, "; "), details)
     return Check(name, "ok", good, details)
 
 

@@ -60,14 +60,24 @@ DEFECTS: dict[str, Defect] = {}
 
 
 def planted(
-    name: str, kind: str, cell: Cell, mechanism: str, words: str, how: How = "run"
+    name: str,
+    kind: str,
+    cell: Cell,
+    mechanism: str,
+    words: str,
+    how: How = "run",
+    at: tuple[Any, str] | None = None,
 ) -> Callable[[Plant], Plant]:
-    """Register a function as the plant of a defect."""
+    """Register a function as the plant of a defect, or as what is called in place of `at`.
 
-    def register(plant: Plant) -> Plant:
+    `at` names a function by its owner. What is called in its place gets it and its arguments.
+    """
+
+    def register(given: Plant) -> Plant:
         assert name not in DEFECTS, name
+        plant = given if at is None else functools.partial(around, *at, given)
         DEFECTS[name] = Defect(kind, name, plant, cell, mechanism, words, how)
-        return plant
+        return given
 
     return register
 

@@ -41,7 +41,7 @@ def findings(defect: Defect, folder: Path, healthy: Path) -> Sequence[Finding]:
         shutil.copytree(healthy, folder)
         defect.plant(folder)
         return list(_in_report(folder))
-    plant = functools.partial(_plant, defect.name)
+    plant = functools.partial(plant_by_name, defect.name)
     if defect.how == "resume":
         cell = defect.cell.but(save_every=SAVES_AT)
         (one,) = manifest_of(folder, cell.experiment())
@@ -82,7 +82,7 @@ def stop_early() -> None:
     around(NativeEngine, "train_step", step)
 
 
-def _plant(name: str) -> None:
+def plant_by_name(name: str) -> None:
     """Ranks are processes of their own, so a plant reaches them by its name."""
     import tests.defects.plants  # noqa: F401
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.defects.plants.transfers import half_precision
+from tests.defects.running import plant_by_name
 from tests.tools.forked import started
 from tests.tools.ranks import ROOT
 from tests.validation.custom_models import IMAGES, add_folder, write_model
@@ -39,7 +39,8 @@ def test_a_right_layout_passes(tmp_path: Path) -> None:
 
 def test_a_wrong_one_fails_with_its_cause(tmp_path: Path) -> None:
     command = ["verify", *GAT, "--layout", "pp2"]
-    with started(command, 2, tmp_path, plant=half_precision) as ranks:
+    plant = partial(plant_by_name, "activations sent in half precision")
+    with started(command, 2, tmp_path, plant=plant) as ranks:
         assert 1 in ranks.wait()
         printed = ranks.out(0)
     assert "FAILED: outputs: layer1" in " ".join(printed.split())

@@ -31,7 +31,7 @@ def threads(attempt: AttemptRecords) -> Check:
             for count in sorted(used - {planned})
         ]
     if faults:
-        return verdict_of("threads", faults, "")
+        return verdict_of("threads", faults)
     machines: dict[str, list[RankRecords]] = {}
     for rank in attempt.ranks:
         machines.setdefault(_machine(rank), []).append(rank)
@@ -39,7 +39,7 @@ def threads(attempt: AttemptRecords) -> Check:
     if short:
         bound = (binding_variable(rank.header.variables or {}) for rank in attempt.ranks)
         short += [f"OpenMP binds threads by {each}" for each in dict.fromkeys(bound) if each]
-        return verdict_of("oversubscribed", short, "", fault="suspect")
+        return verdict_of("oversubscribed", short, is_suspect=True)
     return Check("threads", "ok", f"{planned} threads a rank on CPUs of their own")
 
 
@@ -84,7 +84,7 @@ def noise(attempt: AttemptRecords) -> Check:
                 "its processors"
             )
     if reasons:
-        return verdict_of("noisy", reasons, "", fault="suspect", values=values)
+        return verdict_of("noisy", reasons, is_suspect=True, values=values)
     return Check("noisy", "ok", "no other process took processor time from the ranks", values)
 
 

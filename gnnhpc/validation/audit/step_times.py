@@ -144,7 +144,7 @@ def between_steps(attempt: AttemptRecords) -> Check:
         if gap > BETWEEN_SHARE * step_s + BETWEEN_S + waits_s:
             faults.append(f"rank {rank.rank}: {gap:.4f} s between two steps of {step_s:.4f} s")
     good = "there is little time between two steps"
-    return verdict_of("between-steps", faults, good, fault="suspect")
+    return verdict_of("between-steps", faults, good, is_suspect=True)
 
 
 def recompilations(attempt: AttemptRecords) -> Check:
@@ -160,4 +160,4 @@ def recompilations(attempt: AttemptRecords) -> Check:
                 f"measured steps, the first {first.phase} step {first.step}"
             )
     good = "torch compiled nothing in a measured step"
-    return verdict_of("recompiled", faults, good, fault="suspect")
+    return verdict_of("recompiled", faults, good, is_suspect=True)

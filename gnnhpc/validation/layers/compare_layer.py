@@ -19,10 +19,8 @@ from gnnhpc.engines.engine import backward
 from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.models.model import Context
-from gnnhpc.validation.layers.compared_layers import ComparedLayers
-from gnnhpc.validation.layers.compared_rows import ComparedRows, compared_rows
-from gnnhpc.validation.reference.fresh_layers import Layers, parameters_of
-from gnnhpc.validation.reference.layer_rules import RunningStatistics
+from gnnhpc.validation.layers.compared_rows import ComparedLayers, ComparedRows, compared_rows
+from gnnhpc.validation.reference.fresh_layers import Layers, RunningStatistics, parameters_of
 
 TOLERANCE = 1e-3
 """Relative difference between a run's precision and float64. Single precision stays below 1e-4."""

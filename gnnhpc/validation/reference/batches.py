@@ -40,7 +40,6 @@ class ReferenceBatch:
     context: Context
     """With a chunk of the graph, whose rows may go on after those that count."""
     replica: int = 0
-    microbatch: int = 0
 
     @property
     def nodes(self) -> Tensor | None:
@@ -71,7 +70,7 @@ class ImageData:
                 inputs = torch.from_numpy(planes.astype(np.float64) / 255.0).transpose(1, 2)
                 targets: dict[str, Tensor] = {phase: torch.from_numpy(labels[rows])}
                 context = Context(microbatch, step, experiment.seed)
-                batches.append(ReferenceBatch(inputs, targets, context, replica, microbatch))
+                batches.append(ReferenceBatch(inputs, targets, context, replica))
         return batches
 
 

@@ -75,7 +75,7 @@ class GraphData:
         replica, microbatch = divmod(place, self._experiment.microbatches)
         context = Context(microbatch, step, self._experiment.seed, chunk)
         inputs = node_features(self._graph, chunk.nodes)
-        return ReferenceBatch(inputs, chunk.targets, context, replica, microbatch)
+        return ReferenceBatch(inputs, chunk.targets, context, replica)
 
     def _sampled_chunks(self, sampled: SampledMiniBatches, step: int) -> list[GraphChunk]:
         graph, allowed, chunks = sampled.graph(step), sampled.allowed(step), []
@@ -179,7 +179,7 @@ class GraphSetData:
         )
         context = Context(microbatch, step, self._experiment.seed, chunk)
         inputs = node_features(graphs, nodes)
-        return ReferenceBatch(inputs, chunk.targets, context, replica, microbatch)
+        return ReferenceBatch(inputs, chunk.targets, context, replica)
 
 
 def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:

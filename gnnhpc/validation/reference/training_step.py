@@ -54,8 +54,8 @@ def train_step(
     total, counted, largest, remaining = 0.0, 0, 0.0, 0.0
     for batch in batches:
         computed = model.forward(batch, training=True)
-        scores, target = scored(computed[-1], batch.targets["train"], outputs)
-        rows = losses(scores, target, outputs)
+        target = batch.targets["train"]
+        rows, scores = losses(computed[-1], target, outputs)
         counted += len(target) if outputs == "embeddings" else int((target != IGNORED).sum())
         total += float(rows.detach().sum())
         if rows.requires_grad:
@@ -98,31 +98,24 @@ def evaluate(
     return [model.forward(batch, training=False) for batch in batches]
 
 
-def scored(output: Tensor, target: Tensor, outputs: OutputKind) -> tuple[Tensor, Tensor]:
-    """What the loss is computed from, and the target of each of its rows.
-
-    Of embeddings that is the product of each pair's two rows, [pairs].
-    """
-    if outputs != "embeddings":
-        return output.double(), target
-    return pair_scores(output, target), target[:, 2]
-
-
 def pair_scores(embeddings: Tensor, pairs: Tensor) -> Tensor:
     """float64 [n]: the products of two rows each."""
     one, other, _ = pairs.unbind(1)
     return torch.einsum("nk,nk->n", embeddings.double()[one], embeddings.double()[other])
 
 
-def losses(scores: Tensor, target: Tensor, outputs: OutputKind) -> Tensor:
-    """The cross-entropy of each row, float64 [rows], 0 for a row that does not count."""
+def losses(output: Tensor, target: Tensor, outputs: OutputKind) -> tuple[Tensor, Tensor]:
+    """The cross-entropy of each row, float64 [rows], 0 for a row that does not count; and the
+    scores that it is computed from. Those of embeddings are the products of each pair's rows."""
     if outputs == "embeddings":
-        return torch.logaddexp(torch.zeros_like(scores), scores) - target.double() * scores
+        scores, is_link = pair_scores(output, target), target[:, 2].double()
+        return torch.logaddexp(torch.zeros_like(scores), scores) - is_link * scores, scores
+    scores = logarithms = output.double()
     if outputs == "logits":
-        scores = scores - scores.logsumexp(1, keepdim=True)
+        logarithms = scores - scores.logsumexp(1, keepdim=True)
     counts = target != IGNORED
-    chosen = scores[torch.arange(len(target)), target.where(counts, 0)]
-    return torch.where(counts, -chosen, 0.0)
+    chosen = logarithms[torch.arange(len(target)), target.where(counts, 0)]
+    return torch.where(counts, -chosen, 0.0), scores
 
 
 def classification_metrics(
@@ -134,7 +127,7 @@ def classification_metrics(
     """The reported metrics of a step, from the outputs and targets of all micro-batches."""
     total, shares = 0.0, {split: [0, 0] for split in targets[0]}
     for output, by_split in zip(outputs, targets, strict=True):
-        total += float(losses(output.double(), by_split[phase], kind).sum())
+        total += float(losses(output, by_split[phase], kind)[0].sum())
         for split, target in by_split.items():
             right = (output.argmax(1) == target) & (target != IGNORED)
             shares[split][0] += int(right.sum())
@@ -158,13 +151,9 @@ def link_metrics(
     equal. In evaluation the loss is half of a link's and half of the negatives' mean.
     """
     if phase == "train":
-        rows = torch.cat(
-            [
-                losses(pair_scores(o, t["train"]), t["train"][:, 2], "embeddings")
-                for o, t in zip(outputs, targets, strict=True)
-            ]
-        )
-        return {"loss": float(rows.mean())}
+        both = zip(outputs, targets, strict=True)
+        rows = [losses(output, target["train"], "embeddings")[0] for output, target in both]
+        return {"loss": float(torch.cat(rows).mean())}
     found: dict[str, float] = {}
     for split in ("val", "test"):
         ranks: list[tuple[float, float, float, float]] = []

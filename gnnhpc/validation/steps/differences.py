@@ -40,7 +40,7 @@ def batch_of(place: Place, batches: Sequence[ReferenceBatch]) -> int:
     """The number of a micro-batch's batch; a whole graph is one batch."""
     if len(batches) == 1:
         return 0
-    return [(batch.replica, batch.microbatch) for batch in batches].index(place)
+    return [(batch.replica, batch.context.microbatch) for batch in batches].index(place)
 
 
 def relative_difference(actual: Array | None, expected: Array, least: float = 0.0) -> float:

@@ -31,21 +31,18 @@ def change_graph(change: Any) -> None:
     cell=cells.VIG,
     mechanism="engine-parity",
     words="inputs: train step 0",
+    at=(Images, "take"),
 )
-def transposed() -> None:
-    def take(original: Any, *args: Any) -> Any:
-        return np.ascontiguousarray(original(*args).transpose(0, 1, 3, 2))
-
-    around(Images, "take", take)
+def transposed(original: Any, *args: Any) -> Any:
+    return np.ascontiguousarray(original(*args).transpose(0, 1, 3, 2))
 
 
-@of_data("labels off by one", cell=cells.VIG, words="train labels differ")
-def off_by_one() -> None:
-    def shifted(original: Any, *args: Any) -> Images:
-        images: Images = original(*args)
-        return dataclasses.replace(images, labels=(images.labels + 1) % images.classes)
-
-    around(image_data, "load_images", shifted)
+@of_data(
+    "labels off by one", cell=cells.VIG, words="train labels differ", at=(image_data, "load_images")
+)
+def off_by_one(original: Any, *args: Any) -> Images:
+    images: Images = original(*args)
+    return dataclasses.replace(images, labels=(images.labels + 1) % images.classes)
 
 
 @of_data("validation nodes in training", cell=cells.GAT, words="train mask differ")
@@ -73,24 +70,18 @@ parity = functools.partial(
 order = functools.partial(of_batches, mechanism="data-digests", words="the samples are not those")
 
 
-@parity("labels rolled in the loader", cell=cells.VIG)
-def rolled() -> None:
-    def load(original: Any, *args: Any) -> Any:
-        loaded = original(*args)
-        loaded.labels.numpy()[:] = np.roll(loaded.labels.numpy(), 1)
-        return loaded
-
-    around(ImageBatches, "load", load)
+@parity("labels rolled in the loader", cell=cells.VIG, at=(ImageBatches, "load"))
+def rolled(original: Any, *args: Any) -> Any:
+    loaded = original(*args)
+    loaded.labels.numpy()[:] = np.roll(loaded.labels.numpy(), 1)
+    return loaded
 
 
-@parity("labels of the next mini-batch", cell=cells.VIG)
-def next_labels() -> None:
-    def load(original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any) -> Any:
-        loaded = original(batches, phase, step, memory)
-        loaded.labels.numpy()[:] = original(batches, phase, step + 1, FRESH).labels.numpy()
-        return loaded
-
-    around(ImageBatches, "load", load)
+@parity("labels of the next mini-batch", cell=cells.VIG, at=(ImageBatches, "load"))
+def next_labels(original: Any, batches: ImageBatches, phase: Any, step: int, memory: Any) -> Any:
+    loaded = original(batches, phase, step, memory)
+    loaded.labels.numpy()[:] = original(batches, phase, step + 1, FRESH).labels.numpy()
+    return loaded
 
 
 @order("every epoch in the order of the first", cell=cells.VIG, words="epoch")
@@ -105,34 +96,27 @@ def never_shuffled_again() -> None:
 @order(
     "every replica trains on all samples of a step",
     cell=cells.GRAPHS_REPLICAS,
+    at=(Shares, "of_step"),
 )
-def not_sharded() -> None:
-    def whole(original: Any, shares: Shares, step: int) -> Share:
-        share: Share = original(dataclasses.replace(shares, replica=0), step)
-        return share
-
-    around(Shares, "of_step", whole)
+def not_sharded(original: Any, shares: Shares, step: int) -> Share:
+    share: Share = original(dataclasses.replace(shares, replica=0), step)
+    return share
 
 
-@order("shards of replicas that overlap", cell=cells.VIG_REPLICAS)
-def overlapping() -> None:
+@order(
+    "shards of replicas that overlap", cell=cells.VIG_REPLICAS, at=(image_batches, "epoch_indices")
+)
+def overlapping(original: Any, samples: int, size: int, replicas: int, *rest: Any) -> Any:
     """The second replica's shard begins one sample early."""
-
-    def one_early(original: Any, samples: int, size: int, replicas: int, *rest: Any) -> Any:
-        epoch, indices = original(samples, size, replicas, *rest)
-        if rank() == 1:
-            _, before = original(samples, size, replicas, 0, *rest[1:])
-            indices = np.concatenate((before[-1:], indices[:-1]))
-        return epoch, indices
-
-    around(image_batches, "epoch_indices", one_early)
+    epoch, indices = original(samples, size, replicas, *rest)
+    if rank() == 1:
+        _, before = original(samples, size, replicas, 0, *rest[1:])
+        indices = np.concatenate((before[-1:], indices[:-1]))
+    return epoch, indices
 
 
-@order("a mini-batch without its last graph", cell=cells.GRAPHS)
-def last_graph_left_out() -> None:
-    def shorter(original: Any, shares: Shares, step: int) -> Share:
-        share: Share = original(shares, step)
-        seeds = (*share.seeds[:-1], share.seeds[-1][:-1])
-        return dataclasses.replace(share, places=share.places[:-1], seeds=seeds)
-
-    around(Shares, "of_step", shorter)
+@order("a mini-batch without its last graph", cell=cells.GRAPHS, at=(Shares, "of_step"))
+def last_graph_left_out(original: Any, shares: Shares, step: int) -> Share:
+    share: Share = original(shares, step)
+    seeds = (*share.seeds[:-1], share.seeds[-1][:-1])
+    return dataclasses.replace(share, places=share.places[:-1], seeds=seeds)

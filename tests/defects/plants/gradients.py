@@ -22,15 +22,15 @@ of_scale = functools.partial(planted, kind="scale of loss and gradients", mechan
 
 
 @of_scale(
-    "gradients divided by the micro-batches twice", cell=cells.VIG, words="0.25 times the expected"
+    "gradients divided by the micro-batches twice",
+    cell=cells.VIG,
+    words="0.25 times the expected",
+    at=(FlatGradients, "average"),
 )
-def divided_twice() -> None:
-    def divided(original: Any, gradients: FlatGradients) -> None:
-        for flat in gradients.flats:
-            flat.div_(4)
-        original(gradients)
-
-    around(FlatGradients, "average", divided)
+def divided_twice(original: Any, gradients: FlatGradients) -> None:
+    for flat in gradients.flats:
+        flat.div_(4)
+    original(gradients)
 
 
 @of_scale("gradients summed over micro-batches", cell=cells.VIG, words="4 times as much")
@@ -54,27 +54,27 @@ def mean_of_means() -> None:
     replace(MeanLoss, "__call__", mean)
 
 
-@of_scale("gradients summed over replicas", cell=cells.VIG_REPLICAS, words="2 times the expected")
-def summed_replicas() -> None:
-    def summed(original: Any, gradients: FlatGradients) -> None:
-        for flat in gradients.flats:
-            flat.mul_(2)
-        original(gradients)
-
-    around(FlatGradients, "average", summed)
+@of_scale(
+    "gradients summed over replicas",
+    cell=cells.VIG_REPLICAS,
+    words="2 times the expected",
+    at=(FlatGradients, "average"),
+)
+def summed_replicas(original: Any, gradients: FlatGradients) -> None:
+    for flat in gradients.flats:
+        flat.mul_(2)
+    original(gradients)
 
 
 @of_scale(
     "an epoch's smaller last mini-batch divided by the batch size",
     cell=cells.SAMPLED,
     words="0.1875 times as much",
+    at=(SampledBatches, "_batch"),
 )
-def divided_by_batch_size() -> None:
-    def whole(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
-        batch: Batch = original(batches, sampled)
-        return dataclasses.replace(batch, valid_targets=batches.samples)
-
-    around(SampledBatches, "_batch", whole)
+def divided_by_batch_size(original: Any, batches: SampledBatches, sampled: Any) -> Batch:
+    batch: Batch = original(batches, sampled)
+    return dataclasses.replace(batch, valid_targets=batches.samples)
 
 
 of_replicas = functools.partial(
@@ -112,11 +112,10 @@ def a_micro_batch_early() -> None:
     around(Mesh, "begin_sum_over_replicas", at_once)
 
 
-@of_replicas("one bucket not reduced", cell=cells.VIG_BUCKETS)
-def one_alone() -> None:
-    def begin(original: Any, gradients: BucketedGradients, place: int, layer: int) -> None:
-        last = len(gradients.buckets) - 1
-        gradients._begun.setdefault(last, lambda: None)
-        original(gradients, place, layer)
-
-    around(BucketedGradients, "_reduce_after", begin)
+@of_replicas(
+    "one bucket not reduced", cell=cells.VIG_BUCKETS, at=(BucketedGradients, "_reduce_after")
+)
+def one_alone(original: Any, gradients: BucketedGradients, place: int, layer: int) -> None:
+    last = len(gradients.buckets) - 1
+    gradients._begun.setdefault(last, lambda: None)
+    original(gradients, place, layer)

@@ -27,13 +27,10 @@ def kept(block: Block, keep: torch.Tensor) -> Block:
     return Block(indptr, block.source[keep], block.target[keep], block.edge[keep], block.rows_in)
 
 
-@defect("a halo one hop short", cell=cells.GAT)
-def one_hop_short() -> None:
-    def shorter(original: Any, edges: Any, own: Any, hops: int) -> Any:
-        zones = original(edges, own, hops)
-        return [*zones[:-1], zones[-1][:0]]
-
-    around(halo_chunks, "_zones", shorter)
+@defect("a halo one hop short", cell=cells.GAT, at=(halo_chunks, "_zones"))
+def one_hop_short(original: Any, edges: Any, own: Any, hops: int) -> Any:
+    zones = original(edges, own, hops)
+    return [*zones[:-1], zones[-1][:0]]
 
 
 @defect("edges of a halo lost in the first layer", cell=cells.GAT)
@@ -50,16 +47,15 @@ def first_layer_edges() -> None:
     around(halo_chunks, "_block", fewer)
 
 
-@defect("degrees within the chunk for those of the graph", cell=cells.GCN)
-def local_degree() -> None:
-    def local(original: Any, *args: Any) -> GraphChunk:
-        chunk: GraphChunk = original(*args)
-        degree, first = chunk.degree.clone(), chunk.blocks[0]
-        degree[: first.rows_out] = first.indptr.diff()
-        degree[first.rows_out :] = 1
-        return dataclasses.replace(chunk, degree=degree)
-
-    around(halo_chunks, "_chunk", local)
+@defect(
+    "degrees within the chunk for those of the graph", cell=cells.GCN, at=(halo_chunks, "_chunk")
+)
+def local_degree(original: Any, *args: Any) -> GraphChunk:
+    chunk: GraphChunk = original(*args)
+    degree, first = chunk.degree.clone(), chunk.blocks[0]
+    degree[: first.rows_out] = first.indptr.diff()
+    degree[first.rows_out :] = 1
+    return dataclasses.replace(chunk, degree=degree)
 
 
 def change_unions(change: Any) -> None:

@@ -52,39 +52,39 @@ def wrong_parameter() -> None:
     around(vig_mlp.Stack, "backward", of_stack)
 
 
-@defect("the last rows of large tensors left out, as by a grid too small", cell=cells.LARGE)
-def last_rows() -> None:
-    def cut(original: Any, *args: Any, **kwargs: Any) -> Tensor:
-        out: Tensor = original(*args, **kwargs)
-        out[8_192:] = 0
-        return out
-
-    around(cpp_aggregate, "sum_forward", cut)
-
-
-@defect("a row at the border of two blocks added twice", cell=cells.LARGE)
-def block_border() -> None:
-    def twice(original: Any, *args: Any, **kwargs: Any) -> Tensor:
-        grad: Tensor = original(*args, **kwargs)
-        grad[4_096:4_097] *= 2
-        return grad
-
-    around(cpp_aggregate, "sum_backward", twice)
+@defect(
+    "the last rows of large tensors left out, as by a grid too small",
+    cell=cells.LARGE,
+    at=(cpp_aggregate, "sum_forward"),
+)
+def last_rows(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+    out: Tensor = original(*args, **kwargs)
+    out[8_192:] = 0
+    return out
 
 
-@defect("an index that overflows in large tensors", cell=cells.LARGE)
-def index_overflow() -> None:
+@defect(
+    "a row at the border of two blocks added twice",
+    cell=cells.LARGE,
+    at=(cpp_aggregate, "sum_backward"),
+)
+def block_border(original: Any, *args: Any, **kwargs: Any) -> Tensor:
+    grad: Tensor = original(*args, **kwargs)
+    grad[4_096:4_097] *= 2
+    return grad
+
+
+@defect(
+    "an index that overflows in large tensors", cell=cells.LARGE, at=(cpp_aggregate, "sum_forward")
+)
+def index_overflow(original: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Imitated with 2^20 elements in place of 2^31: later ones are written from the start on."""
-
-    def wrapped(original: Any, *args: Any, **kwargs: Any) -> Tensor:
-        out: Tensor = original(*args, **kwargs)
-        flat = out.reshape(-1).clone()
-        beyond = flat[2**20 : 2**21].clone()
-        flat[2**20 :] = 0
-        flat[: len(beyond)] = beyond
-        return out.copy_(flat.view_as(out))
-
-    around(cpp_aggregate, "sum_forward", wrapped)
+    out: Tensor = original(*args, **kwargs)
+    flat = out.reshape(-1).clone()
+    beyond = flat[2**20 : 2**21].clone()
+    flat[2**20 :] = 0
+    flat[: len(beyond)] = beyond
+    return out.copy_(flat.view_as(out))
 
 
 @defect("a result read before its kernel is done", cell=cells.GAT)

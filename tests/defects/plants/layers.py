@@ -18,7 +18,7 @@ from gnnhpc.training import loop
 from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.loss_and_metrics import Classification
 from tests.defects import cells
-from tests.defects.defect import around, planted, rank, replace
+from tests.defects.defect import planted, rank, replace
 
 of_modes = functools.partial(planted, kind="BatchNorm and modes", mechanism="invariants")
 
@@ -27,27 +27,23 @@ of_modes = functools.partial(planted, kind="BatchNorm and modes", mechanism="inv
     "a stage that evaluates in training mode",
     cell=cells.VIG,
     words="in training mode at the evaluation",
+    at=(Stage, "eval"),
 )
-def evaluates_in_training_mode() -> None:
-    def stays(original: Any, stage: Stage) -> Stage:
-        result: Stage = stage.train() if rank() == 1 else original(stage)
-        return result
-
-    around(Stage, "eval", stays)
+def evaluates_in_training_mode(original: Any, stage: Stage) -> Stage:
+    result: Stage = stage.train() if rank() == 1 else original(stage)
+    return result
 
 
 @of_modes(
     "training goes on in evaluation mode after an evaluation",
     cell=cells.VIG,
     words="in evaluation mode at train step 5",
+    at=(TrainingLoop, "_evaluate"),
 )
-def trains_in_evaluation_mode() -> None:
-    def never_back(original: Any, loop: TrainingLoop) -> None:
-        original(loop)
-        if rank() == 0:
-            loop.parts.stage.eval()
-
-    around(TrainingLoop, "_evaluate", never_back)
+def trains_in_evaluation_mode(original: Any, loop: TrainingLoop) -> None:
+    original(loop)
+    if rank() == 0:
+        loop.parts.stage.eval()
 
 
 @of_modes(
@@ -77,28 +73,21 @@ of_dropout = functools.partial(
 )
 
 
-@of_dropout("the same dropout mask in every step", cell=cells.GAT)
-def same_in_every_step() -> None:
-    def first(original: Any, seed: int, step: int, name: str, p: float) -> Any:
-        return original(seed, 0, name, p)
-
-    around(mask, "layer_mask", first)
+@of_dropout("the same dropout mask in every step", cell=cells.GAT, at=(mask, "layer_mask"))
+def same_in_every_step(original: Any, seed: int, step: int, name: str, p: float) -> Any:
+    return original(seed, 0, name, p)
 
 
-@of_dropout("dropout masks by the seed of another replica", cell=cells.GAT_REPLICAS)
-def other_replicas_seed() -> None:
-    def own(original: Any, seed: int, step: int, name: str, p: float) -> Any:
-        return original(seed + rank(), step, name, p)
+@of_dropout(
+    "dropout masks by the seed of another replica", cell=cells.GAT_REPLICAS, at=(mask, "layer_mask")
+)
+def other_replicas_seed(original: Any, seed: int, step: int, name: str, p: float) -> Any:
+    return original(seed + rank(), step, name, p)
 
-    around(mask, "layer_mask", own)
 
-
-@of_dropout("dropout in evaluation", cell=cells.GAT)
-def in_evaluation() -> None:
-    def always(original: Any, name: str, p: float, training: bool, context: Any) -> Any:
-        return original(name, p, True, context)
-
-    around(dropout, "active_mask", always)
+@of_dropout("dropout in evaluation", cell=cells.GAT, at=(dropout, "active_mask"))
+def in_evaluation(original: Any, name: str, p: float, training: bool, context: Any) -> Any:
+    return original(name, p, True, context)
 
 
 of_evaluation = functools.partial(
@@ -111,36 +100,30 @@ of_evaluation = functools.partial(
     cell=cells.VIG,
     mechanism="data-digests",
     words="test pixels differ",
+    at=(image_data, "load_images"),
 )
-def on_training_images() -> None:
-    def same(original: Any, config: Any, root: Any, split: str) -> Any:
-        return original(config, root, "train")
-
-    around(image_data, "load_images", same)
+def on_training_images(original: Any, config: Any, root: Any, split: str) -> Any:
+    return original(config, root, "train")
 
 
-@of_evaluation("validation nodes reported as the test", cell=cells.GAT)
-def validation_as_test() -> None:
-    def validation(
-        original: Any, task: Classification, phase: Any, outputs: Any, batch: Any
-    ) -> Any:
-        sums = original(task, phase, outputs, batch)
-        if phase == "test":
-            sums["accuracy"] = sums["test_accuracy"] = sums["val_accuracy"]
-        return sums
+@of_evaluation(
+    "validation nodes reported as the test", cell=cells.GAT, at=(Classification, "metric_sums")
+)
+def validation_as_test(
+    original: Any, task: Classification, phase: Any, outputs: Any, batch: Any
+) -> Any:
+    sums = original(task, phase, outputs, batch)
+    if phase == "test":
+        sums["accuracy"] = sums["test_accuracy"] = sums["val_accuracy"]
+    return sums
 
-    around(Classification, "metric_sums", validation)
 
-
-@of_evaluation("accuracy counted over padding", cell=cells.GAT)
-def over_padding() -> None:
-    def padded(original: Any, task: Classification, phase: Any, outputs: Any, batch: Any) -> Any:
-        sums = original(task, phase, outputs, batch)
-        right, _ = sums["accuracy"]
-        sums["accuracy"] = (right, sum(len(each) for each in outputs))
-        return sums
-
-    around(Classification, "metric_sums", padded)
+@of_evaluation("accuracy counted over padding", cell=cells.GAT, at=(Classification, "metric_sums"))
+def over_padding(original: Any, task: Classification, phase: Any, outputs: Any, batch: Any) -> Any:
+    sums = original(task, phase, outputs, batch)
+    right, _ = sums["accuracy"]
+    sums["accuracy"] = (right, sum(len(each) for each in outputs))
+    return sums
 
 
 @of_evaluation(
@@ -148,13 +131,11 @@ def over_padding() -> None:
     cell=cells.VIG,
     mechanism="invariants",
     words="changed in the evaluation after step 5",
+    at=(ForwardOnly, "run"),
 )
-def moves_parameters() -> None:
-    def moved(original: Any, engine: ForwardOnly, batch: Any) -> Any:
-        outputs = original(engine, batch)
-        with torch.no_grad():
-            for parameter in engine.plan.stage.parameters():
-                parameter.mul_(1.001)
-        return outputs
-
-    around(ForwardOnly, "run", moved)
+def moves_parameters(original: Any, engine: ForwardOnly, batch: Any) -> Any:
+    outputs = original(engine, batch)
+    with torch.no_grad():
+        for parameter in engine.plan.stage.parameters():
+            parameter.mul_(1.001)
+    return outputs

@@ -51,12 +51,10 @@ def other_code() -> None:
     "a rank on a host of another CPU model",
     cell=cells.VIG,
     words="has cpu_model Another CPU",
+    at=(provenance, "cpu_model"),
 )
-def other_cpu() -> None:
-    def model(original: Any) -> str:
-        return "Another CPU" if rank() else str(original())
-
-    around(provenance, "cpu_model", model)
+def other_cpu(original: Any) -> str:
+    return "Another CPU" if rank() else str(original())
 
 
 of_timing = functools.partial(planted, kind="timing", mechanism="record-audit")
@@ -96,22 +94,21 @@ def no_last_barrier() -> None:
     "a step timed without waiting for the device",
     cell=cells.VIG_SEQ,
     words="s between two steps of",
+    at=(StepTimer, "stop"),
 )
-def device_not_awaited() -> None:
+def device_not_awaited(original: Any, timer: StepTimer) -> StepTimes:
     """Imitated: most of a step's work is done after the clock has stopped."""
-
-    def stop(original: Any, timer: StepTimer) -> StepTimes:
-        times: StepTimes = original(timer)
-        time.sleep(LEFT_OUT_S)
-        return times
-
-    around(StepTimer, "stop", stop)
+    times: StepTimes = original(timer)
+    time.sleep(LEFT_OUT_S)
+    return times
 
 
-@of_timing("a clock that starts late", cell=cells.VIG_SEQ, words="s between two steps of")
-def late_start() -> None:
-    def start(original: Any, timer: StepTimer, **options: Any) -> None:
-        time.sleep(LEFT_OUT_S)
-        original(timer, **options)
-
-    around(StepTimer, "start", start)
+@of_timing(
+    "a clock that starts late",
+    cell=cells.VIG_SEQ,
+    words="s between two steps of",
+    at=(StepTimer, "start"),
+)
+def late_start(original: Any, timer: StepTimer, **options: Any) -> None:
+    time.sleep(LEFT_OUT_S)
+    original(timer, **options)

@@ -87,13 +87,11 @@ def half() -> None:
     "Adam's moments reset before each step",
     cell=cells.VIG,
     words="in step 1 as adam's rule",
+    at=(ADAM, "step"),
 )
-def forgotten() -> None:
-    def forgetful(original: Any, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.state.clear()
-        original(optimizer)
-
-    around(ADAM, "step", forgetful)
+def forgotten(original: Any, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+    original(optimizer)
 
 
 @defect(

@@ -44,12 +44,10 @@ def without_moments() -> None:
 @of_resume(
     "a resume that repeats the first steps' samples",
     words="inputs: train step 6",
+    at=(ImageBatches, "open"),
 )
-def order_anew() -> None:
-    def opened(original: Any, batches: ImageBatches, phase: Any, start: int, stop: int) -> Any:
-        return original(batches, phase, 0, stop - start)
-
-    around(ImageBatches, "open", opened)
+def order_anew(original: Any, batches: ImageBatches, phase: Any, start: int, stop: int) -> Any:
+    return original(batches, phase, 0, stop - start)
 
 
 BASELINE, FIRST, REPEAT = range(3)

@@ -26,41 +26,35 @@ defect = functools.partial(
 )
 
 
-@defect("Floyd's last candidate never sampled", cell=cells.SAMPLED)
-def biased() -> None:
+@defect("Floyd's last candidate never sampled", cell=cells.SAMPLED, at=(Sampler, "draw"))
+def biased(original: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
     """As in issue 385 of torch-sparse: of each node the last neighbour is replaced by the first."""
-
-    def short(original: Any, sampler: Sampler, layer: Layer, memory: Memory) -> Drawn:
-        sampled: Drawn = original(sampler, layer, memory)
-        targets = sampler.nodes[: len(sampled.indptr) - 1]
-        last, first = sampler.indptr[targets + 1] - 1, sampler.indptr[targets]
-        target = torch.repeat_interleave(torch.arange(len(targets)), sampled.indptr.diff())
-        is_last = sampled.edge == last[target]
-        rows = {node: row for row, node in enumerate(sampler.nodes.tolist())}
-        edge, source = sampled.edge.clone(), sampled.source.clone()
-        for place in is_last.nonzero().flatten().tolist():
-            other = int(first[target[place]])
-            row = rows.get(int(sampler.columns[other]))
-            if row is not None:
-                edge[place], source[place] = other, row
-        return dataclasses.replace(sampled, edge=edge, source=source)
-
-    around(Sampler, "draw", short)
+    sampled: Drawn = original(sampler, layer, memory)
+    targets = sampler.nodes[: len(sampled.indptr) - 1]
+    last, first = sampler.indptr[targets + 1] - 1, sampler.indptr[targets]
+    target = torch.repeat_interleave(torch.arange(len(targets)), sampled.indptr.diff())
+    is_last = sampled.edge == last[target]
+    rows = {node: row for row, node in enumerate(sampler.nodes.tolist())}
+    edge, source = sampled.edge.clone(), sampled.source.clone()
+    for place in is_last.nonzero().flatten().tolist():
+        other = int(first[target[place]])
+        row = rows.get(int(sampler.columns[other]))
+        if row is not None:
+            edge[place], source[place] = other, row
+    return dataclasses.replace(sampled, edge=edge, source=source)
 
 
 @defect(
     "the sample of the step before",
     cell=cells.SAMPLED,
     words="rows are of other nodes",
+    at=(NeighborSampler, "chunk"),
 )
-def stale_sample() -> None:
-    def stale(
-        original: Any, sampler: NeighborSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
-    ) -> GraphChunk:
-        chunk: GraphChunk = original(sampler, seeds, max(step - 1, 0), *rest, **memory)
-        return chunk
-
-    around(NeighborSampler, "chunk", stale)
+def stale_sample(
+    original: Any, sampler: NeighborSampler, seeds: Tensor, step: int, *rest: Any, **memory: Any
+) -> GraphChunk:
+    chunk: GraphChunk = original(sampler, seeds, max(step - 1, 0), *rest, **memory)
+    return chunk
 
 
 @defect("a library's edges of the step before", cell=cells.SAMPLED_DGL)
@@ -81,26 +75,25 @@ def librarys_step_before() -> None:
     around(DglLoader, "chunk_of", stale)
 
 
-@defect("the links that a step predicts in its message graph", cell=cells.LINKS)
-def leaking_links() -> None:
-    def whole(original: Any, learnt: TrainingLinks, share: Share) -> tuple[RequestedNodes, ...]:
-        asked = original(learnt, share)
-        return tuple(dataclasses.replace(each, without=None) for each in asked)
-
-    around(TrainingLinks, "requested", whole)
+@defect(
+    "the links that a step predicts in its message graph",
+    cell=cells.LINKS,
+    at=(TrainingLinks, "requested"),
+)
+def leaking_links(original: Any, learnt: TrainingLinks, share: Share) -> tuple[RequestedNodes, ...]:
+    asked = original(learnt, share)
+    return tuple(dataclasses.replace(each, without=None) for each in asked)
 
 
 @defect(
     "negative samples that are edges",
     cell=cells.LINKS,
     words="of 300 train targets are not those",
+    at=(Negatives, "of"),
 )
-def edges_as_negatives() -> None:
-    def any_node(original: Any, negatives: Negatives, kept: Tensor, *args: Any) -> Tensor:
-        sampled: Tensor = original(negatives, kept, *args)
-        edges = negatives._edges
-        joined = edges.source[edges.indptr[kept].clamp(max=len(edges.source) - 1)].long()
-        sampled[::9] = joined[::9, None]
-        return sampled
-
-    around(Negatives, "of", any_node)
+def edges_as_negatives(original: Any, negatives: Negatives, kept: Tensor, *args: Any) -> Tensor:
+    sampled: Tensor = original(negatives, kept, *args)
+    edges = negatives._edges
+    joined = edges.source[edges.indptr[kept].clamp(max=len(edges.source) - 1)].long()
+    sampled[::9] = joined[::9, None]
+    return sampled

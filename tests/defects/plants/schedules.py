@@ -25,15 +25,13 @@ defect = functools.partial(planted, kind="schedules and recomputation", mechanis
     "split backward: gradients of weights never computed",
     cell=cells.GAT_ZERO_BUBBLE,
     words="the gradient of layer0.attention differs",
+    at=(NativeEngine, "_weights"),
 )
-def weights_never_computed() -> None:
-    def weights(
-        original: Any, engine: NativeEngine, links: StageTransfers, action: Action, held: Held
-    ) -> None:
-        if rank() == 1 or action.microbatch != 2:
-            original(engine, links, action, held)
-
-    around(NativeEngine, "_weights", weights)
+def weights_never_computed(
+    original: Any, engine: NativeEngine, links: StageTransfers, action: Action, held: Held
+) -> None:
+    if rank() == 1 or action.microbatch != 2:
+        original(engine, links, action, held)
 
 
 @defect(
@@ -60,30 +58,25 @@ def virtual_stages_exchanged() -> None:
     cell=cells.VIG_VIRTUAL.but(spans=True),
     mechanism="record-audit",
     words="interleaved has",
+    at=(NativeEngine, "__init__"),
 )
-def order_exchanged() -> None:
+def order_exchanged(original: Any, engine: NativeEngine, plan: Any) -> None:
     """On the last stage, the last forward comes before the backward that precedes it."""
-
-    def build(original: Any, engine: NativeEngine, plan: Any) -> None:
-        original(engine, plan)
-        if rank() == 1:
-            last = max(n for n, action in enumerate(engine.order) if action.kind == "forward")
-            backward, forward = engine.order[last - 1 : last + 1]
-            engine.order[last - 1 : last + 1] = [forward, backward]
-
-    around(NativeEngine, "__init__", build)
+    original(engine, plan)
+    if rank() == 1:
+        last = max(n for n, action in enumerate(engine.order) if action.kind == "forward")
+        backward, forward = engine.order[last - 1 : last + 1]
+        engine.order[last - 1 : last + 1] = [forward, backward]
 
 
 @defect(
     "a forward recomputed with another dropout mask",
     cell=cells.GAT_GPIPE,
     words="the gradient of layer1.attention differs",
+    at=(Stage, "forward"),
 )
-def recomputed_with_other_mask() -> None:
-    def next_steps(original: Any, part: Stage, x: Any, context: Context) -> Tensor:
-        if is_recomputing():
-            context = dataclasses.replace(context, step=context.step + 1)
-        output: Tensor = original(part, x, context)
-        return output
-
-    around(Stage, "forward", next_steps)
+def recomputed_with_other_mask(original: Any, part: Stage, x: Any, context: Context) -> Tensor:
+    if is_recomputing():
+        context = dataclasses.replace(context, step=context.step + 1)
+    output: Tensor = original(part, x, context)
+    return output

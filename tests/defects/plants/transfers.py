@@ -40,33 +40,28 @@ def stale_activation() -> None:
     "a receive buffer reused before its backward",
     cell=cells.VIG,
     words="the input of block1.grapher, the first layer of its stage, was overwritten",
+    at=(Receiver, "take"),
 )
-def buffer_reused() -> None:
-    def into_one(original: Any, receiver: Receiver) -> Tensor:
-        buffer: Tensor = original(receiver)
-        if rank() == 1:
-            receiver._buffers[0].data.copy_(buffer)
-            buffer.data = receiver._buffers[0].data
-        return buffer
-
-    around(Receiver, "take", into_one)
+def buffer_reused(original: Any, receiver: Receiver) -> Tensor:
+    buffer: Tensor = original(receiver)
+    if rank() == 1:
+        receiver._buffers[0].data.copy_(buffer)
+        buffer.data = receiver._buffers[0].data
+    return buffer
 
 
 @defect(
     "a slot of shared memory overwritten before it is read",
     cell=cells.VIG,
     words="outputs: block1.grapher",
+    at=(SharedReceiver, "open"),
 )
-def slot_overwritten() -> None:
+def slot_overwritten(original: Any, receiver: SharedReceiver) -> None:
     """The receiver counts one slot fewer than the sender."""
-
-    def opened(original: Any, receiver: SharedReceiver) -> None:
-        original(receiver)
-        assert receiver._slots is not None
-        address, count, slot_bytes = receiver._slots._place
-        receiver._slots._place = (address, count - 1, slot_bytes)
-
-    around(SharedReceiver, "open", opened)
+    original(receiver)
+    assert receiver._slots is not None
+    address, count, slot_bytes = receiver._slots._place
+    receiver._slots._place = (address, count - 1, slot_bytes)
 
 
 @defect("a gradient sent to the next micro-batch", cell=cells.VIG, words="the gradient of block0")
@@ -98,12 +93,14 @@ def cut_off_in_torch() -> None:
     around(TimedStage, "backward_one_chunk", last_alone)
 
 
-@defect("activations sent in half precision", cell=cells.VIG, words="outputs: block1.grapher")
-def half_precision() -> None:
-    def rounded(original: Any, sender: Sender, tensor: Tensor) -> None:
-        original(sender, tensor.to(torch.bfloat16).to(tensor.dtype))
-
-    around(Sender, "send", rounded)
+@defect(
+    "activations sent in half precision",
+    cell=cells.VIG,
+    words="outputs: block1.grapher",
+    at=(Sender, "send"),
+)
+def half_precision(original: Any, sender: Sender, tensor: Tensor) -> None:
+    original(sender, tensor.to(torch.bfloat16).to(tensor.dtype))
 
 
 def scale_last_backward(factor: float) -> None:
@@ -165,16 +162,13 @@ def race() -> None:
     mechanism="equivalent-cells",
     words="gradient norm of step 20",
     how="beside",
+    at=(NativeEngine, "train_step"),
 )
-def scaled_late() -> None:
+def scaled_late(original: Any, engine: NativeEngine, batch: Any) -> Any:
     """The check before the first step and the one after the last do not see it."""
-
-    def step(original: Any, engine: NativeEngine, batch: Any) -> Any:
-        output = original(engine, batch)
-        if rank() == 1 and 20 <= batch.microbatches[0].context.step < 26:
-            for parameter in engine.plan.stage.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(1.05)
-        return output
-
-    around(NativeEngine, "train_step", step)
+    output = original(engine, batch)
+    if rank() == 1 and 20 <= batch.microbatches[0].context.step < 26:
+        for parameter in engine.plan.stage.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(1.05)
+    return output
