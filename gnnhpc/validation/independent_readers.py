@@ -55,9 +55,8 @@ def read_arrays(data: Data, root: Path | None) -> tuple[Arrays, bool]:
         return arrays, not isinstance(data, SyntheticCifar10)
     if isinstance(data, GraphSetData):
         return read_graph_set(data, root), isinstance(data, TuGraphs)
-    read, independent = _published(data, root)
-    if read is None:
-        read = graph_arrays(data, root)
+    published = _published(data, root)
+    read = graph_arrays(data, root) if published is None else published
     rng = np.random.default_rng([DATA_SEED, len(read["labels"])])
     masks = {split: read[split] for split in SPLITS if split in read}
     masks = masks or _random_node_split(read["labels"], data.facts().classes, rng)
@@ -70,11 +69,11 @@ def read_arrays(data: Data, root: Path | None) -> tuple[Arrays, bool]:
     arrays = graph_arrays_by_name(masks, read["labels"], read["edges"], features)
     if "edge_weight" in read:
         arrays["edge weights"] = [read["edge_weight"]]
-    if "in_source" in read or independent:
+    if "in_source" in read or published is not None:
         arrays |= in_edges_by_name(
             read["edges"][0], _offsets(read["edges"][1], len(read["labels"]))
         )
-    return arrays, independent
+    return arrays, published is not None
 
 
 def graph_arrays_by_name(
@@ -119,17 +118,17 @@ def _random_node_split(labels: Ids, classes: int, rng: np.random.Generator) -> d
     return masks
 
 
-def _published(data: Data, root: Path | None) -> tuple[dict[str, Any] | None, bool]:
+def _published(data: Data, root: Path | None) -> dict[str, Any] | None:
     """The arrays of a published layout that has a second reader; None for other data."""
     if not isinstance(data, PublishedGraph) or data.features != "real":
-        return None, False
+        return None
     row = data.published
     folder = row.files.directory(existing_root(data.name, root))
     if row.dataset == "Planetoid":
-        return _planetoid(folder, str(row.argument)), True
+        return _planetoid(folder, str(row.argument))
     if row.dataset in ("CitationFull", "Amazon", "Coauthor"):
-        return _npz_graph(folder / row.files.names[0]), True
-    return None, False
+        return _npz_graph(folder / row.files.names[0])
+    return None
 
 
 def _planetoid(folder: Path, name: str) -> dict[str, Any]:

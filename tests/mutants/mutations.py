@@ -7,31 +7,18 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
+_SWAPPED: tuple[tuple[type[ast.AST], type[ast.AST]], ...] = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
+    *((ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.BitAnd, ast.BitOr)),
+    *((ast.LShift, ast.RShift), (ast.And, ast.Or)),
+)
+_OTHER: dict[type[ast.AST], type[ast.AST]] = {
+    **dict(_SWAPPED),
+    **{other: one for one, other in _SWAPPED},
     ast.FloorDiv: ast.Div,
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
     ast.BitXor: ast.BitOr,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
 }
 _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
@@ -119,16 +106,12 @@ def _other_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         case ast.Compare(ops=ops):
             for place, op in enumerate(ops):
                 new = copy.deepcopy(node)
-                new.ops[place] = _COMPARED[type(op)]()
+                new.ops[place] = _OTHER[type(op)]()  # type: ignore[call-overload]
                 yield f"{_named(op)} -> {_named(new.ops[place])}", new
-        case ast.BinOp(op=op) | ast.AugAssign(op=op) if type(op) in _CALCULATED:
-            new = copy.deepcopy(node)
-            new.op = _CALCULATED[type(op)]()
-            yield f"{_named(op)} -> {_named(new.op)}", new
-        case ast.BoolOp(op=op):
-            new = copy.deepcopy(node)
-            new.op = ast.Or() if isinstance(op, ast.And) else ast.And()
-            yield f"{_named(op)} -> {_named(new.op)}", new
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.BoolOp(op=op) if type(op) in _OTHER:
+            other = copy.deepcopy(node)
+            other.op = _OTHER[type(op)]()  # type: ignore[assignment]
+            yield f"{_named(op)} -> {_named(other.op)}", other
         case ast.UnaryOp(op=op, operand=operand):
             yield f"{_named(op)} -> nothing", operand
 

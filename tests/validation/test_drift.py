@@ -41,14 +41,9 @@ def spikes(numbers: np.random.Generator, steps: int) -> NDArray[np.float64]:
 
 def flagged(noise: Noise, steps: int, relative: float, slow: slice, by: float, of: int) -> float:
     """The share of so many made runs in which drift would be flagged."""
-    numbers = np.random.default_rng(7)
-
-    def times() -> NDArray[np.float64]:
-        logs = relative * noise(numbers, steps)
-        logs[slow] += math.log1p(by)
-        return np.exp(logs)
-
-    return share_flagged(times, of)
+    numbers, factor = np.random.default_rng(7), np.ones(steps)
+    factor[slow] += by
+    return share_flagged(lambda: np.exp(relative * noise(numbers, steps)) * factor, of)
 
 
 def share_flagged(times: Callable[[], NDArray[np.float64]], of: int) -> float:
@@ -105,8 +100,13 @@ def test_the_stretch_is_the_one_that_was_slow(slow: slice, first: int, stop: int
     assert stretch.change == pytest.approx(change, abs=0.005)
 
 
-def test_a_slow_beginning_of_a_fifth_is_warm_up() -> None:
-    stretch = most_different_stretch([1.5] * 4 + [1.0, 1.001, 0.999, 1.002] * 4)
+@pytest.mark.parametrize(
+    "times",
+    [[1.5] * 4 + [1.0, 1.001, 0.999, 1.002] * 4, [0.1] * 12],
+    ids=["a slow beginning of a fifth, which is warm-up", "equal times"],
+)
+def test_runs_at_one_level(times: list[float]) -> None:
+    stretch = most_different_stretch(times)
     assert stretch is not None and not stretch.beyond_chance
 
 
@@ -143,8 +143,3 @@ def test_runs_beside_a_process_that_comes_and_goes_are_at_one_level(
 @pytest.mark.parametrize("times", [[1.0] * 8, [1.0] * 11 + [math.nan], [1.0] * 11 + [0.0], []])
 def test_what_cannot_be_judged(times: list[float]) -> None:
     assert most_different_stretch(times) is None
-
-
-def test_equal_times_are_at_one_level() -> None:
-    stretch = most_different_stretch([0.1] * 12)
-    assert stretch is not None and not stretch.beyond_chance

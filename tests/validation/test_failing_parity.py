@@ -74,18 +74,3 @@ def test_parity_of_vig_does_not_import_a_compiler() -> None:
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert found.stdout.split("\n")[:2] == ["ok ok", "set()"], found.stderr
-
-
-@pytest.mark.parametrize("layout", ["seq", "pp2"])
-def test_images_of_32_pixels_are_compared(layout: str) -> None:
-    cell: dict[str, Any] = {
-        "model": {"name": "vig", "blocks": 2, "ffn_width": 16, "readout_width": 16},
-        "data": {"name": "synthetic-cifar10", "train": 64, "test": 32},
-        "batch_size": 8,
-        "microbatches": 4,
-        "train_steps": 2,
-        "test_steps": 1,
-        "layout": layout,
-    }
-    check = checked(cell)
-    assert check.verdict == "ok", check.detail

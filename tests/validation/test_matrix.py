@@ -29,6 +29,7 @@ NODES: Cell = GAT | {
     "chunks": "halo",
     "microbatches": 3,
 }
+LARGE_IMAGES: Cell = VIG | {"data": {"name": "synthetic-cifar10", "train": 64, "test": 32}}
 SMALL_NODES = {"name": "synthetic-citation", "nodes": 61, "edges": 250, "features": 12}
 
 
@@ -123,6 +124,9 @@ OTHERS: list[tuple[str, Cell]] = [
     ("contiguous", NODES | {"layout": "dp2", "chunks": "contiguous"}),
     ("clustered", NODES | {"layout": "pp2", "chunks": "clustered"}),
     ("rebuilt", NODES | {"layout": "pp2", "chunks": "contiguous", "rebuild": "layer"}),
+    # Of which the slice has a corner.
+    ("images-of-32-pixels", LARGE_IMAGES),
+    ("images-of-32-pixels-pp2", LARGE_IMAGES | {"layout": "pp2"}),
     ("no-evaluation", IMAGES | {"test_steps": 0}),
     ("float64", NODES | {"dtype": "float64", "layout": "pp2"}),
     ("sgd", NODES | {"optimizer": {"name": "sgd", "lr": 0.1, "weight_decay": 0.01}}),

@@ -83,9 +83,8 @@ def noise(attempt: AttemptRecords) -> Check:
                 f"rank {rank.rank} was ready to run for {delay:.1%} of its steps while {users} had "
                 "its processors"
             )
-    if reasons:
-        return verdict_of("noisy", reasons, is_suspect=True, values=values)
-    return Check("noisy", "ok", "no other process took processor time from the ranks", values)
+    good = "no other process took processor time from the ranks"
+    return verdict_of("noisy", reasons, good, is_suspect=True, values=values)
 
 
 def _share_of_steps(rank: RankRecords, name: str) -> float | None:

@@ -28,10 +28,11 @@ _PARTS = ("forward_s", "backward_s", "allreduce_s", "optimizer_s", "wait_s")
 
 def step_times(attempt: AttemptRecords) -> Check:
     """Times are not negative, parts add up to steps, and steps follow one another in the run."""
+    times = attempt.result.started_at, attempt.result.ended_at
+    began, ended = map(datetime.fromisoformat, times)
+    elapsed = (ended - began).total_seconds()
     faults = [
-        f"rank {rank.rank}{fault}"
-        for rank in attempt.ranks
-        for fault in _impossible(rank, elapsed_s(attempt))
+        f"rank {rank.rank}{fault}" for rank in attempt.ranks for fault in _impossible(rank, elapsed)
     ]
     return verdict_of("step times", faults, "parts add up to the steps, these fit into the run")
 
@@ -40,30 +41,18 @@ def _impossible(rank: RankRecords, elapsed: float) -> Iterator[str]:
     if not rank.steps:
         return
     wall, start = rank.column("wall_s"), rank.column("start_s")
-    parts = np.array([rank.column(name) for name in _PARTS])
-    sums = parts.sum(0)
-    ends = start + wall
+    parts, ends = np.array([rank.column(name) for name in _PARTS]), start + wall
     wrong = {
         "it has a negative part": (parts < -CLOCK_S).any(0) | ~(wall > 0),
-        "parts do not add up to the step": np.abs(sums - wall) > ROUNDING_S,
-        "it begins before the step before it has ended": np.append(
-            np.zeros(1, np.bool_), start[1:] < ends[:-1] - CLOCK_S
-        ),
+        "parts do not add up to the step": np.abs(parts.sum(0) - wall) > ROUNDING_S,
+        "it begins before the step before it has ended": start
+        < np.append(-np.inf, ends[:-1] - CLOCK_S),
     }
     for cause, steps in wrong.items():
         for n in np.flatnonzero(steps)[:1]:
             yield f", {rank.steps[n].phase} step {rank.steps[n].step}: {cause} ({wall[n]:.6f} s)"
     if not ends[-1] <= elapsed + 1.0:
         yield f": steps end after {ends[-1]:.3f} s of an attempt of {elapsed:.3f} s"
-
-
-def elapsed_s(attempt: AttemptRecords) -> float:
-    """Seconds from the start of the attempt to its result."""
-    began, ended = (
-        datetime.fromisoformat(text)
-        for text in (attempt.result.started_at, attempt.result.ended_at)
-    )
-    return (ended - began).total_seconds()
 
 
 def schedule(attempt: AttemptRecords) -> Check:

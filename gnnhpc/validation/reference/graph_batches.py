@@ -14,8 +14,8 @@ from torch import Tensor
 from gnnhpc.core.layer_specs import LayerSpecs, hops
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
-from gnnhpc.graphs.blocks import FullGraph, GraphChunk
-from gnnhpc.graphs.graph import IGNORED, Graph, block_weights
+from gnnhpc.graphs.blocks import GraphChunk
+from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.graph_set import GraphSet
 from gnnhpc.graphs.halo_chunks import build_chunks, metis_clusters
 from gnnhpc.models.model import Context
@@ -25,9 +25,9 @@ from gnnhpc.validation.reference.random_numbers import SampleSchedule, split_nod
 from gnnhpc.validation.reference.sampling_rule import (
     AllowedEdges,
     CapturedEdges,
-    Edges,
     ReferenceLinks,
     SampledMiniBatches,
+    chunk_of_edges,
 )
 
 Rows = Literal["graph", "own", "run"]
@@ -62,9 +62,8 @@ class GraphData:
 
     def batches(self, phase: Phase, step: int) -> list[ReferenceBatch]:
         if self._sampled is not None and (phase == "train" or self._experiment.evaluates_sampled):
-            chunks = self._sampled_chunks(
-                self._sampled, step if phase == "train" else EVALUATED_STEP
-            )
+            sampled_step = step if phase == "train" else EVALUATED_STEP
+            chunks = self._sampled.chunks(sampled_step, self._edges)
         elif self._links is not None:
             chunks = self._with_evaluated_links(self._links, self._chunks[0])
         else:
@@ -76,15 +75,6 @@ class GraphData:
         context = Context(microbatch, step, self._experiment.seed, chunk)
         inputs = node_features(self._graph, chunk.nodes)
         return ReferenceBatch(inputs, chunk.targets, context, replica)
-
-    def _sampled_chunks(self, sampled: SampledMiniBatches, step: int) -> list[GraphChunk]:
-        graph, allowed, chunks = sampled.graph(step), sampled.allowed(step), []
-        for seeds, layers in sampled.edges(step, self._edges):
-            # A library's layers may compute more rows than the later ones need.
-            all_rows = self._edges is not None
-            chunk = chunk_of_edges(graph, seeds.nodes, layers, allowed, all_rows=all_rows)
-            chunks.append(replace(chunk, sampled=True, targets=seeds.targets or chunk.targets))
-        return chunks
 
     def _with_evaluated_links(self, links: ReferenceLinks, whole: GraphChunk) -> list[GraphChunk]:
         """The whole message graph for each micro-batch of an evaluation, which has own pairs."""
@@ -186,46 +176,6 @@ def _with_targets_of(chunk: GraphChunk, owned: Tensor) -> GraphChunk:
     """The chunk with the targets of some rows, bool [rows], and IGNORED for the others."""
     targets = {split: t.where(owned, IGNORED) for split, t in chunk.targets.items()}
     return replace(chunk, targets=targets)
-
-
-def chunk_of_edges(
-    graph: Graph,
-    seeds: Tensor,
-    layers: Sequence[Edges],
-    allowed: AllowedEdges,
-    *,
-    all_rows: bool = False,
-) -> GraphChunk:
-    """The chunk that computes the nodes `seeds`, int64 ascending, without padding.
-
-    `layers` has the edges of each layer that uses neighbours, the last layer's first; `allowed`
-    count in degrees. The nodes that a layer adds follow the others, ascending; with `all_rows` all
-    layers compute all of them.
-    """
-    reached = torch.cat([seeds, *(source for source, _, _ in layers)]).unique()
-    nodes = torch.cat((seeds, reached[~torch.isin(reached, seeds)])) if all_rows else seeds
-    place, weighted = torch.full((graph.nodes,), -1), allowed.weighted_degrees
-    rows, blocks = [len(nodes)], []
-    for source, target, number in layers:
-        computed = nodes
-        nodes = torch.cat((nodes, source[~torch.isin(source, nodes)].unique()))
-        place[nodes] = torch.arange(len(nodes))
-        # The edges into each computed row, its self-loop last.
-        rows_in, rows_out = (place[torch.cat((each, computed))] for each in (source, target))
-        numbers = torch.cat((number, graph.edges.shape[1] + computed))
-        block = block_of(rows_in, rows_out, numbers, len(nodes), len(computed))
-        blocks.append(replace(block, edge_weight=block_weights(graph.edge_weight, block.edge)))
-        rows.append(len(nodes))
-    return GraphChunk(
-        nodes=nodes,
-        rows=tuple(rows[::-1]),
-        blocks=tuple(blocks[::-1]),
-        degree=allowed.degrees[nodes] + 1,
-        targets=graph.targets(seeds),
-        own=len(seeds),
-        full=FullGraph.of(graph),
-        weighted_degree=None if weighted is None else weighted[nodes],
-    )
 
 
 def owners(experiment: Experiment, graph: Graph) -> Ids:

@@ -7,7 +7,7 @@ later layer uses change nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,9 +15,10 @@ from torch import Tensor
 
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.sampling import EVALUATED_STEP
-from gnnhpc.graphs.graph import Graph
+from gnnhpc.graphs.blocks import FullGraph, GraphChunk
+from gnnhpc.graphs.graph import Graph, block_weights
 from gnnhpc.graphs.link_split import pool, split_links
-from gnnhpc.validation.reference.batches import Ids
+from gnnhpc.validation.reference.batches import Ids, block_of
 from gnnhpc.validation.reference.random_numbers import (
     NegativeSampling,
     SampleSchedule,
@@ -107,23 +108,21 @@ class SampledMiniBatches:
             # Training uses the edges between training nodes alone.
             self._trained = graph.among(graph.masks["train"])
 
-    def graph(self, step: int) -> Graph:
-        """The graph that a step samples from."""
-        return self._whole if step == EVALUATED_STEP else self._trained
-
-    def edges(
-        self, step: int, captured: CapturedEdges | None
-    ) -> Iterator[tuple[Seeds, Sequence[Edges]]]:
-        """For each micro-batch the edges of each layer that uses neighbours, the last one's
-        first."""
-        allowed = self.allowed(step)
-        if step == EVALUATED_STEP:
-            captured = None
-        for seeds in self._test_seeds() if step == EVALUATED_STEP else self._train_seeds(step):
-            if captured is None:
-                yield seeds, self._sampled_layers(allowed, seeds.nodes, step)
+    def chunks(self, step: int, captured: CapturedEdges | None) -> list[GraphChunk]:
+        """The chunk of each micro-batch; of the edges that a library sampled where it trains."""
+        is_evaluated, chunks = step == EVALUATED_STEP, []
+        graph = self._whole if is_evaluated else self._trained
+        allowed = self._allowed(graph, step)
+        for seeds in self._test_seeds() if is_evaluated else self._train_seeds(step):
+            if captured is None or is_evaluated:
+                layers: Sequence[Edges] = self._sampled_layers(allowed, seeds.nodes, step)
             else:
-                yield seeds, captured[step, seeds.replica, seeds.microbatch]
+                layers = captured[step, seeds.replica, seeds.microbatch]
+            # A library's layers may compute more rows than the later ones need.
+            all_rows = captured is not None
+            chunk = chunk_of_edges(graph, seeds.nodes, layers, allowed, all_rows=all_rows)
+            chunks.append(replace(chunk, sampled=True, targets=seeds.targets or chunk.targets))
+        return chunks
 
     def _train_seeds(self, step: int) -> Iterator[Seeds]:
         links, experiment = self._links, self._experiment
@@ -149,9 +148,8 @@ class SampledMiniBatches:
                 nodes = torch.from_numpy(part_of(mine, microbatch, count))
                 yield Seeds(replica, microbatch, nodes)
 
-    def allowed(self, step: int) -> AllowedEdges:
+    def _allowed(self, graph: Graph, step: int) -> AllowedEdges:
         """The edges that a step may sample: none of the links that it predicts."""
-        graph = self.graph(step)
         number = torch.arange(graph.edges.shape[1])
         if step != EVALUATED_STEP and self._links is not None:
             schedule = SampleSchedule(self._experiment, len(self._links.split.train))
@@ -187,3 +185,43 @@ def pair_targets(pairs: Ids, links: int, ids: Tensor) -> Tensor:
     first `links` pairs, 0 for the others."""
     rows = torch.searchsorted(ids, torch.from_numpy(pairs))
     return torch.column_stack((rows, (torch.arange(len(pairs)) < links).long()))
+
+
+def chunk_of_edges(
+    graph: Graph,
+    seeds: Tensor,
+    layers: Sequence[Edges],
+    allowed: AllowedEdges,
+    *,
+    all_rows: bool = False,
+) -> GraphChunk:
+    """The chunk that computes the nodes `seeds`, int64 ascending, without padding.
+
+    `layers` has the edges of each layer that uses neighbours, the last layer's first; `allowed`
+    count in degrees. The nodes that a layer adds follow the others, ascending; with `all_rows` all
+    layers compute all of them.
+    """
+    reached = torch.cat([seeds, *(source for source, _, _ in layers)]).unique()
+    nodes = torch.cat((seeds, reached[~torch.isin(reached, seeds)])) if all_rows else seeds
+    place, weighted = torch.full((graph.nodes,), -1), allowed.weighted_degrees
+    rows, blocks = [len(nodes)], []
+    for source, target, number in layers:
+        computed = nodes
+        nodes = torch.cat((nodes, source[~torch.isin(source, nodes)].unique()))
+        place[nodes] = torch.arange(len(nodes))
+        # The edges into each computed row, its self-loop last.
+        rows_in, rows_out = (place[torch.cat((each, computed))] for each in (source, target))
+        numbers = torch.cat((number, graph.edges.shape[1] + computed))
+        block = block_of(rows_in, rows_out, numbers, len(nodes), len(computed))
+        blocks.append(replace(block, edge_weight=block_weights(graph.edge_weight, block.edge)))
+        rows.append(len(nodes))
+    return GraphChunk(
+        nodes=nodes,
+        rows=tuple(rows[::-1]),
+        blocks=tuple(blocks[::-1]),
+        degree=allowed.degrees[nodes] + 1,
+        targets=graph.targets(seeds),
+        own=len(seeds),
+        full=FullGraph.of(graph),
+        weighted_degree=None if weighted is None else weighted[nodes],
+    )
