@@ -4,7 +4,7 @@
 // and its sum is held in registers; backward is the same sum over the edges sorted by the row that
 // they start from. No sum depends on how many threads there are: same input, same bits.
 
-#include "rows.h"
+#include "sorted_edges.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 
 #pragma once
 
-#include "rows.h"
+#include "sorted_edges.h"
 
 namespace {
 

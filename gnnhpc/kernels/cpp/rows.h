@@ -55,17 +55,23 @@ void each_row(i64 rows, i64 parts, Body body) {
   });
 }
 
+// How many of the numbers from 0 to count - 1 are `before` the others.
+template <typename Before>
+i64 search(i64 count, Before before) {
+  i64 low = 0, high = count;
+  while (low < high) {
+    const i64 middle = (low + high) / 2;
+    if (before(middle)) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
 // First row of a part, so that parts have equal numbers of edges plus rows.
 template <typename I>
 i64 balanced_cut(const I* indptr, i64 rows, i64 part, i64 parts) {
   if (part == parts) return rows;
   const i64 wanted = (indptr[rows] + rows) / parts * part;
-  i64 low = 0, high = rows;
-  while (low < high) {
-    const i64 middle = (low + high) / 2;
-    if (indptr[middle] + middle < wanted) low = middle + 1; else high = middle;
-  }
-  return low;
+  return search(rows, [=](i64 row) { return indptr[row] + row < wanted; });
 }
 
 // Whether all of them are 0: a gradient that is so adds nothing to a sum of finite terms.
@@ -104,42 +110,6 @@ Marks mark_if_few(const T* from, i64 stride, i64 rows, i64 width, i64 parts) {
   if (std::count(marks.begin(), marks.end(), 1) * ONE_IN > rows) marks.assign(rows, 1);
   return marks;
 }
-
-// A part of the rows, and of their edges, by source, those that end in marked rows; `order`, the
-// edges' numbers, may be null. Rows and edges are numbered in I.
-template <typename I>
-struct MarkedEdges {
-  const i64 row, last;
-  const I *starts, *targets, *numbers;
-  MarkedEdges(const I* by_source, const I* order, const I* target, i64 rows, i64 part, i64 parts,
-              const Marks& marks)
-      : row(balanced_cut(by_source, rows, part, parts)),
-        last(balanced_cut(by_source, rows, part + 1, parts)),
-        starts(by_source), targets(target), numbers(order), all_(by_source[rows]) {
-    if (std::find(marks.begin(), marks.end(), 0) == marks.end()) return;
-    kept_starts_.resize(last + 1);
-    for (i64 at = row; at < last; ++at) {
-      kept_starts_[at] = static_cast<I>(kept_targets_.size());
-      for (i64 place = by_source[at]; place < by_source[at + 1]; ++place) {
-        if (!marks[target[place]]) continue;
-        kept_targets_.push_back(target[place]);
-        if (order) kept_numbers_.push_back(order[place]);
-      }
-    }
-    all_ = kept_starts_[last] = static_cast<I>(kept_targets_.size());
-    starts = kept_starts_.data(), targets = kept_targets_.data();
-    if (order) numbers = kept_numbers_.data();
-  }
-  // Those of one row.
-  template <typename Edges>
-  Edges of(i64 at) const {
-    return {targets, numbers, starts[at], starts[at + 1], all_};
-  }
-
- private:
-  i64 all_;
-  std::vector<I> kept_starts_, kept_targets_, kept_numbers_;
-};
 
 // Sum the parts' private copies into the first, in order.
 template <typename T>

@@ -60,11 +60,6 @@ struct Sampler {
 
   explicit Sampler(i64 nodes) : nodes(nodes), seen(nodes), local(nodes), left(nodes) {}
 
-  void begin(i64 parts) {
-    std::fill(seen.words.begin(), seen.words.end(), u64{0});
-    count = 0;
-    need(parts);
-  }
   void need(i64 parts) {
     while (static_cast<int>(reached.size()) < parts) reached.emplace_back(nodes);
   }
@@ -123,19 +118,10 @@ struct LayerSampling {
   void skip(i64 node, I* edge, i64 count) const {
     if (!leaves_out(node)) return;
     const auto out = left->among(indptr[node], indptr[node + 1]);
-    for (i64 e = 0; e < count; ++e) {
-      i64 low = 0, high = out.second - out.first;
-      while (low < high) {
-        const i64 middle = (low + high) / 2;
-        if (out.first[middle] - middle <= edge[e]) low = middle + 1;
-        else high = middle;
-      }
-      edge[e] += static_cast<I>(low);
-    }
-  }
-  // With the edge of a node to itself.
-  i64 count(i64 node) const {
-    return 1 + std::min(degree(node), fanout);
+    for (i64 e = 0; e < count; ++e)
+      edge[e] += static_cast<I>(search(out.second - out.first, [&](i64 k) {
+        return out.first[k] - k <= edge[e];
+      }));
   }
 };
 
@@ -207,7 +193,8 @@ void count_edges(const Sampler& sampler, const LayerSampling& layer, const i64* 
   indptr_out[0] = 0;
   for (i64 row = 0; row < rows; ++row) {
     __builtin_prefetch(d.indptr + nodes[std::min(row + GROUP, rows - 1)]);
-    indptr_out[row + 1] = static_cast<I>(indptr_out[row] + d.count(nodes[row]));
+    const i64 own = 1 + std::min(d.degree(nodes[row]), d.fanout);
+    indptr_out[row + 1] = static_cast<I>(indptr_out[row] + own);
   }
 }
 
@@ -258,7 +245,9 @@ i64 sample_edges(Sampler& s, const LayerSampling& layer, i64* nodes, i64 rows, c
 // `out` edges are left out: numbers `left` ascending, which lead to nodes `into`.
 void begin_batch(Sampler& s, const i64* seeds, i64 count, i64* nodes, const i64* left,
                  const i64* into, i64 out, i64 parts) {
-  s.begin(parts);
+  std::fill(s.seen.words.begin(), s.seen.words.end(), u64{0});
+  s.count = 0;
+  s.need(parts);
   s.left.set(left, into, out);
   for (i64 k = 0; k < count; ++k) s.reached[0].add(seeds[k]);
   s.number(nodes, parts);
@@ -280,13 +269,7 @@ void sample_negatives(const i64* indptr, const i32* columns, i64 nodes, u64 seed
       const u32 layer = NEGATIVES + static_cast<u32>(place);
       RandomNumbers random{Key{seed, step, layer}, static_cast<u32>(number[link])};
       const i64 r = random.below(static_cast<u32>(nodes - degree - 1));
-      i64 low = 0, high = degree + 1;
-      while (low < high) {
-        const i64 middle = (low + high) / 2;
-        if (other(middle) - middle <= r) low = middle + 1;
-        else high = middle;
-      }
-      *sampled++ = r + low;
+      *sampled++ = r + search(degree + 1, [&](i64 k) { return other(k) - k <= r; });
     }
   }
 }

@@ -1,4 +1,5 @@
-// Orders of a block's edges: of each the row that it leads to, and all of them by source.
+// Orders of a block's edges: of each the row that it leads to, all of them by source, and of these
+// the ones that end in rows with a gradient.
 
 #pragma once
 
@@ -79,5 +80,41 @@ void by_source(const I* indptr, const I* source, i64 rows, i64 rows_in, I* indpt
       }
   });
 }
+
+// A part of the rows, and of their edges, by source, those that end in marked rows; `order`, the
+// edges' numbers, may be null. Rows and edges are numbered in I.
+template <typename I>
+struct MarkedEdges {
+  const i64 row, last;
+  const I *starts, *targets, *numbers;
+  MarkedEdges(const I* by_source, const I* order, const I* target, i64 rows, i64 part, i64 parts,
+              const Marks& marks)
+      : row(balanced_cut(by_source, rows, part, parts)),
+        last(balanced_cut(by_source, rows, part + 1, parts)),
+        starts(by_source), targets(target), numbers(order), all_(by_source[rows]) {
+    if (std::find(marks.begin(), marks.end(), 0) == marks.end()) return;
+    kept_starts_.resize(last + 1);
+    for (i64 at = row; at < last; ++at) {
+      kept_starts_[at] = static_cast<I>(kept_targets_.size());
+      for (i64 place = by_source[at]; place < by_source[at + 1]; ++place) {
+        if (!marks[target[place]]) continue;
+        kept_targets_.push_back(target[place]);
+        if (order) kept_numbers_.push_back(order[place]);
+      }
+    }
+    all_ = kept_starts_[last] = static_cast<I>(kept_targets_.size());
+    starts = kept_starts_.data(), targets = kept_targets_.data();
+    if (order) numbers = kept_numbers_.data();
+  }
+  // Those of one row.
+  template <typename Edges>
+  Edges of(i64 at) const {
+    return {targets, numbers, starts[at], starts[at + 1], all_};
+  }
+
+ private:
+  i64 all_;
+  std::vector<I> kept_starts_, kept_targets_, kept_numbers_;
+};
 
 }  // namespace
