@@ -43,34 +43,22 @@ SRUN = {
 
 
 def seen(environment: Environment) -> tuple[str, int, int, int, str, int | None, str]:
-    return (
-        environment.launcher,
-        environment.rank,
-        environment.world_size,
-        environment.local_rank,
-        environment.first_host,
-        environment.port,
-        environment.job_key,
-    )
+    here = environment
+    place = here.launcher, here.rank, here.world_size, here.local_rank
+    return (*place, here.first_host, here.port, here.job_key)
 
 
-def test_torchrun() -> None:
+def test_each_launchers_variables_are_read() -> None:
+    """Alone is also Slurm's batch step, which has a rank and no step of several tasks."""
     environment = read_environment(TORCHRUN)
     assert seen(environment) == ("torchrun", 3, 4, 1, "10.0.0.1", 29500, "some-run")
     assert environment.host == socket.gethostname()
-
-
-def test_srun() -> None:
     environment = read_environment(SRUN)
     assert seen(environment) == ("slurm", 2, 4, 0, "127.0.0.1", None, "slurm-1234.0.0")
     assert (environment.host, environment.cpus, environment.restart_count) == ("n2", 7, 0)
     ids = (environment.job_id, environment.array_job_id, environment.array_task_id)
     assert ids == ("1234", "1230", "4")
-    assert dict(environment.slurm)["SLURM_ARRAY_TASK_ID"] == "4"
-
-
-def test_alone() -> None:
-    """So is Slurm's batch step, which has a rank and no step of several tasks."""
+    assert environment.slurm["SLURM_ARRAY_TASK_ID"] == "4"
     expected = ("alone", 0, 1, 0, "127.0.0.1", None, f"alone-{os.getpid()}")
     for env in ({}, {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}):
         assert seen(read_environment(env)) == expected

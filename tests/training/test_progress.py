@@ -33,21 +33,16 @@ def mesh(rank: int) -> Mesh:
     return Mesh(Layout(1, 2), rank, torch.device("cpu"))
 
 
-def test_rank_0_shows_the_loss_although_the_last_stage_computes_it(
+def test_rank_0_shows_the_loss_of_the_last_stage_and_other_logs_where_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     experiment = gat(train_steps=1)
-    shown = PrintsProgress(experiment, mesh(0), "rank-0000.log")
-    shown.training_begins(0)
-    shown.step_taken(taken(experiment))
-    shown.step_taken(taken(experiment, "test"))
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "train step 1 of 1: 0.2500 s, loss 1.5000, accuracy 0.250"
-    assert second == "test step 1: 0.2500 s, loss 1.5000, accuracy 0.250"
-
-
-def test_the_log_of_another_rank_says_where_the_loss_is(capsys: pytest.CaptureFixture[str]) -> None:
-    PrintsProgress(gat(), mesh(1), "rank-0000.log").step_taken(taken(gat()))
-    assert capsys.readouterr().out == (
-        "rank 1 (stage 1, replica 0): progress and loss are in rank-0000.log\n"
-    )
+    for rank in (0, 1):
+        shown = PrintsProgress(experiment, mesh(rank), "rank-0000.log")
+        shown.step_taken(taken(experiment))
+        shown.step_taken(taken(experiment, "test"))
+    assert capsys.readouterr().out.splitlines() == [
+        "train step 1 of 1: 0.2500 s, loss 1.5000, accuracy 0.250",
+        "test step 1: 0.2500 s, loss 1.5000, accuracy 0.250",
+        "rank 1 (stage 1, replica 0): progress and loss are in rank-0000.log",
+    ]

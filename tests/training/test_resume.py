@@ -72,61 +72,39 @@ def tensors(path: Path) -> dict[str, Tensor]:
     return state
 
 
-@pytest.mark.quick("vig")
 @pytest.mark.distributed
-def test_attempts_end_as_interrupted_and_then_done(both: Runs) -> None:
-    _, attempts = both
+def test_interrupted_attempts_compute_what_a_whole_run_does_to_the_bit(both: Runs) -> None:
+    """Losses, parameters and the optimizer; each step is done once, and none is lost."""
+    whole, attempts = both
     ranks = attempts[0].cell.experiment.layout.world_size
-    assert [a.statuses for a in attempts] == [
-        [EXIT_UNFINISHED] * ranks,
-        [EXIT_UNFINISHED] * ranks,
-        [EXIT_DONE] * ranks,
-    ]
+    assert whole.statuses == [0] * ranks
+    unfinished = [EXIT_UNFINISHED] * ranks
+    assert [a.statuses for a in attempts] == [unfinished, unfinished, [EXIT_DONE] * ranks]
     results = [a.result for a in attempts]
     assert [r.status for r in results] == ["interrupted", "interrupted", "done"]
     assert results[-1].valid
-    assert 4 < results[0].train_steps <= 9 < results[1].train_steps < 15
     assert results[0].resumed_from is None
     for before, after in pairwise(results):
         assert after.resumed_from == {"attempt": before.attempt, "step": before.train_steps}
-
-
-@pytest.mark.distributed
-def test_each_step_was_done_once_and_none_lost(both: Runs) -> None:
-    _, attempts = both
-    for rank in range(attempts[0].cell.experiment.layout.world_size):
+    for rank in range(ranks):
         steps = [s["step"] for a in attempts for s in a.steps(rank, "train")]
         assert steps == list(range(16))
         assert [s["step"] for a in attempts for s in a.steps(rank, "test")] == [0, 1]
         for attempt in attempts:
             marks = [step["warmup"] for step in attempt.steps(rank, "train")]
             assert marks == [True] * 2 + [False] * (len(marks) - 2), "after a resume too"
-        own = {f"rank-{each:04}.jsonl" for each in range(len(attempts[0].statuses))}
-        earlier = {f"../attempt-{number}/{name}" for number in (1, 2) for name in own}
-        assert attempts[-1].result.records.keys() == own | earlier
-
-
-@pytest.mark.distributed
-def test_losses_are_those_of_the_uninterrupted_run_to_the_bit(both: Runs) -> None:
-    whole, attempts = both
-    assert whole.statuses == [0] * len(whole.statuses)
+    own = {f"rank-{each:04}.jsonl" for each in range(ranks)}
+    earlier = {f"../attempt-{number}/{name}" for number in (1, 2) for name in own}
+    assert results[-1].records.keys() == own | earlier
     for phase in ("train", "test"):
         assert [loss for a in attempts for loss in a.losses(phase)] == whole.losses(phase)
-
-
-@pytest.mark.distributed
-def test_parameters_and_optimizer_are_those_of_the_uninterrupted_run_to_the_bit(
-    both: Runs,
-) -> None:
-    whole, attempts = both
     (last,) = whole.attempt.checkpoints.iterdir()
     expected = tensors(last)
     found = tensors(attempts[-1].attempt.checkpoints / last.name)
     assert last.name == "step-00000015"
     assert found.keys() == expected.keys()
     assert any(name.startswith("optimizer/") for name in expected)
-    different = [name for name, tensor in expected.items() if not found[name].equal(tensor)]
-    assert not different
+    assert not [name for name, tensor in expected.items() if not found[name].equal(tensor)]
 
 
 def measured(balance: list[int], *, fails: bool = False) -> None:
