@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
@@ -54,26 +53,12 @@ STEP_COLUMNS = frozenset(_STEP_TYPES) - {"kind"}
 """Columns of every frame of steps; the other columns are metrics."""
 
 
-@dataclass
-class Records:
-    """The records of all cells without a damaged file, with cell, rank, stage, replica and host.
-
-    Of a step that several attempts recorded the frames have the newest one's.
-    """
-
-    steps: pd.DataFrame
-    """One row a rank and mini-batch."""
-    layer_times: pd.DataFrame
-    """Forward and backward seconds of each group of layers, in profiled steps."""
-    stage_times: pd.DataFrame
-    """Forward, backward and weight-gradient seconds of each virtual stage, where measured."""
-    spans: pd.DataFrame
-
-
-def read_records(cells: Sequence[StoredCell]) -> Records:
+def read_records(cells: Sequence[StoredCell]) -> Iterator[pd.DataFrame]:
     """Read the record files of all cells; a cell gets the headers of its files, or is damaged.
 
-    An incomplete last line is left out, as of a rank that died while writing.
+    Yields steps of ranks, and layer_times, stage_times and spans as `RunData` has them, with cell,
+    rank, stage, replica and host. An incomplete last line is left out, as of a rank that died while
+    writing. Of a step that several attempts recorded the frames have the newest one's.
     """
     files = [(cell, file) for cell in cells for file in cell.files()]
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
@@ -101,7 +86,7 @@ def read_records(cells: Sequence[StoredCell]) -> Records:
     steps = table.filter(pc.equal(table["kind"], "step"))
     spans = table.filter(pc.equal(table["kind"], "span"))
     frames = (_steps(steps), _layer_times(steps), _stage_times(steps), _frame(spans, SpanRecord))
-    return Records(*(_newest(_placed(frame, of_files)) for frame in frames))
+    return (_newest(_placed(frame, of_files)) for frame in frames)
 
 
 def _read_file(file: RankFile) -> tuple[Mapping[str, Any], pa.Table | None] | InputError | None:

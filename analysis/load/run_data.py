@@ -93,27 +93,20 @@ class RunData:
         return {name: one.environment for name, one in self.stored.items() if one.headers}
 
 
-def load_run(run: Path | str, *, separate: bool = False) -> RunData:
-    """Read a run folder, which may be a copy, and may have cells that still run.
+def load_run(*roots: Path | str, separate: bool = False) -> RunData:
+    """Read a run folder, which may be a copy and may have cells that still run; or several as one.
 
     With `separate`, cells that are not comparable with most others are configurations of their own.
     A cell with damaged records is invalid, and a check says what is wrong. Raises InputError for a
-    path that is no run folder, and for a damaged manifest or provenance.
+    path that is no run folder, for a folder that is given twice, and for a damaged manifest or
+    provenance.
     """
-    return load_runs([Path(run)], separate=separate)
-
-
-def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
-    """Read one run folder, or several as one.
-
-    Raises InputError as `load_run` does, and for a folder that is given twice.
-    """
-    folders = run_folders(roots)
+    folders = run_folders(list(map(Path, roots)))
     chosen, notes = cells_of_runs(folders)
-    records = read_records(chosen)
+    of_ranks, layer_times, stage_times, spans = read_records(chosen)
     stored = {cell.name: cell for cell in chosen}
     names = pd.Index(stored)
-    ranks = rank_steps(records.steps)
+    ranks = rank_steps(of_ranks)
     cells = pd.DataFrame([cell_row(cell) for cell in chosen])
     cells["cell"] = pd.Categorical(cells["cell"], names)
     steps, phases = mark_steps(steps_of_ranks(ranks, cells["world_size"].to_numpy()))
@@ -147,9 +140,9 @@ def load_runs(roots: Sequence[Path], *, separate: bool = False) -> RunData:
         cells=cells,
         steps=steps,
         ranks=ranks,
-        layer_times=records.layer_times,
-        stage_times=records.stage_times,
-        spans=records.spans,
+        layer_times=layer_times,
+        stage_times=stage_times,
+        spans=spans,
         phases=add_noise_columns(phases, ranks),
         checks=checks.assign(cell=pd.Categorical(checks["cell"], names)),
         settings=tuple(settings),

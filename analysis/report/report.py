@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.figures.draw_figures import make_figures, remake_figures
-from analysis.load.run_data import RunData, load_runs
+from analysis.load.run_data import RunData, load_run
 from analysis.render.document import Document
 from analysis.render.formats import atomic_output_folder, write_page, write_table
 from analysis.report.first_page import first_page_section
@@ -37,7 +37,7 @@ def write_report(
     is no UTF-8.
     """
     report = _folder(roots, out)
-    summary = _load(roots, baseline, separate=separate)
+    summary = summarize(load_run(*roots, separate=separate), baseline)
     run, tables = summary.run, make_tables(summary)
     with atomic_output_folder(report) as folder:
         rows = summary.table.to_csv(index=False, lineterminator="\n")
@@ -70,7 +70,7 @@ def write_single_figures(
     be written.
     """
     folder = _folder(roots, out) / ("only" if out is None else "")
-    summary = _load(roots, baseline, separate=separate)
+    summary = summarize(load_run(*roots, separate=separate), baseline)
     try:
         paths = remake_figures(summary, only, folder, width=width)
     except OSError as error:
@@ -84,10 +84,6 @@ def _folder(roots: Sequence[Path], out: Path | None) -> Path:
     if out is None and len(roots) > 1:
         raise InputError("--out", None, "none, and several runs", "a folder for their report")
     return RunPaths(roots[0]).report if out is None else out
-
-
-def _load(roots: Sequence[Path], baseline: str, *, separate: bool) -> Summary:
-    return summarize(load_runs(roots, separate=separate), baseline)
 
 
 def _steps_frame(run: RunData) -> pd.DataFrame:

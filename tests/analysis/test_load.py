@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.load.comparable import environment_key, environment_of
-from analysis.load.run_data import RunData, load_run, load_runs
+from analysis.load.run_data import RunData, load_run
 from gnnhpc import kernels as kernel_package
 from gnnhpc.core.errors import InputError
 from gnnhpc.core.run_paths import RunPaths
@@ -87,27 +87,25 @@ def test_flags_and_validity_follow_the_checks(tmp_path: Path, verdict: str) -> N
     assert run.checks.iloc[0].to_list() == [row["cell"], "noisy", verdict, "because"]
 
 
-def _append(path: Path) -> None:
-    with path.open("a") as stream:
-        stream.write('{"kind": "step", "phase": "train", "step": 99}\n')
+DAMAGES: dict[str, Callable[[str], str | None]] = {
+    "a line more": lambda text: text + '{"kind": "step", "phase": "train", "step": 99}\n',
+    "another number": lambda text: text.replace('"wall_s": ', '"wall_s": 1', 1),
+    "cut": lambda text: text[:-200],
+    "no file": lambda _: None,
+}
 
 
-def _change_number(path: Path) -> None:
-    path.write_text(path.read_text().replace('"wall_s": ', '"wall_s": 1', 1))
-
-
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-@pytest.mark.parametrize("damage", [_append, _change_number, _cut, Path.unlink])
+@pytest.mark.parametrize("damage", list(DAMAGES))
 def test_damaged_records_are_invalid_and_named_and_the_rest_is_loaded(
-    tmp_path: Path, damage: Callable[[Path], None]
+    tmp_path: Path, damage: str
 ) -> None:
     root = make_run(tmp_path / "run", small())
     first = cells_of(root)[0]
     path = RunPaths(root).cell(first).attempt(1).records(0)
-    damage(path)
+    text = DAMAGES[damage](path.read_text())
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
     run = load_run(root)
     row = run.cells.set_index("cell").loc[first]
     assert (row["status"], row["valid"], row["flags"]) == ("damaged", False, "damaged")
@@ -150,7 +148,7 @@ def test_runs_concatenate_repeats_and_count_copies_once(tmp_path: Path) -> None:
     gap = {small()[0].id: [Story(finished=False, stop_at=1)]}
     second = make_run(tmp_path / "b", small(), seed=2, stories=gap)
     copy = Path(shutil.copytree(first, tmp_path / "c"))
-    both = load_runs([first, copy, second])
+    both = load_run(first, copy, second)
     assert len(both.cells) == 2 * len(small()) - 1
     assert both.cells["cell"].is_unique
     assert set(both.cells["run_folder"]) == {"a", "b"}
@@ -158,17 +156,15 @@ def test_runs_concatenate_repeats_and_count_copies_once(tmp_path: Path) -> None:
     assert set(both.steps["cell"].unique()) == set(both.cells["cell"])
     assert f"{len(small()) + 1} cells are copies" in both.notes[1]
     with pytest.raises(InputError, match="the same folder twice"):
-        load_runs([first, first])
+        load_run(first, first)
 
 
 def test_runs_of_other_environments_have_rows_of_their_own(tmp_path: Path) -> None:
-    experiments = small()
-    stories = {one.id: [Story(header={"threads": 9})] for one in experiments}
-    make_run(tmp_path / "a" / "run", experiments)
-    make_run(tmp_path / "b" / "run", experiments, stories=stories)
-    both = load_runs([tmp_path / "a" / "run", tmp_path / "b" / "run"])
-    assert both.settings[-1] == "run"
-    assert both.cells["run"].nunique() == 2
+    stories = {one.id: [Story(header={"threads": 9})] for one in small()}
+    roots = [make_run(tmp_path / "a" / "run", small())]
+    roots.append(make_run(tmp_path / "b" / "run", small(), stories=stories))
+    both = load_run(*roots)
+    assert both.settings[-1] == "run" and both.cells["run"].nunique() == 2
     assert any("threads a rank 9, elsewhere 1" in line for line in both.notes)
 
 

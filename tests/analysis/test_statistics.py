@@ -217,7 +217,6 @@ def test_steady_series_and_later_changes_are_seldom_cut() -> None:
 
 
 def test_drift_is_the_last_third_over_the_first() -> None:
-    assert drift([1.0, 1.0, 9.0, 9.0, 3.0, 3.0]) == 2.0
     assert drift([2.0, 2.0, 2.0, 9.0, 9.0, 3.0, 3.0, 3.0]) == 0.5, "thirds of two steps of eight"
     assert drift([1.0] * 5) is None
 
