@@ -31,9 +31,6 @@ _MEASURES = (
     *("n", "mean_s", "speedup", "speedup_low", "speedup_high", "bound", "efficiency", "flags"),
 )
 """Columns of summary.csv that `report` prints, with the settings that vary."""
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")
-]
 
 
 @app.command(
@@ -180,7 +177,9 @@ def compare(
 
 @app.command(epilog="Examples:\n\ngnnhpc check runs/raffi\n\ngnnhpc check runs/raffi --repeats 5")
 def check(
-    run: RunFolder,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/quickstart.")
+    ],
     repeats: Annotated[
         int, typer.Option(metavar="N", help="The fewest repeats of a configuration that pass.")
     ] = 3,
