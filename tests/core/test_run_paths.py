@@ -1,39 +1,12 @@
-"""File names of a run folder; attempts that no two claim; files that are whole or absent."""
+"""Attempts that no two claim; files that are whole or absent."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.core.versioned_json import write_atomically
-
-CLAIM_MANY = """
-import sys
-from pathlib import Path
-from gnnhpc.core.run_paths import CellPaths
-sys.stdin.readline()
-print(*(CellPaths(Path(sys.argv[1])).claim_attempt().number for _ in range(25)))
-"""
-
-
-def test_the_names_that_users_rely_on() -> None:
-    run = RunPaths(Path("RUN"))
-    attempt = run.cell("vig-1").attempt(2)
-    paths = (run.sweep, run.manifest, run.provenance, run.report, run.script("vig-pp2"))
-    expected = (
-        "sweep.yaml",
-        "manifest.jsonl",
-        "provenance.json",
-        "report",
-        "arrays/vig-pp2.sbatch",
-    )
-    assert paths == tuple(Path("RUN", name) for name in expected)
-    folder = Path("RUN/cells/vig-1/attempt-2")
-    assert attempt.result == folder / "result.json"
-    assert attempt.records(3) == folder / "rank-0003.jsonl"
 
 
 def test_attempts_are_numbered_from_one_in_order_of_number(tmp_path: Path) -> None:
@@ -49,13 +22,9 @@ def test_attempts_are_numbered_from_one_in_order_of_number(tmp_path: Path) -> No
 
 
 def test_claims_at_the_same_time_get_different_numbers(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CLAIM_MANY, str(tmp_path / "cell")]
-    claimers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    said = [claimer.communicate("go\n")[0] for claimer in claimers]
-    claimed = [int(number) for line in said for number in line.split()]
+    cell = RunPaths(tmp_path).cell("some")
+    with ThreadPoolExecutor(8) as pool:
+        claimed = pool.map(lambda _: cell.claim_attempt().number, range(100))
     assert sorted(claimed) == list(range(1, 101))
 
 

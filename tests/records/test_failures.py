@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,22 +16,12 @@ from gnnhpc.records.failures import (
     line_of_user,
     write_failure,
 )
-from gnnhpc.records.result_file import Result
+from gnnhpc.records.result_file import Result, write_result_once
 from gnnhpc.records.schema import Failure
+from tests.records.test_schema import RESULT
 
 HOSTS = ["n1", "n1", "n2", "n2"]
 LOST = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:7"
-WRITE_RESULT = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from gnnhpc.records.result_file import write_result_once
-from gnnhpc.core.run_paths import AttemptPaths
-from tests.records.test_schema import RESULT
-sys.stdin.readline()
-result = replace(RESULT, train_steps=int(sys.argv[2]))
-print(write_result_once(AttemptPaths(Path(sys.argv[1])), result))
-"""
 
 
 @pytest.fixture
@@ -79,16 +69,9 @@ def test_the_line_of_a_users_code_is_the_last_one_outside_of_libraries() -> None
 
 
 def test_of_many_ranks_that_write_a_result_at_once_one_does(attempt: AttemptPaths) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITE_RESULT, str(attempt.root), str(rank)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    said = [rank.communicate("go\n")[0].strip() for rank in ranks]
-    assert sorted(said) == ["False", "False", "False", "True"]
-    assert Result.read(attempt.result).train_steps == said.index("True")
+    results = [replace(RESULT, train_steps=rank) for rank in range(8)]
+    with ThreadPoolExecutor(8) as ranks:
+        wrote = list(ranks.map(lambda result: write_result_once(attempt, result), results))
+    assert sum(wrote) == 1
+    assert Result.read(attempt.result).train_steps == wrote.index(True)
     assert [path.name for path in attempt.root.iterdir()] == ["result.json"]
