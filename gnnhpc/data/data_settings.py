@@ -133,7 +133,7 @@ class SyntheticCitation(Data):
     classes: Annotated[Whole, Field(ge=2)] = 7
 
     def facts(self) -> Facts:
-        each = planetoid_each(self.nodes, self.classes)
+        each, _, _ = planetoid_sizes(self.nodes, self.classes)
         train = min(each * self.classes, self.nodes // 2)
         sizes = {"nodes": self.nodes, "edges": self.edges, "train": train}
         return Facts("graph", self.features, self.classes, **sizes)
@@ -155,16 +155,15 @@ class RedditShaped(Data):
         return Facts("graph", self.features, self.classes, **sizes)
 
 
-def planetoid_scale(nodes: int, classes: int) -> float:
-    """The size of a graph's split relative to Planetoid's: 20 a class, 500 and 1000 nodes."""
-    return min(1.0, nodes / (20 * classes + 1500))
+def planetoid_sizes(nodes: int, classes: int) -> tuple[int, int, int]:
+    """The nodes of a class to train on, and those to validate and to test: 20, 500 and 1000.
 
-
-def planetoid_each(nodes: int, classes: int) -> int:
-    """The nodes of a class to train on: 20, fewer in a small graph, at least 5 unless that were
-    more than a third of all nodes."""
-    scaled = int(20 * planetoid_scale(nodes, classes))
-    return max(scaled, min(5, nodes // (3 * classes)), 1)
+    A small graph has fewer; to train on it has at least 5 unless that were more than a third of all
+    nodes.
+    """
+    scale = min(1.0, nodes / (20 * classes + 1500))
+    each = max(int(20 * scale), min(5, nodes // (3 * classes)), 1)
+    return each, max(1, int(500 * scale)), max(1, int(1000 * scale))
 
 
 def reddit_trained(nodes: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnnhpc.core.dataset_sizes import SPLITS
-from gnnhpc.data.data_settings import SHCHUR_EACH, planetoid_each, planetoid_scale
+from gnnhpc.data.data_settings import SHCHUR_EACH, planetoid_sizes
 from gnnhpc.data.graph_sets import graph_split_sizes
 
 DATA_SEED = 20_240_229
@@ -48,12 +48,10 @@ def ordered_edges(source: Ints, target: Ints, nodes: int, *, both: bool = False)
 def planetoid_split(labels: Ints, classes: int, rng: np.random.Generator) -> Masks:
     """A random split: 20 nodes a class to train, 500 and 1000, fewer in a small graph."""
     nodes = len(labels)
-    scale, each = planetoid_scale(nodes, classes), planetoid_each(nodes, classes)
+    each, val, test = planetoid_sizes(nodes, classes)
     order = rng.permutation(nodes)
     train = first_of_each_class(order, labels, classes, each)[: nodes // 2]
     rest = order[~np.isin(order, train)]
-    val = max(1, int(500 * scale))
-    test = max(1, int(1000 * scale))
     return masks_of((train, rest[:val], rest[val : val + test]), nodes)
 
 

@@ -98,14 +98,6 @@ class DglBlock(LibraryBlock):
         return {WITHOUT_LOOPS: self.graph}
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """The nodes of one step; DGL would take a tensor for the nodes of all steps."""
-
-    step: int
-    seeds: Tensor
-
-
 class _Seeds:
     """The mini-batches as a data set of DGL's loader, which gives them in order to its workers.
 
@@ -120,8 +112,9 @@ class _Seeds:
     def __len__(self) -> int:
         return len(self._seeds)
 
-    def __getitem__(self, number: int) -> _Batch:
-        return _Batch(self._first + number, self._seeds[number])
+    def __getitem__(self, number: int) -> tuple[int, Tensor]:
+        """The number of a step, and its nodes."""
+        return self._first + number, self._seeds[number]
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,8 @@ class _Repeating:
     sampler: Any
     seed: int
 
-    def sample(self, graph: Any, batch: _Batch) -> Any:
-        self.dgl.seed(random_seed(self.seed, batch.step, int(batch.seeds[0])))
+    def sample(self, graph: Any, batch: tuple[int, Tensor]) -> Any:
+        step, seeds = batch
+        self.dgl.seed(random_seed(self.seed, step, int(seeds[0])))
         # A worker sends them too, which moves their memory.
-        return self.sampler.sample(graph, batch.seeds.clone())
+        return self.sampler.sample(graph, seeds.clone())

@@ -45,34 +45,21 @@ def skewed_graph(config: RedditShaped) -> Arrays:
     return {"labels": labels, "edges": edges, "dense": features, **masks}
 
 
-class _Ends:
-    """Chooses nodes at random by weight, from the whole graph or from one class."""
-
-    def __init__(self, labels: Ints, weights: Floats | np.ndarray, classes: int) -> None:
-        self._order = np.argsort(labels, kind="stable")
-        self._below = np.concatenate([[0.0], np.cumsum(weights[self._order])])
-        self._first = self._below[np.searchsorted(labels[self._order], np.arange(classes + 1))]
-
-    def any_class(self, drawn: np.ndarray) -> Ints:
-        """A node for each of these uniform numbers [n]."""
-        return self._at(drawn * self._below[-1])
-
-    def of_class(self, label: Ints, drawn: np.ndarray) -> Ints:
-        low, high = self._first[label], self._first[label + 1]
-        return self._at(low + drawn * (high - low))
-
-    def _at(self, weight: np.ndarray) -> Ints:
-        place = np.searchsorted(self._below, weight, side="right") - 1
-        found: Ints = self._order[np.clip(place, 0, len(self._order) - 1)]
-        return found
-
-
 def _edges(
     labels: Ints, weights: np.ndarray, config: RedditShaped, rng: np.random.Generator
 ) -> Ints:
     """Add random pairs until enough are different, then drop those beyond."""
     nodes = config.nodes
-    ends = _Ends(labels, weights, config.classes)
+    # Nodes are chosen by weight, from the whole graph or from one class.
+    order = np.argsort(labels, kind="stable")
+    below = np.concatenate([[0.0], np.cumsum(weights[order])])
+    first = below[np.searchsorted(labels[order], np.arange(config.classes + 1))]
+
+    def chosen(low: np.ndarray | float, high: np.ndarray | float, drawn: np.ndarray) -> Ints:
+        place = np.searchsorted(below, low + drawn * (high - low), side="right") - 1
+        found: Ints = order[np.clip(place, 0, nodes - 1)]
+        return found
+
     wanted = min(config.edges // 2, nodes * (nodes - 1) // 2)
     pairs = np.empty(0, dtype=np.int64)
     for _ in range(_ROUNDS):
@@ -82,10 +69,11 @@ def _edges(
         pieces = [pairs]
         for begin in range(0, missing + missing // 8 + 16, _AT_ONCE):
             count = min(_AT_ONCE, missing + missing // 8 + 16 - begin)
-            one = ends.any_class(rng.random(count))
-            near = rng.random(count) < HOMOPHILY
-            drawn = rng.random(count)
-            other = np.where(near, ends.of_class(labels[one], drawn), ends.any_class(drawn))
+            one = chosen(0.0, below[-1], rng.random(count))
+            near, drawn, label = rng.random(count) < HOMOPHILY, rng.random(count), labels[one]
+            other = np.where(
+                near, chosen(first[label], first[label + 1], drawn), chosen(0.0, below[-1], drawn)
+            )
             low, high = np.minimum(one, other), np.maximum(one, other)
             pieces.append((low * nodes + high)[low != high])
         pairs = distinct(np.concatenate(pieces))
