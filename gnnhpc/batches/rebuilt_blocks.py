@@ -26,38 +26,32 @@ class RebuiltBlocks(BlocksOnRequest):
     """
 
     def __init__(
-        self,
-        build: BlockBuilder,
-        nodes: Tensor,
-        count: int,
-        device: torch.device | str = "cpu",
-        given: dict[int, Block] | None = None,
+        self, build: BlockBuilder, nodes: Tensor, count: int, device: torch.device | str = "cpu"
     ) -> None:
-        self._build = build
-        self._nodes = nodes
-        self._count = count
-        self._device = device
-        self._given = {} if given is None else given
-        """The block that each layer got last: one dictionary for all devices."""
+        super().__init__(device, ())
+        self._build, self._nodes, self._count = build, nodes, count
 
     def __len__(self) -> int:
         return self._count
 
     def at(self, index: int) -> Block:
-        self._given[index] = self._build(self._nodes).to(self._device)
-        return self._given[index]
+        self.given[index] = self._build(self._nodes).to(self.device)
+        return self.given[index]
 
     @property
     def present(self) -> list[Block]:
         """The block that each layer got last; built now for layers of other stages."""
-        return [self._given.get(i) or self._build(self._nodes) for i in range(self._count)]
+        return [self.given.get(i) or self._build(self._nodes) for i in range(self._count)]
 
     def unused(self) -> RebuiltBlocks:
         """The same blocks, of which no layer has got one."""
-        return RebuiltBlocks(self._build, self._nodes, self._count, self._device)
+        return RebuiltBlocks(self._build, self._nodes, self._count, self.device)
 
     def to(self, device: torch.device | str) -> RebuiltBlocks:
-        return RebuiltBlocks(self._build, self._nodes, self._count, device, self._given)
+        """The same blocks for layers on another device, where layers here got them too."""
+        moved = RebuiltBlocks(self._build, self._nodes, self._count, device)
+        moved.given = self.given
+        return moved
 
 
 def subgraph_builder(graph: Graph, implementation: str) -> BlockBuilder:

@@ -185,7 +185,7 @@ class GraphChunk:
         known = self.blocks if isinstance(self.blocks, BlocksOnRequest) else None
         return dataclasses.replace(
             self,
-            blocks=known.to(device) if known else _BlocksOn(device, self.blocks),
+            blocks=known.to(device) if known else BlocksOnRequest(device, self.blocks),
             targets={split: moved(labels, device) for split, labels in self.targets.items()},
             pooling=None if self.pooling is None else self.pooling.to(device),
             **_moved(self, device),
@@ -193,54 +193,38 @@ class GraphChunk:
 
 
 class BlocksOnRequest(Sequence[Block]):
-    """One block for each layer, made or moved when the layer asks for it."""
-
-    def at(self, index: int) -> Block:
-        """The block of layer `index`, counted from 0."""
-        raise NotImplementedError
-
-    @property
-    def present(self) -> Sequence[Block]:
-        """All blocks: those that layers asked for as they got them."""
-        raise NotImplementedError
-
-    def to(self, device: torch.device | str) -> BlocksOnRequest:
-        """The same blocks for layers on another device."""
-        raise NotImplementedError
-
-    def __getitem__(self, index: Any) -> Any:
-        places = range(len(self))[index]
-        return self.at(places) if isinstance(places, int) else tuple(map(self.at, places))
-
-
-class _BlocksOn(BlocksOnRequest):
-    """Moves a block to a device when a layer asks for it, once.
+    """One block for each layer, which moves to a device when the layer asks for it, once.
 
     The layers of a stage use few blocks, and each block of a large graph takes gigabytes.
     """
 
     def __init__(self, device: torch.device | str, blocks: Sequence[Block]) -> None:
-        self._device = device
-        self._blocks = blocks
-        self.moved: dict[int, Block] = {}
+        self.device, self.blocks = device, blocks
+        self.given: dict[int, Block] = {}
         """Keyed by the block's identity: layers may share a block."""
 
     def __len__(self) -> int:
-        return len(self._blocks)
-
-    @property
-    def present(self) -> list[Block]:
-        """The moved blocks where layers asked for them, else the originals."""
-        return [self.moved.get(id(block), block) for block in self._blocks]
-
-    def to(self, device: torch.device | str) -> _BlocksOn:
-        return _BlocksOn(device, self._blocks)
+        return len(self.blocks)
 
     def at(self, index: int) -> Block:
-        block = self._blocks[index]
-        if id(block) not in self.moved:
-            self.moved[id(block)] = block.to(self._device)
-        return self.moved[id(block)]
+        """The block of layer `index`, counted from 0."""
+        block = self.blocks[index]
+        if id(block) not in self.given:
+            self.given[id(block)] = block.to(self.device)
+        return self.given[id(block)]
+
+    @property
+    def present(self) -> Sequence[Block]:
+        """All blocks: those that layers asked for as they got them, else the originals."""
+        return [self.given.get(id(block), block) for block in self.blocks]
+
+    def to(self, device: torch.device | str) -> BlocksOnRequest:
+        """The same blocks for layers on another device."""
+        return BlocksOnRequest(device, self.blocks)
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(len(self))[index]
+        return self.at(places) if isinstance(places, int) else tuple(map(self.at, places))
 
 
 def _moved(holder: Block | GraphChunk, device: torch.device | str) -> dict[str, Any]:
