@@ -105,7 +105,7 @@ def _where(data: Data, root: Path | None) -> str:
     files = data.files()
     if files is None:
         return "synthetic"
-    missing = files.names if root is None else files.missing(root)
+    missing = files.missing(root)
     if root is None or len(missing) == len(files.names):
         return "not here"
     lacks = f", without {len(missing)} of {len(files.names)} files" if missing else ""
@@ -117,13 +117,12 @@ def find_fault(data: Data, root: Path | None) -> str | None:
     files = data.files()
     if files is None:
         return None
-    missing = files.names if root is None else files.missing(root)
+    missing = files.missing(root)
     if root is None or missing:
         return f"without {', '.join(missing)}; {files.how_to_get(data.name)}"
-    if changed := changed_files(files.directory(root)):
-        folder = files.directory(root)
-        return f"damaged: {', '.join(changed)} in {folder} differs from {CHECKSUMS} beside it"
-    return None
+    folder = files.directory(root)
+    changed = ", ".join(changed_files(folder))
+    return f"damaged: {changed} in {folder} differs from {CHECKSUMS} beside it" if changed else None
 
 
 def record_files(data: Data, root: Path | None) -> str:

@@ -89,9 +89,9 @@ class Files:
     def directory(self, root: Path) -> Path:
         return root / self.folder
 
-    def missing(self, root: Path) -> list[str]:
-        """The names of files that do not exist."""
-        return [name for name in self.names if not (self.directory(root) / name).is_file()]
+    def missing(self, root: Path | None) -> list[str]:
+        """The names of files that do not exist: all without a data root."""
+        return [n for n in self.names if root is None or not (self.directory(root) / n).is_file()]
 
     def how_to_get(self, data: str) -> str:
         return f"`gnnhpc data get {data}`" if self.downloads else f"the file of {self.source}"
