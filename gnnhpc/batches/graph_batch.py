@@ -6,7 +6,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -64,8 +64,19 @@ _DENSE_FROM = 20
 """On a GPU rows are dense that have one in so many values or more."""
 
 
+class Evaluation:
+    """Mini-batches to evaluate, each made when it is taken."""
+
+    def batch(self, phase: Phase, step: int) -> Batch:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
+        yield (self.batch(phase, step) for step in range(start, stop))
+
+
 @dataclass(frozen=True)
-class RepeatedBatch:
+class RepeatedBatch(Evaluation):
     """The same chunks in every step."""
 
     plan: BatchPlan
@@ -77,11 +88,7 @@ class RepeatedBatch:
     valid_targets: Mapping[str, int]
     """By phase."""
 
-    @contextlib.contextmanager
-    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        yield (self._batch(phase, step) for step in range(start, stop))
-
-    def _batch(self, phase: Phase, step: int) -> Batch:
+    def batch(self, phase: Phase, step: int) -> Batch:
         return chunk_batch(
             self.plan,
             phase,
@@ -95,19 +102,11 @@ class RepeatedBatch:
         )
 
 
-class Evaluation(Protocol):
-    """Mini-batches to evaluate."""
-
-    def open(
-        self, phase: Phase, start: int, stop: int
-    ) -> contextlib.AbstractContextManager[Iterator[Batch]]: ...
-
-
 class SharedBatches(Batches):
     """Samples to train on, of which replicas share some in each step; one or no evaluation."""
 
     fixed_rows = False
-    evaluation: Evaluation | None = None
+    evaluation: Evaluation | Batches | None = None
 
     def __init__(self, plan: BatchPlan, train: Tensor, samples: str) -> None:
         """`train` int64 [n] are the samples, ascending, and `samples` is their name."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from gnnhpc.batches.batch import SPLITS, Batch, BatchPlan, Loading
 from gnnhpc.batches.graph_batch import (
+    Evaluation,
     RepeatedBatch,
     chunk_batch,
     copied_rows,
@@ -63,7 +62,7 @@ def evaluate_by_layers(plan: BatchPlan, graph: Graph, sampler: NeighborSampler) 
     return RepeatedBatch(plan, chunks, inputs, ids.numpy(), crc32([ids]), label_counts(graph))
 
 
-class SampledEvaluation:
+class SampledEvaluation(Evaluation):
     """One mini-batch of all nodes to validate and to test, over sampled neighbours.
 
     Replicas, and their micro-batches, have consecutive ones. Every evaluation samples the same
@@ -85,11 +84,7 @@ class SampledEvaluation:
         self._own = nodes[mine.start : mine.stop]
         self._valid_targets = label_counts(graph)
 
-    @contextlib.contextmanager
-    def open(self, phase: Phase, start: int, stop: int) -> Iterator[Iterator[Batch]]:
-        yield (self._batch(phase, step) for step in range(start, stop))
-
-    def _batch(self, phase: Phase, step: int) -> Batch:
+    def batch(self, phase: Phase, step: int) -> Batch:
         mesh = self._plan.mesh
         began_s = time.perf_counter()
         chunks = tuple(self._sampler.chunk(seeds, EVALUATED_STEP) for seeds in self._seeds)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnnhpc.batches.batch import Batch, BatchPlan, Inputs, Loading
 from gnnhpc.batches.chunk_batches import ChunkBatches
-from gnnhpc.batches.graph_batch import Evaluation, SharedBatches, chunk_batch, features_form
+from gnnhpc.batches.graph_batch import RepeatedBatch, SharedBatches, chunk_batch, features_form
 from gnnhpc.batches.sampled.evaluations import (
     SampledEvaluation,
     evaluate_by_layers,
@@ -99,7 +99,7 @@ class SampledBatches(SharedBatches):
 
         return DglLoader(graph, sampling, seed)
 
-    def _whole_evaluation(self) -> Evaluation:
+    def _whole_evaluation(self) -> RepeatedBatch | ChunkBatches:
         """The whole graph at once; a large graph layer by layer."""
         experiment, graph = self.plan.experiment, self.graph
         if self.links is not None:
