@@ -80,8 +80,8 @@ class Configuration:
         values = finite_values(self.cell_phases[column])
         return of(values, self.sample.values.size) if values.size else None
 
-    def speedup_over(self, other: Configuration) -> Interval | None:
-        """These samples a second over the other's, by mean step times.
+    def speedup_over(self, other: Configuration, of: str = "mean") -> Interval | None:
+        """These samples a second over the other's, by the mean or median step of each run.
 
         Of a sampled graph that is also a ratio of epochs, which are the same nodes. None where
         either measured nothing.
@@ -92,7 +92,7 @@ class Configuration:
         if other is self:
             several = self.sample.mean.low is not None
             return Interval(1.0, 1.0, 1.0) if several else Interval(1.0, None, None, ONE_RUN)
-        speedup = other.sample.over(self.sample, mine / theirs)
+        speedup = other.sample.over(self.sample, mine / theirs, of)
         return speedup if math.isfinite(speedup.value) else None
 
 

@@ -103,7 +103,7 @@ def _summary_row(
         "std_s": values.std(ddof=1) if values.size > 1 else None,
         "min_s": values.min() if values.size else None,
         "max_s": values.max() if values.size else None,
-        "median_s": row.sample.median.value,
+        **_interval_columns("median", row.sample.median, value="median_s"),
         "samples_per_s": samples / mean.value if samples else None,
         "ideal_step_s": row.mean("ideal_step_s"),
         **_interval_columns("efficiency", row.interval("efficiency")),
@@ -141,6 +141,7 @@ def _speedup_columns(
     best = base if requested == Baseline() else find_baseline(row, rows, Baseline())[0]
     same, _ = find_baseline(row, rows, Baseline(microbatches=row.microbatches))
     speedup = row.speedup_over(base) if base else None
+    of_medians = row.speedup_over(base, "median") if base else None
     same_m = row.speedup_over(same) if same else None
     bound, most = limits_over(row, base, requested)
     flags, notes = counted_flags(row), [*_notes(row, base, requested, why_none)]
@@ -163,6 +164,7 @@ def _speedup_columns(
         notes += [note] + (["that bound is of ranks that never wait"] if most != bound else [])
     return {
         **_interval_columns("speedup", speedup),
+        **_interval_columns("speedup_median", of_medians),
         "bound": bound,
         "valid": valid,
         "flags": ";".join(sorted(flags)),

@@ -65,6 +65,7 @@ def test_statistics_are_those_of_the_recorded_steps(
     mean = np.mean([one["step_s"].mean() for one in found])
     assert row["mean_s"] == pytest.approx(mean, **EXACT)
     assert row["median_s"] == pytest.approx(np.mean([o["step_s"].median() for o in found]), **EXACT)
+    assert row["median_low"] < row["median_s"] < row["median_high"]
     assert row["std_s"] == pytest.approx(seconds.std(), **EXACT)
     assert (row["min_s"], row["max_s"]) == (seconds.min(), seconds.max())
     assert row["samples_per_s"] == pytest.approx(samples / mean, rel=1e-6)
@@ -99,6 +100,7 @@ def test_a_speedup_is_a_ratio_of_samples_a_second_over_pairs_of_runs(
     assert row["speedup"] == pytest.approx(np.exp(np.log(ratios).mean()), rel=1e-2)
     assert row["speedup_low"] < row["speedup"] < row["speedup_high"]
     assert row["speedup_low"] <= ratios.max() and row["speedup_high"] >= ratios.min()
+    assert row["speedup_median_low"] < row["speedup_median"] < row["speedup_median_high"]
     assert row["speedup_from"] == "3 pairs"
     assert row["of_bound"] == pytest.approx(row["speedup"] / row["bound"], rel=1e-6)
 
