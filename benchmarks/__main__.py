@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from benchmarks.rows_gpu import gpu
 from benchmarks.table import Match, Row, measure, show, write_csv
 from benchmarks.turns import ROOT
 
-Group = Callable[..., list[Match]]
+Group = Callable[..., Iterator[Match]]
 GROUPS: dict[str, Group] = {
     "recording": one.recording,
     "vig": one.vig,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +9,13 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from analysis.statistics.intervals import Interval, ratio_of_pairs
-from benchmarks.turns import Entry, Outcome, compete
+from benchmarks.turns import Entry, Taken, compete
 from gnnhpc.core.provenance import cpu_model, git_commit
-from gnnhpc.core.versioned_json import write_atomically
 
 COLUMNS = ("what", "ours", "reference", "ratio", "ratio_low", "ratio_high", "goal", "met")
 
@@ -56,103 +54,92 @@ class Match:
 
 @dataclass(frozen=True)
 class Row:
-    """One ratio as it was measured; None where it was not, with the reason in `missing`."""
+    """One ratio as it was measured; None where it was not, with the reason in `met`."""
 
     what: str
-    goal: float | None = None
+    goal: float | None
+    met: str
+    """yes or no, or why there is neither."""
     ours: float | None = None
     reference: float | None = None
     ratio: Interval | None = None
-    missing: str = ""
     failed: bool = False
     """The project's own contestant failed."""
-    quick: bool = False
-    """The sizes are small and the goal means nothing."""
-
-    @property
-    def met(self) -> str:
-        if self.ratio is None:
-            return f"not measured: {self.missing}"
-        if self.goal is None:
-            return "no goal"
-        if self.quick:
-            return "not compared: --quick"
-        return "yes" if self.ratio.value >= self.goal else "no"
 
     def cells(self) -> tuple[str, ...]:
+        """As text, in the order of `COLUMNS`."""
         ratio = (self.ratio.value, self.ratio.low, self.ratio.high) if self.ratio else (None,) * 3
         numbers = (self.ours, self.reference, *ratio, self.goal)
         return (self.what, *("" if n is None else f"{n:.4g}" for n in numbers), self.met)
 
 
 def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]:
-    """Let the contestants compete; yields a row for each comparison."""
+    """Let the contestants compete; yields a row for each comparison.
+
+    With `quick` the sizes are small and goals mean nothing.
+    """
     available = len(os.sched_getaffinity(0))
     if available < match.cpus:
-        for each in match.comparisons:
-            yield Row(each.what, each.goal, missing=f"{available} CPUs, {match.cpus} needed")
+        why = f"not measured: {available} CPUs, {match.cpus} needed"
+        yield from (Row(each.what, each.goal, why) for each in match.comparisons)
         return
-    outcome = compete(
-        match.contestants,
-        2 if quick else match.rounds,
-        match.threads or threads,
-        1 if quick else match.warmup,
-    )
+    rounds, warmup = (2, 1) if quick else (match.rounds, match.warmup)
+    taken, missing = compete(match.contestants, rounds, match.threads or threads, warmup)
     for each in match.comparisons:
-        yield from _rows(each, outcome, quick)
+        if each.ours in missing:
+            yield Row(each.what, each.goal, f"not measured: {missing[each.ours]}", failed=True)
+        elif isinstance(each.reference, float):
+            limits = [each.reference] * len(taken[each.ours])
+            yield _row(each, each.what, each.goal, taken, limits, quick=quick)
+        else:
+            yield from _against_others(each, taken, missing, quick=quick)
 
 
-def _rows(comparison: Comparison, outcome: Outcome, quick: bool) -> Iterator[Row]:
-    goal, ours = comparison.goal, comparison.ours
-    if ours in outcome.missing:
-        yield Row(comparison.what, goal, missing=outcome.missing[ours], failed=True)
-        return
-    values = _values(outcome, ours, comparison.of)
-    if isinstance(comparison.reference, float):
-        limit = [comparison.reference] * len(values)
-        yield _row(comparison, comparison.what, goal, values, limit, quick)
-        return
-    names = comparison.reference
+def _against_others(
+    comparison: Comparison,
+    taken: Mapping[str, list[Taken]],
+    missing: Mapping[str, str],
+    *,
+    quick: bool,
+) -> Iterator[Row]:
+    """A row for each reference, of which the fastest has the goal."""
+    names, of = comparison.reference, comparison.reference_of or comparison.of
+    assert not isinstance(names, float)
     names = (names,) if isinstance(names, str) else names
-    of = comparison.reference_of or comparison.of
-    measured = {n: _values(outcome, n, of) for n in names if n not in outcome.missing}
+    measured = {name: [turn[of] for turn in taken[name]] for name in names if name in taken}
     best = min(measured, key=lambda name: median(measured[name]), default=None)
     for name in names:
         what = comparison.what if len(names) == 1 else f"{comparison.what}, {name}"
+        goal = comparison.goal if name == best or best is None else None
         if name not in measured:
-            yield Row(what, None if best else goal, missing=outcome.missing[name])
+            yield Row(what, goal, f"not measured: {missing[name]}")
             continue
         what += ": the fastest form" if len(names) > 1 and name == best else ""
-        its_goal = goal if name == best else None
-        yield _row(comparison, what, its_goal, values, measured[name], quick)
-
-
-def _values(outcome: Outcome, name: str, of: str) -> list[float]:
-    return [turn[of] for turn in outcome.taken[name]]
+        yield _row(comparison, what, goal, taken, measured[name], quick=quick)
 
 
 def _row(
     comparison: Comparison,
     what: str,
     goal: float | None,
-    ours: Sequence[float],
+    taken: Mapping[str, list[Taken]],
     reference: Sequence[float],
+    *,
     quick: bool,
 ) -> Row:
     """A round is a pair, and pairs are what the interval is over."""
-    pair = np.asarray(reference), np.asarray(ours)
-    ratio = ratio_of_pairs(*pair, comparison.factor, by_ranks=True)
-    return Row(what, goal, median(ours), comparison.factor * median(reference), ratio, quick=quick)
+    ours = [turn[comparison.of] for turn in taken[comparison.ours]]
+    factor = comparison.factor
+    ratio = ratio_of_pairs(np.asarray(reference), np.asarray(ours), factor, by_ranks=True)
+    met = "no goal" if goal is None else "yes" if ratio.value >= goal else "no"
+    met = "not compared: --quick" if quick and goal is not None else met
+    return Row(what, goal, met, median(ours), factor * median(reference), ratio)
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Replace the file by one with these rows."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(row.cells() for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text.getvalue())
+    pd.DataFrame([row.cells() for row in rows], columns=COLUMNS).to_csv(path, index=False)
 
 
 def show(rows: Sequence[Row], console: Console) -> None:

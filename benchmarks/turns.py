@@ -1,26 +1,24 @@
 """Contestants in processes of their own, which take turns while the others sleep.
 
 Two contestants of one process would share memory, threads and caches; two that run at the same
-time would share cores. So each has its own interpreter, waits for a line on a pipe, takes one turn,
-and answers with what it measured.
-
-    python -m benchmarks.turns module:name '{"images": 10}'    # one contestant; one turn a line
+time would share cores. So each has its own interpreter, waits for a word from the benchmark, takes
+one turn, and answers with what it measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import functools
 import importlib
-import json
+import multiprocessing
 import os
-import select
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,42 +52,30 @@ Entry = Contestant | Sequence[Contestant]
 """One contestant, or variants of it of which the fastest competes."""
 
 
-@dataclass
-class Outcome:
-    """What each contestant measured in each round, and why others measured nothing."""
-
-    taken: dict[str, list[Taken]] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    chosen: dict[str, Contestant] = field(default_factory=dict)
-    """The variant that competed."""
-
-
-def compete(entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1) -> Outcome:
+def compete(
+    entries: Mapping[str, Entry], rounds: int, threads: int, warmup: int = 1
+) -> tuple[dict[str, list[Taken]], dict[str, str]]:
     """Let all contestants take turns, round after round; warm-up rounds are left out.
 
-    A contestant that fails takes no further part.
+    Returns what each measured in each round, and why others measured nothing: a contestant that
+    fails takes no further part.
     """
-    outcome = Outcome()
+    taken: dict[str, list[Taken]] = {name: [] for name in entries}
+    missing: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         turns: dict[str, Callable[[], Taken]] = {}
         for name, entry in entries.items():
             try:
-                outcome.chosen[name] = _fastest(entry, threads)
-                turns[name] = stack.enter_context(started(outcome.chosen[name], threads))
+                turns[name] = stack.enter_context(started(_fastest(entry, threads), threads))
             except BenchmarkError as error:
-                outcome.missing[name] = str(error)
-        for number in range(warmup + rounds):
-            for name in [name for name in turns if name not in outcome.missing]:
+                missing[name] = str(error)
+        for _ in range(warmup + rounds):
+            for name in [name for name in turns if name not in missing]:
                 try:
-                    measured = turns[name]()
+                    taken[name].append(turns[name]())
                 except BenchmarkError as error:
-                    outcome.missing[name] = str(error)
-                    continue
-                if number >= warmup:
-                    outcome.taken.setdefault(name, []).append(measured)
-    for name in outcome.missing:
-        outcome.taken.pop(name, None)
-    return outcome
+                    missing[name] = str(error)
+    return {name: all_[warmup:] for name, all_ in taken.items() if name not in missing}, missing
 
 
 def _fastest(entry: Entry, threads: int) -> Contestant:
@@ -119,51 +105,78 @@ def started(contestant: Contestant, threads: int) -> Iterator[Callable[[], Taken
 
     Raises BenchmarkError if the process fails or does not answer.
     """
-    command = [sys.executable, "-m", "benchmarks.turns", contestant.function]
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen(
-            [*command, json.dumps(contestant.arguments)],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            bufsize=0,
-        ) as process,
-    ):
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None
-        assert stdout is not None
+    connection, theirs = multiprocessing.Pipe()
+    with connection, tempfile.TemporaryFile() as printed:
+        with theirs:
+            number = theirs.fileno()
+            process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve()", str(number)],
+                cwd=ROOT,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                pass_fds=[number],
+            )
 
-        def answer() -> Any:
-            if not select.select([stdout], [], [], TIMEOUT_S)[0]:
+        def ask(message: Any) -> Any:
+            with contextlib.suppress(BrokenPipeError):
+                connection.send(message)
+            if not connection.poll(TIMEOUT_S):
                 raise BenchmarkError(f"{contestant.function}: no answer in {TIMEOUT_S:g} s")
-            if line := stdout.readline():
-                return json.loads(line)
+            with contextlib.suppress(EOFError, ConnectionResetError):
+                return connection.recv()
             status = process.wait()
-            errors.seek(0)
-            lines = errors.read().decode(errors="replace").split("\n")
+            printed.seek(0)
+            lines = printed.read().decode(errors="replace").split("\n")
             last = next((line for line in reversed(lines) if line.strip()), f"status {status}")
             raise BenchmarkError(f"{contestant.function}: {last}")
 
         def turn() -> Taken:
             time.sleep(REST_S)
-            with contextlib.suppress(BrokenPipeError):
-                stdin.write(b"\n")
-            measured: Taken = answer()
+            measured: Taken = ask("turn")
             return measured | {"seconds": measured["seconds"] / contestant.per}
 
         try:
-            answer()
+            ask((contestant.function, contestant.arguments))
             yield turn
         finally:
-            # A contestant that has processes of its own ends them when its standard input closes.
-            stdin.close()
+            # A contestant that has processes of its own ends them when the connection closes.
+            connection.close()
             try:
                 process.wait(10.0)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
+
+
+@functools.cache
+def _benchmark() -> Connection:
+    """In the process of a contestant, the benchmark."""
+    return Connection(int(sys.argv[1]))
+
+
+def serve() -> None:
+    """What the process of a contestant does."""
+    function, arguments = _benchmark().recv()
+    module, _, name = function.partition(":")
+    turn = getattr(importlib.import_module(module), name)(**arguments)
+    answer({})
+    while True:
+        measured = turn()
+        answer(measured if isinstance(measured, dict) else {"seconds": measured})
+
+
+def answer(measured: Taken) -> None:
+    """In the process of a contestant: answer, then wait for the next turn.
+
+    The process ends here when the benchmark has ended.
+    """
+    _benchmark().send({"peak_mib": peak_mib()} | measured)
+    try:
+        _benchmark().recv()
+    except EOFError:
+        sys.exit()
 
 
 def peak_mib() -> float:
@@ -172,25 +185,3 @@ def peak_mib() -> float:
         return float(torch.cuda.max_memory_allocated()) / 2**20
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) / 1024.0 for line in lines if line.startswith("VmHWM:"))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("function", help="module:name")
-    parser.add_argument("arguments", type=json.loads, help="a JSON object")
-    given = parser.parse_args()
-    # Libraries print to standard output; their lines go to standard error, not to the answers.
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)
-        module, _, name = given.function.partition(":")
-        turn = getattr(importlib.import_module(module), name)(**given.arguments)
-        print(json.dumps("ready"), file=answers, flush=True)
-        for _ in iter(sys.stdin.readline, ""):
-            measured = turn()
-            if not isinstance(measured, dict):
-                measured = {"seconds": measured}
-            print(json.dumps({"peak_mib": peak_mib()} | measured), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

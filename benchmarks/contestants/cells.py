@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,8 +14,9 @@ from typing import Any
 
 from analysis.load.run_data import load_run
 from analysis.summary.cell_measures import cell_phase_frame
-from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError
+from benchmarks.turns import ROOT, TIMEOUT_S, BenchmarkError, Taken
 from gnnhpc.core.run_paths import RunPaths
+from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.flags import build_experiment
 from gnnhpc.experiment.manifest import Cell, array_name
 from gnnhpc.records.result_file import Result
@@ -31,7 +30,7 @@ def cell(
     copies: int = 1,
     environment: dict[str, str] | None = None,
     **settings: Any,
-) -> Callable[[], dict[str, float]]:
+) -> Callable[[], Taken]:
     """A function that runs a cell of so many measured steps, and returns what `analysis` finds.
 
     `seconds` is the median step of the slowest rank, `ideal_s` the same step if the schedule cost
@@ -43,14 +42,15 @@ def cell(
     with a seed of its own, and reports the slowest.
     """
     settings = {"warmup_steps": WARMUP, "train_steps": WARMUP + steps, "test_steps": 1} | settings
+    experiments = [build_experiment(settings | {"seed": n}, "benchmark") for n in range(copies)]
     if cpus is not None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
     given = os.environ | {"GNNHPC_THREADS": "1", "OMP_NUM_THREADS": "1"} | (environment or {})
 
-    def turn() -> dict[str, float]:
+    def turn() -> Taken:
         with tempfile.TemporaryDirectory(prefix="gnnhpc-cell-") as folder:
-            outs = [Path(folder, str(seed)) for seed in range(copies)]
-            runs = [_start(settings | {"seed": n}, out, given) for n, out in enumerate(outs)]
+            outs = [Path(folder, str(each.seed)) for each in experiments]
+            runs = [_start(each, out, given) for each, out in zip(experiments, outs, strict=True)]
             try:
                 for run in runs:
                     run.wait(TIMEOUT_S)
@@ -62,26 +62,29 @@ def cell(
     return turn
 
 
-def _start(settings: dict[str, Any], out: Path, environment: dict[str, str]) -> Any:
-    experiment = build_experiment(settings, "benchmark")
+def write_cell(experiment: Experiment, out: Path) -> Path:
+    """Make a folder with a manifest of this cell alone; returns the manifest's path."""
     out.mkdir()
     manifest = RunPaths(out).manifest
     manifest.write_text(Cell.of(array_name(experiment), 0, experiment).to_line() + "\n", "utf-8")
+    return manifest
+
+
+def _start(experiment: Experiment, out: Path, environment: dict[str, str]) -> Any:
     ranks = experiment.process_layout.world_size
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    run = ["-m", "gnnhpc", "run", "--cell", str(manifest), "--out", str(out)]
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    run = ["-m", "gnnhpc", "run", "--cell", str(write_cell(experiment, out)), "--out", str(out)]
     with (out / "launch.log").open("wb") as log:
         return subprocess.Popen(
-            [*launcher, f"--nproc-per-node={ranks}", *run],
+            [sys.executable, "-m", *launcher, *run],
             cwd=ROOT,
             env=environment,
-            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
         )
 
 
-def _measured(out: Path) -> dict[str, float]:
+def _measured(out: Path) -> Taken:
     """Raises BenchmarkError where the cell failed or is not valid."""
     run = load_run(out)
     (one,) = run.cells.to_dict("records")
@@ -107,23 +110,21 @@ def _measured(out: Path) -> dict[str, float]:
 
 def command(
     command: str, prepare: str | None = None, sweep: dict[str, Any] | None = None
-) -> Callable[[], dict[str, float]]:
+) -> Callable[[], Taken]:
     """Seconds and the most MiB of `python -m COMMAND`, after one that prepares its folder.
 
     Both may name `{folder}`; the sweep is in `{folder}/sweep.yaml`.
     """
-    folder = tempfile.mkdtemp(prefix="gnnhpc-command-")
-    atexit.register(shutil.rmtree, folder)
+    folder = tempfile.TemporaryDirectory(prefix="gnnhpc-command-")
 
     def call(text: str) -> list[str]:
-        return [sys.executable, "-m", *text.format(folder=folder).split()]
+        return [sys.executable, "-m", *text.format(folder=folder.name).split()]
 
-    if sweep is not None:
-        Path(folder, "sweep.yaml").write_text(json.dumps(sweep), "utf-8")
+    Path(folder.name, "sweep.yaml").write_text(json.dumps(sweep), "utf-8")
     if prepare is not None:
         subprocess.run(call(prepare), cwd=ROOT, check=True, capture_output=True)
 
-    def turn() -> dict[str, float]:
+    def turn() -> Taken:
         began = time.perf_counter()
         child = subprocess.Popen(call(command), cwd=ROOT, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)

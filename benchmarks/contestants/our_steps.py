@@ -1,55 +1,66 @@
-"""Training steps of an experiment by the engine of a run, in one process and without records."""
+"""Training steps of this project: by the engine of a run alone, and recorded by a real run."""
 
 from __future__ import annotations
 
+import itertools
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
 from typing import Any
+from unittest import mock
 
 import torch
 
-from gnnhpc.batches.batch import Batch
+from benchmarks.turns import BenchmarkError, Taken, answer
+from gnnhpc import cli
+from gnnhpc.batches.batch import Batch, BatchPlan
+from gnnhpc.batches.chunk_batches import ChunkBatches
 from gnnhpc.core.layout import Layout
+from gnnhpc.data.load_graph import load_graph
 from gnnhpc.distributed.allocator import keep_freed_memory, map_large_blocks_separately
 from gnnhpc.distributed.mesh import Mesh
+from gnnhpc.engines.engine import first_input
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.experiment.flags import build_experiment
+from gnnhpc.experiment.stage_cut import outline
+from gnnhpc.records.schema import StepRecord
+from gnnhpc.training.events import Listener, StepTaken
+from gnnhpc.training.loop import TrainingLoop
 from gnnhpc.training.setup import TrainingParts, set_up
 
-MANY = 100_000
-"""Training steps of the experiment: more than are taken."""
+MANY = 1_000_000
+"""More training steps than are taken, so that bare steps have numbers that no other step has."""
+TOGETHER = 10
+"""Recorded or bare steps in a turn, of which the median counts: the first finds its threads
+asleep."""
 
 
-def built(settings: dict[str, Any], *, kept: bool = True) -> TrainingParts:
-    """The parts of an experiment, in training mode.
+def step(
+    settings: dict[str, Any],
+    *,
+    dense: bool = False,
+    fresh: bool = True,
+    kept: bool = True,
+    steps: int = 1,
+) -> Callable[[], float]:
+    """Seconds a step, of so many steps a turn: zero gradients, `train_step`, Adam.
 
-    With `kept` the allocator is that of a run, which keeps freed memory.
+    With `dense` the features of the graph are dense random numbers. With `fresh` every step takes a
+    new mini-batch, and the time of taking it counts; otherwise all steps take the same one. With
+    `kept` the allocator is that of a run, which keeps freed memory.
     """
     experiment = Experiment.model_validate({"test_steps": 0, "train_steps": MANY} | settings)
     if kept:
         images = experiment.data.facts().kind == "images"
         (map_large_blocks_separately if images else keep_freed_memory)()
-    place = torch.device("cuda" if experiment.device == "gpu" else "cpu")
-    parts = set_up(experiment, Mesh(Layout(), 0, place), None)
+    mesh = Mesh(Layout(), 0, torch.device("cuda" if experiment.device == "gpu" else "cpu"))
+    plan = BatchPlan(experiment, outline(experiment), mesh, None)
+    parts = set_up(experiment, mesh, None, batches=_dense_batches(plan) if dense else None)
     parts.stage.train()
-    return parts
-
-
-def opened(parts: TrainingParts) -> Iterator[Batch]:
-    """The mini-batches of training."""
-    with parts.batches.open("train", 0, MANY) as batches:
-        yield from batches
-
-
-def step(
-    settings: dict[str, Any], *, fresh: bool = True, kept: bool = True, steps: int = 1
-) -> Callable[[], float]:
-    """Seconds a step, of so many steps a turn: zero gradients, `train_step`, Adam.
-
-    With `fresh` every step takes a new mini-batch, and the time of taking it counts; otherwise all
-    steps take the same one.
-    """
-    parts = built(settings, kept=kept)
-    optimizer, batches = parts.optimizer, opened(parts)
+    batches, optimizer = _opened(parts), parts.optimizer
     assert optimizer is not None
     first = next(batches)
 
@@ -65,3 +76,116 @@ def step(
         return (time.perf_counter() - began) / steps
 
     return turn
+
+
+def _dense_batches(plan: BatchPlan) -> ChunkBatches:
+    graph = load_graph(plan.experiment.data, None)
+    features = torch.rand(graph.features.shape, generator=torch.Generator().manual_seed(0))
+    return ChunkBatches(plan, replace(graph, features=features))
+
+
+def _opened(parts: TrainingParts) -> Iterator[Batch]:
+    """The mini-batches of training."""
+    with parts.batches.open("train", 0, MANY) as batches:
+        yield from batches
+
+
+def recorded(settings: dict[str, Any], turns: int) -> Callable[[], Taken]:
+    """A turn of a real run: the `seconds` of a recorded step, of a `bare` and of a `paused` one.
+
+    The run is `gnnhpc run` with its records, listeners and validation. Around every few steps of it
+    a bare loop takes as many with the very layers, optimizer and mini-batch of the run: forward,
+    loss, backward and optimizer with a clock around them. In processes of their own the two would
+    differ by up to 4 % in either direction, by where each finds its memory. A paused step is a bare
+    one that follows a pause as long as that between two recorded ones.
+    """
+    # It imports pandas, which would count as memory of a step.
+    from benchmarks.contestants.cells import write_cell
+
+    steps = {"warmup_steps": 2, "train_steps": 5 + (turns + 1) * TOGETHER, "test_steps": 0}
+    experiment = build_experiment(steps | settings, "benchmark")
+    train = TrainingLoop.run
+
+    def train_with_bare_steps(loop: TrainingLoop, start: int = 0) -> None:
+        loop.listeners = [*loop.listeners, BareSteps(loop.parts)]
+        train(loop, start)
+
+    def turn() -> Taken:
+        """The first turn is the whole run, which gives the answers itself."""
+        with tempfile.TemporaryDirectory(prefix="gnnhpc-recording-") as folder:
+            out = Path(folder, "run")
+            with mock.patch.object(TrainingLoop, "run", train_with_bare_steps):
+                status = cli.run(cell=write_cell(experiment, out), out=out)
+        raise BenchmarkError(f"the run ended with status {status}")
+
+    return turn
+
+
+class BareSteps(Listener):
+    """Takes bare steps before and after every `TOGETHER` measured ones, answers, and waits.
+
+    After a wait a processor takes some steps to come back to its speed, so those of both kinds lie
+    around each other, after steps that do not count.
+    """
+
+    def __init__(self, parts: TrainingParts) -> None:
+        self._parts = parts
+        self._recorded: list[StepRecord] = []
+        self._before: tuple[float, float] | None = None
+        """Seconds of the bare and the paused steps before the present measured ones."""
+        self._bare_steps = 0
+
+    def step_taken(self, taken: StepTaken) -> None:
+        record = taken.record
+        if record.phase != "train" or record.warmup or record.profiled:
+            return
+        self._recorded.append(record)
+        if len(self._recorded) < TOGETHER:
+            return
+        pause_s = median(
+            later.start_s - earlier.start_s - earlier.wall_s
+            for earlier, later in itertools.pairwise(self._recorded)
+        )
+        after = self._bare_seconds(taken, 0.0), self._bare_seconds(taken, pause_s)
+        if self._before is not None:
+            bare, paused = (fmean(pair) for pair in zip(self._before, after, strict=True))
+            seconds = median(each.wall_s for each in self._recorded)
+            answer({"seconds": seconds, "bare": bare, "paused": paused})
+            self._bare_seconds(taken, 0.0)
+        paused = self._bare_seconds(taken, pause_s)
+        self._before = self._bare_seconds(taken, 0.0), paused
+        self._recorded.clear()
+
+    def _bare_seconds(self, taken: StepTaken, pause_s: float) -> float:
+        return median(self._bare_step(taken, pause_s) for _ in range(TOGETHER))
+
+    def _bare_step(self, taken: StepTaken, pause_s: float) -> float:
+        """Seconds of a bare step with dropout masks of its own: a processor learns a mask that
+        comes twice."""
+        self._bare_steps += 1
+        microbatches = tuple(
+            replace(each, context=replace(each.context, step=MANY + self._bare_steps))
+            for each in taken.batch.microbatches
+        )
+        resume_s = time.perf_counter() + pause_s
+        # The interpreter computes between two recorded steps too.
+        while time.perf_counter() < resume_s:
+            pass
+        return bare_step(self._parts, replace(taken.batch, microbatches=microbatches))
+
+
+def bare_step(parts: TrainingParts, batch: Batch) -> float:
+    """Seconds of one training step without anything around it; on a GPU of a replayed one."""
+    began = time.perf_counter()
+    parts.engine.gradients.zero()
+    if parts.timer.on_device:
+        parts.engine.train_step(batch)
+    else:
+        for each in batch.microbatches:
+            output = parts.stage(first_input(each), each.context)
+            parts.plan.loss(output, each, batch.valid_targets).backward()
+        parts.stage.end_minibatch()
+    if parts.optimizer is not None:
+        parts.optimizer.step()
+    parts.timer.synchronize()
+    return time.perf_counter() - began

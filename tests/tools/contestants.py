@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def waiting(folder: str, name: str, seconds: float = 1.0) -> Callable[[], float]:
+def waiting(folder: str, name: str, seconds: float) -> Callable[[], float]:
     """Notes at each turn who it is, in which process, and what the others are doing meanwhile."""
     Path(folder, name).write_text(str(os.getpid()))
-    # Not an answer: libraries print too.
-    print("a word to the world", flush=True)
 
     def turn() -> float:
         others = [path for path in Path(folder).iterdir() if path.name not in (name, "turns")]
-        states = {_state(int(path.read_text())) for path in others}
+        # The state of a process is R where it computes, S where it sleeps (proc(5)).
+        stats = [Path(f"/proc/{path.read_text()}/stat").read_text() for path in others]
+        states = "".join(sorted(stat.rpartition(")")[2].split()[0] for stat in stats))
         with Path(folder, "turns").open("a") as stream:
-            stream.write(f"{name} {os.getpid()} {''.join(sorted(states))}\n")
-        print("and another", flush=True)
+            stream.write(f"{name} {os.getpid()} {states}\n")
+        print("Libraries print too; this is no answer.", flush=True)
         return seconds
 
     return turn
@@ -29,13 +29,4 @@ def broken(at_turn: int) -> Callable[[], float]:
     """Fails when it is made (turn 0), or at its first turn."""
     if at_turn == 0:
         raise ModuleNotFoundError("No module named 'peer'")
-
-    def turn() -> float:
-        sys.exit("out of memory")
-
-    return turn
-
-
-def _state(process: int) -> str:
-    """The state of a process: R where it computes, S where it sleeps (proc(5))."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    return lambda: sys.exit("out of memory")
