@@ -70,20 +70,16 @@ def recording(*, quick: bool) -> Iterator[Match]:
 
 def recorded(what: str, cell: Settings, rounds: int, goal: float = 1 / 1.01) -> Iterator[Match]:
     """Goals: recording costs 1 % at most, and an analysis averages all measured steps."""
-    references = {"bare": "bare", "paused": "bare after a pause as long as the run's"}
-    run = {"settings": cell, "turns": rounds + 2}
-    yield Match(
-        {"run": Contestant("benchmarks.contestants.our_steps:recorded", run)},
-        [
-            Comparison(
-                f"{what}: seconds of a recorded step, and {meaning}",
-                *("run", "run", goal),
-                reference_of=reference,
-            )
-            for reference, meaning in references.items()
-        ],
-        rounds=rounds,
+    run = Contestant(
+        "benchmarks.contestants.our_steps:recorded", {"settings": cell, "turns": rounds + 2}
     )
+    step = f"{what}: seconds of a recorded step, and bare"
+    paused = f"{step} after a pause as long as the run's"
+    comparisons = [
+        Comparison(step, "run", "run", goal, reference_of="bare"),
+        Comparison(paused, "run", "run", goal, reference_of="paused"),
+    ]
+    yield Match({"run": run}, comparisons, rounds=rounds)
     settled = {"steps": 40, "warmup_steps": 8, **cell}
     counted = f"{what}: measured steps, and those that an analysis averages"
     yield Match(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -86,54 +85,45 @@ def measure(match: Match, threads: int, *, quick: bool = False) -> Iterator[Row]
     rounds, warmup = (2, 1) if quick else (match.rounds, match.warmup)
     taken, missing = compete(match.contestants, rounds, match.threads or threads, warmup)
     for each in match.comparisons:
-        if each.ours in missing:
-            yield Row(each.what, each.goal, f"not measured: {missing[each.ours]}", failed=True)
-        elif isinstance(each.reference, float):
-            limits = [each.reference] * len(taken[each.ours])
-            yield _row(each, each.what, each.goal, taken, limits, quick=quick)
-        else:
-            yield from _against_others(each, taken, missing, quick=quick)
+        yield from _rows(each, taken, missing, quick=quick)
 
 
-def _against_others(
+def _rows(
     comparison: Comparison,
     taken: Mapping[str, list[Taken]],
     missing: Mapping[str, str],
     *,
     quick: bool,
 ) -> Iterator[Row]:
-    """A row for each reference, of which the fastest has the goal."""
-    names, of = comparison.reference, comparison.reference_of or comparison.of
-    assert not isinstance(names, float)
-    names = (names,) if isinstance(names, str) else names
-    measured = {name: [turn[of] for turn in taken[name]] for name in names if name in taken}
-    best = min(measured, key=lambda name: median(measured[name]), default=None)
+    """A row for each reference, of which the fastest has the goal; a round is a pair."""
+    goal, reference, factor = comparison.goal, comparison.reference, comparison.factor
+    if comparison.ours in missing:
+        why = f"not measured: {missing[comparison.ours]}"
+        yield Row(comparison.what, goal, why, failed=True)
+        return
+    ours = np.array([turn[comparison.of] for turn in taken[comparison.ours]])
+    names = reference if isinstance(reference, tuple) else (reference,)
+    of = comparison.reference_of or comparison.of
+    measured = {
+        name: np.full(len(ours), name)
+        if isinstance(name, float)
+        else np.array([turn[of] for turn in taken[name]])
+        for name in names
+        if name not in missing
+    }
+    best = min(measured, key=lambda name: np.median(measured[name]), default=None)
     for name in names:
         what = comparison.what if len(names) == 1 else f"{comparison.what}, {name}"
-        goal = comparison.goal if name == best or best is None else None
+        its_goal = goal if best is None or name == best else None
         if name not in measured:
-            yield Row(what, goal, f"not measured: {missing[name]}")
+            yield Row(what, its_goal, f"not measured: {missing[name]}")
             continue
         what += ": the fastest form" if len(names) > 1 and name == best else ""
-        yield _row(comparison, what, goal, taken, measured[name], quick=quick)
-
-
-def _row(
-    comparison: Comparison,
-    what: str,
-    goal: float | None,
-    taken: Mapping[str, list[Taken]],
-    reference: Sequence[float],
-    *,
-    quick: bool,
-) -> Row:
-    """A round is a pair, and pairs are what the interval is over."""
-    ours = [turn[comparison.of] for turn in taken[comparison.ours]]
-    factor = comparison.factor
-    ratio = ratio_of_pairs(np.asarray(reference), np.asarray(ours), factor, by_ranks=True)
-    met = "no goal" if goal is None else "yes" if ratio.value >= goal else "no"
-    met = "not compared: --quick" if quick and goal is not None else met
-    return Row(what, goal, met, median(ours), factor * median(reference), ratio)
+        ratio = ratio_of_pairs(measured[name], ours, factor, by_ranks=True)
+        met = "no goal" if its_goal is None else "yes" if ratio.value >= its_goal else "no"
+        met = "not compared: --quick" if quick and its_goal is not None else met
+        medians = float(np.median(ours)), factor * float(np.median(measured[name]))
+        yield Row(what, its_goal, met, *medians, ratio)
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:

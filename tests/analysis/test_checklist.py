@@ -11,8 +11,7 @@ from analysis.report.checklist import check_run
 from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
-from tests.tools.make_run import Story, make_run
-from tests.tools.result_files import rewrite_result
+from tests.tools.make_run import Story, make_run, rewrite_result
 
 FAILED = Check("labels", "invalid", "3 differ")
 UNKNOWN = Check("parity", "inconclusive", "dropout")

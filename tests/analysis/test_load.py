@@ -18,8 +18,7 @@ from gnnhpc.core.run_paths import RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import read_manifest
 from gnnhpc.records.schema import Check
-from tests.tools.make_run import Story, make_run, small_sweep
-from tests.tools.result_files import rewrite_result
+from tests.tools.make_run import Story, make_run, rewrite_result, small_sweep
 
 SMALL = {"train_steps": 12, "test_steps": 2}
 

@@ -22,8 +22,7 @@ from analysis.summary.summary_table import summarize
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.schema import Check
 from tests.analysis.conftest import GOLDEN, experiments_of
-from tests.tools.make_run import Story, make_run
-from tests.tools.result_files import rewrite_result
+from tests.tools.make_run import Story, make_run, rewrite_result
 
 SHOWN = {
     "images": ({"waterfall", "timeline", "weak-scaling"}, {"lost_time", "raffi_tables"}),

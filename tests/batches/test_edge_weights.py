@@ -16,7 +16,7 @@ from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
-from tests.tools.dgl import needs_dgl
+from tests.tools.backends import needs_dgl
 from tests.tools.graphs import make_graph
 
 

@@ -21,9 +21,8 @@ from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models import libraries
-from tests.tools.dgl import needs_dgl
+from tests.tools.backends import needs_dgl, needs_pyg_sampler
 from tests.tools.graphs import dense_graph, make_graph
-from tests.tools.pyg_sampler import needs_pyg_sampler
 
 pytestmark = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
 FANOUTS = (4, 3, 2)

@@ -10,7 +10,7 @@ import torch
 from gnnhpc.batches.rebuilt_blocks import RebuiltBlocks, subgraph_builder
 from gnnhpc.graphs.blocks import Block
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
-from tests.tools.dgl import needs_dgl
+from tests.tools.backends import needs_dgl
 from tests.tools.graphs import make_graph
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import torch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.rendezvous import join, leave
-from tests.tools.ranks import run_ranks
+from tests.tools.forked import ROOT
 
 STEP = {
     "SLURM_JOB_ID": "1234",
@@ -92,10 +91,14 @@ def test_ranks_of_two_hosts_meet(
     (tmp_path / "as-rank").write_text(AS_RANK)
     for number, first in enumerate((first_own, addresses[0])):
         (tmp_path / f"hosts-{number}").write_text(f"{first} host0\n{addresses[1]} host1\n")
-    (tmp_path / "call").write_bytes(pickle.dumps((meet.__module__, meet.__qualname__, ())))
     with cable(addresses) as prefix:
-        module = [sys.executable, "-m", "tests.tools.ranks", tmp_path]
-        command = ["bash", tmp_path / "as-rank", *module]
+        program = f"from {__name__} import meet; print(meet())"
+        command = ["timeout", "120", "bash", tmp_path / "as-rank", sys.executable, "-c", program]
         env = {"HOST_PREFIX": prefix, "FILES": str(tmp_path), "GLOO_SOCKET_IFNAME": "c0"}
-        run_ranks(command, 2, tmp_path, env)
-    assert [pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in (0, 1)] == [[0, 1]] * 2
+        ranks = [
+            subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | env | {"RANK": rank}, stdout=subprocess.PIPE
+            )
+            for rank in "01"
+        ]
+        assert [rank.communicate()[0] for rank in ranks] == [b"[0, 1]\n"] * 2

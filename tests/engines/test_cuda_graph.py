@@ -27,7 +27,7 @@ from tests.engines.steps import CPU
 from tests.tools.backends import computed_by
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 from tests.tools.forked import spawn
-from tests.tools.simulated_cuda_graph import simulated
+from tests.tools.pretended_gpu import simulated
 
 STEPS = {
     "gat, dense": gat(data={**gat().data.model_dump(), "features": 8}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -22,13 +24,12 @@ ALPHA = 1e-6
 """Of a chi-square test: all seeds are fixed, so that a test that passes once always does."""
 
 
-def star(leaves: int, others: int) -> Graph:
-    """Node 0 has `leaves` neighbours; as many nodes as `others` have none."""
-    graph = make_graph(1 + leaves + others, 1, seed=0)
-    out = torch.stack((torch.zeros(leaves, dtype=torch.int64), torch.arange(1, leaves + 1) * 2 - 1))
+def star(nodes: int, neighbours: torch.Tensor) -> Graph:
+    """A graph whose only edges join node 0 and these neighbours, in both directions."""
+    out = torch.stack((torch.zeros_like(neighbours), neighbours))
     both = torch.cat((out, out.flip(0)), 1)
-    order = (both[1] * graph.nodes + both[0]).argsort()
-    return Graph(graph.name, graph.features, graph.labels, both[:, order], graph.masks, 3)
+    order = (both[1] * nodes + both[0]).argsort()
+    return replace(make_graph(nodes, 1, seed=0), edges=both[:, order])
 
 
 @settings(max_examples=30, deadline=None)
@@ -53,27 +54,19 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
 
 def test_every_node_that_is_not_joined_is_as_likely() -> None:
     """Of 60 nodes 20 are joined to the first, one in two of those before number 40."""
-    graph = star(20, 39)
+    joined = torch.arange(1, 40, 2)
+    graph = star(60, joined)
     found = Negatives(graph, 5).of(torch.zeros(60_000).long(), torch.arange(60_000), 3, 1)
     counts = torch.bincount(found.flatten(), minlength=60)
-    joined = graph.edges[1][graph.edges[0] == 0]
     assert not counts[joined].any()
     assert not counts[0]
-    assert stats.chisquare(counts[counts > 0]).pvalue > ALPHA
     assert int((counts > 0).sum()) == 39
+    assert stats.chisquare(counts[counts > 0]).pvalue > ALPHA
 
 
 def test_a_node_joined_to_all_others_is_one_line() -> None:
     with pytest.raises(InputError, match="found node 0, joined to all 5 others"):
-        Negatives(_joined_to_all(), 0)
-
-
-def _joined_to_all() -> Graph:
-    graph = star(3, 2)
-    ends = torch.stack((torch.zeros(5, dtype=torch.int64), torch.arange(1, 6)))
-    both = torch.cat((ends, ends.flip(0)), 1)
-    order = (both[1] * 6 + both[0]).argsort()
-    return Graph("all", graph.features, graph.labels, both[:, order], graph.masks, 3)
+        Negatives(star(6, torch.arange(1, 6)), 0)
 
 
 def test_a_pool_is_of_different_pairs_without_an_edge_each_as_likely() -> None:

@@ -24,8 +24,7 @@ from gnnhpc.models.convolutions import GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii
 from gnnhpc.models.gat import Gat, Gatv2
 from gnnhpc.models.model import Context, Model
-from tests.tools.backends import computed_by, device_of, threads
-from tests.tools.dgl import needs_dgl
+from tests.tools.backends import computed_by, device_of, needs_dgl, threads
 from tests.tools.graphs import (
     MODELS,
     assert_same_numbers,

@@ -12,7 +12,7 @@ from gnnhpc.graphs.graph_set import DisjointUnions
 from gnnhpc.models.graph_model import implementation_class
 from gnnhpc.models.model import Context
 from tests.graphs.test_disjoint_union import graph_set
-from tests.tools.dgl import needs_dgl
+from tests.tools.backends import needs_dgl
 
 
 @pytest.mark.parametrize("implementation", ["fused", "pyg", "dgl"])

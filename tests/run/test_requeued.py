@@ -22,7 +22,7 @@ from tests.distributed.test_environment import SRUN
 from tests.run.test_failures import at
 from tests.tools.cells import Ran, gat, manifest_of, run
 from tests.tools.forked import Plant
-from tests.tools.result_files import rewrite_result
+from tests.tools.make_run import rewrite_result
 
 TASK = {
     "SLURM_JOB_ID": "1234",

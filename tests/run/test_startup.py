@@ -14,7 +14,6 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.records.result_file import Result
 from gnnhpc.records.schema import read_lines
 from tests.tools.cells import gat, manifest_of, vig
-from tests.tools.ranks import run_ranks
 
 HEAVY = {"torch._dynamo", "sympy", "torch.distributed.checkpoint", "torch_geometric", "pandas"}
 
@@ -28,18 +27,21 @@ def test_a_run_loads_nothing_heavy(experiment: Experiment, tmp_path: Path) -> No
     cell = manifest_of(tmp_path / "made", experiment)[0]
     (tmp_path / "cell.jsonl").write_text(cell.to_line() + "\n")
     command = [sys.executable, "-X", "importtime", "-m", "gnnhpc", "run", "--out", str(tmp_path)]
-    run_ranks([*command, "--cell", str(tmp_path / "cell.jsonl")], 2, tmp_path, {})
-    first, second = ((tmp_path / f"{rank}.err").read_text() for rank in (0, 1))
+    command += ["--cell", str(tmp_path / "cell.jsonl")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node=2", *command], capture_output=True, text=True, check=True
+    )
     logs = [log.read_text() for log in tmp_path.rglob("rank-*.log")]
-    said = "".join([first, second, *logs])
+    said = "".join([done.stderr, *logs])
     loaded = {line.rpartition("|")[2].strip() for line in said.splitlines() if "|" in line}
     assert "torch" in loaded
     assert not loaded & HEAVY
     attempt = RunPaths(tmp_path).cell(cell.id).attempt(1)
     result = Result.read(attempt.result)
     assert result.valid, result.audit
-    assert f"{cell.id}: done" in first
-    assert f"; results in {attempt.root}" in first
+    assert f"{cell.id}: done" in done.stderr
+    assert f"; results in {attempt.root}" in done.stderr
     (header, *_) = read_lines(attempt.records(1))
     assert {"imports", "rendezvous", "build", "total"} <= header["startup_s"].keys()
 

@@ -1,4 +1,4 @@
-"""Layers computed by the code of a test's choice."""
+"""What computes layers in a test: code of its choice, and libraries that may be missing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import torch
 from packaging.version import Version
 
+from gnnhpc.core.errors import InputError
 from gnnhpc.kernels import aggregate, attention, compile, dispatch, rowwise, sparse_features
 from gnnhpc.kernels.triton import launch
 from gnnhpc.models.layers import linear
+from gnnhpc.models.libraries import import_dgl
 
 MODULES = (aggregate, attention, dispatch, linear, rowwise, sparse_features)
 
@@ -45,10 +47,29 @@ def needs_triton() -> None:
         why = "triton is not installed: make setup-triton"
     elif GPU == "cpu" and Version(version("triton")) < INTERPRETS:
         why = f"the interpreter of triton {version('triton')} needs an earlier numpy"
-    if why and os.environ.get("GNNHPC_REQUIRE_TRITON"):
-        pytest.fail(why)
+    _skip("TRITON", why)
+
+
+def needs_dgl() -> None:
+    """Skips the test where DGL is not installed, unless it must be."""
+    try:
+        import_dgl()
+    except InputError as error:
+        _skip("DGL", str(error))
+
+
+def needs_pyg_sampler() -> None:
+    """Skips the test where torch-sparse and pyg-lib are missing, unless one must be there."""
+    import torch_geometric.typing as has
+
+    if not (has.WITH_PYG_LIB or has.WITH_TORCH_SPARSE):
+        _skip("PYG_SAMPLER", "needs torch-sparse or pyg-lib: make setup-pyg-sampler")
+
+
+def _skip(what: str, why: str) -> None:
+    """Skip the test if there is a reason; fail it where $GNNHPC_REQUIRE_<what> is set."""
     if why:
-        pytest.skip(why)
+        (pytest.fail if os.environ.get(f"GNNHPC_REQUIRE_{what}") else pytest.skip)(why)
 
 
 @contextlib.contextmanager

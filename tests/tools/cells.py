@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ GAT: dict[str, Any] = {
     "microbatches": 4,
     **STEPS,
 }
-
-
 SAMPLED: dict[str, Any] = {
     "model": {"name": "sage", "layers": 2},
     "data": {"name": "synthetic-citation", "nodes": 150, "edges": 1_500, "features": 32},
@@ -39,8 +37,6 @@ SAMPLED: dict[str, Any] = {
     "batch_size": 24,
     **STEPS,
 }
-
-
 GRAPHS: dict[str, Any] = {
     "model": {"name": "gin", "hidden": 16},
     "data": {"name": "synthetic-graphs", "graphs": 80, "nodes": 8},
@@ -63,24 +59,12 @@ GRAPH_MODELS: list[dict[str, Any]] = [
 LINKED: dict[str, Any] = {**SAMPLED, "task": {"name": "links", "embedding": 8, "hits": 3}}
 
 
-def vig(**changes: Any) -> Experiment:
-    return Experiment.model_validate(VIG | changes)
+def _maker(settings: dict[str, Any]) -> Callable[..., Experiment]:
+    return lambda **changes: Experiment.model_validate(settings | changes)
 
 
-def gat(**changes: Any) -> Experiment:
-    return Experiment.model_validate(GAT | changes)
-
-
-def sampled(**changes: Any) -> Experiment:
-    return Experiment.model_validate(SAMPLED | changes)
-
-
-def graphs(**changes: Any) -> Experiment:
-    return Experiment.model_validate(GRAPHS | changes)
-
-
-def linked(**changes: Any) -> Experiment:
-    return Experiment.model_validate(LINKED | changes)
+vig, gat, sampled, graphs, linked = map(_maker, (VIG, GAT, SAMPLED, GRAPHS, LINKED))
+"""Each makes an experiment of these settings with some changes."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,11 @@ def real_file(*parts: str) -> Path:
     return path
 
 
+def set_facts(monkeypatch: pytest.MonkeyPatch, name: str, facts: Facts) -> None:
+    """Let a published graph be of other sizes, so that small files are whole."""
+    monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], facts=facts))
+
+
 def cifar_records(count: int, seed: int) -> npt.NDArray[np.uint8]:
     """uint8 [count, 3073]: a label, then the red, green and blue planes."""
     rng = np.random.default_rng(seed)
@@ -96,32 +101,30 @@ def write_planetoid(
         graph[source].append(target)
         graph[target].append(source)
     test = seen + rng.permutation(100)
-    contents = {
-        "x": scipy.sparse.csr_matrix(dense[:train]),
-        "allx": scipy.sparse.csr_matrix(dense[:seen]),
-        "tx": scipy.sparse.csr_matrix(dense[test]),
-        "y": labels[:train],
-        "ally": labels[:seen],
-        "ty": labels[test],
-        "graph": graph,
-    }
+    contents = {"graph": graph}
+    for part, rows in {"": slice(train), "all": slice(seen), "t": test}.items():
+        contents |= {f"{part}x": scipy.sparse.csr_matrix(dense[rows]), f"{part}y": labels[rows]}
     for part, content in contents.items():
         (raw / f"ind.{folder.lower()}.{part}").write_bytes(pickle.dumps(content, protocol=2))
     (raw / f"ind.{folder.lower()}.test.index").write_text("".join(f"{n}\n" for n in test))
     return raw
 
 
+def _sparse(prefix: str, *shape: int, density: float = 0.05) -> dict[str, Any]:
+    """The arrays of a random CSR matrix, with their names after a prefix."""
+    rng = np.random.default_rng(6)
+    matrix = scipy.sparse.random(*shape, density, "csr", np.float32, rng)
+    return {f"{prefix}{p}": getattr(matrix, p) for p in ("data", "indices", "indptr", "shape")}
+
+
+def _features(nodes: int, columns: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(7).normal(size=(nodes, columns)).astype(np.float32)
+
+
 def write_npz(raw: Path, name: str, *, nodes: int, columns: int, classes: int) -> Path:
     """A graph in the one file of Shchur et al."""
-    rng = np.random.default_rng(6)
     raw.mkdir(parents=True)
-    adjacency = scipy.sparse.random(nodes, nodes, 0.05, "csr", np.float32, rng)
-    features = scipy.sparse.random(nodes, columns, 0.2, "csr", np.float32, rng)
-    arrays = {
-        f"{kind}_{part}": getattr(matrix, part)
-        for kind, matrix in (("adj", adjacency), ("attr", features))
-        for part in ("data", "indices", "indptr", "shape")
-    }
+    arrays = _sparse("adj_", nodes, nodes) | _sparse("attr_", nodes, columns, density=0.2)
     path = raw / name
     np.savez(path, labels=np.arange(nodes) % classes, **arrays)
     return path
@@ -129,31 +132,22 @@ def write_npz(raw: Path, name: str, *, nodes: int, columns: int, classes: int) -
 
 def write_reddit(raw: Path, *, nodes: int, columns: int, classes: int) -> None:
     """A graph in the two files of GraphSAGE's Reddit: a third of the nodes each split."""
-    rng = np.random.default_rng(0)
     raw.mkdir(parents=True)
     np.savez(
         raw / "reddit_data.npz",
-        feature=rng.normal(size=(nodes, columns)).astype(np.float32),
+        feature=_features(nodes, columns),
         label=np.arange(nodes) % classes,
         node_types=np.arange(nodes) % 3 + 1,
     )
-    edges = scipy.sparse.random(nodes, nodes, 0.05, "coo", np.float32, rng)
+    edges = scipy.sparse.random(nodes, nodes, 0.05, "coo", np.float32, 0)
     scipy.sparse.save_npz(raw / "reddit_graph.npz", edges)
-
-
-def set_facts(monkeypatch: pytest.MonkeyPatch, name: str, facts: Facts) -> None:
-    """Let a published graph be of other sizes, so that small files are whole."""
-    monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], facts=facts))
 
 
 def write_graphsaint(raw: Path, *, nodes: int, columns: int, classes: int) -> None:
     """A graph in the four files of GraphSAINT: a third of the nodes each split."""
-    rng = np.random.default_rng(7)
     raw.mkdir(parents=True)
-    adjacency = scipy.sparse.random(nodes, nodes, 0.05, "csr", np.float32, rng)
-    parts = {part: getattr(adjacency, part) for part in ("data", "indices", "indptr", "shape")}
-    np.savez(raw / "adj_full.npz", **parts)
-    np.save(raw / "feats.npy", rng.normal(size=(nodes, columns)))
+    np.savez(raw / "adj_full.npz", **_sparse("", nodes, nodes))
+    np.save(raw / "feats.npy", _features(nodes, columns).astype(np.float64))
     (raw / "class_map.json").write_text(json.dumps({n: n % classes for n in range(nodes)}))
     role = {part: list(range(start, nodes, 3)) for start, part in enumerate(("tr", "va", "te"))}
     (raw / "role.json").write_text(json.dumps(role))
@@ -161,14 +155,13 @@ def write_graphsaint(raw: Path, *, nodes: int, columns: int, classes: int) -> No
 
 def write_heterophilous(path: Path, *, nodes: int, columns: int, classes: int) -> None:
     """A graph in the one file of Platonov et al., with ten splits that are shifted by one node."""
-    rng = np.random.default_rng(8)
     path.parent.mkdir(parents=True)
     place = (np.arange(nodes) + np.arange(10)[:, None]) % nodes
     np.savez(
         path,
-        node_features=rng.normal(size=(nodes, columns)).astype(np.float32),
+        node_features=_features(nodes, columns),
         node_labels=np.arange(nodes) % classes,
-        edges=rng.integers(0, nodes, (3 * nodes, 2)),
+        edges=np.random.default_rng(8).integers(0, nodes, (3 * nodes, 2)),
         train_masks=place < nodes // 2,
         val_masks=(place >= nodes // 2) & (place < 3 * nodes // 4),
         test_masks=place >= 3 * nodes // 4,
@@ -193,23 +186,19 @@ def write_geom_gcn(raw: Path, name: str, *, nodes: int, columns: int, binary: bo
 
 
 def write_ogb(folder: Path, split: str, *, nodes: int, columns: int, classes: int) -> None:
-    """A graph in OGB's folder of tables: a directed ring with one edge listed twice."""
-    rng = np.random.default_rng(10)
-    edges = [(node, (node + 1) % nodes) for node in range(nodes)] + [(0, 1)]
-    features = rng.normal(size=(nodes, columns)).round(3)
-    write_table(folder / "raw" / "edge.csv.gz", edges)
-    write_table(folder / "raw" / "node-feat.csv.gz", features.tolist())
-    write_table(folder / "raw" / "node-label.csv.gz", [[n % classes] for n in range(nodes)])
+    """A graph in OGB's folder of gzipped tables: a directed ring with one edge listed twice."""
+    tables: dict[str, Any] = {
+        "raw/edge": [*((node, (node + 1) % nodes) for node in range(nodes)), (0, 1)],
+        "raw/node-feat": _features(nodes, columns).round(3).tolist(),
+        "raw/node-label": [[node % classes] for node in range(nodes)],
+    }
     for start, part in enumerate(("train", "valid", "test")):
-        path = folder / "split" / split / f"{part}.csv.gz"
-        write_table(path, [[n] for n in range(start, nodes, 3)])
-
-
-def write_table(path: Path, rows: Any) -> None:
-    """Gzipped numbers between commas."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()))
+        tables[f"split/{split}/{part}"] = [[node] for node in range(start, nodes, 3)]
+    for name, rows in tables.items():
+        path = folder / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+        path.write_bytes(gzip.compress(text.encode()))
 
 
 def custom_arrays(nodes: int = 60, columns: int = 12, classes: int = 3) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -14,7 +13,7 @@ from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.graphs.blocks import Block, GraphChunk
 from gnnhpc.graphs.graph import IGNORED, Graph
 from gnnhpc.graphs.halo_chunks import ChunkSet
-from gnnhpc.graphs.node_features import feature_rows, sparse_tensor
+from gnnhpc.graphs.node_features import feature_rows
 from gnnhpc.models.convolutions import Gcn, Gin, GraphConv, Sage
 from gnnhpc.models.deep_gcn import Gcnii, ResGcn
 from gnnhpc.models.gat import Gat, Gatv2
@@ -47,7 +46,7 @@ def make_graph(
     split = torch.randint(3, (nodes,), generator=draw)
     return Graph(
         name="random",
-        features=_stored(values) if sparse else values,
+        features=values.to_sparse_csr() if sparse else values,
         labels=torch.randint(classes, (nodes,), generator=draw),
         edges=torch.stack((keys % nodes, keys // nodes)),
         masks={name: split == number for number, name in enumerate(("train", "val", "test"))},
@@ -70,13 +69,6 @@ def block_tensors(block: Block) -> Iterator[torch.Tensor]:
 def chunk_set(*chunks: GraphChunk) -> ChunkSet:
     """Chunks that keep all edges, for `gradients`."""
     return ChunkSet(chunks, "halo", 1.0, 1.0, 1.0)
-
-
-def _stored(values: torch.Tensor) -> torch.Tensor:
-    matrix = values.numpy()
-    rows, columns = matrix.nonzero()
-    indptr = np.searchsorted(rows, np.arange(len(matrix) + 1)).astype(np.int64)
-    return sparse_tensor(indptr, columns.astype(np.int64), matrix[rows, columns], matrix.shape)
 
 
 class GraphModel(nn.ModuleList):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gnnhpc.core.layer_specs import LayerSpec
 from gnnhpc.core.schedules import Slot, timeline, virtual_stage_number
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import cut
@@ -43,9 +42,7 @@ class Machine:
 
     def drawn(self, rng: np.random.Generator) -> Machine:
         """The machine of one run."""
-        if not self.runs_differ:
-            return self
-        factor = math.exp(rng.normal(0.0, self.runs_differ))
+        factor = math.exp(rng.normal(0.0, self.runs_differ)) if self.runs_differ else 1.0
         return replace(self, seconds_a_unit=factor * self.seconds_a_unit)
 
 
@@ -54,18 +51,17 @@ class MadeSteps:
 
     def __init__(self, experiment: Experiment, machine: Machine) -> None:
         self.experiment = experiment
-        layers = experiment.model.outline(experiment.data.facts())
+        facts, layers = experiment.data.facts(), experiment.model.outline(experiment.data.facts())
         self.parts = [[layers[i] for i in part] for part in cut(experiment)]
-        self.groups: list[dict[str, float]] = []
-        rows: float = _replica_rows(experiment)
+        rows = experiment.batch_size or math.ceil(facts.nodes / experiment.layout.replicas)
+        unit = rows * machine.seconds_a_unit * machine.pace(experiment)
         if experiment.sampling is not None:
-            rows *= experiment.data.facts().edges / experiment.data.facts().nodes
+            unit *= facts.edges / facts.nodes
+        self.groups: list[dict[str, float]] = []
         for part in self.parts:
-            groups: dict[str, float] = {}
+            groups: dict[str, float] = defaultdict(float)
             for layer in part:
-                seconds = layer.cost * rows * machine.seconds_a_unit * machine.pace(experiment)
-                seconds *= machine.slower.get(layer.group, 1.0)
-                groups[layer.group] = groups.get(layer.group, 0.0) + seconds
+                groups[layer.group] += layer.cost * unit * machine.slower.get(layer.group, 1.0)
             self.groups.append(groups)
 
     def numbers(self, stage: int) -> list[int]:
@@ -74,58 +70,55 @@ class MadeSteps:
         count = len(self.parts) // stages
         return [virtual_stage_number(schedule, stage, stages, place) for place in range(count)]
 
-    def layers(self, stage: int) -> list[LayerSpec]:
-        return [layer for number in self.numbers(stage) for layer in self.parts[number]]
-
-    def lines(
+    def step(
         self, phase: Phase, step: int, begin: int, clock: float, rng: np.random.Generator
-    ) -> tuple[float, list[str]]:
-        """Seconds of a step, and the lines of each rank; the phase began with step `begin`."""
+    ) -> tuple[float, list[list[StepRecord | SpanRecord]]]:
+        """Seconds of a step, and the records of each rank; the phase began with step `begin`."""
         experiment = self.experiment
-        layout, replicas = experiment.layout, experiment.layout.replicas
-        training = phase == "train"
-        factor = 1.0 + abs(rng.normal(0.0, NOISE))
-        if step == begin:
-            factor *= FIRST_STEP
+        layout, training = experiment.layout, phase == "train"
+        factor = (1.0 + abs(rng.normal(0.0, NOISE))) * (FIRST_STEP if step == begin else 1.0)
         sampled = training and experiment.sampling is not None
-        shares, making = whole_shares(experiment), SAMPLING_S * factor
+        making = SAMPLING_S * factor if sampled else 0.0
         slots = self._slots(factor, training=training)
         ideal = max(slot.end_s for slot in slots)
         wall = ideal * (1.0 + OVERHEAD)
         extra = (wall - ideal) / 4.0 if training else 0.0
-        warm = step - begin < experiment.warmup_steps
+        allreduce = extra if layout.replicas > 1 else 0.0
+        measured = step - begin - experiment.warmup_steps
         count = experiment.profiled_steps(begin) if training else 0
-        profiled = not warm and step - begin - experiment.warmup_steps < count
+        profiled = 0 <= measured < count
         metrics, loss = quality(experiment, phase, step)
-        metrics |= {"replica_loss": loss} if replicas > 1 else {}
-        lines = []
+        metrics |= {"replica_loss": loss} if layout.replicas > 1 else {}
+        samples = shares(experiment)
+        records: list[list[StepRecord | SpanRecord]] = []
         for rank in range(layout.world_size):
-            stage, share = layout.stage_of(rank), shares[layout.replica_of(rank)]
+            stage, share = layout.stage_of(rank), samples[layout.replica_of(rank)]
             passes = self._passes(stage, factor, training=training)
             forward, backward = (sum(each[place] for each in passes) for place in (0, 1))
             last = stage == experiment.loss_stage
-            waited = wall - forward - backward - extra * (2 if replicas > 1 else 1)
+            sampling = {
+                "sample_s": 0.25 * making,
+                "gather_s": 0.75 * making,
+                "sampled_edges": 60 * share,
+            }
             record = StepRecord(
                 phase=phase,
                 step=step,
                 epoch=0 if sampled else step // 10,
-                warmup=warm,
-                start_s=clock + making if sampled else clock,
+                warmup=measured < 0,
+                start_s=clock + making,
                 wall_s=wall,
                 cpu_s=forward + backward + 2 * extra,
                 forward_s=forward,
                 backward_s=backward,
-                allreduce_s=extra if replicas > 1 else 0.0,
+                allreduce_s=allreduce,
                 optimizer_s=extra,
-                wait_s=max(0.0, waited),
-                data_s=making if sampled else 1e-4,
-                sample_s=0.25 * making if sampled else None,
-                gather_s=0.75 * making if sampled else None,
-                sampled_edges=60 * share if sampled else None,
+                wait_s=max(0.0, wall - forward - backward - extra - allreduce),
+                data_s=making or 1e-4,
                 samples=share,
                 loss=loss if last else None,
                 metrics=metrics if last else {},
-                groups=self._group_seconds(stage, factor, training=training) if profiled else {},
+                groups=self._group_seconds(stage, factor) if profiled else {},
                 profiled=profiled,
                 peak_rss_mib=300.0 + 10 * stage,
                 involuntary_switches=int(rng.integers(0, 3)),
@@ -134,14 +127,12 @@ class MadeSteps:
                 grad_norm=1.0 / (1.0 + step) / math.sqrt(layout.stages) if training else None,
                 virtual_stage_s=passes if experiment.virtual_stages > 1 else None,
                 weights_s=WEIGHTS * backward if experiment.split_backward else None,
+                **(sampling if sampled else {}),
             )
-            text = json.dumps(vars(record)) + "\n"
-            if experiment.spans:
-                mine = [slot for slot in slots if slot.stage == stage]
-                spans = _spans(phase, step, mine, wall, extra, replicas)
-                text += "".join(json.dumps(vars(span)) + "\n" for span in spans)
-            lines.append(text)
-        return wall + making if sampled else wall, lines
+            mine = [slot for slot in slots if slot.stage == stage]
+            spans = _spans(phase, step, mine, wall, extra, allreduce) if experiment.spans else ()
+            records.append([record, *spans])
+        return wall + making, records
 
     def _slots(self, factor: float, *, training: bool) -> list[Slot]:
         experiment, m = self.experiment, self.experiment.microbatches
@@ -154,9 +145,7 @@ class MadeSteps:
             virtual_stages=experiment.virtual_stages,
             training=training,
         )
-        if split:
-            return slots
-        return [slot for slot in slots if slot.action.kind != "weights"]
+        return [slot for slot in slots if split or slot.action.kind != "weights"]
 
     def _passes(self, stage: int, factor: float, *, training: bool) -> list[list[float]]:
         """Forward and backward seconds of each virtual stage, and of a split one its weights'."""
@@ -168,50 +157,38 @@ class MadeSteps:
             found.append([forward, backward, *split])
         return found
 
-    def _group_seconds(
-        self, stage: int, factor: float, *, training: bool
-    ) -> dict[str, list[float]]:
+    def _group_seconds(self, stage: int, factor: float) -> dict[str, list[float]]:
         """Of all virtual stages of a stage; two of them may have layers of one group."""
-        found: dict[str, list[float]] = {}
+        found: dict[str, float] = defaultdict(float)
         for number in self.numbers(stage):
             for name, seconds in self.groups[number].items():
-                before = found.get(name, [0.0, 0.0])
-                backward = BACKWARD * seconds * factor if training else 0.0
-                found[name] = [before[0] + seconds * factor, before[1] + backward]
-        return found
+                found[name] += seconds * factor
+        return {name: [seconds, BACKWARD * seconds] for name, seconds in found.items()}
 
 
-def _replica_rows(experiment: Experiment) -> int:
-    if experiment.batch_size is not None:
-        return experiment.batch_size
-    return math.ceil(experiment.data.facts().nodes / experiment.layout.replicas)
-
-
-def whole_shares(experiment: Experiment) -> list[int]:
+def shares(experiment: Experiment) -> list[int]:
     """The samples of each replica in a whole mini-batch, which may be a graph."""
-    replicas = experiment.layout.replicas
+    replicas, nodes = experiment.layout.replicas, experiment.data.facts().nodes
     if experiment.batch_size is not None:
         return [experiment.batch_size] * replicas
-    ends = [experiment.data.facts().nodes * number // replicas for number in range(replicas + 1)]
+    ends = [nodes * number // replicas for number in range(replicas + 1)]
     return [stop - start for start, stop in itertools.pairwise(ends)]
 
 
 def _spans(
-    phase: Phase, step: int, slots: list[Slot], wall: float, extra: float, replicas: int
-) -> list[SpanRecord]:
-    spans: list[SpanRecord] = []
+    phase: Phase, step: int, slots: list[Slot], wall: float, extra: float, allreduce: float
+) -> Iterator[SpanRecord]:
     now = 0.0
     for slot in slots:
         if slot.start_s > now:
-            spans.append(SpanRecord(phase, step, "wait", None, now, slot.start_s))
+            yield SpanRecord(phase, step, "wait", None, now, slot.start_s)
         action, now = slot.action, slot.end_s
         times: Any = (action.kind, action.microbatch, slot.start_s, now)
-        spans.append(SpanRecord(phase, step, *times, virtual_stage=action.virtual_stage))
-    if extra and replicas > 1:
-        spans.append(SpanRecord(phase, step, "allreduce", None, wall - 2 * extra, wall - extra))
+        yield SpanRecord(phase, step, *times, virtual_stage=action.virtual_stage)
+    if allreduce:
+        yield SpanRecord(phase, step, "allreduce", None, wall - 2 * extra, wall - extra)
     if extra:
-        spans.append(SpanRecord(phase, step, "optimizer", None, wall - extra, wall))
-    return spans
+        yield SpanRecord(phase, step, "optimizer", None, wall - extra, wall)
 
 
 def quality(experiment: Experiment, phase: Phase, step: int) -> tuple[dict[str, float], float]:

@@ -6,25 +6,26 @@ python -m tests.tools.make_run OUT --cells 1000 --steps 120 --layout pp4
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
+from gnnhpc.core.versioned_json import with_digest
 from gnnhpc.data.data_settings import SyntheticCifar10
 from gnnhpc.data.published_graphs import PublishedGraph
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
 from gnnhpc.models.gat import Gat
 from gnnhpc.models.vig.model import Vig
-from gnnhpc.records.result_file import Result, final_key
+from gnnhpc.records.record_writer import FileDigest, RecordWriter
+from gnnhpc.records.result_file import NOT_DIGESTED, Result, final_key
 from gnnhpc.records.schema import Check, Failure, Header, Phase, Status
 from gnnhpc.records.submissions import PROVENANCE_VERSION
 from tests.tools.made_steps import Machine, MadeSteps, quality
@@ -71,7 +72,7 @@ def small_sweep(
 
 def make_run(
     root: Path,
-    experiments: Iterable[Experiment] | None = None,
+    experiments: Iterable[Experiment],
     *,
     stories: Mapping[str, Sequence[Story]] | None = None,
     machine: Machine | None = None,
@@ -80,7 +81,7 @@ def make_run(
     """Write `root` as a finished run; `stories` gives some cells, by id, other attempts."""
     root.mkdir(parents=True)
     paths = RunPaths(root)
-    cells = assign_indices(small_sweep() if experiments is None else experiments)
+    cells = assign_indices(experiments)
     write_manifest(paths.manifest, cells)
     paths.sweep.write_text("name: made\n", encoding="utf-8")
     provenance = {
@@ -93,42 +94,54 @@ def make_run(
     paths.provenance.write_text(json.dumps(provenance), encoding="utf-8")
     rng = np.random.default_rng(seed)
     for cell in cells:
-        for story in (stories or {}).get(cell.id, (Story(),)):
+        written: dict[int, dict[str, FileDigest]] = {}
+        for each in (stories or {}).get(cell.id, (Story(),)):
+            steps = cell.experiment.train_steps if each.stop_at is None else each.stop_at
+            story = replace(each, stop_at=steps)
             attempt = paths.cell(cell.id).claim_attempt()
-            write_attempt(attempt, cell, story, (machine or Machine()).drawn(rng), rng)
+            made = MadeSteps(cell.experiment, (machine or Machine()).drawn(rng))
+            written[attempt.number] = _write_records(attempt, cell, story, made, rng)
+            if story.finished:
+                files = dict(written[attempt.number])
+                if story.resumed_from:
+                    earlier = story.resumed_from["attempt"]
+                    before = written[earlier].items()
+                    files |= {f"../attempt-{earlier}/{name}": each for name, each in before}
+                _result(attempt, cell, story, made, files).write(attempt.result)
     return root
 
 
-def write_attempt(
-    attempt: AttemptPaths, cell: Cell, story: Story, machine: Machine, rng: np.random.Generator
-) -> None:
-    """One attempt's rank files and, last, its result."""
-    experiment = cell.experiment
-    made = MadeSteps(experiment, machine)
+def _write_records(
+    attempt: AttemptPaths, cell: Cell, story: Story, made: MadeSteps, rng: np.random.Generator
+) -> dict[str, FileDigest]:
+    """The files of an attempt's ranks."""
+    experiment, last = cell.experiment, story.stop_at
+    assert last is not None
     first = story.resumed_from["step"] if story.resumed_from else 0
-    last = experiment.train_steps if story.stop_at is None else story.stop_at
     whole = last == experiment.train_steps and story.status == "done"
     phases: list[tuple[Phase, int, int]] = [("train", first, last)]
     phases += [("test", 0, experiment.test_steps)] if whole else []
-    texts = [_beginning(attempt, cell, made, rank, story) for rank in range(cell.world_size)]
+    headers = [_header(attempt, cell, made, rank, story) for rank in range(cell.world_size)]
+    writers = [RecordWriter(attempt.records(each.rank), each) for each in headers]
     clock = 0.0
     for phase, begin, end in phases:
         for step in range(begin, end):
-            seconds, lines = made.lines(phase, step, begin, clock, rng)
+            seconds, records = made.step(phase, step, begin, clock, rng)
             clock += seconds
-            texts = [before + line for before, line in zip(texts, lines, strict=True)]
-    for rank, text in enumerate(texts):
-        rest = '{"phase": "train", "step": 99' if story.cut_short else ""
-        attempt.records(rank).write_text(text + rest, encoding="utf-8")
-    if story.finished:
-        result = _result(attempt, cell, story, made, last)
-        replace(result, records=_digests(attempt, story, cell.world_size)).write(attempt.result)
+            for writer, of_rank in zip(writers, records, strict=True):
+                writer.write(*of_rank)
+    for writer in writers:
+        writer.close()
+        if story.cut_short:
+            with writer.path.open("a") as stream:
+                stream.write('{"phase": "train", "step": 99')
+    return {name: each for writer in writers for name, each in writer.written.items()}
 
 
-def _beginning(attempt: AttemptPaths, cell: Cell, made: MadeSteps, rank: int, story: Story) -> str:
-    """The first lines of a rank's file."""
+def _header(attempt: AttemptPaths, cell: Cell, made: MadeSteps, rank: int, story: Story) -> Header:
     layout = cell.experiment.layout
     stage = layout.stage_of(rank)
+    layers = [layer for number in made.numbers(stage) for layer in made.parts[number]]
     header = Header(
         cell=cell.id,
         attempt=attempt.number,
@@ -144,38 +157,26 @@ def _beginning(attempt: AttemptPaths, cell: Cell, made: MadeSteps, rank: int, st
         cpus=1,
         threads=1,
         device="cpu",
-        layers=[layer.name for layer in made.layers(stage)],
-        parameters=sum(layer.parameters for layer in made.layers(stage)),
+        layers=[layer.name for layer in layers],
+        parameters=sum(layer.parameters for layer in layers),
         started_at=STARTED,
         startup_s={"imports": 1.5, "rendezvous": 0.2},
     )
-    return json.dumps(asdict(replace(header, **story.header))) + "\n"
+    return replace(header, **story.header)
 
 
 def _host(rank: int) -> str:
     return f"node{rank % 2 + 1}"
 
 
-def _digests(attempt: AttemptPaths, story: Story, ranks: int) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of the rank files of an attempt and of the one that it resumed."""
-    folders = {"": attempt.root}
-    if story.resumed_from:
-        name = f"attempt-{story.resumed_from['attempt']}"
-        folders[f"../{name}/"] = attempt.root.with_name(name)
-    found = {}
-    for prefix, folder in folders.items():
-        for rank in range(ranks):
-            path = AttemptPaths(folder).records(rank)
-            content = path.read_bytes()
-            digest = hashlib.sha256(content).hexdigest()
-            found[prefix + path.name] = {"size": len(content), "sha256": digest}
-    return found
-
-
 def _result(
-    attempt: AttemptPaths, cell: Cell, story: Story, made: MadeSteps, train_steps: int
+    attempt: AttemptPaths,
+    cell: Cell,
+    story: Story,
+    made: MadeSteps,
+    records: dict[str, FileDigest],
 ) -> Result:
-    experiment, layout = cell.experiment, cell.experiment.layout
+    experiment, layout, train_steps = cell.experiment, cell.experiment.layout, story.stop_at or 0
     failure = None
     if story.status == "failed":
         failure = Failure(0, "node1", train_steps, "train", "RuntimeError: planted", ENDED)
@@ -211,6 +212,7 @@ def _result(
         validation={"seconds": 3.0, "attempt_s": 600.0},
         failure=failure,
         resumed_from=story.resumed_from,
+        records=records,
     )
 
 
@@ -228,16 +230,19 @@ def _final(experiment: Experiment, train_steps: int) -> dict[str, float]:
 def _graph(experiment: Experiment) -> dict[str, Any]:
     """What a result says of a graph that is cut or sampled."""
     if experiment.sampling is None:
-        return {
-            "mode": experiment.chunks,
-            "edges_kept": 1.0,
-            "node_redundancy": 1.3,
-            "edge_redundancy": 1.1,
-        }
+        redundancy = {"node_redundancy": 1.3, "edge_redundancy": 1.1}
+        return {"mode": experiment.chunks, "edges_kept": 1.0} | redundancy
     assert experiment.batch_size is not None
     nodes = int(0.6 * experiment.data.facts().nodes)
     together = experiment.batch_size * experiment.layout.replicas
     return {"train_nodes": nodes, "steps_per_epoch": math.ceil(nodes / together)}
+
+
+def rewrite_result(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """`change` takes what stands in a `result.json` and changes it, as if it was written so."""
+    raw = json.loads(path.read_text())
+    change(raw)
+    path.write_text(json.dumps(with_digest(raw, NOT_DIGESTED)))
 
 
 def many_cells(count: int, steps: int, layout: str) -> list[Experiment]:

@@ -1,15 +1,26 @@
-"""A GPU that is pretended on a CPU: its tensors say that they lie there, and may meet no other."""
+"""A GPU that is pretended on a CPU: where its tensors lie, and what a CUDA graph of it replays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only
 
+aten = torch.ops.aten
+WAITING = (
+    *(aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.lift_fresh, aten.nonzero),
+    *(aten.masked_select, aten.unique_dim, aten._unique2, aten.unique_consecutive),
+    *(aten.bincount, aten.repeat_interleave),
+)
+"""Operators whose result the host reads, whose size depends on values, or that copy numbers of the
+host to the device: a capture does not allow them."""
 GPU = torch.device("cuda", 0)
 _SIZES = ("numel", "dim", "size", "stride", "element_size", "is_pinned", "__len__")
 
@@ -59,3 +70,92 @@ class PretendedGpu(TorchFunctionMode):
         assert not (there and name == "numpy"), "numpy cannot read a GPU's memory"
         assert not (there and here), f"{name} of tensors here and on a GPU"
         return tree_map(self._put, out) if there or "cuda" in devices else out
+
+
+class SimulatedGraph:
+    """Operators in their order, with the tensors that they read and those that they made.
+
+    As on a GPU, a capture computes nothing that lasts, Python runs in the capture alone, and a
+    replay reads and writes the tensors of the capture. Kernels that are no operators of torch are
+    not seen.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Tensor]]] = []
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for operator, args, kwargs, made in self.calls:
+                found = tree_leaves(operator(*args, **kwargs))
+                for into, value in zip(made, found, strict=True):
+                    # A sparse tensor is made of others, which are there.
+                    if into.layout == torch.strided and into.data_ptr() != value.data_ptr():
+                        into.copy_(value)
+
+
+class _Capture(TorchDispatchMode):
+    def __init__(self, graph: SimulatedGraph, **_: Any) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        by_mask = func.overloadpacket is aten.index and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if func.overloadpacket in WAITING or by_mask:
+            raise RuntimeError(f"{func} waits for the device")
+        if torch.Tag.inplace_view in func.tags:
+            return func(*args, **kwargs)
+        written = _written(func, args, kwargs)
+        before = [each.clone() for each in written]
+        result = func(*args, **kwargs)
+        for tensor, value in zip(written, before, strict=True):
+            tensor.copy_(value)
+        # Copies of shapes and strides, which later operators may change in place.
+        call = tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs, tree_leaves(result)))
+        self._graph.calls.append((func, *call))
+        return result
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that an operator changes; batch_norm moves statistics that its schema hides."""
+    if func.overloadpacket is aten.native_batch_norm:
+        return [each for each in args[3:5] if each is not None]
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return [
+        leaf
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for leaf in tree_leaves(given.get(argument.name))
+        if isinstance(leaf, Tensor)
+    ]
+
+
+class _Stream:
+    device = torch.device("cpu")
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def wait_stream(self, other: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """Within it `gnnhpc.engines.cuda_graph` captures on a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "CUDAGraph": SimulatedGraph,
+            "graph": _Capture,
+            "Stream": _Stream,
+            "current_stream": _Stream,
+            "stream": lambda stream: contextlib.nullcontext(),
+            "graph_pool_handle": lambda: None,
+            "get_sync_debug_mode": lambda: 0,
+            "set_sync_debug_mode": lambda mode: None,
+        }.items():
+            patch.setattr(torch.cuda, name, value)
+        yield

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from gnnhpc.experiment.experiment import Experiment
+from tests.tools.backends import needs_dgl, needs_pyg_sampler
 from tests.tools.cells import Ran, RunOnce
-from tests.tools.dgl import needs_dgl
 from tests.tools.forked import Plant
-from tests.tools.pyg_sampler import needs_pyg_sampler
 
 LIBRARIES = {"dgl": needs_dgl, "pyg": needs_pyg_sampler}
 

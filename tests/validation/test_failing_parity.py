@@ -17,7 +17,7 @@ from gnnhpc.graphs import layerwise
 from tests.defects.defect import around, rank
 from tests.tools.backends import needs_compiler
 from tests.tools.cells import SAMPLED, gat, manifest_of, run
-from tests.tools.ranks import ROOT
+from tests.tools.forked import ROOT
 from tests.validation.parity import checked
 
 pytestmark = pytest.mark.distributed

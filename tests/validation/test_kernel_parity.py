@@ -15,8 +15,8 @@ from gnnhpc.records.schema import Check
 from gnnhpc.training.setup import TrainingParts, set_up
 from gnnhpc.validation.kernel_parity import check_kernels
 from gnnhpc.validation.layers.compared_rows import chosen_rows
+from tests.tools.backends import needs_dgl
 from tests.tools.cells import GAT, GRAPH_MODELS, GRAPHS, LINKED, SAMPLED, VIG
-from tests.tools.dgl import needs_dgl
 
 When = Literal["start", "end"]
 WHENS: tuple[When, When] = ("start", "end")

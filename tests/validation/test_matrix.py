@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gnnhpc.kernels import sample_neighbors as sample
+from tests.tools.backends import needs_dgl, needs_pyg_sampler
 from tests.tools.cells import GAT, GRAPHS, LINKED, SAMPLED, VIG
-from tests.tools.dgl import needs_dgl
-from tests.tools.pyg_sampler import needs_pyg_sampler
 from tests.validation.parity import checked
 
 pytestmark = pytest.mark.distributed

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.defects.running import plant_by_name
-from tests.tools.forked import started
-from tests.tools.ranks import ROOT
+from tests.tools.forked import ROOT, started
 from tests.validation.custom_models import IMAGES, add_folder, write_model
 
 pytestmark = pytest.mark.distributed
