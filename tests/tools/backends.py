@@ -28,7 +28,6 @@ def has_kernel(name: str = "aggregate") -> bool:
 needs_compiler = pytest.mark.skipif(not has_kernel(), reason="no compiler")
 
 
-CODES: tuple[dispatch.Backend, ...] = ("c++", "torch", "triton")
 INTERPRETS = Version("3.7")
 """Triton's interpreter of earlier releases fails with numpy from 2.4 on."""
 GPU = "cuda" if torch.cuda.is_available() else "cpu"
