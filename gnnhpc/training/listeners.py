@@ -1,8 +1,10 @@
-"""What writes a step's records, and what prints the progress of a running cell."""
+"""What writes a step's records, and what shows the progress of a running cell."""
 
 from __future__ import annotations
 
+import sys
 import time
+from typing import Any
 
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.experiment.experiment import Experiment
@@ -31,31 +33,60 @@ class RecordsSteps(Listener):
         self._writer.write(taken.record, *spans)
 
 
-class PrintsProgress(Listener):
-    """Prints a line every few seconds on rank 0, with the loss of the last stage.
+def progress_listener(experiment: Experiment, mesh: Mesh, first_log: str) -> Listener:
+    """A listener that shows the progress on rank 0, with the loss of the last stage: a bar on a
+    terminal, lines in a log.
 
     The log of another rank says once where they are: in `first_log`, rank 0's.
     """
+    if mesh.rank != 0:
+        place = f"stage {mesh.stage}, replica {mesh.replica}"
+        print(f"rank {mesh.rank} ({place}): progress and loss are in {first_log}", flush=True)
+        return Listener()
+    return _Bar(experiment) if sys.stderr.isatty() else _Lines(experiment)
 
-    def __init__(self, experiment: Experiment, mesh: Mesh, first_log: str) -> None:
-        self._total, self._is_first = experiment.train_steps, mesh.rank == 0
+
+class _Bar(Listener):
+    def __init__(self, experiment: Experiment) -> None:
+        self._total = experiment.train_steps
+        self._bar: Any = None
+
+    def training_begins(self, start: int) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True))
+        self._task = self._bar.add_task("train", total=self._total, completed=start)
+        self._bar.start()
+
+    def step_taken(self, taken: StepTaken) -> None:
+        self._bar.update(
+            self._task,
+            advance=taken.phase == "train",
+            description=f"{taken.phase} {taken.record.wall_s:.3f} s a step{_metrics(taken)}",
+        )
+
+    def training_ended(self, step: int) -> None:
+        self._bar.stop()
+
+
+class _Lines(Listener):
+    def __init__(self, experiment: Experiment) -> None:
+        self._total = experiment.train_steps
         self._last_s = 0.0
-        if not self._is_first:
-            place = f"stage {mesh.stage}, replica {mesh.replica}"
-            print(f"rank {mesh.rank} ({place}): progress and loss are in {first_log}", flush=True)
 
     def step_taken(self, taken: StepTaken) -> None:
         now_s, trains = time.monotonic(), taken.phase == "train"
         is_due = now_s - self._last_s >= EVERY_S or taken.step == self._total - 1 or not trains
-        if not self._is_first or not is_due:
+        if not is_due:
             return
         self._last_s = now_s
         of = f" of {self._total}" if trains else ""
-        named = {"loss": f"{taken.metrics.loss:.4f}"} | {
-            name: f"{value:.3f}"
-            for name, value in taken.metrics.values.items()
-            if name != "replica_loss"
-        }
-        metrics = "".join(f", {name} {value}" for name, value in named.items())
         step = f"{taken.phase} step {taken.step + 1}{of}"
-        print(f"{step}: {taken.record.wall_s:.4f} s{metrics}", flush=True)
+        print(f"{step}: {taken.record.wall_s:.4f} s{_metrics(taken)}", flush=True)
+
+
+def _metrics(taken: StepTaken) -> str:
+    named = taken.metrics.values.items()
+    others = "".join(f", {name} {value:.3f}" for name, value in named if name != "replica_loss")
+    return f", loss {taken.metrics.loss:.4f}{others}"

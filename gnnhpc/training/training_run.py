@@ -31,7 +31,7 @@ from gnnhpc.records.resume_points import ResumePoint, environment_of, find_resum
 from gnnhpc.records.schema import Check, EventRecord
 from gnnhpc.training.attempt import Attempt
 from gnnhpc.training.events import MakeValidator, Validator, WrongRunError
-from gnnhpc.training.listeners import PrintsProgress, RecordsSteps
+from gnnhpc.training.listeners import RecordsSteps, progress_listener
 from gnnhpc.training.loop import Stopped, TrainingLoop
 from gnnhpc.training.rank_metadata import check_ranks_run_the_same, rank_header, rank_metadata
 from gnnhpc.training.setup import TrainingParts, compile_layers, set_up
@@ -173,7 +173,7 @@ class RecordedTraining:
             parts=self.parts,
             listeners=[
                 RecordsSteps(self.writer, spans=experiment.spans),
-                PrintsProgress(experiment, self.mesh, attempt.known_paths.log(0).name),
+                progress_listener(experiment, self.mesh, attempt.known_paths.log(0).name),
                 *self.validator.listeners,
             ],
             stop_requested=signals.stop_requested,
