@@ -55,25 +55,22 @@ def ranks_with(*gpus: str | None, nccl: bool = True) -> list[RankDevice]:
     return [RankDevice(f"n{rank // 2}", gpu, nccl) for rank, gpu in enumerate(gpus)]
 
 
-def test_two_ranks_share_a_gpu_only_where_that_is_allowed() -> None:
-    """And then not by NCCL."""
-    shared = "GNNHPC_SHARE_GPU"
-    both = ranks_with("GPU-a", "GPU-b", "GPU-c", "GPU-b")
-    for env in ({}, {shared: "0"}):
-        with pytest.raises(InputError, match="ranks 1, 3 on n0 with one GPU, GPU-b; allowed: a GP"):
-            nccl_connects(both, env)
-    assert not nccl_connects(both, {shared: "1"})
-    with pytest.raises(InputError, match=f"{shared}: found 'yes'; allowed: 1, 0 or unset"):
-        nccl_connects(both, {shared: "yes"})
-    with pytest.raises(InputError, match="ranks 0, 1 on n0 with one GPU, GPU-b"):
-        nccl_connects(ranks_with("GPU-a+GPU-b", "GPU-b"), {})
-
-
 def test_nccl_is_for_whole_gpus_of_their_own() -> None:
+    """Two ranks share a GPU only where that is allowed, and then not by NCCL."""
     assert nccl_connects(ranks_with("GPU-a", "GPU-b"), {})
     assert not nccl_connects(ranks_with("GPU-a", "GPU-b", nccl=False), {})
     assert not nccl_connects(ranks_with("GPU-a", "MIG-b"), {})
     assert not nccl_connects(ranks_with(None, None), {})
+    one = ranks_with("GPU-a", "GPU-b", "GPU-c", "GPU-b")
+    assert not nccl_connects(one, {"GNNHPC_SHARE_GPU": "1"})
+    for ranks, share, said in (
+        (one, {}, "ranks 1, 3 on n0 with one GPU, GPU-b; allowed: a GP"),
+        (one, {"GNNHPC_SHARE_GPU": "0"}, "ranks 1, 3 on n0 with one GPU, GPU-b"),
+        (one, {"GNNHPC_SHARE_GPU": "yes"}, "SHARE_GPU: found 'yes'; allowed: 1, 0 or unset"),
+        (ranks_with("GPU-a+GPU-b", "GPU-b"), {}, "ranks 0, 1 on n0 with one GPU, GPU-b"),
+    ):
+        with pytest.raises(InputError, match=said):
+            nccl_connects(ranks, share)
 
 
 def test_a_gpu_and_its_slices_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -34,60 +33,51 @@ for line in sys.stdin:
 """
 
 
-class Program:
+class Program(subprocess.Popen[str]):
     """The program above, spoken to line by line."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.send = process.send_signal
+    def __init__(self, grace_s: float) -> None:
+        command, pipe = [sys.executable, "-c", PROGRAM, str(grace_s)], subprocess.PIPE
+        super().__init__(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        assert self.read() == "ready"
+
+    def __exit__(self, *error: Any) -> None:
+        self.kill()
+        super().__exit__(*error)
 
     def read(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        assert self.stdout is not None
+        return self.stdout.readline().strip()
+
+    def write(self, line: str) -> None:
+        assert self.stdin is not None
+        self.stdin.write(line + "\n")
 
     def answer(self, line: str) -> str:
         self.write(line)
         return self.read()
 
-    def write(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-
-@contextlib.contextmanager
-def running(grace_s: float) -> Iterator[Program]:
-    command = [sys.executable, "-c", PROGRAM, str(grace_s)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        try:
-            program = Program(process)
-            assert program.read() == "ready"
-            yield program
-        finally:
-            process.kill()
-
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
 def test_a_signal_is_remembered_and_ends_nothing(name: str) -> None:
-    with running(60.0) as program:
-        program.send(signal.Signals[name])
+    with Program(60.0) as program:
+        program.send_signal(signal.Signals[name])
         assert program.answer("asked") == name
-        program.send(signal.SIGINT)
+        program.send_signal(signal.SIGINT)
         assert program.answer("asked") == name, "the first one counts"
         assert program.answer("close") == "closed"
         # Signals do what they always did.
-        program.send(signal.SIGTERM)
-        assert program.process.wait() == -signal.SIGTERM
+        program.send_signal(signal.SIGTERM)
+        assert program.wait() == -signal.SIGTERM
 
 
 def test_a_warning_has_no_deadline_and_a_stop_after_it_has_one() -> None:
     """The time limit that it warns of is minutes away."""
-    with running(0.05) as program:
-        program.send(signal.SIGUSR2)
+    with Program(0.05) as program:
+        program.send_signal(signal.SIGUSR2)
         for _ in range(2):
             assert program.answer("asked") == "SIGUSR2"
         program.write("stuck")
-        program.send(signal.SIGINT)
+        program.send_signal(signal.SIGINT)
         assert program.read() == "deadline SIGINT"
-        assert program.process.wait() == 7
+        assert program.wait() == 7

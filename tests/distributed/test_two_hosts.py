@@ -16,15 +16,10 @@ import torch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.rendezvous import join, leave
+from tests.distributed.test_rendezvous import STEP as ONE_HOST
 from tests.tools.forked import ROOT
 
-STEP = {
-    "SLURM_JOB_ID": "1234",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_STEP_NODELIST": "host[0-1]",
-    "SLURM_STEP_NUM_NODES": "2",
-}
+STEP = ONE_HOST | {"SLURM_STEP_NODELIST": "host[0-1]", "SLURM_STEP_NUM_NODES": "2"}
 AS_RANK = """\
 #!/bin/bash
 exec ip netns exec "$HOST_PREFIX$RANK" unshare --mount --uts bash -c '

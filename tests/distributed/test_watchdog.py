@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -82,21 +83,30 @@ def watch(monkeypatch: pytest.MonkeyPatch, timer: StepTimer) -> Watch:
     return watched
 
 
-def test_a_rank_that_sleeps_in_a_layer_is_named(watch: Watch, timer: StepTimer) -> None:
-    timer.begin("wait")
-    ((rank, why),) = watch(FakeStore(alive, lambda beat: alive(beat, doing="forward of chunk 3")))
+def in_forward(beat: int) -> dict[str, object]:
+    return alive(beat, doing="forward of chunk 3")
+
+
+def stopped(beat: int) -> dict[str, object]:
+    return alive(7, doing="writing a checkpoint", slow=True)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "begins", "ends"),
+    [
+        ("wait", in_forward, "hung: no rank did anything for ", "; it was in forward of chunk 3"),
+        ("forward", stopped, "frozen for ", " in writing a checkpoint"),
+    ],
+    ids=["sleeping", "stopped"],
+)
+def test_the_rank_is_named(
+    mine: Any, other: Any, begins: str, ends: str, watch: Watch, timer: StepTimer
+) -> None:
+    timer.begin(mine, 0)
+    ((rank, why),) = watch(FakeStore(alive, other), beats=4)
     assert rank == 2
-    assert why.startswith("hung: no rank did anything for ")
-    assert why.endswith("; it was in forward of chunk 3")
-
-
-def test_a_stopped_process_is_named_whatever_it_did(watch: Watch, timer: StepTimer) -> None:
-    timer.begin("forward", 0)
-    store = FakeStore(lambda _: alive(7, doing="writing a checkpoint", slow=True))
-    ((rank, why),) = watch(store, beats=4)
-    assert rank == 1
-    assert why.startswith("frozen for ")
-    assert why.endswith(" in writing a checkpoint")
+    assert why.startswith(begins)
+    assert why.endswith(ends)
 
 
 def test_nobody_is_named_while_a_rank_works_writes_or_computes(

@@ -21,37 +21,24 @@ pytestmark = pytest.mark.distributed
 SLOTS = 4
 
 
-def joined() -> Mesh:
-    return join(read_environment(), Layout(1, 2), torch.device("cpu"))
-
-
-def end_of(mesh: Mesh, rows: int) -> SharedSender | SharedReceiver:
-    """This rank's end of a channel from rank 0 to rank 1."""
-    peer = 1 - mesh.rank
-    by = GroupChannel(peer, mesh.link("forward", peer))
-    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, 4 * rows, mesh.peers[peer], by)
-    end.open()
-    return end
-
-
-def numbered(number: int, rows: int) -> torch.Tensor:
-    return torch.arange(rows, dtype=torch.float32) + number
-
-
 def many(mesh: Mesh, rows: int, count: int) -> int:
     """Of so many tensors of so many rows, how many came as they were sent.
 
     The sender goes around its slots many times, and is a whole round ahead at times.
     """
-    end, right, tensor = end_of(mesh, rows), 0, torch.empty(rows)
+    peer, right, tensor = 1 - mesh.rank, 0, torch.empty(rows)
+    by = GroupChannel(peer, mesh.link("forward", peer))
+    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, 4 * rows, mesh.peers[peer], by)
+    end.open()
     for number in range(count):
+        sent = torch.arange(rows, dtype=torch.float32) + number
         if isinstance(end, SharedSender):
-            assert end.send(tensor.copy_(numbered(number, rows))) is None
+            assert end.send(tensor.copy_(sent)) is None
         else:
             if number % 500 == 7:
                 time.sleep(0.01)
             end.receive(tensor)()
-            right += torch.equal(tensor, numbered(number, rows))
+            right += torch.equal(tensor, sent)
     mesh.barrier()
     return right
 
@@ -60,7 +47,7 @@ CASES = [(1, 10_000), (1_000, 1_500), (1_000_001, 20)]
 
 
 def received_of_each() -> list[int]:
-    mesh = joined()
+    mesh = join(read_environment(), Layout(1, 2), torch.device("cpu"))
     found = [many(mesh, *case) for case in CASES]
     leave(mesh)
     return found

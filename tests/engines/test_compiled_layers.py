@@ -16,59 +16,43 @@ from gnnhpc.models.custom_model import CustomModel
 from gnnhpc.models.layers.compiled import compilations
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import GAT, RunOnce, gat, sampled, vig
-from tests.training.same_losses import Way, both
+from tests.training.test_ways_to_train import Way, both
+from tests.validation.custom_models import GRAPH, write_model
 
 GCN = {"name": "gcn", "implementation": "pyg"}
-NET = """
-import torch
-from gnnhpc import Dropout, Layer, Model
-
-class Net(Model):
-    def outline(self, facts):
-        sizes = ((facts.features, 8), (8, facts.classes))
-        return [
-            Layer(f"layer{n}", (width,), (out,), rows="hop", number=n)
-            for n, (width, out) in enumerate(sizes)
-        ]
-
-    def build(self, layer, options):
-        class Mean(torch.nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.dropout = Dropout(layer.name, 0.5)
-                self.linear = torch.nn.Linear(layer.inputs[0], layer.shape[0])
-
-            def forward(self, x, context):
-                block = context.chunk.blocks[layer.number]
-                source, target = block.edge_index
-                rows = self.linear(self.dropout(x, context))
-                total = rows.new_zeros(block.rows_out, rows.shape[1])
-                return total.index_add_(0, target, rows[source]).tanh()
-
-        return Mean().to(options.dtype)
-"""
+AOT = functools.partial(torch.compile, backend="aot_eager")
+"""Traces layers and differentiates them as torch does, but computes each operation eagerly."""
 
 
 def without_inductor() -> None:
-    """Trace layers and differentiate them as torch does, but compute each operation eagerly."""
-    torch.compile = functools.partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
+    torch.compile = AOT  # type: ignore[assignment]
 
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", AOT)
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> CustomModel:
-    (tmp_path / "compiled_net.py").write_text(NET)
-    planned = CustomModel(name="compiled_net:Net").planned(tmp_path)
-    assert isinstance(planned, CustomModel)
-    return planned
+PLANTS = [
+    pytest.param(without_inductor, id="traced"),
+    pytest.param(
+        None,
+        id="compiled",
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
+        ],
+    ),
+]
 
 
-def check_compiled(run_once: RunOnce, way: Way, name: str) -> None:
-    found = both(run_once, gat(**way.alone), gat(**way.other), way, name)[1]
+@pytest.mark.distributed
+@pytest.mark.parametrize("plant", PLANTS)
+def test_two_stages_learn_the_same(plant: Callable[[], None] | None, run_once: RunOnce) -> None:
+    """All validation included; no recorded step compiles anything."""
+    one: dict[str, Any] = {"model": GCN, "dtype": "float64", "chunks": "halo", "microbatches": 1}
+    two = one | {"layout": "pp2", "microbatches": 2, "compile": "default"}
+    found = both(run_once, gat(**one), gat(**two), Way(plant=plant), "planted")[1]
     (header, *_) = found.lines(0, "header")
     assert header["implementation"] == "pyg, compiled (default)"
     assert header["startup_s"]["compile"] > 0
@@ -76,29 +60,11 @@ def check_compiled(run_once: RunOnce, way: Way, name: str) -> None:
     assert "recompiled" not in found.result.flags
 
 
-def way(plant: Callable[[], None] | None, **layout: Any) -> Way:
-    same = {"model": GCN, "dtype": "float64", "chunks": "halo"}
-    return Way(same | {"microbatches": 1}, same | layout | {"compile": "default"}, plant)
-
-
-@pytest.mark.distributed
-def test_two_stages_learn_the_same(run_once: RunOnce) -> None:
-    """All validation included; no recorded step compiles anything."""
-    layout = {"layout": "pp2", "microbatches": 2}
-    check_compiled(run_once, way(without_inductor, **layout), "traced")
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_compiled_code_learns_the_same(run_once: RunOnce) -> None:
-    check_compiled(run_once, way(None, layout="pp2", microbatches=2), "compiled")
-
-
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_a_custom_model_trains_the_same(net: CustomModel, microbatches: int) -> None:
+def test_a_custom_model_trains_the_same(tmp_path: Path, microbatches: int) -> None:
     """From its second call on, which compiles; layers built anew share nothing but code."""
+    net = CustomModel.model_validate(write_model(tmp_path, GRAPH)).planned(tmp_path)
     raw = GAT | {"model": net, "dtype": "float64", "chunks": "halo", "microbatches": microbatches}
     expected = step_of(Experiment.model_validate(raw))
     parts = parts_of(Experiment.model_validate(raw | {"compile": "default"}))

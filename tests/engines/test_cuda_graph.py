@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +18,13 @@ from gnnhpc.engines.cuda_graph import why_eager
 from gnnhpc.engines.native import NativeEngine
 from gnnhpc.engines.sequential import SequentialEngine
 from gnnhpc.experiment.experiment import Experiment
+from gnnhpc.kernels.dispatch import Backend
 from gnnhpc.kernels.dropout_mask import MaskKeys, layer_mask
 from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.kernels.vig import vig_mlp
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.engines.steps import CPU
-from tests.tools.backends import computed_by
+from tests.tools.backends import CODES, computed_by, device_of
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 from tests.tools.forked import spawn
 from tests.tools.pretended_gpu import simulated
@@ -43,7 +43,6 @@ STEPS = {
     },
 }
 
-
 TAKEN, TESTED = 4, 2
 
 
@@ -60,24 +59,26 @@ def train(experiment: Experiment, mesh: Mesh, *, captured: bool, waits: bool = F
     with pytest.MonkeyPatch.context() as patch, computed_by("torch"), simulated():
         patch.setattr(vig_mlp, "load_kernel", lambda name: None)
         patch.setattr(cuda_graph, "why_eager", lambda *_: None if captured else "off")
-        parts = set_up(experiment, mesh, None)
+        steps = {"train_steps": TAKEN, "test_steps": TESTED}
+        parts = set_up(experiment.model_copy(update=steps), mesh, None)
         parts.timer.has_spans = False
         engine = parts.engine
         assert isinstance(engine, SequentialEngine | NativeEngine)
         if waits:
-            engine.plan = replace(engine.plan, loss=WaitingLoss(engine.plan.loss))
+            engine.plan = replace(engine.plan, loss=waiting(engine.plan.loss))
         numbers = [each.clone() for each in take_steps(parts)]
     return Trained(numbers, engine.graphs.record() if engine.graphs is not None else {})
 
 
-@dataclass(frozen=True)
-class WaitingLoss:
-    loss: Any
+def waiting(loss: Any) -> Any:
+    """The loss, after waiting for it."""
 
-    def __call__(self, *arguments: Any) -> Tensor:
-        loss: Tensor = self.loss(*arguments)
-        loss.item()
-        return loss
+    def waited(*arguments: Any) -> Tensor:
+        found: Tensor = loss(*arguments)
+        found.item()
+        return found
+
+    return waited
 
 
 def take_steps(parts: TrainingParts) -> Iterator[Tensor]:
@@ -101,24 +102,20 @@ def alone(experiment: Experiment, **how: bool) -> Trained:
     return train(experiment, Mesh(experiment.process_layout, 0, CPU), **how)
 
 
-def steps(experiment: Experiment) -> Experiment:
-    return experiment.model_copy(update={"train_steps": TAKEN, "test_steps": TESTED})
-
-
 REPLAYED = {"train": "replayed 3 times", "test": "replayed 1 times"}
 
 
 @pytest.mark.parametrize("experiment", STEPS.values(), ids=STEPS)
 def test_a_replayed_step_has_the_bits_of_a_computed_one(experiment: Experiment) -> None:
-    computed = alone(steps(experiment), captured=False)
-    replayed = alone(steps(experiment), captured=True)
+    computed = alone(experiment, captured=False)
+    replayed = alone(experiment, captured=True)
     assert replayed.record == REPLAYED
     assert all(map(torch.equal, replayed.numbers, computed.numbers))
 
 
 def test_a_step_that_waits_for_the_device_is_computed() -> None:
     # Its BatchNorm keeps statistics until the end of a mini-batch, which is not captured.
-    experiment = steps(vig(batchnorm="deferred"))
+    experiment = vig(batchnorm="deferred")
     computed = alone(experiment, captured=False)
     refused = alone(experiment, captured=True, waits=True)
     assert refused.record == {
@@ -137,12 +134,12 @@ PIPELINES = {
 }
 
 
-def both(experiment: Experiment, waits: bool = False) -> tuple[dict[str, str], bool]:
+def both(experiment: Experiment) -> tuple[dict[str, str], bool]:
     """What this rank replayed, and whether it has the bits of a rank that computes."""
     torch.set_num_threads(1)
     mesh = join(read_environment(), experiment.layout, CPU, ends_at=experiment.loss_stage)
     computed = train(experiment, mesh, captured=False)
-    replayed = train(experiment, mesh, captured=True, waits=waits)
+    replayed = train(experiment, mesh, captured=True)
     leave(mesh)
     return replayed.record, all(map(torch.equal, replayed.numbers, computed.numbers))
 
@@ -152,25 +149,15 @@ def both(experiment: Experiment, waits: bool = False) -> tuple[dict[str, str], b
 def test_the_replayed_actions_of_a_pipeline_have_the_bits_of_computed_ones(
     experiment: Experiment,
 ) -> None:
-    found = spawn(both, experiment.layout.world_size, steps(experiment))
+    found = spawn(both, experiment.layout.world_size, experiment)
     assert found == [(REPLAYED, True)] * experiment.layout.world_size
 
 
-CODE = [
-    "torch",
-    "c++",
-    pytest.param(
-        "triton",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("triton") is None, reason="triton is not installed"
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize("code", CODE)
-def test_masks_by_keys_in_memory_are_those_of_their_step(code: Any) -> None:
-    keys, x, rows = MaskKeys(CPU), torch.ones(40, 8), torch.arange(40)
+@pytest.mark.parametrize("code", CODES)
+def test_masks_by_keys_in_memory_are_those_of_their_step(code: Backend) -> None:
+    device = torch.device(device_of(code))
+    keys, x = MaskKeys(device), torch.ones(40, 8, device=device)
+    rows = torch.arange(40, device=device)
     # Made in step 3, as in a capture, and read in the steps that come after.
     keys.set_step(3)
     mask = keys.mask(0, "conv1", 0.5)

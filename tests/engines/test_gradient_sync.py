@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gnnhpc.distributed.environment import read_environment
 from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
-from gnnhpc.engines.gradient_sync import (
-    BucketedGradients,
-    dense_strides,
-    flatten,
-    gradient_buckets,
-)
+from gnnhpc.engines.gradient_sync import BucketedGradients, dense_strides, flatten
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.training.setup import set_up
 from tests.tools.cells import gat, graphs, sampled, vig
@@ -125,14 +116,3 @@ def test_gradients_lie_in_memory_as_their_parameters_do() -> None:
         p.grad.fill_(n + 1)
     counts = [p.numel() for p in parameters]
     assert flat.tolist() == [n + 1.0 for n, count in enumerate(counts) for _ in range(count)]
-
-
-@given(st.lists(st.integers(0, 50)), st.floats(0.5, 120.0))
-def test_every_gradient_is_in_one_bucket(sizes: list[int], least: float) -> None:
-    found = gradient_buckets(sizes, least)
-    held = [sum(sizes[layer] for layer in bucket) for bucket in found]
-    assert sum(held) == sum(sizes)
-    assert all(size > 0 for size in held)
-    assert all(size >= least for size in held[:-1])
-    assert all(later.stop == earlier.start for earlier, later in itertools.pairwise(found))
-    assert not found or found[0].stop == len(sizes)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import weakref
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +11,10 @@ from torch import Tensor
 from torch_geometric.nn import GATConv, GATv2Conv
 
 from gnnhpc.engines.engine import first_input
-from gnnhpc.engines.stage import Stage
 from gnnhpc.models.layers.batchnorm import is_recomputing
-from gnnhpc.models.model import Context
 from tests.engines.steps import parts_of, step_of, take_step
 from tests.tools.cells import gat, vig
+from tests.training.test_resumed_custom_model import HELD, cell
 
 RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
 CASES = {
@@ -58,90 +55,47 @@ def test_pygs_attention_keeps_no_dropout_mask(name: str, kind: Any) -> None:
     assert all(torch.equal(*pair) for pair in zip(before, by_pyg(), strict=True))
 
 
-@contextlib.contextmanager
-def kept_bytes(stage: Stage) -> Iterator[dict[str, int]]:
-    """What autograd keeps for backward, `now` and at `most`, but for parameters."""
-    held = {"now": 0, "most": 0}
-    parameters = {p.untyped_storage().data_ptr() for p in stage.parameters()}
-
-    class Kept:
-        def __init__(self, tensor: Tensor) -> None:
-            self.tensor = tensor
-            own = tensor.untyped_storage().data_ptr() not in parameters
-            size = tensor.numel() * tensor.element_size() if own else 0
-            held["now"] += size
-            held["most"] = max(held["most"], held["now"])
-            weakref.finalize(self, release, size)
-
-    def release(size: int) -> None:
-        held["now"] -= size
-
-    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
-        yield held
-
-
-def most_kept(checkpoint: str, microbatches: int) -> int:
-    """Of a stage of a pipeline, which does all forwards before its backwards."""
-    experiment = vig(microbatches=microbatches, batch_size=2 * microbatches)
-    experiment = experiment.model_copy(update={"activation_checkpointing": checkpoint})
-    parts = parts_of(experiment)
+def kept_bytes(checkpoint: str) -> int:
+    """What a stage keeps of all forwards for its backwards, but for parameters."""
+    experiment = vig(microbatches=8, batch_size=16, activation_checkpointing=checkpoint)
+    parts, kept = parts_of(experiment), dict[int, int]()
     stage = parts.stage.train()
-    with parts.batches.open("train", 0, 1) as batches, kept_bytes(stage) as held:
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with (
+        parts.batches.open("train", 0, 1) as batches,
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+    ):
         outputs = [stage(first_input(m), m.context) for m in next(batches).microbatches]
-        while outputs:
-            outputs.pop().sum().backward()
-    assert held["now"] == 0
-    return held["most"]
+    assert len(outputs) == 8
+    for parameter in stage.parameters():
+        kept.pop(parameter.untyped_storage().data_ptr(), None)
+    return sum(kept.values())
 
 
 def test_inputs_alone_are_kept() -> None:
-    """The more micro-batches, the less of what is kept are activations of more than one."""
-    never, last, always = (most_kept(each, 8) for each in ("never", "except_last", "always"))
+    never, last, always = map(kept_bytes, ("never", "except_last", "always"))
     assert max(last, always) < never / 4
 
 
-class CustomLayer(torch.nn.Module):
-    """A custom layer with random numbers, torch's BatchNorm, and an output that depends on buffers
-    that it moves, in place and by new ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("count", torch.tensor(0))
-        self.register_buffer("mean", torch.zeros(3))
-        self.norm = torch.nn.BatchNorm1d(3)
-        self.normed = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(3, 3))
-
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        self.count += 1
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
-        dropped: Tensor = self.norm(torch.nn.functional.dropout(x.flatten(0, 1), 0.5))
-        return self.normed(dropped.view_as(x)) * float(self.count) - self.mean
+NORMS = (
+    "self.norm = nn.BatchNorm1d(8); self.lin = nn.utils.parametrizations.spectral_norm(self.lin)",
+    "x = self.norm(nn.functional.dropout(x, 0.3))",
+)
+CUSTOM = {"random": HELD["torch"], "buffer": HELD["buffer"], "norms": NORMS}
 
 
-def test_a_custom_layer_computes_the_same_and_moves_its_buffers_once() -> None:
-    """Two micro-batches' forwards before their backwards, as in a pipeline."""
-
-    def step(recomputed: range) -> tuple[dict[str, Tensor], list[Tensor | None], float]:
+@pytest.mark.parametrize("kind", CUSTOM.values(), ids=CUSTOM)
+def test_a_custom_layer_computes_the_same_and_moves_its_buffers_once(
+    kind: tuple[str, str], tmp_path: Path
+) -> None:
+    steps = []
+    for checkpoint in ("never", "always"):
+        experiment = cell(tmp_path, kind, activation_checkpointing=checkpoint)
         torch.manual_seed(0)
-        parts = parts_of(vig())
-        stage = Stage(parts.layer_specs[:1], [CustomLayer()], parts.timer).train()
-        stage.recomputed = recomputed
-        inputs = [torch.randn(2, 64, 3).requires_grad_() for _ in range(2)]
-        contexts = [Context(microbatch=number) for number in range(2)]
-        outputs = [stage(*each) for each in zip(inputs, contexts, strict=True)]
-        # The first one's last: its forward leaves generators elsewhere than all forwards do.
-        for output in reversed(outputs):
-            output.square().sum().backward()
-        trained = [*inputs, *stage.parameters()]
-        return dict(stage.named_buffers()), [each.grad for each in trained], float(torch.rand(()))
-
-    buffers, gradients, random_number = step(range(0))
-    again, gradients_again, same_number = step(range(2))
-    assert random_number == same_number
-    for gradient, other in zip(gradients, gradients_again, strict=True):
-        assert gradient is not None
-        assert other is not None
-        assert torch.equal(gradient, other)
-    assert all(torch.equal(buffers[name], again[name]) for name in buffers)
-    counts = [b for name, b in again.items() if name.endswith(("num_batches_tracked", "count"))]
-    assert [int(count) for count in counts] == [2] * len(counts)
+        steps.append(step_of(experiment))
+    assert steps[1].is_to_the_bit(steps[0])

@@ -70,17 +70,14 @@ def hooks_of(module: nn.Module) -> int:
     return sum(len(getattr(each, table)) for each in module.modules() for table in tables)
 
 
-Operations = Counter[str]
-
-
-def operations(work: Callable[[], object]) -> Operations:
+def operations(work: Callable[[], object]) -> Counter[str]:
     """All that torch's profiler sees, by name: operators and nodes of the backward."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         work()
     return Counter(event.name for event in profiler.events())
 
 
-def operations_of_steps(experiment: Experiment, parts: TrainingParts) -> list[Operations]:
+def operations_of_steps(experiment: Experiment, parts: TrainingParts) -> list[Counter[str]]:
     """What the training loop computes between the barriers of each of its training steps."""
     found = []
 

@@ -11,7 +11,7 @@ import torch
 
 from gnnhpc.experiment.experiment import Experiment
 from tests.engines.steps import parts_of, step_of, take_step
-from tests.tools.cells import RunOnce, gat, vig
+from tests.tools.cells import gat, vig
 
 RESGCN = {"model": {"name": "resgcn", "layers": 3, "hidden": 8, "dropout": 0.5}}
 OTHERS = ("never", "except_last")
@@ -60,19 +60,3 @@ def test_partitions_run_with_the_threads_that_are_set() -> None:
     finally:
         torch.set_num_threads(before)
     assert seen == {(False, 3)}
-
-
-@pytest.mark.distributed
-def test_replicas_of_pipelines(run_once: RunOnce) -> None:
-    """On real ranks, validated."""
-    one = gat(
-        layout="dp2-pp2", engine="torchgpipe", activation_checkpointing="always", microbatches=2
-    )
-    alone, gpipe = run_once(gat(layout="dp2", microbatches=2)), run_once(one)
-    assert gpipe.statuses == [0, 0], gpipe.err
-    result = gpipe.result
-    assert result.valid, [check for check in result.audit if check.verdict == "invalid"]
-    assert (result.layout["world_size"], result.layout["stages"]) == (2, 2)
-    assert gpipe.losses() == pytest.approx(alone.losses(), rel=1e-6)
-    assert all(0 < step["recompute_s"] < step["backward_s"] for step in gpipe.steps(0, "train"))
-    assert {step["recompute_s"] for step in alone.steps(0, "train")} == {0.0}

@@ -31,12 +31,8 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     """What this rank computed in two steps and an evaluation: gradients, then outputs, summed."""
     torch.set_num_threads(1)
     os.environ["GNNHPC_SHARED_MEMORY"] = "0" if way == "plain" else "1"
-    mesh = join(
-        read_environment(),
-        experiment.layout,
-        torch.device("cpu"),
-        ends_at=experiment.loss_stage,
-    )
+    cpu = torch.device("cpu")
+    mesh = join(read_environment(), experiment.layout, cpu, ends_at=experiment.loss_stage)
     if way == "staged":
         mesh = dataclasses.replace(mesh, staged=True)
     if way == "linked":
@@ -46,10 +42,8 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     parts = set_up(experiment, mesh, None)
     engine = parts.engine
     assert isinstance(engine, NativeEngine)
-    assert engine.transfers == {
-        "staged": "gloo through host memory",
-        "shared": "shared memory",
-    }.get(way, "gloo")
+    names = {"staged": "gloo through host memory", "shared": "shared memory"}
+    assert engine.transfers == names.get(way, "gloo")
     found = []
     with parts.batches.open("train", 0, STEPS) as batches:
         for batch in batches:
@@ -69,18 +63,16 @@ def train(experiment: Experiment, way: Way) -> list[float]:
     return found
 
 
-EXPERIMENTS = [
-    pytest.param(vig(layout="dp2-pp2", schedule="1f1b"), id="vig dp2-pp2"),
+EXPERIMENTS = {
+    "vig dp2-pp2": vig(layout="dp2-pp2", schedule="1f1b"),
     # In evaluation a stage of dropout alone returns the very buffer that it received into.
-    pytest.param(
-        gat(layout="pp3", balance=[3, 1, 2], schedule="1f1b", microbatches=5), id="gat pp3"
-    ),
-    pytest.param(vig(layout="pp2", schedule="zbv"), id="vig pp2 zbv"),
-]
+    "gat pp3": gat(layout="pp3", balance=[3, 1, 2], schedule="1f1b", microbatches=5),
+    "vig pp2 zbv": vig(layout="pp2", schedule="zbv"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_the_same_numbers_by_every_way(experiment: Experiment) -> None:
     size = experiment.layout.world_size
     expected = spawn(train, size, experiment, "plain")

@@ -15,11 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnnhpc.core.layout import Layout
 from gnnhpc.engines.stage import Stage
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.models.model import Context
-from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.tools.cells import Ran, gat, in_one_process, manifest_of, run, vig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed]
 # In double precision another device's order of sums is far from what a wrong gradient does.
@@ -48,25 +47,12 @@ def ran(root: Path, experiment: Experiment, **how: Any) -> Ran:
     return run(root, manifest_of(root, experiment)[0], **({"env": ENV} | how))
 
 
-def on_cpu(root: Path, experiment: Experiment) -> list[float]:
-    """Losses of the same mini-batches and micro-batches in one process."""
-    replicas = experiment.layout.replicas
-    changes: dict[str, Any] = {
-        "layout": Layout(),
-        "device": "cpu",
-        "engine": "native",
-        "microbatches": experiment.microbatches * replicas,
-    }
-    if experiment.batch_size is not None:
-        changes["batch_size"] = experiment.batch_size * replicas
-    return ran(root, experiment.model_copy(update=changes)).losses()
-
-
 def assert_as_on_a_cpu(tmp_path: Path, cell: Ran) -> None:
     assert set(cell.statuses) == {0}, cell.err
     wrong = {check.name: check.detail for check in cell.result.audit if check.verdict == "invalid"}
     assert not wrong
-    expected = on_cpu(tmp_path / "cpu", cell.cell.experiment)
+    same = in_one_process(cell.cell.experiment, device="cpu", engine="native")
+    expected = ran(tmp_path / "cpu", same).losses()
     assert cell.losses() == pytest.approx(expected, rel=1e-9)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gnnhpc.experiment.experiment import Experiment
-from tests.gpu.test_cells import SHARED, visible
-from tests.tools.cells import Ran, gat, manifest_of, run, vig
+from tests.gpu.test_cells import SHARED, ran, visible
+from tests.tools.cells import Ran, gat, vig
 
 pytestmark = pytest.mark.gpu
 STEPS: dict[str, Any] = {
@@ -29,11 +29,11 @@ CELLS = {
     "gin": gat(model={"name": "gin"}, **STEPS),
     "vig": vig(**STEPS),
     "vig, deferred": vig(batchnorm="deferred", **STEPS),
+    # Stages on one GPU replay their actions.
+    "vig pp2": vig(layout="pp2", schedule="1f1b", **STEPS),
+    "gat pp2": gat(layout="pp2", **STEPS),
+    "gat dp2-pp2": gat(layout="dp2-pp2", **STEPS),
 }
-
-
-def ran(root: Path, experiment: Experiment, **how: Any) -> Ran:
-    return run(root, manifest_of(root, experiment)[0], **how)
 
 
 def graphs_of(cell: Ran) -> dict[str, str]:
@@ -51,35 +51,15 @@ def numbers(cell: Ran) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("experiment", CELLS.values(), ids=CELLS)
 def test_replayed_steps_have_the_same_bits(tmp_path: Path, experiment: Experiment) -> None:
-    captured = ran(tmp_path / "auto", experiment)
-    eager = ran(tmp_path / "off", experiment.model_copy(update={"cuda_graph": "off"}))
-    assert captured.statuses == eager.statuses == [0], captured.err + eager.err
-    profiled = sum(step["profiled"] for step in captured.steps(0, "train"))
-    # The first step of each phase is captured, and profiled ones are computed.
-    assert graphs_of(captured) == {
-        "train": f"replayed {12 - 1 - profiled} times",
-        "test": "replayed 8 times",
-    }
-    assert graphs_of(eager) == {"all": "eager: cuda_graph is off"}
-    assert numbers(captured) == numbers(eager)
-
-
-@pytest.mark.parametrize(
-    "experiment",
-    [
-        vig(layout="pp2", schedule="1f1b", **STEPS),
-        gat(layout="pp2", **STEPS),
-        gat(layout="dp2-pp2", **STEPS),
-    ],
-    ids=lambda experiment: f"{experiment.model.name}-{experiment.layout}",
-)
-def test_replayed_actions_of_stages_on_one_gpu_have_the_same_bits(
-    tmp_path: Path, experiment: Experiment
-) -> None:
     env = SHARED | {"CUDA_VISIBLE_DEVICES": visible()[0]}
     captured = ran(tmp_path / "auto", experiment, env=env)
     off = experiment.model_copy(update={"cuda_graph": "off"})
     eager = ran(tmp_path / "off", off, env=env)
     assert set(captured.statuses) == set(eager.statuses) == {0}, captured.err + eager.err
-    assert "replayed" in graphs_of(captured)["train"]
+    profiled = sum(step["profiled"] for step in captured.steps(0, "train"))
+    found = graphs_of(captured)
+    # The first step of each phase is captured, and profiled ones are computed.
+    assert found["train"] == f"replayed {12 - 1 - profiled} times"
+    assert found["test"] == "replayed 8 times"
+    assert graphs_of(eager) == {"all": "eager: cuda_graph is off"}
     assert numbers(captured) == numbers(eager)

@@ -68,34 +68,32 @@ def test_a_kernel_is_built_once_for_each_source_header_and_processor(
     assert len(built()) == 4
 
 
+NATIVE = {build.ARCHITECTURE_VARIABLE: "native"}
+
+
 @needs_compiler
 @pytest.mark.parametrize(
-    ("source", "architecture", "reason"),
+    ("source", "env", "reason"),
     [
-        ("this is no C++\n", "native", "error"),
-        ('#include "absent.h"\n', "native", "absent.h"),
-        (SOURCE, "no-such-processor", "no-such-processor"),
+        ("this is no C++\n", NATIVE, "error"),
+        ('#include "absent.h"\n', NATIVE, "absent.h"),
+        (SOURCE, {build.ARCHITECTURE_VARIABLE: "no-such-processor"}, "no-such-processor"),
+        (SOURCE, {"PATH": "/nowhere"}, "none: no C++ compiler found"),
+        (SOURCE, {"GNNHPC_KERNELS": "off"}, "none: switched off by GNNHPC_KERNELS=off"),
     ],
 )
-def test_what_cannot_be_compiled_has_a_reason(
-    source: str, architecture: str, reason: str, kernels: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_not_compiled_has_a_reason(
+    source: str,
+    env: dict[str, str],
+    reason: str,
+    kernels: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (kernels / "toy.cpp").write_text(source)
-    monkeypatch.setenv(build.ARCHITECTURE_VARIABLE, architecture)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
     assert build.load_kernel("toy") is None
     assert reason in build.kernel_status("toy")
-
-
-@pytest.mark.usefixtures("kernels")
-def test_without_a_compiler_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value, reason in (
-        ("PATH", "/nowhere", "none: no C++ compiler found"),
-        ("GNNHPC_KERNELS", "off", "none: switched off by GNNHPC_KERNELS=off"),
-    ):
-        build.load_kernel.cache_clear()
-        monkeypatch.setenv(name, value)
-        assert build.load_kernel("toy") is None
-        assert build.kernel_status("toy").startswith(reason)
 
 
 @needs_compiler

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnnhpc.engines.stage import layer_seed
 from gnnhpc.kernels.dropout_mask import Mask, layer_mask
 
 WORD = st.integers(0, 2**32 - 1)
@@ -36,14 +37,17 @@ def test_an_entry_stays_where_its_hash_reaches_the_threshold(
     assert keeps.tolist() == [value >= threshold for value in hashes]
 
 
-def test_the_key_is_of_seed_step_and_name() -> None:
-    """Written out: with another key every recorded loss would be another."""
+def test_keys_and_seeds_never_change() -> None:
+    """Written out: with others every recorded loss would be another."""
+    assert layer_seed(0, "block0.grapher") == 13_947_324_011_667_947
     digest = hashlib.sha256(b"3/41/layer0.dropout").digest()
     mask = layer_mask(3, 41, "layer0.dropout", 0.6)
     assert mask.first == int.from_bytes(digest[:4], "big")
     assert mask.second == int.from_bytes(digest[4:8], "big")
     assert mask.threshold == round(0.6 * 2**32)
     assert mask.scale == pytest.approx(2.5)
+    kept = mask.keeps(torch.arange(100_000)).double().mean()
+    assert float(kept) == pytest.approx(0.4, abs=0.01)
 
 
 def test_thresholds_stay_within_32_bits() -> None:

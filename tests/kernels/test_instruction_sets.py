@@ -12,52 +12,37 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from gnnhpc.kernels import compile as compiling
-from gnnhpc.kernels.triton import launch
-from tests.tools.backends import GPU, needs_triton
+from tests.tools.backends import needs_triton
 
 ROOT = Path(__file__).parents[2]
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
 TESTS = ("tests/kernels", "tests/models", "tests/validation")
 
 
-class Setting(NamedTuple):
-    """What the tests are forced to use."""
-
-    kernels: str
-    """A compiler's `-march=`, or "off" for no compiler."""
-    needs: str
-    """The flag of /proc/cpuinfo that the setting needs."""
-    torch: str
-    """`ATEN_CPU_CAPABILITY`, by which torch chooses one of its compiled forms."""
-    mkl: str
-    """`MKL_CBWR`, by which MKL chooses a code path and so an order of sums."""
-    threads: int
-
-
-SETTINGS = (
-    Setting("x86-64", "", "default", "COMPATIBLE", 1),
-    Setting("x86-64-v3", "avx2", "avx2", "AVX2", 3),
-    Setting("off", "", "default", "COMPATIBLE", 2),
-)
+# A compiler's `-march=` or "off" for none -> the flag of /proc/cpuinfo that it needs, threads, and
+# what torch (a compiled form) and MKL (a code path, and so an order of sums) are told to choose.
+SETTINGS = {
+    "x86-64": ("", "1", {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}),
+    "x86-64-v3": ("avx2", "3", {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2"}),
+    "off": ("", "2", {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.kernels)
-def test_results_hold_under_another_setting(setting: Setting) -> None:
-    if setting.needs not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
-        pytest.skip(f"this processor lacks {setting.needs}")
-    threads = str(setting.threads)
-    kernels = "GNNHPC_KERNELS" if setting.kernels == "off" else compiling.ARCHITECTURE_VARIABLE
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_results_hold_under_another_setting(setting: str) -> None:
+    needs, threads, libraries = SETTINGS[setting]
+    if needs not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip(f"this processor lacks {needs}")
+    kernels = "GNNHPC_KERNELS" if setting == "off" else compiling.ARCHITECTURE_VARIABLE
     # Threads beyond the cores sleep while they wait.
     forced = {
-        kernels: setting.kernels,
-        "ATEN_CPU_CAPABILITY": setting.torch,
-        "MKL_CBWR": setting.mkl,
+        kernels: setting,
+        **libraries,
         **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
         **dict.fromkeys(("OMP_DYNAMIC", "MKL_DYNAMIC"), "false"),
         "OMP_WAIT_POLICY": "passive",
@@ -93,11 +78,3 @@ def test_all_programs_compile_for_a_gpu(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_why_programs_do_not_run_is_one_line() -> None:
-    needs_triton()
-    found = launch.why_not()
-    assert (found == "") == (GPU == "cuda")
-    assert len(found.splitlines()) <= 1
-    assert launch.status() == {"triton": found or "runs"}

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from gnnhpc.kernels import sample_neighbors as sample
-from gnnhpc.kernels.sample_neighbors import Drawn, Layer, Sampler
+from gnnhpc.kernels.sample_neighbors import Layer, Sampler
 from gnnhpc.validation.reference.random_numbers import node_numbers, philox, pick
 from tests.tools.backends import threads
 
@@ -71,17 +71,6 @@ def make_csr(nodes: int, seed: int, mean: float = 8.0) -> tuple[Tensor, Tensor]:
     return indptr, torch.from_numpy(np.concatenate(rows).astype(np.int32))
 
 
-def sampled(
-    graph: tuple[Tensor, Tensor],
-    seeds: list[int],
-    fanouts: list[int],
-) -> tuple[list[Drawn], Tensor]:
-    sampler = Sampler(*graph)
-    sampler.begin(torch.tensor(seeds))
-    found = [sampler.draw(Layer(fanout, 11, 5, number)) for number, fanout in enumerate(fanouts)]
-    return found, sampler.nodes.clone()
-
-
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 4))
 def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, count: int) -> None:
@@ -90,9 +79,11 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, count: i
     draw = np.random.default_rng(seed)
     seeds = draw.choice(90, draw.integers(1, 20), replace=False).tolist()
     fanouts = draw.integers(1, (12, 89)[seed % 3 == 0], size=3).tolist()
+    sampler = Sampler(*graph)
     with threads(count):
-        layers, nodes = sampled(graph, seeds, fanouts)
-    rows = len(seeds)
+        sampler.begin(torch.tensor(seeds))
+        layers = [sampler.draw(Layer(each, 11, 5, hop)) for hop, each in enumerate(fanouts)]
+    rows, nodes = len(seeds), sampler.nodes
     assert nodes[:rows].tolist() == sorted(seeds)
     assert len(set(nodes.tolist())) == len(nodes)
     for number, (layer, fanout) in enumerate(zip(layers, fanouts, strict=True)):
@@ -112,43 +103,6 @@ def test_layers_hold_what_numpy_draws_for_each_of_their_rows(seed: int, count: i
         assert set(layer.source.tolist()) == set(range(layer.rows_in))
         rows = layer.rows_in
     assert rows == len(nodes)
-
-
-def without(graph: tuple[Tensor, Tensor], left_out: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The graph without some edges, and of each other edge its number in the whole one."""
-    indptr, columns = graph
-    kept = torch.ones(len(columns), dtype=torch.bool)
-    kept[left_out] = False
-    ends = torch.cat((torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)))
-    return (ends[indptr], columns[kept]), kept.nonzero().flatten()
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 10**6), st.sampled_from([0.02, 0.3, 0.9]))
-def test_edges_left_out_are_as_if_the_graph_had_them_not(seed: int, share: float) -> None:
-    graph = make_csr(90, seed % 7, mean=(8.0, 40.0)[seed % 2])
-    draw = np.random.default_rng(seed)
-    left_out = torch.from_numpy((draw.random(len(graph[1])) < share).nonzero()[0])
-    smaller, numbers = without(graph, left_out)
-    seeds = torch.from_numpy(draw.choice(90, 20, replace=False))
-    fanouts = draw.integers(1, 45, size=3).tolist()
-    ours, plain = Sampler(*graph), Sampler(*smaller)
-    for _ in range(2):
-        ours.begin(seeds, left_out)
-        plain.begin(seeds)
-        for number, fanout in enumerate(fanouts):
-            layer = Layer(fanout, 11, 5, number)
-            found, wanted = ours.draw(layer), plain.draw(layer)
-            assert found.indptr.equal(wanted.indptr)
-            assert found.source.equal(wanted.source)
-            loops = wanted.edge >= len(numbers)
-            assert found.edge[~loops].equal(numbers[wanted.edge[~loops]])
-            assert found.edge[loops].equal(wanted.edge[loops] + len(left_out))
-        assert ours.nodes.equal(plain.nodes)
-    # What one mini-batch leaves out the next one has again.
-    ours.begin(seeds)
-    (drawn,), _ = sampled(graph, seeds.tolist(), fanouts[:1])
-    assert ours.draw(Layer(fanouts[0], 11, 5, 0)).edge.equal(drawn.edge)
 
 
 def test_one_sampler_draws_the_same_in_any_thread_with_any_number_of_them() -> None:

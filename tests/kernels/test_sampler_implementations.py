@@ -56,7 +56,12 @@ def test_triton_draws_refused_numbers_again(bound: int) -> None:
 
 
 def assert_same_layers(
-    code: str, graph: tuple[Tensor, Tensor], batches: list[Batch], layers: list[Layer]
+    code: str,
+    graph: tuple[Tensor, Tensor],
+    batches: list[Batch],
+    fanouts: list[int],
+    seed: int,
+    step: int,
 ) -> None:
     """Each mini-batch has the same layers."""
     memory, ours = FreshMemory("cpu"), TorchSampler(*graph)
@@ -69,7 +74,8 @@ def assert_same_layers(
     for seeds, left_out in batches:
         for each in (compiled, ours):
             each.begin(seeds, left_out)
-        for layer in layers:
+        for hop, fanout in enumerate(fanouts):
+            layer = Layer(fanout, seed, step, hop)
             wanted, found = compiled.draw(layer), ours.draw(layer, memory)
             for name in ("indptr", "source", "edge"):
                 mine, other = getattr(found, name).cpu(), getattr(wanted, name)
@@ -103,8 +109,7 @@ FANOUTS = st.integers(1, 12) | st.integers(30, 90)
 def test_torch_samples_as_the_compiled_sampler(
     graph: int, fanouts: list[int], seed: int, step: int
 ) -> None:
-    layers = [Layer(fanout, seed, step, hop) for hop, fanout in enumerate(fanouts)]
-    assert_same_layers("torch", *drawn_case(graph, 90), layers)
+    assert_same_layers("torch", *drawn_case(graph, 90), fanouts, seed, step)
 
 
 @needs_sampler
@@ -113,8 +118,7 @@ def test_torch_samples_as_the_compiled_sampler(
 def test_triton_samples_as_the_compiled_sampler(
     graph: int, fanouts: list[int], seed: int, step: int
 ) -> None:
-    layers = [Layer(fanout, seed, step, hop) for hop, fanout in enumerate(fanouts)]
-    assert_same_layers("triton", *drawn_case(graph, 60), layers)
+    assert_same_layers("triton", *drawn_case(graph, 60), fanouts, seed, step)
 
 
 def star(degree: int) -> tuple[Tensor, Tensor]:
@@ -133,5 +137,5 @@ def star(degree: int) -> tuple[Tensor, Tensor]:
     + [(n, 32) for n in (31, 32, 33, 63, 64, 65, 40_032)],
 )
 def test_degrees_about_the_fan_out(degree: int, fanout: int, code: str) -> None:
-    layers = [Layer(fanout, 2**63 + 5, 9, hop) for hop in range(2)]
-    assert_same_layers(code, star(degree), [(torch.tensor([0]), None)], layers)
+    batches: list[Batch] = [(torch.tensor([0]), None)]
+    assert_same_layers(code, star(degree), batches, [fanout] * 2, 2**63 + 5, 9)

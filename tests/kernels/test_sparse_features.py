@@ -57,20 +57,19 @@ def test_products_of_stored_rows_are_those_of_dense_ones(
 @pytest.mark.parametrize("width", [1, 7, 64, 75])
 def test_it_is_dropout_and_then_the_product(width: int, features: int, dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(1)
-    x = torch.randn(23, features, dtype=dtype, generator=draw)
+    x, weight, upstream = (
+        torch.randn(shape, dtype=dtype, generator=draw)
+        for shape in ((23, features), (width, features), (23, width))
+    )
     # Rows of the full graph in any order, the last a padding row.
     ids = torch.arange(23).flip(0) * 3 - 3
     x[ids < 0] = 0
     rows = DroppedRows(x, ids, layer_mask(5, 2, "layer0.dropout", 0.6))
-    weight = torch.randn(width, features, dtype=dtype, generator=draw, requires_grad=True)
-    upstream = torch.randn(23, width, dtype=dtype, generator=draw)
-    expected = rows.to_dense() @ weight.detach().t()
-    found = project(rows, weight)
+    found = project(rows, weight.requires_grad_())
     found.backward(upstream)
-    tolerance = {"rtol": 0, "atol": 64 * features**0.5 * torch.finfo(dtype).eps}
-    torch.testing.assert_close(found.detach(), expected, **tolerance)
-    assert weight.grad is not None
-    torch.testing.assert_close(weight.grad, upstream.t() @ rows.to_dense(), **tolerance)
+    near = {"rtol": 0, "atol": 64 * features**0.5 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(found, rows.to_dense() @ weight.t(), **near)
+    torch.testing.assert_close(weight.grad, upstream.t() @ rows.to_dense(), **near)
 
 
 def dropped(x: Tensor, weight: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
 
-each_mode = pytest.mark.parametrize("mode", ["micro", "deferred"])
-
 
 def rows(count: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
@@ -30,19 +28,6 @@ def test_micro_is_torchs_own() -> None:
     assert ours.state_dict().keys() == theirs.state_dict().keys()
     for name, value in theirs.state_dict().items():
         assert torch.equal(ours.state_dict()[name], value)
-
-
-@each_mode
-def test_observing_statistics_is_seeing_the_rows(mode: BatchNormMode) -> None:
-    seen, reported = (BatchNorm(4, mode, dtype=torch.float64) for _ in range(2))
-    for seed in range(3):
-        x = rows(5, seed)
-        seen(x)
-        reported.observe(x.mean(0), x.var(0, correction=0), 5)
-    seen.end_minibatch()
-    reported.end_minibatch()
-    for name, value in seen.state_dict().items():
-        torch.testing.assert_close(reported.state_dict()[name], value, rtol=1e-12, atol=0)
 
 
 @settings(max_examples=30)
@@ -72,7 +57,7 @@ def test_statistics_of_many_rows_do_not_cancel() -> None:
     torch.testing.assert_close(norm.running_var.double(), exact, rtol=1e-6, atol=0)
 
 
-@each_mode
+@pytest.mark.parametrize("mode", ["micro", "deferred"])
 def test_one_row_is_refused(mode: BatchNormMode) -> None:
     with pytest.raises(ValueError, match="more than 1"):
         BatchNorm(4, mode, dtype=torch.float64)(rows(1))

@@ -13,7 +13,6 @@ import torch
 from torch.nn import functional
 from torch_geometric.nn import GATConv
 
-from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.graphs.graph import Graph
 from gnnhpc.graphs.halo_chunks import ChunkMode, build_chunks
@@ -128,29 +127,27 @@ def test_a_step_by_triton_is_that_of_torch(name: str, sparse: bool) -> None:
     assert worst_layer_error({name: x.cpu() for name, x in found.items()}, expected)[0] < 1e-10
 
 
+def weighted(graph: Graph) -> Graph:
+    draw = torch.Generator().manual_seed(2)
+    return replace(graph, edge_weight=torch.rand(graph.edges.shape[1], generator=draw) * 2)
+
+
 @each_dtype
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in DGL_LACKS])
 def test_ours_is_dgls(name: str, dtype: torch.dtype) -> None:
     needs_dgl()
-    assert_same(plain_graph(), MODELS[name], of(MODELS[name], "dgl"), dtype)
+    graph = plain_graph()
+    for each in (graph, weighted(graph)) if MODELS[name].uses_edge_weight else (graph,):
+        assert_same(each, MODELS[name], of(MODELS[name], "dgl"), dtype)
 
 
 @each_dtype
-@pytest.mark.parametrize("implementation", ["pyg", "dgl"])
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].uses_edge_weight])
-def test_weights_of_edges_count_in_all_implementations(
-    name: str, dtype: torch.dtype, implementation: str
-) -> None:
-    if implementation == "dgl":
-        needs_dgl()
-        if name in DGL_LACKS:
-            pytest.skip(f"DGL has no {name} of weighted graphs")
-    graph = plain_graph()
-    weights = torch.rand(graph.edges.shape[1], generator=torch.Generator().manual_seed(2)) * 2
-    weighted = replace(graph, edge_weight=weights)
-    assert_same(weighted, MODELS[name], of(MODELS[name], implementation), dtype)
-    model = make_model(graph, MODELS[name], dtype, seed=3)
-    sides = [build_chunks(each, 1, "halo", layers_of(MODELS[name])) for each in (graph, weighted)]
+def test_weights_of_edges_count(name: str, dtype: torch.dtype) -> None:
+    graphs = plain_graph(), weighted(plain_graph())
+    assert_same(graphs[1], MODELS[name], of(MODELS[name], "pyg"), dtype)
+    model = make_model(graphs[0], MODELS[name], dtype, seed=3)
+    sides = [build_chunks(each, 1, "halo", layers_of(MODELS[name])) for each in graphs]
     plain, other = (gradients(model, side)[0] for side in sides)
     assert abs(other - plain) > 1e-3 * plain
 
@@ -207,11 +204,3 @@ def test_what_dgl_lacks_is_refused_when_it_is_planned() -> None:
     ):
         with pytest.raises(ValueError, match=f"found dgl, which has no .*{words}"):
             Experiment.model_validate({"model": model, "data": {"name": "cora"}})
-
-
-@each_model
-def test_parameters_are_as_many_as_the_outline_says(name: str) -> None:
-    graph = plain_graph()
-    facts = Facts("graph", 12, 5, nodes=60, edges=graph.edges.shape[1])
-    built = sum(p.numel() for p in make_model(graph, MODELS[name]).parameters())
-    assert sum(each.parameters or 0 for each in MODELS[name].outline(facts)) == built

@@ -33,12 +33,12 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", MODELS)
 def test_both_halves_are_the_whole(name: str, sparse: bool, code: Backend) -> None:
     """Twice, as gradients of micro-batches add up; hooks of parameters are called once each."""
-    with computed_by(code):
-        check_halves(name, sparse=sparse)
-
-
-def check_halves(name: str, *, sparse: bool) -> None:
     model, context = built(name, sparse=sparse)
+    with computed_by(code):
+        check_halves(model, context)
+
+
+def check_halves(model: nn.Module, context: Context) -> None:
     for _ in range(2):
         forward(model, context).square().sum().backward()
     expected = gradients(model)

@@ -13,7 +13,6 @@ from gnnhpc.kernels.vig import vig_mlp as vig_kernel
 from gnnhpc.models.layers.stacked import stacks_of
 from gnnhpc.models.model import Context
 from gnnhpc.models.vig.fused import FusedFfn, FusedGrapher
-from gnnhpc.models.vig.reference import Readout
 
 pytestmark = pytest.mark.skipif(not vig_kernel.available(), reason="no compiled kernel")
 GRID, WIDTH, IMAGES, MICROBATCHES = (5, 7), 12, 3, 3
@@ -85,14 +84,6 @@ def test_a_gradient_taken_away_before_the_backward_starts_at_zero() -> None:
         module.zero_grad(set_to_none=True)
         output.square().sum().backward()
     assert_same(ours, theirs)
-
-
-def test_stacks_are_two_or_more_neighbours() -> None:
-    ffn = FusedFfn(WIDTH, batchnorm="micro", dtype=torch.float32)
-    readout = Readout(WIDTH, 5, dtype=torch.float32)
-    assert not stacks_of([ffn, readout])
-    stacks = stacks_of([ffn, ffn, readout, ffn, ffn, ffn])
-    assert {first: len(stack.layers) for first, stack in stacks.items()} == {0: 2, 3: 3}
 
 
 def bias(layers: nn.ModuleList) -> nn.Parameter:

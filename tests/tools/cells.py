@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnnhpc.core.layout import Layout
 from gnnhpc.core.run_paths import AttemptPaths, RunPaths
 from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.manifest import Cell, assign_indices, write_manifest
@@ -65,6 +66,13 @@ def _maker(settings: dict[str, Any]) -> Callable[..., Experiment]:
 
 vig, gat, sampled, graphs, linked = map(_maker, (VIG, GAT, SAMPLED, GRAPHS, LINKED))
 """Each makes an experiment of these settings with some changes."""
+
+
+def in_one_process(experiment: Experiment, **changes: Any) -> Experiment:
+    """The same mini-batches and micro-batches."""
+    replicas, size = experiment.layout.replicas, experiment.batch_size
+    changes |= {"layout": Layout(), "microbatches": experiment.microbatches * replicas}
+    return experiment.model_copy(update=changes | {"batch_size": size and size * replicas})
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +23,8 @@ from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import stage_slices
 from gnnhpc.models.model import Context
 from gnnhpc.training.checkpoint import load
-from gnnhpc.training.setup import TrainingParts, set_up
-from tests.tools.cells import Ran, RunOnce, gat, manifest_of, run, sampled, vig
+from gnnhpc.training.setup import set_up
+from tests.tools.cells import Ran, RunOnce, gat, in_one_process, manifest_of, run, sampled, vig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -50,10 +51,7 @@ def warn_at(*steps: int, which: str = "SIGUSR2", rank: int = 1) -> None:
 
 
 Runs = tuple[Ran, list[Ran]]
-
-
-QUICK = ("vig",)
-PARAMS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CELLS]
+PARAMS = [pytest.param(name, marks=() if name == "vig" else pytest.mark.slow) for name in CELLS]
 
 
 @pytest.fixture(params=PARAMS)
@@ -98,6 +96,8 @@ def test_interrupted_attempts_compute_what_a_whole_run_does_to_the_bit(both: Run
     assert results[-1].records.keys() == own | earlier
     for phase in ("train", "test"):
         assert [loss for a in attempts for loss in a.losses(phase)] == whole.losses(phase)
+    assert re.search(r"train step 16 of 16: \d\.\d{4} s, loss \d\.\d{4}", whole.out[0])
+    assert "): progress and loss are in " in whole.out[1]
     (last,) = whole.attempt.checkpoints.iterdir()
     expected = tensors(last)
     found = tensors(attempts[-1].attempt.checkpoints / last.name)
@@ -147,34 +147,17 @@ def test_one_measurement_has_one_cut(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_layout_is_loaded_to_evaluate(both: Runs) -> None:
     """Into one process; its loss on the test data is what the stages measured at that step."""
     whole, _ = both
-    experiment = whole.cell.experiment
-    parts, mesh = alone(experiment)
+    experiment, mesh = whole.cell.experiment, Mesh(Layout(), 0, torch.device("cpu"))
+    parts = set_up(in_one_process(experiment), mesh, None)
     path = whole.attempt.checkpoints / "step-00000015"
     load(path, mesh, parts.stage, None)
     stored = tensors(path)
     for name, tensor in parts.stage.state_dict().items():
         assert tensor.equal(stored[f"model/{name}"])
-    assert evaluate(parts) == pytest.approx(whole.losses("test")[0], rel=1e-5)
-
-
-def alone(experiment: Experiment) -> tuple[TrainingParts, Mesh]:
-    """The same micro-batches in one process."""
-    mesh = Mesh(Layout(), 0, torch.device("cpu"))
-    replicas = experiment.layout.replicas
-    changes: dict[str, Any] = {
-        "layout": Layout(),
-        "microbatches": experiment.microbatches * replicas,
-    }
-    if experiment.batch_size is not None:
-        changes["batch_size"] = experiment.batch_size * replicas
-    return set_up(experiment.model_copy(update=changes), mesh, None), mesh
-
-
-def evaluate(parts: TrainingParts) -> float:
     parts.stage.eval()
     parts.timer.start()
     with parts.batches.open("test", 0, 1) as batches:
-        for batch in batches:
-            outputs = parts.engine.evaluate(batch)
-            total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
-    return total / count
+        (batch,) = batches
+        outputs = parts.engine.evaluate(batch)
+        total, count = parts.task.metric_sums("test", outputs, batch)["loss"]
+    assert total / count == pytest.approx(whole.losses("test")[0], rel=1e-5)

@@ -1,4 +1,5 @@
-"""Negatives are no links, drawn without bias, by numbers that depend on seed, step and link."""
+"""Every link is in one split; negatives are no links, drawn without bias, by numbers that depend on
+seed, step and link."""
 
 from __future__ import annotations
 
@@ -32,6 +33,27 @@ def star(nodes: int, neighbours: torch.Tensor) -> Graph:
     return replace(make_graph(nodes, 1, seed=0), edges=both[:, order])
 
 
+def pairs_of(links: torch.Tensor) -> set[frozenset[int]]:
+    return {frozenset(pair) for pair in links.tolist()}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.05, 0.4), st.floats(0.05, 0.4))
+def test_the_splits_are_all_links_each_once(seed: int, val: float, test: float) -> None:
+    graph = make_graph(60, 150, seed=seed % 5)
+    split = split_links(graph, seed, val, test)
+    parts = [pairs_of(each) for each in (split.train, split.val, split.test)]
+    assert set().union(*parts) == pairs_of(graph.edges.T)
+    assert sum(map(len, parts)) == len(pairs_of(graph.edges.T))
+    assert [len(part) for part in parts[1:]] == [int(len(split.joined) * s) for s in (val, test)]
+    message = split.message.edges
+    assert pairs_of(message.T) == parts[0]
+    assert message.shape[1] == 2 * len(parts[0])
+    assert bool(((message[1] * 60 + message[0]).diff() > 0).all())
+    assert message[:, split.both[:, 0]].equal(split.train.T)
+    assert message[:, split.both[:, 1]].equal(split.train.T.flip(0))
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**40), st.integers(0, 10**5), st.integers(1, 4))
 def test_both_forms_draw_the_same_nodes_none_of_them_joined(
@@ -46,9 +68,8 @@ def test_both_forms_draw_the_same_nodes_none_of_them_joined(
     found = Negatives(split.message, seed).of(kept, numbers, step, count)
     others = reference.others(kept.numpy(), numbers.numpy(), step, count)
     np.testing.assert_array_equal(found.flatten().numpy(), others)
-    known = {frozenset(pair) for pair in split.train.tolist()}
     pairs = torch.stack((kept.repeat_interleave(count), found.flatten()), 1)
-    assert not {frozenset(pair) for pair in pairs.tolist()} & known
+    assert not pairs_of(pairs) & pairs_of(split.train)
     assert not (found == kept[:, None]).any()
 
 
