@@ -23,16 +23,11 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
 
 
-@pytest.mark.parametrize(
-    ("shown", "local_rank", "taken"),
-    [(4, 0, 0), (4, 3, 3), (1, 1, 0), (2, 3, 1)],
-)
-def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(
-    monkeypatch: pytest.MonkeyPatch, shown: int, local_rank: int, taken: int
-) -> None:
+def test_a_rank_takes_its_own_of_the_gpus_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shown one, as with --gpus-per-task=1, a rank takes that, whatever its local rank."""
-    machine_with(monkeypatch, shown)
-    assert choose_devices("gpu", here(local_rank), 1, {}) == [torch.device("cuda", taken)]
+    for shown, local_rank, taken in ((4, 0, 0), (4, 3, 3), (1, 1, 0), (2, 3, 1)):
+        machine_with(monkeypatch, shown)
+        assert choose_devices("gpu", here(local_rank), 1, {}) == [torch.device("cuda", taken)]
 
 
 def test_fewer_gpus_than_stages_are_refused_unless_shared(monkeypatch: pytest.MonkeyPatch) -> None:

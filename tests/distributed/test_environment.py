@@ -115,18 +115,12 @@ def test_a_wrong_world_size_says_how_to_start() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("nodelist", "name"),
-    [
-        ("", ""),
-        ("n1", "n1"),
-        ("n[08-11,20],gpu01", "n08"),
-        ("r[1-2]n[7,9]", "r1n7"),
-        ("a.b-c[001,003].d", "a.b-c001.d"),
-    ],
-)
-def test_the_first_node_of_a_list(nodelist: str, name: str) -> None:
-    assert first_node(nodelist) == name
+def test_the_first_node_of_a_list() -> None:
+    assert first_node("") == ""
+    assert first_node("n1") == "n1"
+    assert first_node("n[08-11,20],gpu01") == "n08"
+    assert first_node("r[1-2]n[7,9]") == "r1n7"
+    assert first_node("a.b-c[001,003].d") == "a.b-c001.d"
 
 
 def test_the_site_is_the_submissions_but_for_what_slurm_granted() -> None:

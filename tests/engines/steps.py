@@ -17,10 +17,9 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Step:
-    losses: list[Tensor]
     outputs: list[Tensor]
-    gradients: dict[str, Tensor]
-    buffers: dict[str, Tensor]
+    numbers: dict[str, Tensor]
+    """Losses, outputs, gradients and buffers by name."""
 
     def is_to_the_bit(self, other: Step) -> bool:
         return self._same(other, torch.equal)
@@ -30,15 +29,8 @@ class Step:
         return self._same(other, lambda a, b: torch.allclose(a, b, rtol=1e-9, atol=1e-12))
 
     def _same(self, other: Step, alike: Callable[[Tensor, Tensor], bool]) -> bool:
-        assert self.gradients.keys() == other.gradients.keys()
-        assert self.buffers.keys() == other.buffers.keys()
-        pairs = [
-            *zip(self.losses, other.losses, strict=True),
-            *zip(self.outputs, other.outputs, strict=True),
-            *((g, other.gradients[name]) for name, g in self.gradients.items()),
-            *((b, other.buffers[name]) for name, b in self.buffers.items()),
-        ]
-        return all(alike(a, b) for a, b in pairs)
+        assert self.numbers.keys() == other.numbers.keys()
+        return all(alike(x, other.numbers[name]) for name, x in self.numbers.items())
 
 
 def parts_of(experiment: Experiment) -> TrainingParts:
@@ -54,6 +46,8 @@ def take_step(parts: TrainingParts) -> Step:
     parts.stage.train()
     with parts.batches.open("train", 0, 1) as batches:
         trained = parts.engine.train_step(next(batches))
-    gradients = {n: p.grad for n, p in parts.stage.named_parameters() if p.grad is not None}
-    buffers = dict(parts.stage.named_buffers())
-    return Step(list(trained.losses), list(trained.outputs), gradients, buffers)
+    numbers = dict(parts.stage.named_buffers())
+    for kind, tensors in (("loss", trained.losses), ("output", trained.outputs)):
+        numbers |= {f"{kind} {number}": each for number, each in enumerate(tensors)}
+    numbers |= {n: p.grad for n, p in parts.stage.named_parameters() if p.grad is not None}
+    return Step(list(trained.outputs), numbers)

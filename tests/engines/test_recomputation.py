@@ -82,11 +82,11 @@ def test_inputs_alone_are_kept() -> None:
     assert max(last, always) < never / 4
 
 
-NORMS = (
-    "self.norm = nn.BatchNorm1d(8); self.lin = nn.utils.parametrizations.spectral_norm(self.lin)",
-    "x = self.norm(nn.functional.dropout(x, 0.3))",
-)
-CUSTOM = {"random": HELD["torch"], "buffer": HELD["buffer"], "norms": NORMS}
+CUSTOM = {
+    "random": HELD["torch"],
+    "batchnorm": ("self.norm = nn.BatchNorm1d(8)", "x = self.norm(x)"),
+    "buffer": ("self.register_buffer('n', torch.ones(()))", "self.n += 1; self.n = 2 * self.n"),
+}
 
 
 @pytest.mark.parametrize("kind", CUSTOM.values(), ids=CUSTOM)

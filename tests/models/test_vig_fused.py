@@ -10,13 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gnnhpc.core.layer_specs import LayerSpec
+from gnnhpc.data.data_settings import Cifar10
 from gnnhpc.kernels import dispatch
 from gnnhpc.kernels.compile import counted_calls
 from gnnhpc.kernels.vig import torch_vig, vig_mlp
 from gnnhpc.models.layers.batchnorm import BatchNorm, BatchNormMode
-from gnnhpc.models.model import Context
+from gnnhpc.models.model import BuildOptions, Context
 from gnnhpc.models.vig import fused as vig_fused
 from gnnhpc.models.vig import reference as vig
+from gnnhpc.models.vig.model import Vig
 from tests.tools.backends import GPU, needs_triton, threads
 
 needs_kernel = pytest.mark.skipif(not vig_mlp.available(), reason="no compiled kernel")
@@ -217,3 +220,19 @@ def test_records_name_the_code_that_computes(monkeypatch: pytest.MonkeyPatch) ->
     pytest.importorskip("triton")
     monkeypatch.setattr(dispatch, "triton_runs", lambda: True)
     assert vig_fused.note(torch.float32, gpu) == "fused/triton"
+
+
+def test_as_many_parameters_as_published() -> None:
+    config, facts = Vig(), Cifar10().facts()
+    built = [config.build(layer, BuildOptions(torch.float64)) for layer in config.outline(facts)]
+    counts = [sum(p.numel() for p in layer.parameters()) for layer in built]
+    assert (counts[0] + counts[1], counts[-1], sum(counts)) == (138_258, 14_346, 1_120_410)
+    assert counts == [layer.parameters for layer in config.outline(facts)]
+
+
+@pytest.mark.parametrize(("nodes", "channels"), [(15, 3), (16, 1)])
+def test_images_that_do_not_fit_are_refused(nodes: int, channels: int) -> None:
+    shape = (nodes, channels)
+    layer = LayerSpec("block0.grapher", shape, shape, kind="grapher")
+    with pytest.raises(ValueError, match=r"block0\.grapher"):
+        Vig().build(layer, BuildOptions(torch.float32))

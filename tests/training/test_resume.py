@@ -96,8 +96,9 @@ def test_interrupted_attempts_compute_what_a_whole_run_does_to_the_bit(both: Run
     assert results[-1].records.keys() == own | earlier
     for phase in ("train", "test"):
         assert [loss for a in attempts for loss in a.losses(phase)] == whole.losses(phase)
-    assert re.search(r"train step 16 of 16: \d\.\d{4} s, loss \d\.\d{4}", whole.out[0])
-    assert "): progress and loss are in " in whole.out[1]
+    logs = [whole.attempt.log(rank).read_text() for rank in range(2)]
+    assert re.search(r"train step 16 of 16: \d\.\d{4} s, loss \d\.\d{4}", logs[0])
+    assert "): progress and loss are in rank-0000.log" in logs[1]
     (last,) = whole.attempt.checkpoints.iterdir()
     expected = tensors(last)
     found = tensors(attempts[-1].attempt.checkpoints / last.name)
