@@ -24,7 +24,7 @@ from gnnhpc.kernels.rowwise import drop_rows
 from gnnhpc.kernels.vig import vig_mlp
 from gnnhpc.training.setup import TrainingParts, set_up
 from tests.engines.steps import CPU
-from tests.tools.backends import CODES, computed_by, device_of
+from tests.tools.backends import computed_by, device_of
 from tests.tools.cells import GRAPH_MODELS, gat, sampled, vig
 from tests.tools.forked import spawn
 from tests.tools.pretended_gpu import simulated
@@ -153,7 +153,7 @@ def test_the_replayed_actions_of_a_pipeline_have_the_bits_of_computed_ones(
     assert found == [(REPLAYED, True)] * experiment.layout.world_size
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", ["c++", "torch", "triton"])
 def test_masks_by_keys_in_memory_are_those_of_their_step(code: Backend) -> None:
     device = torch.device(device_of(code))
     keys, x = MaskKeys(device), torch.ones(40, 8, device=device)
