@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 from collections import Counter
@@ -31,26 +32,18 @@ STEP = {
 }
 
 
+def port_of(step: dict[str, str]) -> int:
+    return derived_port(read_environment(step | {"SLURM_PROCID": "0"}).job_key)
+
+
 @pytest.fixture
 def job() -> dict[str, str]:
     """A step of a job of its own, whose port is free."""
     while True:
         step = STEP | {"SLURM_JOB_ID": secrets.token_hex(6)}
-        if is_free(port_of(step)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port_of(step)))
             return step
-
-
-def port_of(step: dict[str, str]) -> int:
-    return derived_port(read_environment(step | {"SLURM_PROCID": "0"}).job_key)
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def meet(step: dict[str, str]) -> list[str]:

@@ -72,13 +72,9 @@ def hosts_can_be_made() -> None:
 
 @pytest.mark.slow
 @pytest.mark.distributed
+# As on Debian, a host knows its own name as a loopback address.
 @pytest.mark.parametrize(
-    ("addresses", "first_own"),
-    [
-        pytest.param(IPV6, IPV6[0], id="IPv6"),
-        # As on Debian, a host knows its own name as a loopback address.
-        pytest.param(IPV4, "127.0.1.1", id="loopback"),
-    ],
+    ("addresses", "first_own"), [(IPV6, IPV6[0]), (IPV4, "127.0.1.1")], ids=["IPv6", "loopback"]
 )
 def test_ranks_of_two_hosts_meet(
     tmp_path: Path, addresses: tuple[str, str], first_own: str

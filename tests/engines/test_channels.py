@@ -13,7 +13,6 @@ import torch
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.channels import GroupChannel, SharedReceiver, SharedSender
 from gnnhpc.distributed.environment import read_environment
-from gnnhpc.distributed.mesh import Mesh
 from gnnhpc.distributed.rendezvous import join, leave
 from tests.tools.forked import spawn
 
@@ -21,34 +20,31 @@ pytestmark = pytest.mark.distributed
 SLOTS = 4
 
 
-def many(mesh: Mesh, rows: int, count: int) -> int:
-    """Of so many tensors of so many rows, how many came as they were sent.
-
-    The sender goes around its slots many times, and is a whole round ahead at times.
-    """
-    peer, right, tensor = 1 - mesh.rank, 0, torch.empty(rows)
-    by = GroupChannel(peer, mesh.link("forward", peer))
-    end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, 4 * rows, mesh.peers[peer], by)
-    end.open()
-    for number in range(count):
-        sent = torch.arange(rows, dtype=torch.float32) + number
-        if isinstance(end, SharedSender):
-            assert end.send(tensor.copy_(sent)) is None
-        else:
-            if number % 500 == 7:
-                time.sleep(0.01)
-            end.receive(tensor)()
-            right += torch.equal(tensor, sent)
-    mesh.barrier()
-    return right
-
-
 CASES = [(1, 10_000), (1_000, 1_500), (1_000_001, 20)]
+"""Rows, and how many tensors of so many: the sender goes around its slots many times, and is a
+whole round ahead at times."""
 
 
 def received_of_each() -> list[int]:
-    mesh = join(read_environment(), Layout(1, 2), torch.device("cpu"))
-    found = [many(mesh, *case) for case in CASES]
+    """How many tensors came as they were sent, by a channel from rank 0 to rank 1."""
+    mesh, found = join(read_environment(), Layout(1, 2), torch.device("cpu")), []
+    peer = 1 - mesh.rank
+    for rows, count in CASES:
+        by = GroupChannel(peer, mesh.link("forward", peer))
+        end = (SharedReceiver if mesh.rank else SharedSender)(SLOTS, 4 * rows, mesh.peers[peer], by)
+        end.open()
+        right, tensor = 0, torch.empty(rows)
+        for number in range(count):
+            sent = torch.arange(rows, dtype=torch.float32) + number
+            if isinstance(end, SharedSender):
+                assert end.send(tensor.copy_(sent)) is None
+            else:
+                if number % 500 == 7:
+                    time.sleep(0.01)
+                end.receive(tensor)()
+                right += torch.equal(tensor, sent)
+        mesh.barrier()
+        found.append(right)
     leave(mesh)
     return found
 

@@ -33,23 +33,16 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", AOT)
 
 
-PLANTS = [
-    pytest.param(without_inductor, id="traced"),
-    pytest.param(
-        None,
-        id="compiled",
-        marks=[
-            pytest.mark.slow,
-            pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler"),
-        ],
-    ),
-]
+PLANTS = {"traced": without_inductor, "compiled": None}
 
 
+@pytest.mark.quick("traced")
 @pytest.mark.distributed
-@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
 def test_two_stages_learn_the_same(plant: Callable[[], None] | None, run_once: RunOnce) -> None:
     """All validation included; no recorded step compiles anything."""
+    if plant is None and shutil.which("g++") is None:
+        pytest.skip("no C++ compiler")
     one: dict[str, Any] = {"model": GCN, "dtype": "float64", "chunks": "halo", "microbatches": 1}
     two = one | {"layout": "pp2", "microbatches": 2, "compile": "default"}
     found = both(run_once, gat(**one), gat(**two), Way(plant=plant), "planted")[1]

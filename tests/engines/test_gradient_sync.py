@@ -18,11 +18,6 @@ from tests.tools.forked import spawn
 STEPS = 2
 
 
-def in_buckets(experiment: Experiment) -> Experiment:
-    """A bucket a layer, of the small models here."""
-    return experiment.model_copy(update={"bucket_mib": 1e-4})
-
-
 def train(experiment: Experiment, mesh: Mesh) -> tuple[list[Tensor], int, int]:
     """Gradients and buffers of two steps; how many buckets were reduced while a backward ran, and
     how many there are in both."""
@@ -57,7 +52,8 @@ def compare(experiments: list[Experiment]) -> list[tuple[int, int]]:
     answers = []
     for experiment in experiments:
         at_end, *_ = train(experiment, mesh)
-        found, early, count = train(in_buckets(experiment), mesh)
+        # A bucket a layer, of the small models here.
+        found, early, count = train(experiment.model_copy(update={"bucket_mib": 1e-4}), mesh)
         assert all(map(torch.equal, at_end, found)), experiment.id
         answers.append((early // STEPS, count // STEPS))
     mesh.barrier()

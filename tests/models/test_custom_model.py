@@ -56,15 +56,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     sys.path[:] = path
 
 
-def sweep(model: Any, data: Any = GRAPH, **keys: Any) -> dict[str, Any]:
-    return {"name": "mine", "grids": [{"models": [model], "data": [data], **keys}]}
-
-
 def planned(folder: Path, model: Any, *, text: str = HEAD + NET, **keys: Any) -> tuple[Cell, ...]:
     """The cells of a spec beside a file net.py with this text, and another file."""
     (folder / "helper_x.py").write_text("")
     (folder / "net.py").write_text(text)
-    (folder / "mine.yaml").write_text(yaml.safe_dump(sweep(model, **keys)))
+    grid = {"models": [model], "data": [GRAPH], **keys}
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"name": "mine", "grids": [grid]}))
     return plan(folder / "mine.yaml").cells
 
 

@@ -15,12 +15,12 @@ from gnnhpc.batches.sampled.neighbor_sampler import NeighborSampler
 from gnnhpc.core.dataset_sizes import Facts
 from gnnhpc.core.layout import Layout
 from gnnhpc.distributed.mesh import Mesh
-from gnnhpc.experiment.experiment import Experiment
 from gnnhpc.experiment.stage_cut import outline
 from gnnhpc.graphs.halo_chunks import build_chunks
 from gnnhpc.graphs.node_features import IndexedRows, SparseRows, computed_dtype, feature_rows
 from gnnhpc.kernels import sample_neighbors as sample
 from gnnhpc.models.model import BuildOptions, Context
+from tests.tools.cells import gat
 from tests.tools.graphs import MODELS, make_graph
 
 needs_sampler = pytest.mark.skipif(not sample.is_here(), reason="needs a C++ compiler, as g++")
@@ -87,8 +87,7 @@ def test_auto_takes_dense_rows_on_a_gpu_where_many_values_are_stored() -> None:
         ("dense", "cpu", 0.04, "dense"),
     ):
         features = (torch.arange(1000).view(100, 10) < stored * 1000).float().to_sparse_csr()
-        settings = {"model": "gcn", "data": "synthetic-citation", "features": asked}
-        experiment = Experiment.model_validate(settings)
+        experiment = gat(features=asked)
         mesh = Mesh(Layout(), 0, torch.device(device))
         plan = BatchPlan(experiment, outline(experiment), mesh, None)
         assert features_form(features, plan) == form

@@ -56,8 +56,7 @@ def of(model: Model, implementation: str) -> Model:
 
 
 def layers_of(model: Model) -> int:
-    count: int = model.layers  # type: ignore[attr-defined]
-    return count
+    return int(model.layers)  # type: ignore[attr-defined]
 
 
 def plain_graph(**changes: Any) -> Graph:

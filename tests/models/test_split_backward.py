@@ -34,30 +34,26 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 def test_both_halves_are_the_whole(name: str, sparse: bool, code: Backend) -> None:
     """Twice, as gradients of micro-batches add up; hooks of parameters are called once each."""
     model, context = built(name, sparse=sparse)
-    with computed_by(code):
-        check_halves(model, context)
-
-
-def check_halves(model: nn.Module, context: Context) -> None:
-    for _ in range(2):
-        forward(model, context).square().sum().backward()
-    expected = gradients(model)
-    model.zero_grad(set_to_none=False)
     added: Counter[str] = Counter()
-    for name_of, parameter in model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(lambda _, n=name_of: added.update([n]))
     halves: list[list[DeferredGradient]] = [[], []]
-    for half in halves:
-        with split_backward():
-            loss = forward(model, context).square().sum()
-        with deferring_to(half):
-            loss.backward()
-    assert len(halves[0]) == len(halves[1]) > 0
-    assert any(not p.grad.any() for p in model.parameters() if p.grad is not None)
-    for deferred in (each for half in halves for each in half):
-        with torch.no_grad():
-            gradient = deferred.compute()
-        deferred.weight.backward(gradient)
+    with computed_by(code):
+        for _ in range(2):
+            forward(model, context).square().sum().backward()
+        expected = gradients(model)
+        model.zero_grad(set_to_none=False)
+        for name_of, parameter in model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _, n=name_of: added.update([n]))
+        for half in halves:
+            with split_backward():
+                loss = forward(model, context).square().sum()
+            with deferring_to(half):
+                loss.backward()
+        assert len(halves[0]) == len(halves[1]) > 0
+        assert any(not p.grad.any() for p in model.parameters() if p.grad is not None)
+        for deferred in (each for half in halves for each in half):
+            with torch.no_grad():
+                gradient = deferred.compute()
+            deferred.weight.backward(gradient)
     actual = gradients(model)
     assert actual.keys() == expected.keys()
     for each, value in actual.items():
