@@ -44,10 +44,7 @@ def _check(
         plant()
     experiment, environment = build_experiment(raw, "test"), read_environment()
     mesh = join(
-        environment,
-        experiment.process_layout,
-        torch.device("cpu"),
-        ends_at=experiment.loss_stage,
+        environment, experiment.process_layout, torch.device("cpu"), ends_at=experiment.loss_stage
     )
     parts = set_up(experiment, mesh, None)
     found = check_engine(experiment, parts, mesh, None, parity_slice(experiment, first=first))

@@ -112,9 +112,7 @@ def test_a_damaged_digest_is_made_again(tmp_path: Path) -> None:
     assert digests_of_data(GRAPH, None) == first
 
 
-def test_data_that_cannot_be_read_again_are_inconclusive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_data_that_cannot_be_read_again_are_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no such device")
 

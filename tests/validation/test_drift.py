@@ -87,8 +87,7 @@ def test_another_level_is_seen(
 
 
 @pytest.mark.parametrize(
-    ("slow", "first", "stop"),
-    [(slice(4, 8), 4, 8), (slice(8, 12), 8, 12), (slice(0, 4), 4, 12)],
+    ("slow", "first", "stop"), [(slice(4, 8), 4, 8), (slice(8, 12), 8, 12), (slice(0, 4), 4, 12)]
 )
 def test_the_stretch_is_the_one_that_was_slow(slow: slice, first: int, stop: int) -> None:
     times = 1.0 + 0.001 * np.random.default_rng(3).standard_normal(12)

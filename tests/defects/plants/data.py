@@ -19,7 +19,7 @@ from gnnhpc.kernels.sample_neighbors import FRESH
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank
 
-of_data = functools.partial(planted, kind="data as read", mechanism="data-digests")
+of_data = functools.partial(planted, kind="data as read", cell=cells.VIG, mechanism="data-digests")
 
 
 def change_graph(change: Any) -> None:
@@ -28,7 +28,6 @@ def change_graph(change: Any) -> None:
 
 @of_data(
     "rows and columns of images exchanged",
-    cell=cells.VIG,
     mechanism="engine-parity",
     words="inputs: train step 0",
     at=(Images, "take"),
@@ -37,9 +36,7 @@ def transposed(original: Any, *args: Any) -> Any:
     return np.ascontiguousarray(original(*args).transpose(0, 1, 3, 2))
 
 
-@of_data(
-    "labels off by one", cell=cells.VIG, words="train labels differ", at=(image_data, "load_images")
-)
+@of_data("labels off by one", words="train labels differ", at=(image_data, "load_images"))
 def off_by_one(original: Any, *args: Any) -> Images:
     images: Images = original(*args)
     return dataclasses.replace(images, labels=(images.labels + 1) % images.classes)

@@ -18,12 +18,13 @@ from gnnhpc.training.loss_and_metrics import MeanLoss
 from tests.defects import cells
 from tests.defects.defect import around, planted, replace
 
-of_scale = functools.partial(planted, kind="scale of loss and gradients", mechanism="engine-parity")
+of_scale = functools.partial(
+    planted, kind="scale of loss and gradients", cell=cells.VIG, mechanism="engine-parity"
+)
 
 
 @of_scale(
     "gradients divided by the micro-batches twice",
-    cell=cells.VIG,
     words="0.25 times the expected",
     at=(FlatGradients, "average"),
 )
@@ -33,7 +34,7 @@ def divided_twice(original: Any, gradients: FlatGradients) -> None:
     original(gradients)
 
 
-@of_scale("gradients summed over micro-batches", cell=cells.VIG, words="4 times as much")
+@of_scale("gradients summed over micro-batches", words="4 times as much")
 def summed_microbatches() -> None:
     """The loss of each micro-batch is its own mean."""
 

@@ -20,12 +20,13 @@ from gnnhpc.training.loss_and_metrics import Classification
 from tests.defects import cells
 from tests.defects.defect import planted, rank, replace
 
-of_modes = functools.partial(planted, kind="BatchNorm and modes", mechanism="invariants")
+of_modes = functools.partial(
+    planted, kind="BatchNorm and modes", cell=cells.VIG, mechanism="invariants"
+)
 
 
 @of_modes(
     "a stage that evaluates in training mode",
-    cell=cells.VIG,
     words="in training mode at the evaluation",
     at=(Stage, "eval"),
 )
@@ -36,7 +37,6 @@ def evaluates_in_training_mode(original: Any, stage: Stage) -> Stage:
 
 @of_modes(
     "training goes on in evaluation mode after an evaluation",
-    cell=cells.VIG,
     words="in evaluation mode at train step 5",
     at=(TrainingLoop, "_evaluate"),
 )
@@ -91,13 +91,16 @@ def in_evaluation(original: Any, name: str, p: float, training: bool, context: A
 
 
 of_evaluation = functools.partial(
-    planted, kind="evaluation", mechanism="engine-parity", words="accuracy is reported as"
+    planted,
+    kind="evaluation",
+    cell=cells.VIG,
+    mechanism="engine-parity",
+    words="accuracy is reported as",
 )
 
 
 @of_evaluation(
     "evaluated on the training images",
-    cell=cells.VIG,
     mechanism="data-digests",
     words="test pixels differ",
     at=(image_data, "load_images"),
@@ -128,7 +131,6 @@ def over_padding(original: Any, task: Classification, phase: Any, outputs: Any, 
 
 @of_evaluation(
     "an evaluation that moves parameters",
-    cell=cells.VIG,
     mechanism="invariants",
     words="changed in the evaluation after step 5",
     at=(ForwardOnly, "run"),

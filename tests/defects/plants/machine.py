@@ -18,38 +18,29 @@ from gnnhpc.training.loop import TrainingLoop
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
-of_machine = functools.partial(planted, kind="threads, code, hosts", mechanism="record-audit")
-
-
-@of_machine(
-    "a rank that takes all cores",
-    cell=cells.VIG,
-    words="had 8 threads",
+of_machine = functools.partial(
+    planted, kind="threads, code, hosts", cell=cells.VIG, mechanism="record-audit"
 )
+
+
+@of_machine("a rank that takes all cores", words="had 8 threads")
 def all_cores() -> None:
     around(torch, "set_num_threads", lambda original, count: original(8 if rank() else count))
 
 
-@of_machine(
-    "one rank without a compiler",
-    cell=cells.VIG,
-    words="has implementation",
-)
+@of_machine("one rank without a compiler", words="has implementation")
 def no_compiler() -> None:
     if rank() == 1:
         replace(compiling, "load_kernel", lambda name: None)
 
 
-@of_machine(
-    "a rank that runs other code", cell=cells.VIG, mechanism="failure", words="runs other code"
-)
+@of_machine("a rank that runs other code", mechanism="failure", words="runs other code")
 def other_code() -> None:
     around(provenance, "code_digest", lambda original: original() if rank() == 0 else "0" * 16)
 
 
 @of_machine(
     "a rank on a host of another CPU model",
-    cell=cells.VIG,
     words="has cpu_model Another CPU",
     at=(provenance, "cpu_model"),
 )

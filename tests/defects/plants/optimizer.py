@@ -13,7 +13,7 @@ from gnnhpc.training import setup as module
 from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
-defect = functools.partial(planted, kind="optimizer", mechanism="engine-parity")
+defect = functools.partial(planted, kind="optimizer", cell=cells.VIG, mechanism="engine-parity")
 VIG_SGD = cells.VIG.but(optimizer=cells.SGD)
 ADAM = without_compiler("Adam")
 KINDS: tuple[Any, ...] = (ADAM, without_compiler("SGD"))
@@ -30,32 +30,20 @@ def change_built(change: Any) -> None:
     around(module, "build_optimizer", changed)
 
 
-@defect(
-    "an optimizer step skipped on one stage",
-    cell=cells.VIG,
-    words="moves 0 times as far",
-)
+@defect("an optimizer step skipped on one stage", words="moves 0 times as far")
 def skipped() -> None:
     if rank() == 1:
         for kind in KINDS:
             around(kind, "step", lambda original, optimizer: None)
 
 
-@defect(
-    "an optimizer step taken twice",
-    cell=VIG_SGD,
-    words="moves 2 times as far",
-)
+@defect("an optimizer step taken twice", cell=VIG_SGD, words="moves 2 times as far")
 def twice() -> None:
     for kind in KINDS:
         around(kind, "step", lambda original, optimizer: (original(optimizer), original(optimizer)))
 
 
-@defect(
-    "a learning rate ten times too high on one stage",
-    cell=cells.VIG,
-    words="moves 10 times as far",
-)
+@defect("a learning rate ten times too high on one stage", words="moves 10 times as far")
 def too_high() -> None:
     if rank() == 1:
         change_built(lambda o: o.param_groups[0].update(lr=o.param_groups[0]["lr"] * 10))
@@ -71,11 +59,7 @@ def no_decay() -> None:
         change_built(lambda o: o.param_groups[0].update(weight_decay=0.0))
 
 
-@defect(
-    "half of the parameters not given to the optimizer",
-    cell=cells.VIG,
-    words="moves 0 times as far",
-)
+@defect("half of the parameters not given to the optimizer", words="moves 0 times as far")
 def half() -> None:
     def halved(optimizer: torch.optim.Optimizer) -> None:
         optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][::2]
@@ -84,20 +68,13 @@ def half() -> None:
 
 
 @defect(
-    "Adam's moments reset before each step",
-    cell=cells.VIG,
-    words="in step 1 as adam's rule",
-    at=(ADAM, "step"),
+    "Adam's moments reset before each step", words="in step 1 as adam's rule", at=(ADAM, "step")
 )
 def forgotten(original: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.state.clear()
     original(optimizer)
 
 
-@defect(
-    "gradients of the step before not zeroed",
-    cell=cells.VIG,
-    words="gradients: step 1",
-)
+@defect("gradients of the step before not zeroed", words="gradients: step 1")
 def left_over() -> None:
     replace(FlatGradients, "zero", lambda gradients: None)

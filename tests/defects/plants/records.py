@@ -85,28 +85,19 @@ def change_result(folder: Path, number: int, change: Callable[[Line], None], **s
     paths.result.write_text(json.dumps(raw))
 
 
-@of_records(
-    "a step missing from one rank's records",
-    words="changed since it was written",
-)
+@of_records("a step missing from one rank's records", words="changed since it was written")
 def step_missing(folder: Path) -> None:
     change_steps(attempt(folder).records(1), lambda n, line: None if n == 7 else line)
 
 
-@of_records(
-    "the end of every rank's records cut off",
-    words="written",
-)
+@of_records("the end of every rank's records cut off", words="written")
 def end_cut(folder: Path) -> None:
     for path in attempt(folder).root.glob("rank-*.jsonl"):
         content = path.read_text()
         path.write_text(content[: 2 * len(content) // 3])
 
 
-@of_records(
-    "parts of a step that do not add up",
-    words="add up",
-)
+@of_records("parts of a step that do not add up", words="add up")
 def parts_do_not_add_up(folder: Path) -> None:
     for path in attempt(folder).root.glob("rank-*.jsonl"):
         change_steps(path, lambda n, line: line | {"wall_s": line["wall_s"] / 2})

@@ -17,11 +17,11 @@ from tests.defects import cells
 from tests.defects.defect import around, planted, rank, replace
 
 defect = functools.partial(
-    planted, kind="transfers between stages", mechanism="engine-parity", words=""
+    planted, kind="transfers between stages", cell=cells.VIG, mechanism="engine-parity", words=""
 )
 
 
-@defect("an activation one micro-batch late", cell=cells.VIG, words="outputs: block1.grapher")
+@defect("an activation one micro-batch late", words="outputs: block1.grapher")
 def stale_activation() -> None:
     held: dict[int, Tensor] = {}
 
@@ -38,7 +38,6 @@ def stale_activation() -> None:
 
 @defect(
     "a receive buffer reused before its backward",
-    cell=cells.VIG,
     words="the input of block1.grapher, the first layer of its stage, was overwritten",
     at=(Receiver, "take"),
 )
@@ -52,7 +51,6 @@ def buffer_reused(original: Any, receiver: Receiver) -> Tensor:
 
 @defect(
     "a slot of shared memory overwritten before it is read",
-    cell=cells.VIG,
     words="outputs: block1.grapher",
     at=(SharedReceiver, "open"),
 )
@@ -64,7 +62,7 @@ def slot_overwritten(original: Any, receiver: SharedReceiver) -> None:
     receiver._slots._place = (address, count - 1, slot_bytes)
 
 
-@defect("a gradient sent to the next micro-batch", cell=cells.VIG, words="the gradient of block0")
+@defect("a gradient sent to the next micro-batch", words="the gradient of block0")
 def gradient_exchanged() -> None:
     held: dict[Sender, Tensor] = {}
 
@@ -93,12 +91,7 @@ def cut_off_in_torch() -> None:
     around(TimedStage, "backward_one_chunk", last_alone)
 
 
-@defect(
-    "activations sent in half precision",
-    cell=cells.VIG,
-    words="outputs: block1.grapher",
-    at=(Sender, "send"),
-)
+@defect("activations sent in half precision", words="outputs: block1.grapher", at=(Sender, "send"))
 def half_precision(original: Any, sender: Sender, tensor: Tensor) -> None:
     original(sender, tensor.to(torch.bfloat16).to(tensor.dtype))
 
@@ -115,27 +108,18 @@ def scale_last_backward(factor: float) -> None:
     around(native, "backward", scaled)
 
 
-@defect(
-    "the backward of one micro-batch left out",
-    cell=cells.VIG,
-    words="the gradient of readout differs",
-)
+@defect("the backward of one micro-batch left out", words="the gradient of readout differs")
 def backward_left_out() -> None:
     scale_last_backward(0.0)
 
 
-@defect(
-    "the backward of one micro-batch taken twice",
-    cell=cells.VIG,
-    words="the gradient of readout differs",
-)
+@defect("the backward of one micro-batch taken twice", words="the gradient of readout differs")
 def backward_twice() -> None:
     scale_last_backward(2.0)
 
 
 @defect(
     "one micro-batch wrong in one step, as by a race",
-    cell=cells.VIG,
     mechanism="equivalent-cells",
     words="step 6",
     how="beside",

@@ -16,10 +16,7 @@ from gnnhpc.kernels.dispatch import plain_torch
 from gnnhpc.models.model import BuildOptions
 from gnnhpc.validation.engine_parity import reference_data
 from gnnhpc.validation.reference.batches import ReferenceBatch
-from gnnhpc.validation.reference.fresh_layers import (
-    FreshLayers,
-    seed_of,
-)
+from gnnhpc.validation.reference.fresh_layers import FreshLayers, seed_of
 from gnnhpc.validation.reference.training_step import evaluate, train_step
 from gnnhpc.validation.steps.parity_slice import ParitySlice
 from tests.tools.cells import gat, vig
